@@ -146,7 +146,7 @@ class SessionManager:
                 prefix = self._checkpoint_to_restore(
                     saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs
                 )
-                self._begin(session, prefix, expected_tasks or _session_tasks_of(master))
+                self._begin(session, prefix, expected_tasks or _session_tasks_of(master), checkpoint_dir)
                 if prefix is not None:
                     self._restore(session, saver, prefix, checkpoint_dir)
                 else:
@@ -194,7 +194,7 @@ class SessionManager:
                 prefix = self._checkpoint_to_restore(
                     saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs
                 )
-                self._begin(session, prefix, _session_tasks_of(master))
+                self._begin(session, prefix, _session_tasks_of(master), checkpoint_dir)
                 if prefix is None:
                     self._open(session, ())
                     return session, False
@@ -276,7 +276,7 @@ class SessionManager:
                 return None
         return newest
 
-    def _begin(self, session: Any, prefix: str | None, expected_tasks: Sequence[str]) -> None:
+    def _begin(self, session: Any, prefix: str | None, expected_tasks: Sequence[str], directory: str | None) -> None:
         client = session.cluster
         ledger = read_index(storage_for(prefix), prefix).ledger if prefix is not None else b""
         client.begin(
@@ -284,6 +284,7 @@ class SessionManager:
             open=False,
             expected_tasks=tuple(expected_tasks),
             ledger=ledger,
+            directory=str(directory or ""),
         )
 
     def _restore(self, session: Any, saver: Any, prefix: str, directory: str | None) -> None:

@@ -443,6 +443,8 @@ class StatusReply(_message.Message):
     HOST_FIELD_NUMBER: _builtins.int
     STATISTICS_FIELD_NUMBER: _builtins.int
     SPENT_INCARNATIONS_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    DIRECTORY_FIELD_NUMBER: _builtins.int
     state: Global___State.ValueType
     incarnation: _builtins.int
     """Names the life of the run's state; each is greater than those before it. 0 while vacant."""
@@ -463,6 +465,7 @@ class StatusReply(_message.Message):
     """Start of this process, in ms since the epoch: incarnations up to this number may have been those of lives
     that it knows nothing of, and are not given again.
     """
+    directory: _builtins.str
     @_builtins.property
     def variables(self) -> _containers.RepeatedCompositeFieldContainer[Global___VariableDecl]: ...
     @_builtins.property
@@ -483,6 +486,10 @@ class StatusReply(_message.Message):
 
     @_builtins.property
     def statistics(self) -> Global___Statistics: ...
+    @_builtins.property
+    def policy(self) -> Global___RunPolicy:
+        """Of the present incarnation."""
+
     def __init__(
         self,
         *,
@@ -503,10 +510,12 @@ class StatusReply(_message.Message):
         host: _builtins.str = ...,
         statistics: Global___Statistics | None = ...,
         spent_incarnations: _builtins.int = ...,
+        policy: Global___RunPolicy | None = ...,
+        directory: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["statistics", b"statistics"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "statistics", b"statistics"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "clients", b"clients", "host", b"host", "incarnation", b"incarnation", "limits", b"limits", "optimizers", b"optimizers", "owner", b"owner", "process", b"process", "sequencer", b"sequencer", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "state", b"state", "statistics", b"statistics", "steps", b"steps", "uninitialized", b"uninitialized", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "clients", b"clients", "directory", b"directory", "host", b"host", "incarnation", b"incarnation", "limits", b"limits", "optimizers", b"optimizers", "owner", b"owner", "policy", b"policy", "process", b"process", "sequencer", b"sequencer", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "state", b"state", "statistics", b"statistics", "steps", b"steps", "uninitialized", b"uninitialized", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -612,6 +621,48 @@ class ClientInfo(_message.Message):
 Global___ClientInfo: _TypeAlias = ClientInfo  # noqa: Y015
 
 @_typing.final
+class RunPolicy(_message.Message):
+    """How the run treats late pushes, bad gradients and lost PS tasks (globalstep.run_policy). Empty words mean
+    the defaults.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DURABILITY_FIELD_NUMBER: _builtins.int
+    STALENESS_FIELD_NUMBER: _builtins.int
+    MAX_STALENESS_FIELD_NUMBER: _builtins.int
+    ON_NAN_FIELD_NUMBER: _builtins.int
+    HOGWILD_FIELD_NUMBER: _builtins.int
+    KEEP_LOG_FIELD_NUMBER: _builtins.int
+    durability: _builtins.str
+    """"checkpoint" or "log"."""
+    staleness: _builtins.str
+    """"accept", "drop" or "scale"."""
+    max_staleness: _builtins.int
+    """For "drop", in steps."""
+    on_nan: _builtins.str
+    """"apply", "drop" or "stop"."""
+    hogwild: _builtins.bool
+    keep_log: _builtins.bool
+    def __init__(
+        self,
+        *,
+        durability: _builtins.str = ...,
+        staleness: _builtins.str = ...,
+        max_staleness: _builtins.int = ...,
+        on_nan: _builtins.str = ...,
+        hogwild: _builtins.bool = ...,
+        keep_log: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["durability", b"durability", "hogwild", b"hogwild", "keep_log", b"keep_log", "max_staleness", b"max_staleness", "on_nan", b"on_nan", "staleness", b"staleness"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunPolicy: _TypeAlias = RunPolicy  # noqa: Y015
+
+@_typing.final
 class BeginRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -624,6 +675,8 @@ class BeginRequest(_message.Message):
     EXPECTED_TASKS_FIELD_NUMBER: _builtins.int
     OPEN_FIELD_NUMBER: _builtins.int
     LEDGER_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    DIRECTORY_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     """Must be greater than the task's present one."""
     shard: _builtins.int
@@ -637,10 +690,14 @@ class BeginRequest(_message.Message):
     """Serve everybody at once: a plain Session has no phase of its own."""
     ledger: _builtins.bytes
     """On a restore: the ledger of the checkpoint (JSON), for the sequencer."""
+    directory: _builtins.str
+    """The run's directory, as the chief names it (path or URL); "" where it has none."""
     @_builtins.property
     def expected_tasks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """"job/task" names of clients the run expects, so that a PS waits a little for those who are late."""
 
+    @_builtins.property
+    def policy(self) -> Global___RunPolicy: ...
     def __init__(
         self,
         *,
@@ -653,10 +710,12 @@ class BeginRequest(_message.Message):
         expected_tasks: _abc.Iterable[_builtins.str] | None = ...,
         open: _builtins.bool = ...,
         ledger: _builtins.bytes = ...,
+        policy: Global___RunPolicy | None = ...,
+        directory: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected_tasks", b"expected_tasks", "incarnation", b"incarnation", "ledger", b"ledger", "open", b"open", "owner", b"owner", "sequencer", b"sequencer", "sequencer_address", b"sequencer_address", "shard", b"shard", "shards", b"shards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "expected_tasks", b"expected_tasks", "incarnation", b"incarnation", "ledger", b"ledger", "open", b"open", "owner", b"owner", "policy", b"policy", "sequencer", b"sequencer", "sequencer_address", b"sequencer_address", "shard", b"shard", "shards", b"shards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -77,6 +77,8 @@ class Control:
             process=self.process,
             spent_incarnations=shard.spent_incarnations,
             host=self.host,
+            policy=codec.encode_policy(view.policy),
+            directory=view.directory,
             statistics=pb.Statistics(
                 secs=view.secs,
                 accepted=counted.accepted,
@@ -103,6 +105,8 @@ class Control:
             sequencer_address=request.sequencer_address,
             expected_tasks=list(request.expected_tasks),
             ledger=request.ledger,
+            policy=codec.decode_policy(request.policy),
+            directory=request.directory,
         )
         return pb.BeginReply(incarnation=incarnation, owner=owner)
 

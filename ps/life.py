@@ -20,6 +20,7 @@ from globalstep.ps.presence import ClientView, Presence, State
 from globalstep.ps.rules import check_declaration
 from globalstep.ps.statistics import Statistics
 from globalstep.ps.store import VariableStore
+from globalstep.run_policy import RunPolicy
 
 __all__ = ["Life", "ShardView"]
 
@@ -43,6 +44,8 @@ class ShardView:
     statistics: Statistics
     #: Seconds that the statistics cover.
     secs: float
+    policy: RunPolicy
+    directory: str
 
 
 class Life:
@@ -68,6 +71,8 @@ class Life:
         self._sequencer = 0
         self._owner = ""
         self.sequencer_address = ""
+        self._policy = RunPolicy()
+        self._directory = ""
         self._drop()
 
     def _drop(self) -> None:
@@ -98,6 +103,8 @@ class Life:
                 dict(self._ledger.limits) if self._ledger else {},
                 self._statistics.copy(),
                 self._clock.monotonic() - self._statistics.since,
+                self._policy,
+                self._directory,
             )
 
     def begin(
@@ -112,6 +119,8 @@ class Life:
         sequencer_address: str = "",
         expected_tasks: Sequence[str] = (),
         ledger: bytes = b"",
+        policy: RunPolicy | None = None,
+        directory: str = "",
     ) -> tuple[int, str]:
         """Start a new incarnation, unless it is not newer than the present one.
 
@@ -125,6 +134,8 @@ class Life:
             sequencer_address: Where to ask about staged parts; "" on the sequencer.
             expected_tasks: Names of client tasks that are to come.
             ledger: A checkpoint's ledger, on the sequencer of a restore.
+            policy: How the run treats late pushes, bad gradients and lost PS tasks.
+            directory: The run's, as the chief names it; "" where it has none.
 
         Returns:
             (incarnation, owner) that is in force now.
@@ -146,6 +157,7 @@ class Life:
                 self._incarnation, self._owner = incarnation, owner
                 self._shard, self._shards, self._sequencer = shard, shards, sequencer
                 self.sequencer_address = sequencer_address
+                self._policy, self._directory = policy or RunPolicy(), directory
                 self._ledger = loaded
                 self._applied = loaded.index if loaded else 0
                 self.presence.begin(expected_tasks)

@@ -15,8 +15,10 @@ from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.declarations import Outcome
 from globalstep.errors import JobDoneError
 from globalstep.graph import Graph, default_sessions, get_default_graph
-from globalstep.worker.client import RETRY_SECS, connect
+from globalstep.run_policy import policy_of
+from globalstep.worker.client import connect
 from globalstep.worker.executor import Executor
+from globalstep.worker.membership import RETRY_SECS
 from globalstep.worker.fetches import feeds_of, flatten
 from globalstep.worker.tracing import Trace
 
@@ -32,7 +34,7 @@ class Session:
     Args:
         target: "" for a PS of its own in this process, "grpc://host:port" of any PS for its cluster.
         graph: The graph; default the current one.
-        config: Accepted as in TensorFlow.
+        config: Its `run_policy` holds for the runs that this session begins; the rest is accepted as in TensorFlow.
         cluster: A client to use instead of connecting to `target`; the session does not close it.
         reuse_values: Ask each push for what the same run reads next time, and start the next run that
             pushes from that as long as it is younger than a second: one message a step instead of two.
@@ -73,7 +75,9 @@ class Session:
         self._target = target or ""
         self._owns_cluster = cluster is None
         self.cluster: ClusterClient = (
-            connect(self._target, task=task, clock=clock, retry_secs=retry_secs) if cluster is None else cluster
+            connect(self._target, task=task, clock=clock, retry_secs=retry_secs, policy=policy_of(config))
+            if cluster is None
+            else cluster
         )
         self._executor = Executor(self.graph, self.cluster, clock, reuse_values)
         # Guards _closed; a leaf.

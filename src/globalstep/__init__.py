@@ -86,6 +86,7 @@ _NAMES = {
     "globalstep.partitioned_variables": (
         "PartitionedVariable fixed_size_partitioner min_max_variable_partitioner variable_axis_size_partitioner"
     ),
+    "globalstep.run_policy": "RunPolicy",
     "globalstep.shapes": "Dimension TensorShape",
     "globalstep.tensorboard_protos": "Event GraphDef HistogramProto MetaGraphDef NodeDef SessionLog Summary",
     "globalstep.variable_collections": (

@@ -272,6 +272,7 @@ from globalstep.partitioned_variables import PartitionedVariable as PartitionedV
 from globalstep.partitioned_variables import fixed_size_partitioner as fixed_size_partitioner
 from globalstep.partitioned_variables import min_max_variable_partitioner as min_max_variable_partitioner
 from globalstep.partitioned_variables import variable_axis_size_partitioner as variable_axis_size_partitioner
+from globalstep.run_policy import RunPolicy as RunPolicy
 from globalstep.shapes import Dimension as Dimension
 from globalstep.shapes import TensorShape as TensorShape
 from globalstep.tensorboard_protos import Event as Event

@@ -7,6 +7,7 @@ Floor: shared. Threads: functions are pure.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -31,6 +32,7 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.expressions import MAX_NODES, Expr
 from globalstep.frames import padded
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.run_policy import RunPolicy
 
 __all__ = [
     "TensorWriter",
@@ -38,6 +40,7 @@ __all__ = [
     "decode_op",
     "decode_optimizer",
     "decode_outcome",
+    "decode_policy",
     "decode_push_id",
     "decode_read",
     "decode_tensor",
@@ -48,6 +51,7 @@ __all__ = [
     "encode_op",
     "encode_optimizer",
     "encode_outcome",
+    "encode_policy",
     "encode_push_id",
     "encode_read",
     "encode_use",
@@ -222,6 +226,20 @@ def decode_limit(message: pb.StopLimit) -> StopLimit:
     if kind == "last_step":
         return StopLimit(message.step, last_step=message.last_step)
     return StopLimit(message.step, num_steps=message.num_steps)
+
+
+def encode_policy(policy: RunPolicy) -> pb.RunPolicy:
+    """Write a run's policy."""
+    return pb.RunPolicy(**dataclasses.asdict(policy))
+
+
+def decode_policy(message: pb.RunPolicy) -> RunPolicy:
+    """Read a run's policy; a word that is not there has its default.
+
+    Raises:
+        InvalidArgumentError: If it is none.
+    """
+    return RunPolicy(**{field.name: value for field, value in message.ListFields()})
 
 
 def encode_push_id(push_id: PushId) -> pb.PushId:

@@ -22,6 +22,8 @@ class _Options:
 
     #: Field -> default; a type for a nested message.
     _fields: dict[str, Any] = {}
+    #: Fields that do have an effect.
+    _effective: frozenset[str] = frozenset()
 
     def __init__(self, **settings: Any) -> None:
         for field, default in self._fields.items():
@@ -34,7 +36,8 @@ class _Options:
             raise AttributeError(f"{type(self).__name__} has no field {field!r}; it has {', '.join(self._fields)}.")
         object.__setattr__(self, field, value)
         name = f"{type(self).__name__}.{field}"
-        if name not in _said and not isinstance(value, _Options) and self._is_set(field):
+        silent = name in _said or field in self._effective or isinstance(value, _Options)
+        if not silent and self._is_set(field):
             _said.add(name)
             _log.info("%s = %r is accepted and has no effect in globalstep.", name, value)
 
@@ -99,6 +102,8 @@ class GraphOptions(_Options):
 class ConfigProto(_Options):
     """Settings of a session or a Server.
 
+    `run_policy` is globalstep's own: a `gs.RunPolicy`, for the run that a chief's session begins.
+
     >>> config = ConfigProto(allow_soft_placement=True)
     >>> config.gpu_options.allow_growth = True
     >>> config
@@ -122,7 +127,9 @@ class ConfigProto(_Options):
         "cluster_def": None,
         "isolate_session_state": False,
         "experimental": None,
+        "run_policy": None,
     }
+    _effective = frozenset({"run_policy"})
 
 
 class RunOptions(_Options):

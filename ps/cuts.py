@@ -1,0 +1,106 @@
+"""What is read of a PS task's state, and the snapshots of it that saves are made from.
+
+The middle of the shard's state machine, between `ps/life.py` and the pushes of `ps/shard.py`. Pure of I/O.
+
+Floor: ps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from globalstep.declarations import PushId, Read
+from globalstep.errors import FailedPreconditionError
+from globalstep.ps.ledger import Ledger
+from globalstep.ps.life import Life
+from globalstep.ps.snapshots import Snapshots
+
+__all__ = ["Cuts"]
+
+Array = npt.NDArray[Any]
+
+
+class Cuts(Life):
+    """A PS task's state with its reads and snapshots. Thread-safe: every public method takes the one lock.
+
+    Args:
+        clock: Tells how long clients have been silent.
+    """
+
+    def _drop(self) -> None:
+        super()._drop()
+        self._snapshots = Snapshots()
+
+    # ---- Reads --------------------------------------------------------------------------------
+
+    def pull(
+        self, incarnation: int, client: str, reads: Sequence[Read], floors: Mapping[int, int] | None = None
+    ) -> tuple[list[Array], int]:
+        """Read values in one piece.
+
+        Returns:
+            Copies of the values, and the last entry that they include.
+        """
+        with self._lock:
+            self._check(incarnation, client)
+            self._raise_floors(floors)
+            return self._read(reads), self._applied
+
+    def global_steps(self, incarnation: int, floors: Mapping[int, int] | None = None) -> dict[str, int]:
+        """Give the visible steps, after taking note of what shards have applied.
+
+        Raises:
+            FailedPreconditionError: If this is not the sequencer.
+        """
+        with self._lock:
+            self._check(incarnation, self._owner)
+            self._raise_floors(floors)
+            return dict(self._sequencing().visible)
+
+    def _raise_floors(self, floors: Mapping[int, int] | None) -> None:
+        if floors and self._ledger is not None:
+            for shard, index in floors.items():
+                self._ledger.raise_floor(shard, index)
+
+    def _read(self, reads: Sequence[Read]) -> list[Array]:
+        values = self._store.read(reads)
+        if self._ledger is not None:
+            for at, read in enumerate(reads):
+                if read.variable in self._ledger.visible:
+                    values[at] = np.asarray(self._ledger.visible[read.variable], values[at].dtype)
+        return values
+
+    def _sequencing(self) -> Ledger:
+        if self._ledger is None:
+            raise FailedPreconditionError(
+                f"PS task {self._shard} is not the sequencer of this run; PS task {self._sequencer} is."
+            )
+        return self._ledger
+
+    # ---- Snapshots ----------------------------------------------------------------------------
+
+    def _make_room(self, snapshots: Sequence[PushId]) -> None:
+        """Have memory ready for snapshots that are not taken yet, so that none is taken under the lock."""
+
+        def wanted() -> Sequence[Array]:
+            with self._lock:
+                return () if all(item in self._snapshots for item in snapshots) else self._store.arenas()
+
+        if snapshots:
+            self._snapshots.memory.prepare(wanted)
+
+    def snapshot(self, incarnation: int, snapshot: PushId) -> tuple[dict[str, Array], bytes]:
+        """Give a taken snapshot: the values, and on the sequencer the ledger at the cut; see Snapshots.get."""
+        with self._lock:
+            self._check(incarnation, snapshot.client)
+            return self._snapshots.get(snapshot)
+
+    def release(self, incarnation: int, snapshot: PushId) -> None:
+        """Free a snapshot; one that is not there is no error."""
+        with self._lock:
+            self._check(incarnation, snapshot.client)
+            self._snapshots.release(snapshot)

@@ -1,0 +1,320 @@
+"""A client as a member of a run: what it knows of the PS tasks, and how it begins, opens and leaves a run.
+
+The lower half of `worker/client.py`, which adds values.
+
+Floor: worker. Threads: a Membership is thread-safe, and owns a heartbeat thread.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+
+from globalstep import codec
+from globalstep.clock import SYSTEM_CLOCK, Clock
+from globalstep.declarations import OptimizerDecl, StopLimit, VariableDecl
+from globalstep.errors import AbortedError, OpError, UnavailableError
+from globalstep.lanes import Lane
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.run_policy import RunPolicy
+from globalstep.worker.heartbeat import Heartbeat
+from globalstep.worker.push_protocol import PushProtocol, Run
+from globalstep.worker.retry import Retry
+
+__all__ = ["CONTROL_SECS", "RETRY_SECS", "Membership"]
+
+#: How long an unreachable PS task is tried before the session is told.
+RETRY_SECS = 30.0
+#: Deadline of a control call.
+CONTROL_SECS = 10.0
+#: A PS task compiles the kernels of a rule that nobody on its machine has used before.
+_DECLARE_SECS = 120.0
+_FINISH_SECS = 60.0
+
+
+class Membership:
+    """A client's part in a run, without its values. Thread-safe.
+
+    Args:
+        lanes: To every PS task, in order.
+        task: "/job:worker/task:1", so that others can name it; "" where not known.
+        clock: Time.
+        rng: Jitter of retries.
+        retry_secs: How long an unreachable PS task is tried.
+        member: Whether PS tasks are to wait for it: it keeps a lease. A tool that only looks is none.
+        policy: Of the runs that it begins; the default where not given.
+
+    Attributes:
+        client_id: Who this is in every push id; new with every client.
+        task: As given.
+    """
+
+    def __init__(
+        self,
+        lanes: Sequence[Lane],
+        *,
+        task: str = "",
+        clock: Clock = SYSTEM_CLOCK,
+        rng: random.Random | None = None,
+        retry_secs: float = RETRY_SECS,
+        member: bool = True,
+        policy: RunPolicy | None = None,
+    ) -> None:
+        self.client_id = uuid.uuid4().hex
+        self.task = task
+        # Guards _run and _protocol: one push, pull or snapshot at a time. Calls are made under it: it is
+        # what gives this client's pushes their order.
+        self._lock = threading.RLock()
+        self._run = Run(self.client_id, list(lanes))
+        self._retry_secs = retry_secs
+        self._clock = clock
+        self._rng = rng or random.Random()
+        self._protocol = PushProtocol(self._run, retry_secs, clock, self._rng)
+        self._policy = policy or RunPolicy()
+        self._variables: dict[str, VariableDecl] = {}
+        self._heartbeat = Heartbeat(self._run.lanes, self.client_id, task, clock)
+        self._closed = False
+        if member:
+            self._heartbeat.start()
+
+    @property
+    def shards(self) -> int:
+        """How many PS tasks there are."""
+        return len(self._run.lanes)
+
+    @property
+    def sequencer(self) -> int:
+        """Index of the PS task that orders pushes."""
+        return self._run.sequencer
+
+    @property
+    def incarnation(self) -> int:
+        """The incarnation that this client is a member of; 0 before it knows one."""
+        return self._run.incarnation
+
+    @property
+    def where(self) -> Mapping[str, int]:
+        """Declared Variable -> index of its PS task."""
+        return self._run.where
+
+    @property
+    def variables(self) -> Mapping[str, VariableDecl]:
+        """Declared Variables, as this client last heard of them."""
+        return self._variables
+
+    @property
+    def labels(self) -> list[str]:
+        """What messages call the PS tasks, in order."""
+        return [lane.label for lane in self._run.lanes]
+
+    # ---- The run ------------------------------------------------------------------------------
+
+    def statuses(self, timeout_secs: float = CONTROL_SECS, brief: bool = False) -> list[pb.StatusReply | OpError]:
+        """Ask every PS task what it is, at once.
+
+        Args:
+            timeout_secs: How long one may take.
+            brief: Leave out Variables and optimizers.
+
+        Returns:
+            In order of tasks: its answer, or why there is none.
+        """
+        calls = [lane.unary("Status", pb.StatusRequest(brief=brief), timeout_secs) for lane in self._run.lanes]
+        out: list[pb.StatusReply | OpError] = []
+        for call in calls:
+            try:
+                out.append(call.result())
+            except OpError as error:
+                out.append(error)
+        return out
+
+    def refresh(self, timeout_secs: float = CONTROL_SECS) -> list[pb.StatusReply]:
+        """Learn the run's incarnation and Variables from all PS tasks.
+
+        Returns:
+            Their statuses, in order.
+
+        Raises:
+            UnavailableError: If one cannot be reached.
+        """
+        found: list[pb.StatusReply] = []
+        for status in self.statuses(timeout_secs):
+            if isinstance(status, OpError):
+                raise status
+            found.append(status)
+        with self._lock:
+            incarnations = {status.incarnation for status in found}
+            if len(incarnations) == 1 and found[0].incarnation:
+                self._adopt(found[0].incarnation, found[0].sequencer)
+                for index, status in enumerate(found):
+                    for message in status.variables:
+                        decl = codec.decode_variable(message)
+                        self._variables[decl.name] = decl
+                        self._run.where[decl.name] = index
+        return found
+
+    def _adopt(self, incarnation: int, sequencer: int) -> None:
+        """Become a member of an incarnation. Caller holds the lock."""
+        if incarnation != self._run.incarnation:
+            self._run.where.clear()
+            self._variables.clear()
+            self._protocol.start_over()
+        self._run.incarnation = incarnation
+        self._run.sequencer = sequencer
+
+    def begin(
+        self,
+        *,
+        sequencer: int = 0,
+        open: bool,
+        expected_tasks: Sequence[str] = (),
+        ledger: bytes = b"",
+        directory: str = "",
+    ) -> int:
+        """Begin a new incarnation on all PS tasks, dropping what they hold.
+
+        Args:
+            sequencer: Index of the task that orders pushes.
+            open: Let everybody in at once; otherwise only this client is served until `open()`.
+            expected_tasks: Names of client tasks that are to come, e.g. "/job:worker/task:0".
+            ledger: The ledger of the checkpoint that is about to be restored.
+            directory: The run's, path or URL; "" where it has none.
+
+        Returns:
+            The incarnation.
+
+        Raises:
+            AbortedError: If another client began one at the same time; wait for it instead.
+        """
+        with self._lock:
+            newest = max(max(status.incarnation, status.spent_incarnations) for status in self.refresh())
+            for shard, lane in enumerate(self._run.lanes):
+                message = pb.BeginRequest(
+                    incarnation=newest + 1,
+                    shard=shard,
+                    shards=self.shards,
+                    sequencer=sequencer,
+                    owner=self.client_id,
+                    sequencer_address="" if shard == sequencer else self._run.lanes[sequencer].address,
+                    expected_tasks=expected_tasks,
+                    open=open,
+                    ledger=ledger if shard == sequencer else b"",
+                    policy=codec.encode_policy(self._policy),
+                    directory=directory,
+                )
+                reply = lane.unary("Begin", message, CONTROL_SECS).result()
+                if (reply.incarnation, reply.owner) != (newest + 1, self.client_id):
+                    raise AbortedError(
+                        f"Client {reply.owner} began incarnation {reply.incarnation} on {lane.label} at the same "
+                        "time; this session joins that one."
+                    )
+            self._adopt(newest + 1, sequencer)
+            return newest + 1
+
+    def declare(self, variables: Sequence[VariableDecl], optimizers: Sequence[OptimizerDecl]) -> None:
+        """Make Variables and optimizers known to the PS tasks that hold them.
+
+        On PS tasks that hold nothing this begins the run, open to everybody, as a plain session does.
+
+        Args:
+            variables: With the shard that each is to live on.
+            optimizers: Told to every PS task.
+
+        Raises:
+            AlreadyExistsError: If the run has one of them otherwise.
+        """
+        with self._lock:
+            if not self._run.incarnation and not any(status.incarnation for status in self.refresh()):
+                steps = [decl.shard for decl in variables if decl.is_step]
+                try:
+                    self.begin(sequencer=steps[0] if steps else 0, open=True)
+                except AbortedError:
+                    self.refresh()
+            known = self._run.where
+            by_shard: dict[int, list[VariableDecl]] = {shard: [] for shard in range(self.shards)}
+            for decl in variables:
+                by_shard[known.get(decl.name, decl.shard)].append(decl)
+            messages = [codec.encode_optimizer(decl) for decl in optimizers]
+            calls = []
+            for shard, decls in by_shard.items():
+                request = pb.DeclareRequest(
+                    incarnation=self._run.incarnation, client=self.client_id, optimizers=messages
+                )
+                for decl in decls:
+                    request.variables.append(codec.encode_variable(decl))
+                    request.variables[-1].shard = shard
+                calls.append(self._run.lanes[shard].unary("Declare", request, _DECLARE_SECS))
+            for call in calls:
+                call.result()
+            for shard, decls in by_shard.items():
+                for decl in decls:
+                    self._variables[decl.name] = decl
+                    known.setdefault(decl.name, shard)
+
+    def open(self, limits: Sequence[StopLimit] = ()) -> dict[str, int]:
+        """Let everybody in, with these stop limits in force from that moment.
+
+        Args:
+            limits: At most one a step.
+
+        Returns:
+            The limits in force, absolute.
+        """
+        with self._lock:
+            request = pb.OpenRequest(
+                incarnation=self._run.incarnation,
+                client=self.client_id,
+                limits=[codec.encode_limit(limit) for limit in limits],
+            )
+            # The sequencer first: a limit is in force before any other task serves.
+            order = sorted(range(self.shards), key=lambda shard: shard != self._run.sequencer)
+            replies = [self._run.lanes[shard].unary("Open", request, CONTROL_SECS).result() for shard in order]
+            return dict(replies[0].limits)
+
+    def set_limits(self, limits: Sequence[StopLimit]) -> dict[str, int]:
+        """Put stop limits in force on a run that is open already; gives those in force."""
+        return self.open(limits)
+
+    # ---- The end ------------------------------------------------------------------------------
+
+    def finish(self) -> list[str]:
+        """Declare the job done; a PS task that does not answer is told again, for up to a minute.
+
+        Returns:
+            Tasks that are still there; the PS tasks end when the last of them has left.
+
+        Raises:
+            UnavailableError: If one could not be told. The others know.
+        """
+        with self._lock:
+            retry = Retry("Finish", min(self._retry_secs, _FINISH_SECS), self._clock, self._rng)
+            request = pb.FinishRequest(incarnation=self._run.incarnation, client=self.client_id)
+            while True:
+                calls = [lane.unary("Finish", request, CONTROL_SECS) for lane in self._run.lanes]
+                try:
+                    return sorted({name for call in calls for name in call.result().remaining})
+                except UnavailableError as error:
+                    # A task that does not hear of it would wait for its workers for ever.
+                    retry.wait(error)
+
+    def job_done(self) -> bool:
+        """Whether the job has been declared done, as last heard (at most some seconds ago)."""
+        return self._heartbeat.job_done
+
+    def close(self) -> None:
+        """Leave the run. Safe to call twice."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._heartbeat.stop()
+        calls = [lane.unary("Leave", pb.LeaveRequest(client=self.client_id), 2.0) for lane in self._run.lanes]
+        for call in calls:
+            try:
+                call.result()
+            except OpError:
+                continue  # a task that is gone needs no goodbye
+        for lane in self._run.lanes:
+            lane.close()
