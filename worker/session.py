@@ -18,8 +18,8 @@ from globalstep.graph import Graph, default_sessions, get_default_graph
 from globalstep.run_policy import policy_of
 from globalstep.worker.client import connect
 from globalstep.worker.executor import Executor
-from globalstep.worker.membership import RETRY_SECS
 from globalstep.worker.fetches import feeds_of, flatten
+from globalstep.worker.membership import RETRY_SECS
 from globalstep.worker.tracing import Trace
 
 if TYPE_CHECKING:
