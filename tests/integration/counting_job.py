@@ -2,7 +2,7 @@
 
 So at any cut over the shards each element of each Variable equals global_step, whatever failed before. Each task
 says what it does on its standard output, a line each: `step N` now and then, `gap S` after a run that took long,
-`done N`. A task that finds a Variable that does not agree ends with exit code 9.
+`done after N runs`. A task that finds a Variable that does not agree ends with exit code 9.
 """
 
 from __future__ import annotations

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
+import select
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from globalstep.clock import SYSTEM_CLOCK
 from globalstep.process_env import tuned
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,6 +27,19 @@ def free_addresses(count: int) -> list[str]:
         for one in sockets:
             one.bind(("127.0.0.1", 0))
         return [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+
+
+def tasks_marked(name: str, value: str) -> dict[str, int]:
+    """Give the pids of tasks whose environment has `name` at `value`: "ps:0" -> pid."""
+    tasks = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            text = (folder / "environ").read_bytes().decode(errors="replace")
+            environ = dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
+            if environ.get(name) == value and "TF_CONFIG" in environ:
+                task = json.loads(environ["TF_CONFIG"])["task"]
+                tasks[f"{task['type']}:{task['index']}"] = int(folder.name)
+    return tasks
 
 
 class Processes:
@@ -58,6 +76,26 @@ class Processes:
     def output(self, name: str) -> str:
         """What a process has printed so far."""
         return (self._folder / f"{name}.log").read_text()
+
+    def until(self, name: str, pattern: str, timeout_secs: float = 30.0) -> None:
+        """Wait until a process has printed what matches; fails when it ends first, or takes longer."""
+        self.until_true(
+            name, lambda: re.search(pattern, self.output(name), re.MULTILINE) is not None, timeout_secs, repr(pattern)
+        )
+
+    def until_true(self, name: str, reached: Callable[[], bool], timeout_secs: float = 30.0, what: str = "") -> None:
+        """Wait until a process has brought something about; fails when it ends first, or takes longer."""
+        deadline = SYSTEM_CLOCK.monotonic() + timeout_secs
+        descriptor = os.pidfd_open(self._running[name].pid)
+        try:
+            while True:
+                ended = select.select([descriptor], [], [], 0.02)[0]
+                if reached():
+                    return
+                if ended or SYSTEM_CLOCK.monotonic() > deadline:
+                    raise AssertionError(f"{name} does not come to {what}; it printed:\n{self.output(name)}")
+        finally:
+            os.close(descriptor)
 
     def wait(self, timeout_secs: float = 60.0) -> dict[str, int]:
         """Wait for all; gives their exit codes. One that does not end is named with its output."""
