@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import grpc
 
@@ -36,17 +36,26 @@ _PERIOD_SECS = 2.0
 _DEADLINE_SECS = 5.0
 
 
+def _ask_over_grpc(address: str, request: pb.SettleRequest) -> pb.SettleReply:
+    with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        return pb_grpc.ParameterServerStub(channel).Settle(request, timeout=_DEADLINE_SECS)
+
+
 class Settler:
     """Asks the sequencer what became of parts whose worker went silent.
 
     Args:
         shard: The shard whose parts these are.
         clock: Paces the asking.
+        ask: Brings a SETTLE to the sequencer at an address; over gRPC by default.
     """
 
-    def __init__(self, shard: Shard, clock: Clock) -> None:
+    def __init__(
+        self, shard: Shard, clock: Clock, ask: Callable[[str, pb.SettleRequest], pb.SettleReply] = _ask_over_grpc
+    ) -> None:
         self._shard = shard
         self._clock = clock
+        self._ask = ask
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="globalstep-settler", daemon=True)
         self._reported = 0
@@ -83,17 +92,13 @@ class Settler:
             return self._settle_here(view, overdue)
         if not overdue and view.applied == self._reported:
             return False
-        with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
-            stub = pb_grpc.ParameterServerStub(channel)
-            reply = stub.Settle(
-                pb.SettleRequest(
-                    incarnation=view.incarnation,
-                    pushes=[codec.encode_push_id(push) for push in overdue],
-                    shard=view.shard,
-                    applied=view.applied,
-                ),
-                timeout=_DEADLINE_SECS,
-            )
+        request = pb.SettleRequest(
+            incarnation=view.incarnation,
+            pushes=[codec.encode_push_id(push) for push in overdue],
+            shard=view.shard,
+            applied=view.applied,
+        )
+        reply = self._ask(address, request)
         self._reported = view.applied
         if overdue:
             found = [entries.decode(entry) for entry in reply.entries]
