@@ -45,6 +45,7 @@ class Membership:
         retry_secs: How long an unreachable PS task is tried.
         member: Whether PS tasks are to wait for it: it keeps a lease. A tool that only looks is none.
         policy: Of the runs that it begins; the default where not given.
+        client_id: One that no other client ever has; a random one by default.
 
     Attributes:
         client_id: Who this is in every push id; new with every client.
@@ -61,8 +62,9 @@ class Membership:
         retry_secs: float = RETRY_SECS,
         member: bool = True,
         policy: RunPolicy | None = None,
+        client_id: str = "",
     ) -> None:
-        self.client_id = uuid.uuid4().hex
+        self.client_id = client_id or uuid.uuid4().hex
         self.task = task
         # Guards _run and _protocol: one push, pull or snapshot at a time. Calls are made under it: it is
         # what gives this client's pushes their order.
