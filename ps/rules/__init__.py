@@ -126,13 +126,13 @@ def check_declaration(decl: OptimizerDecl) -> Rule:
 
 
 def merge_rows(indices: Array, rows: Array) -> tuple[Array, Array]:
-    """Sum the rows that have the same id; see `globalstep.ps.rules.rows.merge_rows`.
+    """Sum the rows that have the same id; see `globalstep.sparse_rows.merge_rows`.
 
     Args:
         indices: int64 [n] row ids.
         rows: [n, width] gradients.
 
     Returns:
-        (ids, sums), the ids ascending and none twice.
+        (ids, sums), no id twice.
     """
-    return cast("tuple[Array, Array]", importlib.import_module(f"{__name__}.rows").merge_rows(indices, rows))
+    return cast("tuple[Array, Array]", importlib.import_module("globalstep.sparse_rows").merge_rows(indices, rows))

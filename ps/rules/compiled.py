@@ -11,37 +11,15 @@ imports a rule's module when its kind is first asked for.
 from __future__ import annotations
 
 import abc
-import os
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-import platformdirs
 
+from globalstep.kernels import kernel, read_only
 from globalstep.ps.rules.rule import Array, Hypers, Rule
 
-# numba reads this when it is imported: without it, kernels would be kept beside the installed package,
-# which another user may not be able to write.
-os.environ.setdefault("NUMBA_CACHE_DIR", os.path.join(platformdirs.user_cache_dir("globalstep"), "kernels"))
-
-import numba
-
 __all__ = ["CompiledRule", "kernel", "read_only"]
-
-
-def kernel(function: Callable[..., None]) -> Callable[..., None]:
-    """Compile a loop on first call for each dtype.
-
-    Numbers passed to a kernel have the arrays' dtype, and a kernel uses no literal but as an index:
-    numba would compute `1.0 - x` in float64, which numpy would not.
-
-    Args:
-        function: The loop, over arrays and numbers.
-
-    Returns:
-        The compiled function.
-    """
-    return numba.njit(function, nogil=True, cache=True, error_model="numpy")  # type: ignore[no-any-return]
 
 
 class CompiledRule(Rule):
@@ -89,10 +67,3 @@ class CompiledRule(Rule):
         flat, table = np.zeros(0, dtype), np.zeros((0, 0), dtype)
         self.dense(flat, (flat,) * len(self.slots), flat, hyper)
         self.sparse(table, (table,) * len(self.slots), np.zeros(0, np.int64), table, hyper)
-
-
-def read_only(array: Array) -> Array:
-    """Give the same data as a read-only array: numba compiles for that flag, and once shall do."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
