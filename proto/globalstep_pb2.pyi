@@ -72,6 +72,8 @@ class _LaneKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LaneKind.Val
     """A unix socket: reaches only who is on the task's own machine."""
     LANE_TCP: _LaneKind.ValueType  # 2
     """A TCP connection."""
+    LANE_SHM: _LaneKind.ValueType  # 3
+    """A unix socket beside which tensors lie in memory that the task shares with the client."""
 
 class LaneKind(_LaneKind, metaclass=_LaneKindEnumTypeWrapper): ...
 
@@ -80,6 +82,8 @@ LANE_UNIX: LaneKind.ValueType  # 1
 """A unix socket: reaches only who is on the task's own machine."""
 LANE_TCP: LaneKind.ValueType  # 2
 """A TCP connection."""
+LANE_SHM: LaneKind.ValueType  # 3
+"""A unix socket beside which tensors lie in memory that the task shares with the client."""
 Global___LaneKind: _TypeAlias = LaneKind  # noqa: Y015
 
 class _OpKind:
@@ -191,6 +195,9 @@ class VariableDecl(_message.Message):
     PRIMARY_FIELD_NUMBER: _builtins.int
     OPTIMIZER_FIELD_NUMBER: _builtins.int
     SLOT_FIELD_NUMBER: _builtins.int
+    WHOLE_FIELD_NUMBER: _builtins.int
+    FIRST_ROW_FIELD_NUMBER: _builtins.int
+    WHOLE_ROWS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     dtype: _builtins.str
     """numpy's name, e.g. "float32"."""
@@ -203,6 +210,12 @@ class VariableDecl(_message.Message):
     """For a slot: its Variable, its optimizer, its own name."""
     optimizer: _builtins.str
     slot: _builtins.str
+    whole: _builtins.str
+    """For a part of a Variable that is split over several PS tasks: the Variable's name, which row of it is
+    this part's first, and how many it has.
+    """
+    first_row: _builtins.int
+    whole_rows: _builtins.int
     @_builtins.property
     def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -217,10 +230,13 @@ class VariableDecl(_message.Message):
         primary: _builtins.str = ...,
         optimizer: _builtins.str = ...,
         slot: _builtins.str = ...,
+        whole: _builtins.str = ...,
+        first_row: _builtins.int = ...,
+        whole_rows: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dtype", b"dtype", "is_step", b"is_step", "name", b"name", "optimizer", b"optimizer", "primary", b"primary", "shape", b"shape", "shard", b"shard", "slot", b"slot", "trainable", b"trainable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dtype", b"dtype", "first_row", b"first_row", "is_step", b"is_step", "name", b"name", "optimizer", b"optimizer", "primary", b"primary", "shape", b"shape", "shard", b"shard", "slot", b"slot", "trainable", b"trainable", "whole", b"whole", "whole_rows", b"whole_rows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1108,8 +1124,8 @@ class OpenLaneReply(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     address: _builtins.str
-    """LANE_UNIX: a name in Linux's abstract namespace, without the zero byte before it. LANE_TCP: a port of
-    the host on which the caller reaches this task.
+    """LANE_UNIX, LANE_SHM: a name in Linux's abstract namespace, without the zero byte before it. LANE_TCP: a
+    port of the host on which the caller reaches this task.
     """
     token: _builtins.bytes
     """The first bytes to send there. Good for one connection, within some seconds."""
