@@ -16,6 +16,7 @@ import sys
 from types import FrameType
 
 from globalstep.cluster import from_tf_config
+from globalstep.planned_faults import faults_of_this_process
 from globalstep.process_env import raise_malloc_thresholds
 from globalstep.ps.server import PSOptions, PSServer
 
@@ -79,7 +80,8 @@ def main(argv: list[str] | None = None) -> int:
             max_message_bytes=args.max_message_bytes,
             grace_secs=args.grace_secs,
             lane_port=args.lane_port,
-        )
+        ),
+        faults=faults_of_this_process(),
     )
 
     def on_signal(signum: int, frame: FrameType | None) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from globalstep import codec
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError, OpError, UnimplementedError
+from globalstep.faults import AFTER, BEFORE, method_name
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import entries
 from globalstep.ps.handler import Handler, push_ids
@@ -24,6 +25,9 @@ from globalstep.storage import Probe, sees_probe, storage_for
 __all__ = ["Control"]
 
 _log = logging.getLogger(__name__)
+
+#: Also carried out here, by the handler, which has points of its own.
+_DATA_PLANE = ("Pull", "Push")
 
 
 @dataclass(slots=True)
@@ -50,7 +54,13 @@ class Control:
         Raises:
             GlobalStepError: What went wrong; nothing was changed.
         """
-        return getattr(self, f"_{method}")(request)
+        if method in _DATA_PLANE:
+            return getattr(self, f"_{method}")(request)
+        name = method_name(method)
+        self.handler.faults.at(BEFORE, name)
+        reply = getattr(self, f"_{method}")(request)
+        self.handler.faults.at(AFTER, name)
+        return reply
 
     def _Status(self, request: pb.StatusRequest) -> pb.StatusReply:  # noqa: N802 - the RPC's own name
         shard = self.handler.shard

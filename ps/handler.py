@@ -14,7 +14,7 @@ from globalstep import codec
 from globalstep.codec import TensorWriter
 from globalstep.declarations import PushId, Read
 from globalstep.errors import GlobalStepError, InvalidArgumentError, code_of
-from globalstep.faults import AFTER, BEFORE, NO_FAULTS, Faults
+from globalstep.faults import AFTER, BEFORE, NO_FAULTS, ConnectionCutError, Faults
 from globalstep.frames import padded
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import entries
@@ -42,7 +42,7 @@ class Handler:
     def __init__(self, shard: Shard, faults: Faults = NO_FAULTS) -> None:
         self.shard = shard
         self.traffic = Traffic()
-        self._faults = faults
+        self._faults = shard.faults = faults
         self._methods: dict[str, Callable[[Any, memoryview, pb.Reply, TensorWriter, LayoutMemory], None]] = {
             "pull": self._pull,
             "push": self._push,
@@ -52,6 +52,11 @@ class Handler:
             "complete": self._complete,
             "read_snapshot": self._read_snapshot,
         }
+
+    @property
+    def faults(self) -> Faults:
+        """What a test makes fail."""
+        return self._faults
 
     def handle(self, request: pb.Request, data: memoryview, memory: LayoutMemory) -> tuple[pb.Reply, list[memoryview]]:
         """Carry out a data-plane request.
@@ -64,6 +69,9 @@ class Handler:
         Returns:
             The reply and the bytes of its tensors; an error is a reply too, and has changed nothing unless
             a test injected it after the fact.
+
+        Raises:
+            ConnectionCutError: If a test ends the connection here.
         """
         method = request.WhichOneof("kind") or ""
         tensors = TensorWriter()
@@ -74,6 +82,8 @@ class Handler:
             reply = pb.Reply()
             self._methods[method](getattr(request, method), data, reply, tensors, memory)
             self._faults.at(AFTER, method)
+        except ConnectionCutError:
+            raise
         except Exception as error:
             self.traffic.count(data.nbytes, 0)
             return pb.Reply(error=encode_error(error)), []

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from globalstep.clock import Clock
 from globalstep.declarations import OptimizerDecl, StopLimit, VariableDecl
 from globalstep.errors import AbortedError, InvalidArgumentError
+from globalstep.faults import NO_FAULTS, Faults
 from globalstep.ps.ledger import Ledger
 from globalstep.ps.presence import ClientView, Presence, State
 from globalstep.ps.rules import check_declaration
@@ -53,7 +54,12 @@ class Life:
 
     Args:
         clock: Tells how long clients have been silent.
+
+    Attributes:
+        faults: What a test makes fail.
     """
+
+    faults: Faults = NO_FAULTS
 
     def __init__(self, clock: Clock) -> None:
         # Guards all attributes of this class and of Shard, and the presence. A leaf: nothing else is

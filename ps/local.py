@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from globalstep.clock import SYSTEM_CLOCK, Clock
-from globalstep.errors import GlobalStepError, error_from_code
+from globalstep.errors import GlobalStepError, OpError, error_from_code
 from globalstep.faults import NO_FAULTS, Faults
 from globalstep.frames import Message
 from globalstep.proto import globalstep_pb2 as pb
@@ -94,6 +94,9 @@ class LocalLane:
 
     def expire(self) -> None:
         """See Lane; nothing is ever under way here."""
+
+    def break_off(self, error: OpError) -> None:
+        """See Lane; there is no connection."""
 
     def close(self) -> None:
         """See Lane."""

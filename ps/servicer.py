@@ -13,6 +13,7 @@ import grpc
 from google.protobuf.message_factory import GetMessageClass
 
 from globalstep.errors import code_of
+from globalstep.faults import ConnectionCutError
 from globalstep.frames import Assembler, frames_of
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.control import Control
@@ -80,7 +81,11 @@ def _exchange(control: Control, limit_bytes: int) -> Callable[[Iterator[bytes], 
                 return
             if message is None:
                 continue
-            reply, pieces = control.handler.handle(message.request or pb.Request(), message.data, memory)
+            try:
+                reply, pieces = control.handler.handle(message.request or pb.Request(), message.data, memory)
+            except ConnectionCutError as error:
+                context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+                return
             yield from frames_of(message.call, reply=reply, pieces=pieces)
 
     return serve

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from globalstep.declarations import Increment, Op, OpKind, OptimizerUse, Outcome, OutcomeKind, PushId, Read
 from globalstep.errors import AbortedError, FailedPreconditionError, InvalidArgumentError
+from globalstep.faults import AFTER, APPLY, BEFORE, CUT
 from globalstep.ps.answers import Admission, Answer, Kept, Packing, Staged
 from globalstep.ps.cuts import Cuts
 from globalstep.ps.hypers import advance_scalars, evaluate_use
@@ -196,6 +197,7 @@ class Shard(Cuts):
 
         Everything that could fail was checked before: a push is applied as a whole or not at all.
         """
+        self.faults.at(BEFORE, CUT if entry.kind is EntryKind.SNAPSHOT else APPLY)
         self._applied = entry.index
         if entry.kind is EntryKind.SNAPSHOT:
             self._snapshots.keep_of({entry.push.client, *(view.client for view in self.presence.clients())})
@@ -228,6 +230,7 @@ class Shard(Cuts):
         else:
             kept = Kept(entry.push, entry.index, parts.reads, self._read_admitted(parts.reads), None, apply_secs)
         self._kept[entry.push.client] = kept
+        self.faults.at(AFTER, APPLY)
 
     def _move_on(
         self,

@@ -14,7 +14,9 @@ import numpy.typing as npt
 from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.declarations import Push, Read
 from globalstep.errors import AbortedError, FailedPreconditionError
+from globalstep.faulty_lane import with_faults
 from globalstep.lanes import lanes_to
+from globalstep.planned_faults import faults_of_this_process
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.run_policy import RunPolicy
 from globalstep.worker.membership import CONTROL_SECS, RETRY_SECS, Membership
@@ -118,4 +120,5 @@ def connect(
     Returns:
         The client; close it.
     """
-    return ClusterClient(lanes_to(target, transport), task=task, clock=clock, retry_secs=retry_secs, policy=policy)
+    lanes = with_faults(lanes_to(target, transport), faults_of_this_process())
+    return ClusterClient(lanes, task=task, clock=clock, retry_secs=retry_secs, policy=policy)

@@ -193,6 +193,13 @@ class GrpcLane:
         if connection is not None and connection.broken is None and connection.overdue(self._clock.monotonic()):
             connection.break_off(UnavailableError(f"{self.label} has not answered for {CALL_SECS:.0f} s."))
 
+    def break_off(self, error: OpError) -> None:
+        """See lanes.Lane."""
+        with self._lock:
+            connection = self._connection
+        if connection is not None:
+            connection.break_off(error)
+
     def close(self) -> None:
         """See lanes.Lane."""
         with self._lock:

@@ -238,12 +238,14 @@ def code_of(error: BaseException) -> int:
         error: Any exception.
 
     Returns:
-        Its code: its own for an OpError; 3 (invalid argument) for ValueError and TypeError, which are
-        how Python code says the same; 13 (internal) otherwise.
+        Its code: its own for an OpError; 3 (invalid argument) for ValueError and TypeError, and 14
+        (unavailable) for ConnectionError, which are how Python code says the same; 13 (internal) otherwise.
 
     >>> code_of(ValueError("x"))
     3
     """
     if isinstance(error, OpError):
         return error.code
+    if isinstance(error, ConnectionError):
+        return 14
     return 3 if isinstance(error, (ValueError, TypeError)) else 13

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from globalstep.errors import InvalidArgumentError
+from globalstep.errors import InvalidArgumentError, OpError
 from globalstep.frames import Message
 from globalstep.proto import globalstep_pb2 as pb
 
@@ -74,6 +74,10 @@ class Lane(Protocol):
 
     def expire(self) -> None:
         """Break off calls that are past their deadline; called now and then by the client's heartbeat."""
+        ...
+
+    def break_off(self, error: OpError) -> None:
+        """Break the connection off; calls under way fail with the error, the next one opens another."""
         ...
 
     def close(self) -> None:

@@ -1,0 +1,133 @@
+"""A lane on which messages are lost, doubled, late or cut off, as a test says.
+
+Floor: shared. For tests: see globalstep.faults.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from globalstep.errors import OpError, UnavailableError
+from globalstep.faults import NO_FAULTS, REPLY, SEND, Faults, Verdict, method_name
+from globalstep.lanes import Lane
+from globalstep.proto import globalstep_pb2 as pb
+
+__all__ = ["FaultyLane", "with_faults"]
+
+#: How many further messages leave before one that is late.
+_LATE_AFTER = 3
+
+
+class _Watched:
+    """A call under way whose reply may get lost; lanes.Ticket and lanes.Pending."""
+
+    def __init__(self, call: Any, method: str, lane: FaultyLane) -> None:
+        self._call = call
+        self._method = method
+        self._lane = lane
+
+    def result(self) -> Any:
+        reply = self._call.result()
+        self._lane.received(self._method)
+        return reply
+
+
+class _Failed:
+    """A call that came to nothing; lanes.Ticket and lanes.Pending."""
+
+    def __init__(self, error: OpError) -> None:
+        self._error = error
+
+    def result(self) -> Any:
+        raise self._error
+
+
+class FaultyLane:
+    """A lane around another one. Thread-safe.
+
+    Args:
+        lane: What carries the messages.
+        faults: Says what becomes of them.
+    """
+
+    def __init__(self, lane: Lane, faults: Faults) -> None:
+        self.lane = lane
+        self.label = lane.label
+        self.address = lane.address
+        self._faults = faults
+        # Guards _late; a leaf.
+        self._lock = threading.Lock()
+        # What is late, and how many messages are to leave before it.
+        self._late: list[tuple[int, Callable[[], Any]]] = []
+
+    def send(self, request: pb.Request, pieces: Sequence[memoryview]) -> Any:
+        """See lanes.Lane."""
+        kept = [memoryview(bytes(piece)) for piece in pieces]
+        return self._start(request.WhichOneof("kind") or "", lambda: self.lane.send(request, kept))
+
+    def unary(self, method: str, request: Any, timeout_secs: float) -> Any:
+        """See lanes.Lane."""
+        return self._start(method_name(method), lambda: self.lane.unary(method, request, timeout_secs))
+
+    def _start(self, method: str, start: Callable[[], Any]) -> Any:
+        try:
+            verdict = self._faults.at(SEND, method)
+        except OpError as error:
+            return _Failed(error)
+        if verdict is Verdict.LATE:
+            with self._lock:
+                self._late.append((_LATE_AFTER, start))
+            return _Failed(UnavailableError(f"{self.label} has not answered {method} within its deadline."))
+        self._send_due()
+        if verdict is Verdict.CUT:
+            return _Failed(self._cut())
+        if verdict is Verdict.TWICE:
+            start()
+        return _Watched(start(), method, self)
+
+    def received(self, method: str) -> None:
+        """Take note of a reply.
+
+        Raises:
+            UnavailableError: If it is to be lost.
+        """
+        if self._faults.at(REPLY, method) is Verdict.CUT:
+            raise self._cut()
+
+    def _cut(self) -> UnavailableError:
+        error = UnavailableError(f"The connection to {self.label} was cut.")
+        self.lane.break_off(error)
+        return error
+
+    def _send_due(self) -> None:
+        with self._lock:
+            counted = [(left - 1, start) for left, start in self._late]
+            self._late = [item for item in counted if item[0] > 0]
+        for left, start in counted:
+            if left <= 0:
+                start()
+
+    def deliver_late(self) -> list[Any]:
+        """Send what is late now; gives the calls, so that one can wait for them."""
+        with self._lock:
+            late, self._late = self._late, []
+        return [start() for _, start in late]
+
+    def expire(self) -> None:
+        """See lanes.Lane."""
+        self.lane.expire()
+
+    def break_off(self, error: OpError) -> None:
+        """See lanes.Lane."""
+        self.lane.break_off(error)
+
+    def close(self) -> None:
+        """See lanes.Lane."""
+        self.lane.close()
+
+
+def with_faults(lanes: Sequence[Lane], faults: Faults) -> Sequence[Lane]:
+    """Put each lane into a FaultyLane, if there are faults at all."""
+    return lanes if faults is NO_FAULTS else [FaultyLane(lane, faults) for lane in lanes]
