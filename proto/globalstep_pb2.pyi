@@ -118,6 +118,7 @@ class _OutcomeKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OutcomeKi
     OUTCOME_REFUSED_DONE: _OutcomeKind.ValueType  # 2
     OUTCOME_DROPPED_STALE: _OutcomeKind.ValueType  # 3
     OUTCOME_ABANDONED: _OutcomeKind.ValueType  # 4
+    OUTCOME_DROPPED_NAN: _OutcomeKind.ValueType  # 5
 
 class OutcomeKind(_OutcomeKind, metaclass=_OutcomeKindEnumTypeWrapper): ...
 
@@ -126,6 +127,7 @@ OUTCOME_ACCEPTED: OutcomeKind.ValueType  # 1
 OUTCOME_REFUSED_DONE: OutcomeKind.ValueType  # 2
 OUTCOME_DROPPED_STALE: OutcomeKind.ValueType  # 3
 OUTCOME_ABANDONED: OutcomeKind.ValueType  # 4
+OUTCOME_DROPPED_NAN: OutcomeKind.ValueType  # 5
 Global___OutcomeKind: _TypeAlias = OutcomeKind  # noqa: Y015
 
 class _EntryKind:
@@ -556,6 +558,8 @@ class Statistics(_message.Message):
     STALENESS_FIELD_NUMBER: _builtins.int
     STALENESS_SUM_FIELD_NUMBER: _builtins.int
     STALENESS_SQUARES_FIELD_NUMBER: _builtins.int
+    DROPPED_STALE_FIELD_NUMBER: _builtins.int
+    DROPPED_NAN_FIELD_NUMBER: _builtins.int
     secs: _builtins.float
     """Seconds that the counters cover."""
     accepted: _builtins.int
@@ -575,6 +579,9 @@ class Statistics(_message.Message):
     staleness_sum: _builtins.int
     """Of those pushes: the sum of their staleness, and of its squares."""
     staleness_squares: _builtins.int
+    dropped_stale: _builtins.int
+    """On the sequencer: pushes that the run's policy dropped, because they were too late, or not finite."""
+    dropped_nan: _builtins.int
     @_builtins.property
     def staleness(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """On the sequencer: accepted pushes that moved a step on and said which value of it they had seen, by their
@@ -596,10 +603,12 @@ class Statistics(_message.Message):
         staleness: _abc.Iterable[_builtins.int] | None = ...,
         staleness_sum: _builtins.int = ...,
         staleness_squares: _builtins.int = ...,
+        dropped_stale: _builtins.int = ...,
+        dropped_nan: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "applied", b"applied", "apply_secs", b"apply_secs", "bytes_in", b"bytes_in", "bytes_out", b"bytes_out", "duplicates", b"duplicates", "refused", b"refused", "secs", b"secs", "staleness", b"staleness", "staleness_squares", b"staleness_squares", "staleness_sum", b"staleness_sum"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "applied", b"applied", "apply_secs", b"apply_secs", "bytes_in", b"bytes_in", "bytes_out", b"bytes_out", "dropped_nan", b"dropped_nan", "dropped_stale", b"dropped_stale", "duplicates", b"duplicates", "refused", b"refused", "secs", b"secs", "staleness", b"staleness", "staleness_squares", b"staleness_squares", "staleness_sum", b"staleness_sum"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1065,6 +1074,155 @@ class GetGlobalStepReply(_message.Message):
 Global___GetGlobalStepReply: _TypeAlias = GetGlobalStepReply  # noqa: Y015
 
 @_typing.final
+class ReadJournalRequest(_message.Message):
+    """The sequencer numbers what it writes down from 0 in each life of its process, and keeps it in memory until it
+    is told that it is stored.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    CLIENT_FIELD_NUMBER: _builtins.int
+    LIFE_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    KNOWN_CLIENTS_FIELD_NUMBER: _builtins.int
+    AFTER_INDEX_FIELD_NUMBER: _builtins.int
+    MAX_RECORDS_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.int
+    client: _builtins.str
+    life: _builtins.str
+    """As of the last reply; "" where the caller knows of none."""
+    position: _builtins.int
+    """First record wanted of that life. All before it are stored, and need not be kept here."""
+    known_clients: _builtins.int
+    """Number of clients of that life that the caller knows."""
+    after_index: _builtins.int
+    """In another life: only what came after the entry of this index."""
+    max_records: _builtins.int
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.int = ...,
+        client: _builtins.str = ...,
+        life: _builtins.str = ...,
+        position: _builtins.int = ...,
+        known_clients: _builtins.int = ...,
+        after_index: _builtins.int = ...,
+        max_records: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_index", b"after_index", "client", b"client", "incarnation", b"incarnation", "known_clients", b"known_clients", "life", b"life", "max_records", b"max_records", "position", b"position"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadJournalRequest: _TypeAlias = ReadJournalRequest  # noqa: Y015
+
+@_typing.final
+class JournalClient(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    CLIENT_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    client: _builtins.str
+    task: _builtins.str
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        client: _builtins.str = ...,
+        task: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "number", b"number", "task", b"task"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JournalClient: _TypeAlias = JournalClient  # noqa: Y015
+
+@_typing.final
+class ReadJournalReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class BeginStepsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    LIFE_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    CLIENTS_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    BEGIN_INDEX_FIELD_NUMBER: _builtins.int
+    BEGIN_STEPS_FIELD_NUMBER: _builtins.int
+    PARENT_FIELD_NUMBER: _builtins.int
+    SHARDS_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    life: _builtins.str
+    first: _builtins.int
+    """Position of the first record here; greater than what was asked for where records were lost."""
+    end: _builtins.int
+    """Position after the last record that there is."""
+    records: _builtins.bytes
+    """Records of globalstep.journal_records, one behind the other."""
+    begin_index: _builtins.int
+    """Where the incarnation began: after which entry of which other incarnation, and with which steps."""
+    parent: _builtins.int
+    shards: _builtins.int
+    @_builtins.property
+    def clients(self) -> _containers.RepeatedCompositeFieldContainer[Global___JournalClient]: ...
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of steps, in the order of their numbers in the records."""
+
+    @_builtins.property
+    def begin_steps(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    @_builtins.property
+    def policy(self) -> Global___RunPolicy: ...
+    def __init__(
+        self,
+        *,
+        life: _builtins.str = ...,
+        first: _builtins.int = ...,
+        end: _builtins.int = ...,
+        records: _builtins.bytes = ...,
+        clients: _abc.Iterable[Global___JournalClient] | None = ...,
+        steps: _abc.Iterable[_builtins.str] | None = ...,
+        begin_index: _builtins.int = ...,
+        begin_steps: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        parent: _builtins.int = ...,
+        shards: _builtins.int = ...,
+        policy: Global___RunPolicy | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin_index", b"begin_index", "begin_steps", b"begin_steps", "clients", b"clients", "end", b"end", "first", b"first", "life", b"life", "parent", b"parent", "policy", b"policy", "records", b"records", "shards", b"shards", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadJournalReply: _TypeAlias = ReadJournalReply  # noqa: Y015
+
+@_typing.final
 class StopRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1393,11 +1551,14 @@ class Outcome(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     STALENESS_FIELD_NUMBER: _builtins.int
     DUPLICATE_FIELD_NUMBER: _builtins.int
+    NOT_FINITE_FIELD_NUMBER: _builtins.int
     kind: Global___OutcomeKind.ValueType
     index: _builtins.int
     """Place in the mutation sequence, from 1; 0 when refused."""
     staleness: _builtins.int
     duplicate: _builtins.bool
+    not_finite: _builtins.str
+    """Of a push that was dropped as not finite: a Variable whose gradient was not."""
     @_builtins.property
     def steps(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     def __init__(
@@ -1408,10 +1569,11 @@ class Outcome(_message.Message):
         steps: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         staleness: _builtins.int = ...,
         duplicate: _builtins.bool = ...,
+        not_finite: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duplicate", b"duplicate", "index", b"index", "kind", b"kind", "staleness", b"staleness", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duplicate", b"duplicate", "index", b"index", "kind", b"kind", "not_finite", b"not_finite", "staleness", b"staleness", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1794,8 +1956,13 @@ class AdmitRequest(_message.Message):
     USES_FIELD_NUMBER: _builtins.int
     SEEN_STEPS_FIELD_NUMBER: _builtins.int
     FLOORS_FIELD_NUMBER: _builtins.int
+    NOT_FINITE_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     kind: Global___EntryKind.ValueType
+    not_finite: _builtins.str
+    """Set where a participant has refused its part: the Variable whose gradient is not finite there. The push is
+    not admitted, which is recorded.
+    """
     @_builtins.property
     def id(self) -> Global___PushId: ...
     @_builtins.property
@@ -1821,10 +1988,11 @@ class AdmitRequest(_message.Message):
         uses: _abc.Iterable[Global___OptimizerUse] | None = ...,
         seen_steps: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         floors: _abc.Iterable[Global___Floor] | None = ...,
+        not_finite: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["floors", b"floors", "id", b"id", "incarnation", b"incarnation", "increments", b"increments", "kind", b"kind", "participants", b"participants", "seen_steps", b"seen_steps", "uses", b"uses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["floors", b"floors", "id", b"id", "incarnation", b"incarnation", "increments", b"increments", "kind", b"kind", "not_finite", b"not_finite", "participants", b"participants", "seen_steps", b"seen_steps", "uses", b"uses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

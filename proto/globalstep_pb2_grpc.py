@@ -109,6 +109,11 @@ class ParameterServerStub:
                 request_serializer=globalstep_dot_proto_dot_globalstep__pb2.ReleaseSnapshotRequest.SerializeToString,
                 response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.ReleaseSnapshotReply.FromString,
                 _registered_method=True)
+        self.ReadJournal = channel.unary_unary(
+                '/globalstep.v1.ParameterServer/ReadJournal',
+                request_serializer=globalstep_dot_proto_dot_globalstep__pb2.ReadJournalRequest.SerializeToString,
+                response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.ReadJournalReply.FromString,
+                _registered_method=True)
         self.Stop = channel.unary_unary(
                 '/globalstep.v1.ParameterServer/Stop',
                 request_serializer=globalstep_dot_proto_dot_globalstep__pb2.StopRequest.SerializeToString,
@@ -226,6 +231,13 @@ class ParameterServerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadJournal(self, request, context):
+        """What the sequencer has written down of pushes, for the run's journal.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Stop(self, request, context):
         """Ends the process: at once when the job is done, else only when `force` is set.
         """
@@ -310,6 +322,11 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.ReleaseSnapshot,
                     request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.ReleaseSnapshotRequest.FromString,
                     response_serializer=globalstep_dot_proto_dot_globalstep__pb2.ReleaseSnapshotReply.SerializeToString,
+            ),
+            'ReadJournal': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadJournal,
+                    request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.ReadJournalRequest.FromString,
+                    response_serializer=globalstep_dot_proto_dot_globalstep__pb2.ReadJournalReply.SerializeToString,
             ),
             'Stop': grpc.unary_unary_rpc_method_handler(
                     servicer.Stop,
@@ -722,6 +739,33 @@ class ParameterServer:
             '/globalstep.v1.ParameterServer/ReleaseSnapshot',
             globalstep_dot_proto_dot_globalstep__pb2.ReleaseSnapshotRequest.SerializeToString,
             globalstep_dot_proto_dot_globalstep__pb2.ReleaseSnapshotReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadJournal(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/globalstep.v1.ParameterServer/ReadJournal',
+            globalstep_dot_proto_dot_globalstep__pb2.ReadJournalRequest.SerializeToString,
+            globalstep_dot_proto_dot_globalstep__pb2.ReadJournalReply.FromString,
             options,
             channel_credentials,
             insecure,

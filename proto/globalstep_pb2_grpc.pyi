@@ -78,6 +78,8 @@ class ParameterServerStub:
     """Writes this shard's part of a snapshot to storage that chief and PS share."""
     ReleaseSnapshot: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.ReleaseSnapshotRequest, _globalstep_pb2.ReleaseSnapshotReply]
     """Frees a snapshot."""
+    ReadJournal: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.ReadJournalRequest, _globalstep_pb2.ReadJournalReply]
+    """What the sequencer has written down of pushes, for the run's journal."""
     Stop: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.StopRequest, _globalstep_pb2.StopReply]
     """Ends the process: at once when the job is done, else only when `force` is set."""
 
@@ -118,6 +120,8 @@ class ParameterServerAsyncStub(ParameterServerStub):
     """Writes this shard's part of a snapshot to storage that chief and PS share."""
     ReleaseSnapshot: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.ReleaseSnapshotRequest, _globalstep_pb2.ReleaseSnapshotReply]  # type: ignore[assignment]
     """Frees a snapshot."""
+    ReadJournal: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.ReadJournalRequest, _globalstep_pb2.ReadJournalReply]  # type: ignore[assignment]
+    """What the sequencer has written down of pushes, for the run's journal."""
     Stop: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.StopRequest, _globalstep_pb2.StopReply]  # type: ignore[assignment]
     """Ends the process: at once when the job is done, else only when `force` is set."""
 
@@ -245,6 +249,14 @@ class ParameterServerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_globalstep_pb2.ReleaseSnapshotReply, _abc.Awaitable[_globalstep_pb2.ReleaseSnapshotReply]]:
         """Frees a snapshot."""
+
+    @_abc_1.abstractmethod
+    def ReadJournal(
+        self,
+        request: _globalstep_pb2.ReadJournalRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_globalstep_pb2.ReadJournalReply, _abc.Awaitable[_globalstep_pb2.ReadJournalReply]]:
+        """What the sequencer has written down of pushes, for the run's journal."""
 
     @_abc_1.abstractmethod
     def Stop(
