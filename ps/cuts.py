@@ -17,6 +17,7 @@ from globalstep.declarations import PushId, Read
 from globalstep.errors import FailedPreconditionError
 from globalstep.ps.ledger import Ledger
 from globalstep.ps.life import Life
+from globalstep.ps.reading import Room
 from globalstep.ps.snapshots import Snapshots
 
 __all__ = ["Cuts"]
@@ -38,7 +39,12 @@ class Cuts(Life):
     # ---- Reads --------------------------------------------------------------------------------
 
     def pull(
-        self, incarnation: int, client: str, reads: Sequence[Read], floors: Mapping[int, int] | None = None
+        self,
+        incarnation: int,
+        client: str,
+        reads: Sequence[Read],
+        floors: Mapping[int, int] | None = None,
+        room: Room | None = None,
     ) -> tuple[list[Array], int]:
         """Read values in one piece.
 
@@ -48,7 +54,7 @@ class Cuts(Life):
         with self._lock:
             self._check(incarnation, client)
             self._raise_floors(floors)
-            return self._read(reads), self._applied
+            return self._read(reads, room), self._applied
 
     def global_steps(self, incarnation: int, floors: Mapping[int, int] | None = None) -> dict[str, int]:
         """Give the visible steps, after taking note of what shards have applied.
@@ -66,8 +72,8 @@ class Cuts(Life):
             for shard, index in floors.items():
                 self._ledger.raise_floor(shard, index)
 
-    def _read(self, reads: Sequence[Read]) -> list[Array]:
-        values = self._store.read(reads)
+    def _read(self, reads: Sequence[Read], room: Room | None) -> list[Array]:
+        values = self._store.read(reads, room)
         if self._ledger is not None:
             for at, read in enumerate(reads):
                 if read.variable in self._ledger.visible:

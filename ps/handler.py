@@ -113,7 +113,8 @@ class Handler:
         self, message: pb.PullRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
     ) -> None:
         reads = [codec.decode_read(item, data) for item in message.reads]
-        values, applied = self.shard.pull(message.incarnation, message.client, reads, _floors(message.floors))
+        floors = _floors(message.floors)
+        values, applied = self.shard.pull(message.incarnation, message.client, reads, floors, memory.room)
         reply.pull.applied = applied
         codec.encode_values(reads, values, reply.pull.values, tensors)
 
@@ -121,6 +122,7 @@ class Handler:
         self, message: pb.PushRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
     ) -> None:
         parts = _parts(message, data, memory)
+        parts.room = memory.room
         layout = parts.layout
         if layout is not None:
             increments, uses = layout.increments, layout.uses

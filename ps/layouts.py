@@ -17,6 +17,7 @@ from globalstep import codec
 from globalstep.declarations import Increment, Op, OptimizerUse, Read
 from globalstep.errors import InvalidArgumentError, LayoutUnknownError
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.reading import Room
 from globalstep.ps.store import PushPlan
 
 __all__ = ["Layout", "LayoutMemory", "PushParts"]
@@ -53,12 +54,19 @@ class PushParts:
     layout: Layout | None = None
     #: The worker knows the layout too: the answer need not say where in it each value lies.
     known: bool = False
+    #: Where what is read is to be put, if there is such a place; only for a push that is answered at once.
+    room: Room | None = None
 
 
 @dataclass(slots=True)
 class LayoutMemory:
-    """The layouts that one stream has been told."""
+    """The layouts that one stream has been told.
 
+    Attributes:
+        room: Where values for the stream's replies are to be put; None for anywhere.
+    """
+
+    room: Room | None = None
     _layouts: dict[int, Layout] = field(default_factory=dict[int, Layout])
 
     def recall(self, number: int, data: memoryview) -> Layout:

@@ -23,6 +23,7 @@ from globalstep.ps.cuts import Cuts
 from globalstep.ps.hypers import advance_scalars, evaluate_use
 from globalstep.ps.layouts import PushParts
 from globalstep.ps.ledger import Entry, EntryKind, HyperValues, Ledger
+from globalstep.ps.reading import Room
 
 __all__ = ["Shard"]
 
@@ -228,7 +229,8 @@ class Shard(Cuts):
             values = self._store.read_plan(plan, parts.data)
             kept = Kept(entry.push, entry.index, parts.reads, values, packing, apply_secs)
         else:
-            kept = Kept(entry.push, entry.index, parts.reads, self._read_admitted(parts.reads), None, apply_secs)
+            values = self._read_admitted(parts.reads, parts.room)
+            kept = Kept(entry.push, entry.index, parts.reads, values, None, apply_secs)
         self._kept[entry.push.client] = kept
         self.faults.at(AFTER, APPLY)
 
@@ -247,9 +249,9 @@ class Shard(Cuts):
             advance_scalars(use, hypers[use.optimizer, use.after_increment], self._store)
         self._store.set_steps(ledger.steps)
 
-    def _read_admitted(self, reads: Sequence[Read]) -> list[Array]:
+    def _read_admitted(self, reads: Sequence[Read], room: Room | None = None) -> list[Array]:
         """Values with the steps as admitted, which other clients may not see yet."""
-        return self._store.read(reads) if reads else []
+        return self._store.read(reads, room) if reads else []
 
     def commit(self, incarnation: int, push: PushId, entries: Sequence[Entry]) -> Answer:
         """Apply what was admitted, in order; answer the reads that were staged with `push`.

@@ -13,6 +13,7 @@ import contextlib
 import hmac
 import itertools
 import logging
+import os
 import secrets
 import socket
 import sys
@@ -22,10 +23,13 @@ from google.protobuf.message import DecodeError
 
 from globalstep.clock import Clock
 from globalstep.errors import OpError, ResourceExhaustedError, UnavailableError, UnimplementedError
+from globalstep.frames import padded
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.handler import Handler
+from globalstep.ps.handler import Handler, encode_error
 from globalstep.ps.layouts import LayoutMemory
-from globalstep.socket_messages import TOKEN_BYTES, WELCOME, Incoming, Outgoing, prepare
+from globalstep.ps.shared_blocks import Placed, SharedBlocks
+from globalstep.shared_memory import is_offered
+from globalstep.socket_messages import TOKEN_BYTES, WELCOME, Incoming, Outgoing, SocketMessage, prepare
 
 __all__ = ["SocketServer"]
 
@@ -62,8 +66,8 @@ class SocketServer:
         self._lock = threading.Lock()
         self._listeners: dict[pb.LaneKind.ValueType, _Listener] = {}
         self._connections: set[_Connection] = set()
-        #: Token -> when it is over.
-        self._tokens: dict[bytes, float] = {}
+        #: Token -> when it is over, and what it was given for.
+        self._tokens: dict[bytes, tuple[float, pb.LaneKind.ValueType]] = {}
         self._closed = False
 
     def open(self, kind: pb.LaneKind.ValueType) -> tuple[str, bytes]:
@@ -80,22 +84,25 @@ class SocketServer:
             ResourceExhaustedError: If there are too many connections.
             UnavailableError: If the task is closing down, or cannot listen.
         """
-        if kind not in _LISTEN or (kind == pb.LANE_UNIX and sys.platform != "linux"):
+        if kind not in _LISTEN or (kind != pb.LANE_TCP and sys.platform != "linux"):
             raise UnimplementedError(f"This PS task offers no lane of kind {kind}.")
+        if kind == pb.LANE_SHM and not is_offered():
+            raise UnimplementedError("This PS task is given no memory to share.")
         token = secrets.token_bytes(TOKEN_BYTES)
         with self._lock:
             if self._closed:
                 raise UnavailableError("This PS task is closing down.")
             now = self._clock.monotonic()
-            self._tokens = {known: until for known, until in self._tokens.items() if now < until}
+            self._tokens = {known: given for known, given in self._tokens.items() if now < given[0]}
             if len(self._connections) + len(self._tokens) >= self._max_connections:
                 raise ResourceExhaustedError(
                     f"{self._max_connections} connections are open or asked for; raise --max-clients."
                 )
-            if kind not in self._listeners:
-                self._listeners[kind] = self._listen(kind)
-            self._tokens[token] = now + _TOKEN_SECS
-            return self._listeners[kind].address, token
+            listening = pb.LANE_TCP if kind == pb.LANE_TCP else pb.LANE_UNIX
+            if listening not in self._listeners:
+                self._listeners[listening] = self._listen(listening)
+            self._tokens[token] = now + _TOKEN_SECS, kind
+            return self._listeners[listening].address, token
 
     def _listen(self, kind: pb.LaneKind.ValueType) -> _Listener:
         """Listen, and start the thread that accepts. Caller holds the lock."""
@@ -115,13 +122,14 @@ class SocketServer:
             self._connections.add(connection)
             connection.thread.start()
 
-    def redeem(self, token: bytes) -> bool:
-        """Whether a token is good; it is used up by that."""
+    def redeem(self, token: bytes) -> pb.LaneKind.ValueType | None:
+        """Give what a token is good for, None for nothing; it is used up by that."""
         with self._lock:
             now = self._clock.monotonic()
             # Every token is compared with, and as a whole, so that time tells nothing about any.
             found = [known for known in self._tokens if hmac.compare_digest(known, token)]
-            return any(now < self._tokens.pop(known) for known in found)
+            good = [kind for until, kind in map(self._tokens.pop, found) if now < until]
+            return good[0] if good else None
 
     def forget(self, connection: _Connection) -> None:
         """Take note that a connection has ended."""
@@ -198,45 +206,74 @@ class _Connection:
     def _run(self) -> None:
         try:
             with self._socket:
-                if self._is_admitted():
-                    self._serve()
+                kind = self._admitted()
+                if kind is not None:
+                    self._serve(SharedBlocks(self._server.limit_bytes) if kind == pb.LANE_SHM else None)
         except (OSError, DecodeError, OpError) as error:
             # The client goes on over gRPC, or is gone.
             _log.info("%s: %s", self.thread.name, error)
         finally:
             self._server.forget(self)
 
-    def _is_admitted(self) -> bool:
-        """Have the token shown; say nothing at all where it is not good."""
+    def _admitted(self) -> pb.LaneKind.ValueType | None:
+        """Have the token shown, and give what it is good for; say nothing at all where that is nothing."""
         self._socket.settimeout(_HELLO_SECS)
         shown = b""
         while len(shown) < TOKEN_BYTES:
             more = self._socket.recv(TOKEN_BYTES - len(shown))
             if not more:
-                return False
+                return None
             shown += more
-        if not self._server.redeem(shown):
+        kind = self._server.redeem(shown)
+        if kind is None:
             _log.warning("%s: a connection without a valid token was closed.", self.thread.name)
-            return False
+            return None
         prepare(self._socket)
         self._socket.sendall(WELCOME)
-        return True
+        return kind
 
-    def _serve(self) -> None:
-        incoming = Incoming(self._socket, self._server.limit_bytes)
-        memory = LayoutMemory()
-        while not self._server.closing and self._serve_one(incoming, memory):
+    def _serve(self, blocks: SharedBlocks | None) -> None:
+        incoming = Incoming(self._socket, self._server.limit_bytes, shares=blocks is not None)
+        memory = LayoutMemory(room=blocks)
+        while not self._server.closing and self._serve_one(incoming, memory, blocks):
             pass
 
-    def _serve_one(self, incoming: Incoming, memory: LayoutMemory) -> bool:
+    def _serve_one(self, incoming: Incoming, memory: LayoutMemory, blocks: SharedBlocks | None) -> bool:
         """Answer the next request; gives False at the end. Returning, it lets go of the request's memory."""
         message = incoming.receive()
         if message is None:
             return False
+        data = message.data if blocks is None else blocks.data_of(message)
+        if blocks is not None and message.place is not None and message.place.new_bytes:
+            self._give_block(message, blocks, message.place.new_bytes)
+            return True
         request = pb.Request.FromString(message.head)
-        reply, pieces = self._server.handler.handle(request, message.data, memory)
-        Outgoing(message.call, reply.SerializeToString(), pieces).send(self._socket)
+        reply, pieces = self._server.handler.handle(request, data, memory)
+        placed = blocks.put(pieces) if blocks is not None and pieces else None
+        if placed is None:
+            Outgoing(message.call, reply.SerializeToString(), pieces).send(self._socket)
+        else:
+            self._answer(message, reply, placed, sum(padded(piece.nbytes) for piece in pieces))
         return True
+
+    def _give_block(self, message: SocketMessage, blocks: SharedBlocks, nbytes: int) -> None:
+        """Answer the wish for a block."""
+        try:
+            _, placed = blocks.create(nbytes)
+        except (OSError, OpError) as error:
+            Outgoing(message.call, pb.Reply(error=encode_error(error)).SerializeToString(), ()).send(self._socket)
+            return
+        self._answer(message, pb.Reply(), placed, 0)
+
+    def _answer(self, message: SocketMessage, reply: pb.Reply, placed: Placed, nbytes: int) -> None:
+        """Send a reply whose tensors lie in shared memory."""
+        try:
+            Outgoing(message.call, reply.SerializeToString(), (), placed.place, nbytes, placed.descriptor).send(
+                self._socket
+            )
+        finally:
+            if placed.descriptor is not None:
+                os.close(placed.descriptor)
 
 
 def _listen_unix(host: str, port: int) -> tuple[socket.socket, str]:
@@ -261,4 +298,5 @@ def _listen_tcp(host: str, port: int) -> tuple[socket.socket, str]:
     return listening, str(listening.getsockname()[1])
 
 
-_LISTEN = {pb.LANE_UNIX: _listen_unix, pb.LANE_TCP: _listen_tcp}
+#: Who comes by LANE_SHM comes by the unix socket.
+_LISTEN = {pb.LANE_UNIX: _listen_unix, pb.LANE_SHM: _listen_unix, pb.LANE_TCP: _listen_tcp}

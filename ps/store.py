@@ -25,6 +25,7 @@ from globalstep.errors import (
 )
 from globalstep.ps.arena import Held, PushPlan, Run, lay_out, plan_reads, plan_runs
 from globalstep.ps.checking import check_indices, check_operand
+from globalstep.ps.reading import Room, copies
 from globalstep.ps.rules import get_rule, merge_rows
 from globalstep.ps.rules.rule import Rule
 
@@ -315,11 +316,12 @@ class VariableStore:
             if read.indices is not None:
                 check_indices(read.indices, held.decl)
 
-    def read(self, reads: Sequence[Read]) -> list[Array]:
+    def read(self, reads: Sequence[Read], room: Room | None = None) -> list[Array]:
         """Give copies of values or rows.
 
         Args:
             reads: What is wanted.
+            room: Where to put them; None for anywhere.
 
         Returns:
             Arrays, one a read, [..] of the Variable's shape or [n, ...] of its rows.
@@ -329,12 +331,7 @@ class VariableStore:
                 without a value, or rows out of range.
         """
         self._check_reads(reads)
-        return [
-            self._held[read.variable].shaped.copy()
-            if read.indices is None
-            else np.take(self._held[read.variable].shaped, read.indices, axis=0)
-            for read in reads
-        ]
+        return copies([(self._held[read.variable].shaped, read.indices) for read in reads], room)
 
     def scalar(self, name: str) -> float:
         """Give a scalar Variable as a float, for hyper-parameter expressions.

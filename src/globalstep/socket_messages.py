@@ -5,16 +5,20 @@ A message is a header, the serialized protobuf message, and the bytes of its ten
     4 bytes "gsm1" | 4 bytes length of the protobuf message | 8 bytes call | 8 bytes length of the data
 
 all little-endian. docs/design/lanes.md has the whole story. Tensor bytes go from the arrays to the socket
-and from the socket into one block of memory; nothing in between copies them.
+and from the socket into one block of memory; nothing in between copies them. Where both sides share memory
+(`globalstep.shared_memory`), a message that begins with "gsm2" has a Place behind its header, and its tensors
+need not follow: the place says where they lie.
 
 Floor: shared. Threads: an Outgoing and an Incoming belong to one thread at a time.
 """
 
 from __future__ import annotations
 
+import array
 import os
 import socket
 import struct
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,7 +26,7 @@ from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
 from globalstep.frames import padded
 from globalstep.memory import MemoryPool
 
-__all__ = ["TOKEN_BYTES", "WELCOME", "Incoming", "Outgoing", "SocketMessage", "prepare"]
+__all__ = ["TOKEN_BYTES", "WELCOME", "Incoming", "Outgoing", "Place", "SocketMessage", "prepare"]
 
 #: What a connection begins with: so many bytes of a token there, this answer back.
 TOKEN_BYTES = 32
@@ -30,6 +34,10 @@ WELCOME = b"gsm1 ok\n"
 
 _HEADER = struct.Struct("<4sIQQ")
 _MAGIC = b"gsm1"
+_PLACED_MAGIC = b"gsm2"
+#: A Place: block, how many are offered, how many dropped, offset, bytes of a new block; the numbers follow.
+_PLACE = struct.Struct("<IHHQQ")
+_MOST_NUMBERS = 64
 _PADDING = memoryview(bytes(padded(1)))
 #: Protobuf messages are short: names and numbers.
 _HEAD_LIMIT_BYTES = 64 << 20
@@ -38,6 +46,35 @@ _BUFFER_BYTES = 1 << 15
 #: What is on its way stays in the processor's cache, and neither side waits for the other too often.
 _UNIX_BUFFER_BYTES = 1 << 19
 _MOST_PIECES = os.sysconf("SC_IOV_MAX")
+#: Room for the descriptors that one read may bring.
+_RIGHTS_BYTES = socket.CMSG_SPACE(16 * array.array("i").itemsize)
+_NOTHING = memoryview(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the tensors of a message lie in memory that both sides share.
+
+    Attributes:
+        block: Number of the block that they lie in; 0 where they follow the message, as ever.
+        offset: Where they begin in it.
+        offered: In a request: blocks that the reply's tensors may be written to.
+        dropped: In a request: blocks that the client has given up.
+        new_bytes: In a request: size of a block that is wanted. In a reply: size of `block`, which is new; its
+            descriptor comes with the message. 0 otherwise.
+    """
+
+    block: int = 0
+    offset: int = 0
+    offered: tuple[int, ...] = ()
+    dropped: tuple[int, ...] = ()
+    new_bytes: int = 0
+
+    def packed(self) -> bytes:
+        """Write it as it goes over the wire."""
+        numbers = self.offered + self.dropped
+        fixed = _PLACE.pack(self.block, len(self.offered), len(self.dropped), self.offset, self.new_bytes)
+        return fixed + struct.pack(f"<{len(numbers)}I", *numbers) if numbers else fixed
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +84,16 @@ class SocketMessage:
     Attributes:
         call: Number of the call on its connection; a reply bears its request's.
         head: The serialized globalstep.v1.Request or Reply.
-        data: Bytes of its tensors.
+        data: Bytes of its tensors, where they came with it.
+        nbytes: How many bytes its tensors have.
+        place: Where they lie otherwise, and more of that kind; None for a message without.
     """
 
     call: int
     head: bytes
     data: memoryview
+    nbytes: int
+    place: Place | None = None
 
 
 def prepare(connection: socket.socket) -> None:
@@ -78,10 +119,27 @@ class Outgoing:
         call: Number of the call.
         head: The serialized protobuf message.
         pieces: Its tensors in order, contiguous, of any shape; each is padded to the alignment here.
+        place: What to say of shared memory; where it names a block, the pieces lie there and are not sent.
+        nbytes: How many bytes they are there.
+        descriptor: Sent along; stays the caller's.
     """
 
-    def __init__(self, call: int, head: bytes, pieces: Sequence[memoryview]) -> None:
+    def __init__(
+        self,
+        call: int,
+        head: bytes,
+        pieces: Sequence[memoryview],
+        place: Place | None = None,
+        nbytes: int = 0,
+        descriptor: int | None = None,
+    ) -> None:
         self._left: list[memoryview] = []
+        self._rights: list[tuple[int, int, array.array[int]]] = []
+        if descriptor is not None:
+            self._rights.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor])))
+        if place is not None and place.block:
+            self._left.append(memoryview(_HEADER.pack(_PLACED_MAGIC, len(head), call, nbytes) + place.packed() + head))
+            return
         total = 0
         for piece in pieces:
             nbytes = piece.nbytes
@@ -90,7 +148,11 @@ class Outgoing:
             self._left.append(piece)
             if full > nbytes:
                 self._left.append(_PADDING[nbytes - full :])
-        self._left.insert(0, memoryview(_HEADER.pack(_MAGIC, len(head), call, total) + head))
+        if place is None:
+            self._left.insert(0, memoryview(_HEADER.pack(_MAGIC, len(head), call, total) + head))
+        else:
+            first = _HEADER.pack(_PLACED_MAGIC, len(head), call, total) + place.packed() + head
+            self._left.insert(0, memoryview(first))
 
     def send(self, connection: socket.socket, flags: int = 0) -> None:
         """Send all that is left of it.
@@ -104,7 +166,8 @@ class Outgoing:
             OSError: If the connection is broken.
         """
         while self._left:
-            self._drop(connection.sendmsg(self._left[:_MOST_PIECES], (), flags))
+            self._drop(connection.sendmsg(self._left[:_MOST_PIECES], self._rights, flags))
+            self._rights = []  # it went with the first byte
 
     def _drop(self, sent: int) -> None:
         """Forget what has been sent."""
@@ -125,9 +188,16 @@ class Incoming:
     Args:
         connection: A blocking stream socket.
         limit_bytes: Messages with more data than this are refused before memory is taken.
+        shares: Whether messages may speak of shared memory.
+        takes_descriptors: Whether descriptors that come with messages are kept, for `descriptor`.
     """
 
-    def __init__(self, connection: socket.socket, limit_bytes: int) -> None:
+    def __init__(
+        self, connection: socket.socket, limit_bytes: int, *, shares: bool = False, takes_descriptors: bool = False
+    ) -> None:
+        self._shares = shares
+        self._takes_descriptors = takes_descriptors
+        self._descriptors: deque[int] = deque()
         self._connection = connection
         self._limit_bytes = limit_bytes
         self._pool = MemoryPool()
@@ -152,14 +222,46 @@ class Incoming:
         self._wait_for(_HEADER.size)
         magic, head_bytes, call, data_bytes = _HEADER.unpack_from(self._buffer, self._begin)
         self._begin += _HEADER.size
-        if magic != _MAGIC:
+        if magic != _MAGIC and not (self._shares and magic == _PLACED_MAGIC):
             raise InvalidArgumentError("What comes on this connection is not a message of globalstep.")
+        place = self._place() if magic == _PLACED_MAGIC else None
         if data_bytes > self._limit_bytes or head_bytes > _HEAD_LIMIT_BYTES:
             raise ResourceExhaustedError(
                 f"A message with {data_bytes} bytes of tensors and {head_bytes} bytes of names is over the limits of "
                 f"{self._limit_bytes} and {_HEAD_LIMIT_BYTES}; raise --max-message-bytes or split the Variable."
             )
-        return SocketMessage(call, self._head(head_bytes), self._data(data_bytes))
+        head = self._head(head_bytes)
+        data = _NOTHING if place is not None and place.block else self._data(data_bytes)
+        return SocketMessage(call, head, data, data_bytes, place)
+
+    def descriptor(self) -> int:
+        """Give the next descriptor that came with a message; it is the caller's now.
+
+        Raises:
+            InvalidArgumentError: If none has come.
+        """
+        if not self._descriptors:
+            raise InvalidArgumentError("A message speaks of new memory, and came without it.")
+        return self._descriptors.popleft()
+
+    def close(self) -> None:
+        """Close descriptors that nobody has asked for."""
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
+
+    def _place(self) -> Place:
+        self._wait_for(_PLACE.size)
+        block, offered, dropped, offset, new_bytes = _PLACE.unpack_from(self._buffer, self._begin)
+        self._begin += _PLACE.size
+        if offered + dropped > _MOST_NUMBERS:
+            raise InvalidArgumentError(f"A message names {offered + dropped} blocks; {_MOST_NUMBERS} are the most.")
+        numbers: tuple[int, ...] = ()
+        if offered + dropped:
+            size = 4 * (offered + dropped)
+            self._wait_for(size)
+            numbers = struct.unpack_from(f"<{offered + dropped}I", self._buffer, self._begin)
+            self._begin += size
+        return Place(block, offset, numbers[:offered], numbers[offered:], new_bytes)
 
     def _head(self, nbytes: int) -> bytes:
         if nbytes > len(self._buffer):
@@ -194,6 +296,15 @@ class Incoming:
         """Receive what is there; gives False at the end of the connection."""
         if self._begin == self._end:
             self._begin = self._end = 0
-        got = self._connection.recv_into(self._buffer[self._end :])
+        if self._takes_descriptors:
+            got, rights, _, _ = self._connection.recvmsg_into(
+                [self._buffer[self._end :]], _RIGHTS_BYTES, socket.MSG_CMSG_CLOEXEC
+            )
+            for level, kind, raw in rights:
+                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                    # A descriptor that was cut off is no descriptor.
+                    self._descriptors.extend(array.array("i", raw[: len(raw) - len(raw) % 4]))
+        else:
+            got = self._connection.recv_into(self._buffer[self._end :])
         self._end += got
         return got > 0

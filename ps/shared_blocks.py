@@ -1,0 +1,192 @@
+"""The memory that a PS task shares with one client: where requests lie in it, and where replies are put.
+
+The task makes blocks, the client decides which is used for what: it knows what its program still looks at.
+A request says in which block its tensors lie, and in which others those of the reply may be put.
+
+Floor: ps. Single thread: the connection's. What a staged push keeps of a block lasts as long as that push does,
+whatever the client gives up meanwhile.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from globalstep.declarations import ALIGNMENT
+from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
+from globalstep.frames import padded
+from globalstep.shared_memory import MOST_BLOCKS, SHARED_FROM_BYTES, SLACK_BYTES, address_of, block_bytes, create
+from globalstep.socket_messages import Place, SocketMessage
+
+__all__ = ["Placed", "SharedBlocks"]
+
+Array = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where a reply's tensors have been put.
+
+    Attributes:
+        place: What to tell the client.
+        descriptor: Of a new block: to be sent along, and closed then.
+    """
+
+    place: Place
+    descriptor: int | None = None
+
+
+class SharedBlocks:
+    """The blocks of one connection.
+
+    Args:
+        limit_bytes: Largest tensor bytes of one message.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = block_bytes(limit_bytes)
+        self._numbers = itertools.count(1)
+        self._blocks: dict[int, Array] = {}
+        #: Those that the present request lets the reply use.
+        self._offered: list[int] = []
+
+    def data_of(self, message: SocketMessage) -> memoryview:
+        """Give the bytes of a request's tensors, and take note of what else its place says.
+
+        Args:
+            message: The request.
+
+        Returns:
+            The bytes, which may be written to.
+
+        Raises:
+            InvalidArgumentError: If the place is none in this connection's memory.
+        """
+        place = message.place
+        self._offered = []
+        if place is None:
+            return message.data
+        for number in (*place.offered, *((place.block,) if place.block else ())):
+            if number not in self._blocks:
+                raise InvalidArgumentError(f"Block {number} is none of this connection's.")
+        self._offered = list(place.offered)
+        data = message.data
+        if place.block:
+            block = self._blocks[place.block]
+            # Both are unsigned and Python's numbers do not wrap around.
+            if place.offset % ALIGNMENT or place.offset + message.nbytes > block.nbytes:
+                raise InvalidArgumentError(
+                    f"{message.nbytes} bytes from byte {place.offset} are not within block {place.block}, which has "
+                    f"{block.nbytes}."
+                )
+            data = block.data[place.offset : place.offset + message.nbytes]
+        for number in place.dropped:
+            self._blocks.pop(number, None)
+        self._offered = [number for number in self._offered if number in self._blocks]
+        return data
+
+    def create(self, nbytes: int) -> tuple[int, Placed]:
+        """Make a block.
+
+        Args:
+            nbytes: Its size.
+
+        Returns:
+            Its number, and what to tell the client. The descriptor is the caller's.
+
+        Raises:
+            ResourceExhaustedError: If the connection has too many, or the block is too large.
+            OSError: If the machine gives no memory.
+        """
+        if len(self._blocks) >= MOST_BLOCKS or not 0 < nbytes <= self._limit_bytes or nbytes % SLACK_BYTES:
+            raise ResourceExhaustedError(
+                f"A block of {nbytes} bytes beside {len(self._blocks)} others; the most are {MOST_BLOCKS} blocks of "
+                f"{self._limit_bytes} bytes."
+            )
+        descriptor, block = create(nbytes)
+        number = next(self._numbers)
+        self._blocks[number] = block
+        return number, Placed(Place(number, SLACK_BYTES, new_bytes=nbytes), descriptor)
+
+    def take(self, nbytes: int) -> Array | None:
+        """Give room for the tensors of the reply in one of the blocks offered, so that they are put there at once.
+
+        Args:
+            nbytes: How much.
+
+        Returns:
+            uint8 [nbytes]; None where there is none, or so few bytes are better sent.
+        """
+        if nbytes < SHARED_FROM_BYTES:
+            return None
+        number = self._fitting(nbytes)
+        if number is None:
+            return None
+        # Given once: the next taker, if there is one, must not write over it.
+        self._offered.remove(number)
+        return self._blocks[number][SLACK_BYTES : SLACK_BYTES + nbytes]
+
+    def put(self, pieces: Sequence[memoryview]) -> Placed | None:
+        """Put a reply's tensors into a block, where they do not lie in one already.
+
+        Args:
+            pieces: The tensors, in order.
+
+        Returns:
+            Where they are; None where they are to be sent.
+        """
+        sizes = [padded(piece.nbytes) for piece in pieces]
+        total = sum(sizes)
+        if total < SHARED_FROM_BYTES:
+            return None
+        arrays = [np.frombuffer(piece, np.uint8) for piece in pieces]
+        found = self._around(arrays, sizes, total) or self._elsewhere(total)
+        if found is None:
+            return None
+        placed, at = found
+        block = self._blocks[placed.place.block]
+        base = address_of(block)
+        moves: list[tuple[int, Array]] = []
+        for array, size in zip(arrays, sizes, strict=True):
+            if address_of(array) != base + at:
+                # What another move might write over is taken out of the way first; only odd pushes have such.
+                inside = base <= address_of(array) < base + block.nbytes
+                moves.append((at, array.copy() if inside else array))
+            at += size
+        for to, array in moves:
+            block[to : to + array.nbytes] = array
+        return placed
+
+    def _around(self, arrays: Sequence[Array], sizes: Sequence[int], total: int) -> tuple[Placed, int] | None:
+        """Find the place at which the largest tensor that lies in a block need not be moved."""
+        largest = max(range(len(arrays)), key=lambda at: arrays[at].nbytes)
+        address = address_of(arrays[largest])
+        for number, block in self._blocks.items():
+            offset = address - address_of(block)
+            if 0 <= offset < block.nbytes:
+                begin = offset - sum(sizes[:largest])
+                if begin < 0 or begin % ALIGNMENT or begin + total > block.nbytes:
+                    return None
+                return Placed(Place(number, begin)), begin
+        return None
+
+    def _elsewhere(self, total: int) -> tuple[Placed, int] | None:
+        """Find a block that is offered, or make one."""
+        number = self._fitting(total)
+        if number is not None:
+            return Placed(Place(number, SLACK_BYTES)), SLACK_BYTES
+        try:
+            _, placed = self.create(block_bytes(total))
+        except (OSError, ResourceExhaustedError):
+            return None
+        return placed, SLACK_BYTES
+
+    def _fitting(self, nbytes: int) -> int | None:
+        """Give the smallest of the blocks offered that has room, unless it is much too large."""
+        need = block_bytes(nbytes)
+        fitting = [number for number in self._offered if need <= self._blocks[number].nbytes <= 2 * need]
+        return min(fitting, key=lambda number: self._blocks[number].nbytes, default=None)
