@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import platformdirs
 
