@@ -21,6 +21,7 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.run_policy import RunPolicy
 from globalstep.worker.membership import CONTROL_SECS, RETRY_SECS, Membership
 from globalstep.worker.push_result import PushResult
+from globalstep.worker.row_merging import RowMerging
 from globalstep.worker.snapshot import Snapshot
 
 __all__ = ["ClusterClient", "connect"]
@@ -33,6 +34,11 @@ class ClusterClient(Membership):
 
     Arguments and attributes are those of Membership.
     """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # Used under _lock.
+        self._rows = RowMerging(self._variables)
 
     def pull(self, reads: Sequence[Read]) -> list[Array]:
         """Read values, all in one cut.
@@ -49,14 +55,14 @@ class ClusterClient(Membership):
         """
         with self._lock:
             self._learn(read.variable for read in reads)
-            return self._protocol.pull(reads)
+            return self._rows.pull(reads, self._protocol.pull)
 
     def push(self, push: Push) -> PushResult:
         """Push changes, exactly once; see PushProtocol.push."""
         with self._lock:
             if not self._protocol.remembers(push):
                 self._learn([op.variable for op in push.ops] + [read.variable for read in push.reads])
-            return self._protocol.push(push)
+            return self._rows.push(push, self._protocol.push)
 
     def _learn(self, names: Any) -> None:
         """Ask the PS tasks where Variables are that this client has not heard of."""
