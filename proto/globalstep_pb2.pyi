@@ -1302,6 +1302,424 @@ class OpenLaneReply(_message.Message):
 Global___OpenLaneReply: _TypeAlias = OpenLaneReply  # noqa: Y015
 
 @_typing.final
+class FindLogRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIRECTORY_FIELD_NUMBER: _builtins.int
+    SHARD_FIELD_NUMBER: _builtins.int
+    SHARDS_FIELD_NUMBER: _builtins.int
+    directory: _builtins.str
+    """The run's directory, as the chief names it; a task with a log directory of its own looks there."""
+    shard: _builtins.int
+    shards: _builtins.int
+    def __init__(
+        self,
+        *,
+        directory: _builtins.str = ...,
+        shard: _builtins.int = ...,
+        shards: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "shard", b"shard", "shards", b"shards"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindLogRequest: _TypeAlias = FindLogRequest  # noqa: Y015
+
+@_typing.final
+class FindLogReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def incarnations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Runs that were open and have not ended, in any order."""
+
+    def __init__(
+        self,
+        *,
+        incarnations: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnations", b"incarnations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindLogReply: _TypeAlias = FindLogReply  # noqa: Y015
+
+@_typing.final
+class RecoverRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    DIRECTORY_FIELD_NUMBER: _builtins.int
+    SHARD_FIELD_NUMBER: _builtins.int
+    SHARDS_FIELD_NUMBER: _builtins.int
+    SEQUENCER_ADDRESS_FIELD_NUMBER: _builtins.int
+    FLOORS_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.int
+    directory: _builtins.str
+    shard: _builtins.int
+    shards: _builtins.int
+    sequencer_address: _builtins.str
+    """As in Begin; addresses may have changed since."""
+    @_builtins.property
+    def floors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Floor]:
+        """On the sequencer: what the other shards have applied."""
+
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.int = ...,
+        directory: _builtins.str = ...,
+        shard: _builtins.int = ...,
+        shards: _builtins.int = ...,
+        sequencer_address: _builtins.str = ...,
+        floors: _abc.Iterable[Global___Floor] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "floors", b"floors", "incarnation", b"incarnation", "sequencer_address", b"sequencer_address", "shard", b"shard", "shards", b"shards"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecoverRequest: _TypeAlias = RecoverRequest  # noqa: Y015
+
+@_typing.final
+class RecoverReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPLIED_FIELD_NUMBER: _builtins.int
+    RECOVERED_FIELD_NUMBER: _builtins.int
+    PUSHES_FIELD_NUMBER: _builtins.int
+    CUT_BYTES_FIELD_NUMBER: _builtins.int
+    SECS_FIELD_NUMBER: _builtins.int
+    applied: _builtins.int
+    """Last entry of the mutation sequence that the shard has applied."""
+    recovered: _builtins.bool
+    """False where the task holds this incarnation already: somebody else was faster."""
+    pushes: _builtins.int
+    """Pushes that were applied anew, bytes of a torn end that were cut off, and how long it took."""
+    cut_bytes: _builtins.int
+    secs: _builtins.float
+    def __init__(
+        self,
+        *,
+        applied: _builtins.int = ...,
+        recovered: _builtins.bool = ...,
+        pushes: _builtins.int = ...,
+        cut_bytes: _builtins.int = ...,
+        secs: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "cut_bytes", b"cut_bytes", "pushes", b"pushes", "recovered", b"recovered", "secs", b"secs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecoverReply: _TypeAlias = RecoverReply  # noqa: Y015
+
+@_typing.final
+class LogPart(_message.Message):
+    """---- The write-ahead log ------------------------------------------------------------------------
+    Records of ps/log_file.py: what happened to a shard, in the order in which it happened there.
+
+    Changes and reads of a push, with the data of the record.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPS_FIELD_NUMBER: _builtins.int
+    READS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ops(self) -> _containers.RepeatedCompositeFieldContainer[Global___Op]: ...
+    @_builtins.property
+    def reads(self) -> _containers.RepeatedCompositeFieldContainer[Global___Read]: ...
+    def __init__(
+        self,
+        *,
+        ops: _abc.Iterable[Global___Op] | None = ...,
+        reads: _abc.Iterable[Global___Read] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ops", b"ops", "reads", b"reads"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogPart: _TypeAlias = LogPart  # noqa: Y015
+
+@_typing.final
+class LogPush(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class SeenStepsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ID_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    PARTICIPANTS_FIELD_NUMBER: _builtins.int
+    INCREMENTS_FIELD_NUMBER: _builtins.int
+    USES_FIELD_NUMBER: _builtins.int
+    SEEN_STEPS_FIELD_NUMBER: _builtins.int
+    FLOORS_FIELD_NUMBER: _builtins.int
+    ALONE_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
+    kind: Global___EntryKind.ValueType
+    alone: _builtins.bool
+    """This shard was the only participant, and the record has the part."""
+    task: _builtins.str
+    """"/job:worker/task:0" of the client."""
+    @_builtins.property
+    def id(self) -> Global___PushId: ...
+    @_builtins.property
+    def participants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def increments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Increment]: ...
+    @_builtins.property
+    def uses(self) -> _containers.RepeatedCompositeFieldContainer[Global___OptimizerUse]: ...
+    @_builtins.property
+    def seen_steps(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    @_builtins.property
+    def floors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Floor]: ...
+    @_builtins.property
+    def outcome(self) -> Global___Outcome: ...
+    def __init__(
+        self,
+        *,
+        id: Global___PushId | None = ...,
+        kind: Global___EntryKind.ValueType = ...,
+        participants: _abc.Iterable[_builtins.int] | None = ...,
+        increments: _abc.Iterable[Global___Increment] | None = ...,
+        uses: _abc.Iterable[Global___OptimizerUse] | None = ...,
+        seen_steps: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        floors: _abc.Iterable[Global___Floor] | None = ...,
+        alone: _builtins.bool = ...,
+        outcome: Global___Outcome | None = ...,
+        task: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "outcome", b"outcome"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "floors", b"floors", "id", b"id", "increments", b"increments", "kind", b"kind", "outcome", b"outcome", "participants", b"participants", "seen_steps", b"seen_steps", "task", b"task", "uses", b"uses"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogPush: _TypeAlias = LogPush  # noqa: Y015
+
+@_typing.final
+class LogStage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def id(self) -> Global___PushId: ...
+    def __init__(
+        self,
+        *,
+        id: Global___PushId | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogStage: _TypeAlias = LogStage  # noqa: Y015
+
+@_typing.final
+class LogEntries(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROUGHT_BY_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def brought_by(self) -> Global___PushId:
+        """Who brought them; the last entry's client where the shard asked by itself."""
+
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___Entry]: ...
+    @_builtins.property
+    def dropped(self) -> _containers.RepeatedCompositeFieldContainer[Global___PushId]:
+        """Parts that will never be admitted."""
+
+    def __init__(
+        self,
+        *,
+        brought_by: Global___PushId | None = ...,
+        entries: _abc.Iterable[Global___Entry] | None = ...,
+        dropped: _abc.Iterable[Global___PushId] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["brought_by", b"brought_by"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brought_by", b"brought_by", "dropped", b"dropped", "entries", b"entries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogEntries: _TypeAlias = LogEntries  # noqa: Y015
+
+@_typing.final
+class LogReads(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    READS_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    @_builtins.property
+    def id(self) -> Global___PushId: ...
+    @_builtins.property
+    def reads(self) -> _containers.RepeatedCompositeFieldContainer[Global___Read]: ...
+    def __init__(
+        self,
+        *,
+        id: Global___PushId | None = ...,
+        index: _builtins.int = ...,
+        reads: _abc.Iterable[Global___Read] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "index", b"index", "reads", b"reads"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogReads: _TypeAlias = LogReads  # noqa: Y015
+
+@_typing.final
+class LogBase(_message.Message):
+    """All that a shard holds right after a snapshot besides the values, which are in a file, and staged parts, which
+    follow as records.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    VARIABLES_FIELD_NUMBER: _builtins.int
+    OPTIMIZERS_FIELD_NUMBER: _builtins.int
+    APPLIED_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
+    LEDGER_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
+    state: Global___State.ValueType
+    applied: _builtins.int
+    ledger: _builtins.bytes
+    """On the sequencer: the whole ledger (JSON)."""
+    @_builtins.property
+    def variables(self) -> _containers.RepeatedCompositeFieldContainer[Global___VariableDecl]: ...
+    @_builtins.property
+    def optimizers(self) -> _containers.RepeatedCompositeFieldContainer[Global___OptimizerDecl]: ...
+    @_builtins.property
+    def snapshot(self) -> Global___PushId: ...
+    @_builtins.property
+    def kept(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogReads]:
+        """What the last push of each client reads."""
+
+    def __init__(
+        self,
+        *,
+        state: Global___State.ValueType = ...,
+        variables: _abc.Iterable[Global___VariableDecl] | None = ...,
+        optimizers: _abc.Iterable[Global___OptimizerDecl] | None = ...,
+        applied: _builtins.int = ...,
+        snapshot: Global___PushId | None = ...,
+        ledger: _builtins.bytes = ...,
+        kept: _abc.Iterable[Global___LogReads] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["snapshot", b"snapshot"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "kept", b"kept", "ledger", b"ledger", "optimizers", b"optimizers", "snapshot", b"snapshot", "state", b"state", "variables", b"variables"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogBase: _TypeAlias = LogBase  # noqa: Y015
+
+@_typing.final
+class LogRecord(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEGIN_FIELD_NUMBER: _builtins.int
+    DECLARE_FIELD_NUMBER: _builtins.int
+    OPEN_FIELD_NUMBER: _builtins.int
+    PUSH_FIELD_NUMBER: _builtins.int
+    STAGE_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    SETTLE_FIELD_NUMBER: _builtins.int
+    LEAVE_FIELD_NUMBER: _builtins.int
+    FINISH_FIELD_NUMBER: _builtins.int
+    RELEASE_FIELD_NUMBER: _builtins.int
+    BASE_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
+    part: _builtins.bytes
+    """A LogPart, for `push` and `stage`. Parts of one layout have the same one."""
+    @_builtins.property
+    def begin(self) -> Global___BeginRequest: ...
+    @_builtins.property
+    def declare(self) -> Global___DeclareRequest: ...
+    @_builtins.property
+    def open(self) -> Global___OpenRequest: ...
+    @_builtins.property
+    def push(self) -> Global___LogPush: ...
+    @_builtins.property
+    def stage(self) -> Global___LogStage: ...
+    @_builtins.property
+    def entries(self) -> Global___LogEntries: ...
+    @_builtins.property
+    def settle(self) -> Global___SettleRequest: ...
+    @_builtins.property
+    def leave(self) -> Global___LeaveRequest: ...
+    @_builtins.property
+    def finish(self) -> Global___FinishRequest: ...
+    @_builtins.property
+    def release(self) -> Global___ReleaseSnapshotRequest: ...
+    @_builtins.property
+    def base(self) -> Global___LogBase: ...
+    def __init__(
+        self,
+        *,
+        begin: Global___BeginRequest | None = ...,
+        declare: Global___DeclareRequest | None = ...,
+        open: Global___OpenRequest | None = ...,
+        push: Global___LogPush | None = ...,
+        stage: Global___LogStage | None = ...,
+        entries: Global___LogEntries | None = ...,
+        settle: Global___SettleRequest | None = ...,
+        leave: Global___LeaveRequest | None = ...,
+        finish: Global___FinishRequest | None = ...,
+        release: Global___ReleaseSnapshotRequest | None = ...,
+        base: Global___LogBase | None = ...,
+        part: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "begin", b"begin", "declare", b"declare", "entries", b"entries", "finish", b"finish", "kind", b"kind", "leave", b"leave", "open", b"open", "push", b"push", "release", b"release", "settle", b"settle", "stage", b"stage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "begin", b"begin", "declare", b"declare", "entries", b"entries", "finish", b"finish", "kind", b"kind", "leave", b"leave", "open", b"open", "part", b"part", "push", b"push", "release", b"release", "settle", b"settle", "stage", b"stage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["begin", "declare", "open", "push", "stage", "entries", "settle", "leave", "finish", "release", "base"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___LogRecord: _TypeAlias = LogRecord  # noqa: Y015
+
+@_typing.final
 class PushId(_message.Message):
     """---- Data plane ---------------------------------------------------------------------------------"""
 

@@ -114,6 +114,16 @@ class ParameterServerStub:
                 request_serializer=globalstep_dot_proto_dot_globalstep__pb2.ReadJournalRequest.SerializeToString,
                 response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.ReadJournalReply.FromString,
                 _registered_method=True)
+        self.FindLog = channel.unary_unary(
+                '/globalstep.v1.ParameterServer/FindLog',
+                request_serializer=globalstep_dot_proto_dot_globalstep__pb2.FindLogRequest.SerializeToString,
+                response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.FindLogReply.FromString,
+                _registered_method=True)
+        self.Recover = channel.unary_unary(
+                '/globalstep.v1.ParameterServer/Recover',
+                request_serializer=globalstep_dot_proto_dot_globalstep__pb2.RecoverRequest.SerializeToString,
+                response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.RecoverReply.FromString,
+                _registered_method=True)
         self.Stop = channel.unary_unary(
                 '/globalstep.v1.ParameterServer/Stop',
                 request_serializer=globalstep_dot_proto_dot_globalstep__pb2.StopRequest.SerializeToString,
@@ -238,6 +248,20 @@ class ParameterServerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FindLog(self, request, context):
+        """Which runs a vacant task has a write-ahead log of.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Recover(self, request, context):
+        """Has a vacant task come back, in its old incarnation, to what its write-ahead log says.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Stop(self, request, context):
         """Ends the process: at once when the job is done, else only when `force` is set.
         """
@@ -327,6 +351,16 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.ReadJournal,
                     request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.ReadJournalRequest.FromString,
                     response_serializer=globalstep_dot_proto_dot_globalstep__pb2.ReadJournalReply.SerializeToString,
+            ),
+            'FindLog': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindLog,
+                    request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.FindLogRequest.FromString,
+                    response_serializer=globalstep_dot_proto_dot_globalstep__pb2.FindLogReply.SerializeToString,
+            ),
+            'Recover': grpc.unary_unary_rpc_method_handler(
+                    servicer.Recover,
+                    request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.RecoverRequest.FromString,
+                    response_serializer=globalstep_dot_proto_dot_globalstep__pb2.RecoverReply.SerializeToString,
             ),
             'Stop': grpc.unary_unary_rpc_method_handler(
                     servicer.Stop,
@@ -766,6 +800,60 @@ class ParameterServer:
             '/globalstep.v1.ParameterServer/ReadJournal',
             globalstep_dot_proto_dot_globalstep__pb2.ReadJournalRequest.SerializeToString,
             globalstep_dot_proto_dot_globalstep__pb2.ReadJournalReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindLog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/globalstep.v1.ParameterServer/FindLog',
+            globalstep_dot_proto_dot_globalstep__pb2.FindLogRequest.SerializeToString,
+            globalstep_dot_proto_dot_globalstep__pb2.FindLogReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Recover(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/globalstep.v1.ParameterServer/Recover',
+            globalstep_dot_proto_dot_globalstep__pb2.RecoverRequest.SerializeToString,
+            globalstep_dot_proto_dot_globalstep__pb2.RecoverReply.FromString,
             options,
             channel_credentials,
             insecure,
