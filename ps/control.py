@@ -168,6 +168,32 @@ class Control:
         found = self.handler.shard.settle(request.incarnation, push_ids(request.pushes), request.shard, request.applied)
         return pb.SettleReply(entries=[entries.encode(entry) for entry in found])
 
+    def _ReadJournal(self, request: pb.ReadJournalRequest) -> pb.ReadJournalReply:  # noqa: N802
+        shard = self.handler.shard
+        part = shard.read_journal(
+            request.incarnation,
+            request.client,
+            request.life,
+            request.position,
+            request.known_clients,
+            request.after_index,
+            request.max_records,
+        )
+        view = shard.view(brief=True)
+        return pb.ReadJournalReply(
+            life=part.life,
+            first=part.first,
+            end=part.end,
+            records=part.records,
+            clients=[pb.JournalClient(number=n, client=client, task=task) for n, client, task in part.clients],
+            steps=part.steps,
+            begin_index=part.begin_index,
+            begin_steps=part.begin_steps,
+            parent=part.parent,
+            shards=view.shards,
+            policy=codec.encode_policy(view.policy),
+        )
+
     def _WriteSnapshot(self, request: pb.WriteSnapshotRequest) -> pb.WriteSnapshotReply:  # noqa: N802
         values, _ = self.handler.shard.snapshot(request.incarnation, codec.decode_push_id(request.snapshot))
         try:

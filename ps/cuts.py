@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from globalstep.declarations import PushId, Read
 from globalstep.errors import FailedPreconditionError
+from globalstep.ps.journal import JournalPart
 from globalstep.ps.ledger import Ledger
 from globalstep.ps.life import Life
 from globalstep.ps.reading import Room
@@ -86,6 +87,21 @@ class Cuts(Life):
                 f"PS task {self._shard} is not the sequencer of this run; PS task {self._sequencer} is."
             )
         return self._ledger
+
+    def read_journal(
+        self, incarnation: int, client: str, life: str, position: int, known_clients: int, after_index: int, most: int
+    ) -> JournalPart:
+        """Give what the sequencer wrote down of pushes; see Journal.read.
+
+        Raises:
+            FailedPreconditionError: If this is not the sequencer, or the run has no directory to keep a journal in.
+        """
+        with self._lock:
+            self._check(incarnation, client)
+            journal = self._sequencing().journal
+            if journal is None:
+                raise FailedPreconditionError("This run keeps no journal: it was begun without a directory.")
+            return journal.read(life, position, known_clients, after_index, most)
 
     # ---- Snapshots ----------------------------------------------------------------------------
 

@@ -14,10 +14,14 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from globalstep.declarations import Increment, Outcome, OutcomeKind, PushId, StopLimit
 from globalstep.errors import AbortedError, InvalidArgumentError, NotFoundError
+from globalstep.journal_records import EventKind
+
+if TYPE_CHECKING:
+    from globalstep.ps.journal import Journal
 
 __all__ = ["Entry", "EntryKind", "HyperValues", "Ledger"]
 
@@ -83,6 +87,9 @@ class Ledger:
         steps: Value of each step after all admitted pushes.
         visible: Value of each step after the pushes that every participant is known to have applied.
         limits: Values of steps that no push may pass.
+        incarnation: The one that it is the book of; 0 where that does not matter.
+        parent: The incarnation of the checkpoint that it was loaded from; 0 for none.
+        journal: Where every decision is written down; None where nobody is going to store it.
     """
 
     def __init__(self, shards: int, sequencer: int) -> None:
@@ -92,6 +99,10 @@ class Ledger:
         self.steps: dict[str, int] = {}
         self.visible: dict[str, int] = {}
         self.limits: dict[str, int] = {}
+        self.incarnation = 0
+        self.parent = 0
+        self.journal: Journal | None = None
+        self._last_push = PushId("", 0)
         self._clients: dict[str, _Client] = {}
         self._last_of_shard = [0] * shards
         self._floors = [0] * shards
@@ -170,6 +181,8 @@ class Ledger:
         """Record that a push was not accepted, so that its retries hear the same."""
         outcome = Outcome(kind, 0, dict(self.steps), staleness)
         self._record(push, outcome)
+        if self.journal is not None:
+            self.journal.not_accepted(push, kind, staleness)
         return outcome
 
     def over_limit(self, increments: Iterable[Increment]) -> bool:
@@ -218,6 +231,9 @@ class Ledger:
             self.visible = dict(self.steps)
         outcome = Outcome(OutcomeKind.ACCEPTED, self.index, dict(self.steps), staleness)
         self._record(push, outcome)
+        self._last_push = push
+        if self.journal is not None:
+            self.journal.accepted(push, EventKind(int(kind)), self.index, increments, self.steps, staleness)
         return outcome
 
     def assign_step(self, name: str, value: int) -> None:
@@ -227,6 +243,8 @@ class Ledger:
             self._unfinished[-1].steps[name] = value
         else:
             self.visible[name] = value
+        if self.journal is not None:
+            self.journal.assigned(self._last_push, self.index, name, value)
 
     def _record(self, push: PushId, outcome: Outcome) -> None:
         client = self._clients.setdefault(push.client, _Client())
@@ -299,6 +317,7 @@ class Ledger:
         state: dict[str, Any] = {
             "version": 1,
             "index": self.index,
+            "incarnation": self.incarnation,
             "steps": self.steps,
             "clients": {
                 name: {
@@ -326,6 +345,7 @@ class Ledger:
             if state["version"] != 1:
                 raise InvalidArgumentError(f"The ledger has version {state['version']}; this is version 1.")
             ledger.index = int(state["index"])
+            ledger.parent = int(state.get("incarnation", 0))
             ledger.steps = {str(name): int(value) for name, value in state["steps"].items()}
             for name, kept in state["clients"].items():
                 ledger._clients[name] = _Client(

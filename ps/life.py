@@ -16,6 +16,7 @@ from globalstep.clock import Clock
 from globalstep.declarations import OptimizerDecl, StopLimit, VariableDecl
 from globalstep.errors import AbortedError, InvalidArgumentError
 from globalstep.faults import NO_FAULTS, Faults
+from globalstep.ps.journal import Journal
 from globalstep.ps.ledger import Ledger
 from globalstep.ps.presence import ClientView, Presence, State
 from globalstep.ps.rules import check_declaration
@@ -165,6 +166,11 @@ class Life:
                 self.sequencer_address = sequencer_address
                 self._policy, self._directory = policy or RunPolicy(), directory
                 self._ledger = loaded
+                if loaded is not None:
+                    loaded.incarnation = incarnation
+                    if directory:
+                        life = f"{self.spent_incarnations}.{incarnation}"
+                        loaded.journal = Journal(life, loaded, self.presence.task_of)
                 self._applied = loaded.index if loaded else 0
                 self.presence.begin(expected_tasks)
             return self._incarnation, self._owner

@@ -100,6 +100,11 @@ class Presence:
         """Take note that a client is gone."""
         self._leases.pop(client, None)
 
+    def task_of(self, client: str) -> str:
+        """Give a client's task; "" where it did not say."""
+        lease = self._leases.get(client)
+        return "" if lease is None else lease.task
+
     def silent_secs(self, client: str) -> float:
         """Give how long nothing has been heard of a client; infinity for one that keeps no lease."""
         lease = self._leases.get(client)

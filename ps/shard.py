@@ -128,6 +128,8 @@ class Shard(Cuts):
             if known is not None:
                 self._staged.pop(push, None)
                 self._statistics.duplicates += 1
+                if ledger.journal is not None:
+                    ledger.journal.duplicate(push, known)
                 return self._admission(ledger, known, push, taking_part)
             try:
                 hypers = self._examine(ledger, push, kind, taking_part, increments, uses)

@@ -176,6 +176,8 @@ class OutcomeKind(enum.IntEnum):
     DROPPED_STALE = 3
     #: The sequencer gave up on it after its worker was gone; nothing was applied.
     ABANDONED = 4
+    #: Refused: a gradient was not finite, and the run's policy does not apply such pushes; nothing was applied.
+    DROPPED_NAN = 5
 
 
 @dataclass(frozen=True, slots=True)
