@@ -31,7 +31,7 @@ from globalstep.chief.checkpoint_format import (
     shard_file_name,
     write_index,
 )
-from globalstep.chief.saveables import Saveable
+from globalstep.chief.saveables import Saveable, stored_parts
 from globalstep.declarations import VariableDecl
 from globalstep.errors import InternalError, OpError
 from globalstep.shard_file import SavedTensor, ShardWritten, TensorSpec, write_shard_from
@@ -120,7 +120,8 @@ def save_cut(
     base = prefix[len(directory) :].lstrip("/") if directory else prefix
     before = _index_before(storage, prefix)
     rewrite = before.rewrite + 1 if before is not None else 0
-    names = {saveable.tensor: saveable.variable.op_name for saveable in saveables}
+    saveables = stored_parts(saveables, cluster.variables)
+    names = {saveable.tensor: saveable.stored_name for saveable in saveables}
     by_shard: dict[int, dict[str, str]] = {}
     for name, variable in names.items():
         by_shard.setdefault(cluster.where[variable], {})[name] = variable
@@ -132,7 +133,8 @@ def save_cut(
             written = dict(cut.write(target, files, names, (probe.file, probe.text)))
         streamed = [shard for shard in files if written.get(shard) is None]
         for shard in streamed:
-            written[shard] = _stream(cut, cluster.variables, by_shard[shard], storage, directory, files[shard])
+            mine = [saveable for saveable in saveables if saveable.tensor in by_shard[shard]]
+            written[shard] = _stream(cut, cluster.variables, mine, storage, directory, files[shard])
         index = _index_of(cut, cluster.variables, saveables, files, written)
         write_index(storage, prefix, replace(index, written_at=written_at, rewrite=rewrite, in_state=in_state))
     except BaseException:
@@ -162,14 +164,17 @@ def _index_before(storage: Storage, prefix: str) -> CheckpointIndex | None:
 def _stream(
     cut: Cut,
     declared: Mapping[str, VariableDecl],
-    names: Mapping[str, str],
+    saveables: Sequence[Saveable],
     storage: Storage,
     directory: str,
     file: str,
 ) -> ShardWritten:
-    specs = [
-        TensorSpec(name, declared[variable].dtype, tuple(declared[variable].shape)) for name, variable in names.items()
-    ]
+    names = {saveable.tensor: saveable.stored_name for saveable in saveables}
+    specs: list[TensorSpec] = []
+    for saveable in saveables:
+        decl = declared[saveable.variable.op_name]
+        part = saveable.part
+        specs.append(TensorSpec(saveable.tensor, decl.dtype, decl.shape if part is None else tuple(part.var_shape)))
     return write_shard_from(storage, directory, file, specs, lambda wanted: cut.read([names[name] for name in wanted]))
 
 

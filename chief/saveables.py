@@ -9,20 +9,31 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from globalstep.declarations import VariableDecl
 from globalstep.partitioned_variables import PartitionedVariable, SaveSliceInfo
 from globalstep.shard_file import check_dtype
 from globalstep.variables import Variable
+from globalstep.worker.splitting import part_name
 
-__all__ = ["Saveable", "saveables_of"]
+__all__ = ["Saveable", "saveables_of", "stored_parts"]
 
 
 @dataclass(frozen=True, slots=True)
 class Saveable:
-    """A Variable and its name in checkpoints; a part of a partitioned one has the name of the whole."""
+    """A Variable and its name in checkpoints; a part of a partitioned one has the name of the whole.
+
+    `stored` is the name that a PS task has it by, where that is another: see `stored_parts`.
+    """
 
     name: str
     variable: Variable
     part: SaveSliceInfo | None = None
+    stored: str = ""
+
+    @property
+    def stored_name(self) -> str:
+        """What a PS task calls it."""
+        return self.stored or self.variable.op_name
 
     @property
     def tensor(self) -> str:
@@ -70,6 +81,34 @@ def saveables_of(var_list: Iterable[Any] | Mapping[str, Any]) -> list[Saveable]:
         check_dtype(variable.op_name, variable.dtype.as_numpy_dtype)
         found[saveable.tensor] = saveable
     return [found[tensor] for tensor in sorted(found)]
+
+
+def stored_parts(saveables: Iterable[Saveable], declared: Mapping[str, VariableDecl]) -> list[Saveable]:
+    """Give saveables as the PS tasks hold them: one that is split over several tasks becomes its parts.
+
+    Args:
+        saveables: As the program means them.
+        declared: What the run has.
+    """
+    found: list[Saveable] = []
+    for saveable in saveables:
+        decl = declared.get(saveable.variable.op_name)
+        if decl is None or not decl.parts:
+            found.append(saveable)
+            continue
+        inner = saveable.part
+        shape = list(decl.shape)
+        full_shape = shape if inner is None else list(inner.full_shape)
+        offset = [0] * len(shape) if inner is None else list(inner.var_offset)
+        for number, rows in enumerate(decl.parts):
+            part = SaveSliceInfo(
+                full_name=saveable.name,
+                full_shape=full_shape,
+                var_offset=[offset[0] + rows.first, *offset[1:]],
+                var_shape=[rows.end - rows.first, *shape[1:]],
+            )
+            found.append(Saveable(saveable.name, saveable.variable, part, part_name(decl.name, number)))
+    return found
 
 
 def _flat(var_list: Iterable[Any] | Mapping[str, Any]) -> Iterator[Saveable]:

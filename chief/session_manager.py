@@ -30,7 +30,7 @@ from globalstep.cluster import ClusterSpec, session_tasks, target_of
 from globalstep.errors import DeadlineExceededError, FailedPreconditionError, UnavailableError
 from globalstep.graph import Graph, get_default_graph
 from globalstep.lanes import known_target
-from globalstep.placement import declarations
+from globalstep.placement import declarations, describe
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.storage import storage_for
 from globalstep.training_util import integer_step
@@ -279,8 +279,10 @@ class SessionManager:
     def _begin(self, session: Any, prefix: str | None, expected_tasks: Sequence[str], directory: str | None) -> None:
         client = session.cluster
         ledger = read_index(storage_for(prefix), prefix).ledger if prefix is not None else b""
+        planned = declarations(self._graph, client.shards)
+        _log.info("%s", describe(planned, client.labels))
         client.begin(
-            sequencer=declarations(self._graph, client.shards).sequencer,
+            sequencer=planned.sequencer,
             open=False,
             expected_tasks=tuple(expected_tasks),
             ledger=ledger,

@@ -2,11 +2,12 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.declarations import OpKind
+from globalstep.declarations import OpKind, RowRange
 from globalstep.errors import InvalidArgumentError
 from globalstep.graph import as_node, get_default_graph
 from globalstep.mutations import Mutation, OptimizerSpec, Part
-from globalstep.placement import declarations, plan, steps_of
+from globalstep.placement import SPLITTABLE_KINDS, declarations, describe, plan, steps_of
+from globalstep.ps.rules import _BUILT_IN, get_rule
 
 
 def _variable(name, size, **options):
@@ -92,3 +93,72 @@ def test_declarations_of_a_graph():
     (optimizer,) = found.optimizers
     assert (optimizer.name, optimizer.kind, optimizer.scalars) == ("Rule", "adam", ("beta1_power",))
     assert optimizer.hypers["beta1"].value == 0.9
+
+
+MIB = 1 << 18  # floats
+
+
+def _planned(shards, train=True, optimizer=None):
+    step = gs.train.get_or_create_global_step()
+    if train:
+        loss = gs.add_n([gs.reduce_sum(v) for v in gs.trainable_variables()])
+        (optimizer or gs.train.AdamOptimizer()).minimize(loss, global_step=step)
+    made = declarations(get_default_graph(), shards)
+    return made, {decl.name: decl.parts for decl in made.variables if decl.parts}
+
+
+def test_a_variable_beyond_its_fair_share_is_split_and_its_slots_with_it():
+    _variable("big", (24 * MIB // 8, 8))
+    _variable("small", MIB)
+    made, parts = _planned(2)
+    assert set(parts) == {"big", "big/Adam", "big/Adam_1"}
+    assert set(parts.values()) == {(RowRange(0, 0, 12 * MIB // 8), RowRange(1, 12 * MIB // 8, 24 * MIB // 8))}
+    assert "big is split by rows" in describe(made, ["ps 0", "ps 1"])
+
+
+def test_one_ps_splits_nothing_and_neither_does_a_fair_share():
+    _variable("one", 8 * MIB)
+    _variable("two", 8 * MIB)
+    assert _planned(1)[1] == {}
+    assert _planned(2)[1] == {}
+
+
+def test_a_variable_that_names_its_task_is_not_split():
+    with gs.device("/job:ps/task:1"):
+        _variable("big", 24 * MIB)
+    assert _planned(2)[1] == {}
+
+
+def test_a_variable_whose_rule_looks_at_all_of_it_is_not_split():
+    _variable("big", 24 * MIB)
+    assert _planned(2, optimizer=gs.train.LambOptimizer(0.1))[1] == {}
+
+
+def test_what_is_copied_from_or_to_another_is_not_split():
+    source, target = _variable("source", 24 * MIB), _variable("target", 24 * MIB)
+    Mutation([Part(OpKind.ASSIGN, target, source=source)])
+    assert _planned(3, train=False)[1] == {}
+
+
+def test_an_average_is_split_as_what_it_averages():
+    big = _variable("big", 24 * MIB)
+    gs.train.ExponentialMovingAverage(0.9).apply([big])
+    assert set(_planned(2)[1]) >= {"big", "big/ExponentialMovingAverage"}
+
+
+def test_splittable_rules_are_those_that_change_each_element_alone():
+    elementwise = {kind for kind in _BUILT_IN if get_rule(kind).elementwise}
+    # Its slots count pushes, for the whole Variable.
+    assert elementwise - SPLITTABLE_KINDS == {"zero_debias_moving_average"}
+    assert elementwise >= SPLITTABLE_KINDS
+
+
+def test_a_plan_is_told_to_people():
+    _variable("a", 2 * MIB)
+    _variable("b", MIB)
+    made, _ = _planned(2, train=False)
+    assert describe(made, ["/job:ps/task:0", "/job:ps/task:1"]).splitlines() == [
+        "Placement:",
+        "  /job:ps/task:0: 2 Variables, 1.0 MB, orders all pushes",
+        "  /job:ps/task:1: 1 Variables, 2.1 MB",
+    ]

@@ -23,6 +23,7 @@ from globalstep.worker.membership import CONTROL_SECS, RETRY_SECS, Membership
 from globalstep.worker.push_result import PushResult
 from globalstep.worker.row_merging import RowMerging
 from globalstep.worker.snapshot import Snapshot
+from globalstep.worker.splitting import whole_name
 
 __all__ = ["ClusterClient", "connect"]
 
@@ -55,14 +56,31 @@ class ClusterClient(Membership):
         """
         with self._lock:
             self._learn(read.variable for read in reads)
-            return self._rows.pull(reads, self._protocol.pull)
+            return self._rows.pull(reads, self._pull_stored)
 
     def push(self, push: Push) -> PushResult:
         """Push changes, exactly once; see PushProtocol.push."""
         with self._lock:
             if not self._protocol.remembers(push):
                 self._learn([op.variable for op in push.ops] + [read.variable for read in push.reads])
-            return self._rows.push(push, self._protocol.push)
+            return self._rows.push(push, self._push_stored)
+
+    def _pull_stored(self, reads: Sequence[Read]) -> list[Array]:
+        """Read Variables as the PS tasks store them. Caller holds the lock."""
+        if not self._splitter:
+            return self._protocol.pull(reads)
+        stored, joins = self._splitter.split_reads(reads)
+        found = iter(self._protocol.pull(stored))
+        return [join(found) for join in joins]
+
+    def _push_stored(self, push: Push) -> PushResult:
+        """Change Variables as the PS tasks store them. Caller holds the lock."""
+        stored, joins = self._splitter.split_push(push)
+        result = self._protocol.push(stored)
+        if joins is not None and result.values:
+            found = iter(result.values)
+            result.values = [join(found) for join in joins]
+        return result
 
     def _learn(self, names: Any) -> None:
         """Ask the PS tasks where Variables are that this client has not heard of."""
@@ -76,7 +94,8 @@ class ClusterClient(Membership):
 
     def uninitialized(self) -> list[str]:
         """Names of declared Variables that have no value yet."""
-        return [name for status in self.refresh() for name in status.uninitialized]
+        missing = [name for status in self.refresh() for name in status.uninitialized]
+        return list(dict.fromkeys(whole_name(name) for name in missing))
 
     def global_steps(self) -> dict[str, int]:
         """The authoritative value of every step, this client's own pushes included."""

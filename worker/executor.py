@@ -193,7 +193,7 @@ class Executor:
         """Say of each Variable whether it has a value."""
         missing: set[str] | None = None
         if not all(variable.is_local for variable in variables):
-            missing = {name for status in self.cluster.refresh() for name in status.uninitialized}
+            missing = set(self.cluster.uninitialized())
         known = self.cluster.variables
         return [
             self.local.has(variable)

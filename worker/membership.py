@@ -11,6 +11,7 @@ import random
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from globalstep import codec
 from globalstep.clock import SYSTEM_CLOCK, Clock
@@ -22,6 +23,7 @@ from globalstep.run_policy import RunPolicy
 from globalstep.worker.heartbeat import Heartbeat
 from globalstep.worker.push_protocol import PushProtocol, Run
 from globalstep.worker.retry import Retry
+from globalstep.worker.splitting import Splitter, split_declaration, split_optimizer
 
 __all__ = ["CONTROL_SECS", "RETRY_SECS", "Membership"]
 
@@ -75,6 +77,7 @@ class Membership:
         self._rng = rng or random.Random()
         self._protocol = PushProtocol(self._run, retry_secs, clock, self._rng)
         self._policy = policy or RunPolicy()
+        self._splitter = Splitter()
         self._variables: dict[str, VariableDecl] = {}
         self._heartbeat = Heartbeat(self._run.lanes, self.client_id, task, clock)
         self._closed = False
@@ -98,7 +101,7 @@ class Membership:
 
     @property
     def where(self) -> Mapping[str, int]:
-        """Declared Variable -> index of its PS task."""
+        """Declared Variable -> index of its PS task; of a split one, that of its first part, and each part's too."""
         return self._run.where
 
     @property
@@ -152,16 +155,24 @@ class Membership:
                 self._adopt(found[0].incarnation, found[0].sequencer)
                 for index, status in enumerate(found):
                     for message in status.variables:
-                        decl = codec.decode_variable(message)
-                        self._variables[decl.name] = decl
-                        self._run.where[decl.name] = index
+                        self._know(replace(codec.decode_variable(message), shard=index))
         return found
+
+    def _know(self, decl: VariableDecl) -> None:
+        """Take note of a Variable as a PS task has it. Caller holds the lock."""
+        self._run.where[decl.name] = decl.shard
+        whole = self._splitter.learn(decl)
+        if whole is not None:
+            self._run.where[whole.name] = whole.shard
+        if whole is not None or not decl.whole:
+            self._variables[(whole or decl).name] = whole or decl
 
     def _adopt(self, incarnation: int, sequencer: int) -> None:
         """Become a member of an incarnation. Caller holds the lock."""
         if incarnation != self._run.incarnation:
             self._run.where.clear()
             self._variables.clear()
+            self._splitter.clear()
             self._protocol.start_over()
         self._run.incarnation = incarnation
         self._run.sequencer = sequencer
@@ -236,9 +247,18 @@ class Membership:
                     self.refresh()
             known = self._run.where
             by_shard: dict[int, list[VariableDecl]] = {shard: [] for shard in range(self.shards)}
+            split = {decl.name: len(decl.parts) for decl in variables}
             for decl in variables:
-                by_shard[known.get(decl.name, decl.shard)].append(decl)
-            messages = [codec.encode_optimizer(decl) for decl in optimizers]
+                held = self._variables.get(decl.name)
+                if held is not None:  # it stays where the run has it, in as many parts
+                    decl = replace(decl, parts=held.parts, shard=held.shard)
+                    split[decl.name] = len(held.parts)
+                for part in split_declaration(decl):
+                    by_shard[known.get(part.name, part.shard)].append(part)
+            split = {name: len(self._splitter.parts(name)) for name in known} | split
+            messages = [
+                codec.encode_optimizer(split_optimizer(decl, lambda name: split.get(name, 0))) for decl in optimizers
+            ]
             calls = []
             for shard, decls in by_shard.items():
                 request = pb.DeclareRequest(
@@ -252,8 +272,7 @@ class Membership:
                 call.result()
             for shard, decls in by_shard.items():
                 for decl in decls:
-                    self._variables[decl.name] = decl
-                    known.setdefault(decl.name, shard)
+                    self._know(replace(decl, shard=shard))
 
     def open(self, limits: Sequence[StopLimit] = ()) -> dict[str, int]:
         """Let everybody in, with these stop limits in force from that moment.

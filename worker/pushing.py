@@ -192,6 +192,8 @@ class Declarer:
         key = (self._graph.version, len(placed), cluster.incarnation)
         with self._lock:
             if self._planned is None or self._planned[0] != key:
-                plan = declarations(self._graph, cluster.shards, cluster.sequencer if begun else None, placed)
+                plan = declarations(
+                    self._graph, cluster.shards, cluster.sequencer if begun else None, placed, cluster.variables
+                )
                 self._planned = (key, plan)
             return self._planned[1]

@@ -166,6 +166,7 @@ def encode_variable(decl: VariableDecl) -> pb.VariableDecl:
     return pb.VariableDecl(
         name=decl.name, dtype=decl.dtype, shape=decl.shape, shard=decl.shard, trainable=decl.trainable,
         is_step=decl.is_step, primary=decl.primary, optimizer=decl.optimizer, slot=decl.slot,
+        whole=decl.whole, first_row=decl.first_row, whole_rows=decl.whole_rows,
     )  # fmt: skip
 
 
@@ -181,6 +182,7 @@ def decode_variable(message: pb.VariableDecl) -> VariableDecl:
     return VariableDecl(
         message.name, message.dtype, shape, message.shard, message.trainable, message.is_step,
         message.primary, message.optimizer, message.slot,
+        (), message.whole, message.first_row, message.whole_rows,
     )  # fmt: skip
 
 

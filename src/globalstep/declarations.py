@@ -30,6 +30,7 @@ __all__ = [
     "Push",
     "PushId",
     "Read",
+    "RowRange",
     "StopLimit",
     "VariableDecl",
 ]
@@ -38,6 +39,16 @@ Array = npt.NDArray[Any]
 
 #: Every tensor of a message starts at a multiple of this many bytes in its data.
 ALIGNMENT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RowRange:
+    """Rows of a Variable that lie on one PS task."""
+
+    shard: int
+    first: int
+    #: One past the last.
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +68,13 @@ class VariableDecl:
     primary: str = ""
     optimizer: str = ""
     slot: str = ""
+    #: For a Variable that is split over several PS tasks, as programs see it: which rows lie where, in order.
+    parts: tuple[RowRange, ...] = ()
+    #: For such a part, as a PS task holds it: the Variable's name, where the part's rows begin, and how many
+    #: rows the Variable has.
+    whole: str = ""
+    first_row: int = 0
+    whole_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import globalstep as gs
+import globalstep.placement
 from globalstep.graph import Graph
 from globalstep.ps.local import drop, named
 
@@ -16,6 +17,12 @@ OPTIMIZERS = {
     "ftrl": lambda: gs.train.FtrlOptimizer(0.1, l1_regularization_strength=0.01),
 }
 STEPS = 6
+
+
+@pytest.fixture
+def splitting(monkeypatch):
+    """Small Variables are split as large ones are."""
+    monkeypatch.setattr(globalstep.placement, "SPLIT_BYTES", 1)
 
 
 def train(optimizer, shards, partitioner, sparse):
@@ -65,3 +72,14 @@ def test_one_ps_or_three_whole_or_in_parts(optimizer, sparse):
             np.testing.assert_allclose(table_there, whole, rtol=1e-6, atol=1e-7)
             np.testing.assert_allclose(weights_there, weights, rtol=1e-6, atol=1e-7)
             assert used == min(shards, 3), "the Variables are spread over the PS tasks"
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_split_by_rows_over_all_ps(splitting, optimizer, sparse):
+    whole, weights, _ = train(optimizer, 1, None, sparse)
+    for shards in (2, 3):
+        table_there, weights_there, used = train(optimizer, shards, None, sparse)
+        np.testing.assert_allclose(table_there, whole, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(weights_there, weights, rtol=1e-6, atol=1e-7)
+        assert used == shards
