@@ -16,15 +16,18 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
+import numpy as np
+import numpy.typing as npt
 
 from globalstep.clock import SYSTEM_CLOCK, Clock
-from globalstep.errors import OpError, UnavailableError, error_from_code
+from globalstep.errors import OpError, UnavailableError, UnimplementedError, error_from_code
 from globalstep.frames import Assembler, Message, frames_of
 from globalstep.lanes import chosen_transport
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.proto import globalstep_pb2_grpc as pb_grpc
 from globalstep.rpc import CHANNEL_OPTIONS
-from globalstep.worker.socket_lane import dial
+from globalstep.worker.shm_lane import SharedConnection
+from globalstep.worker.socket_lane import SocketConnection, dial
 from globalstep.worker.tickets import Connection, ConnectionTicket
 
 __all__ = ["GrpcLane", "lanes_to"]
@@ -35,8 +38,14 @@ _log = logging.getLogger(__name__)
 CALL_SECS = 60.0
 _OPEN_SECS = 5.0
 _REPLY_LIMIT_BYTES = 1 << 40
-#: Transport -> the socket that it tries to open.
-_SOCKETS = {"auto": pb.LANE_UNIX, "tcp": pb.LANE_TCP}
+#: Transport -> the sockets that it tries to open, in order.
+_SOCKETS: dict[str, tuple[pb.LaneKind.ValueType, ...]] = {
+    "auto": (pb.LANE_SHM, pb.LANE_UNIX),
+    "shm": (pb.LANE_SHM, pb.LANE_UNIX),
+    "unix": (pb.LANE_UNIX,),
+    "tcp": (pb.LANE_TCP,),
+}
+_NAMES = {pb.LANE_SHM: "shared memory", pb.LANE_UNIX: "unix socket", pb.LANE_TCP: "TCP connection"}
 
 
 class _Stream(Connection):
@@ -50,9 +59,9 @@ class _Stream(Connection):
         self._replies = open_stream(iter(self._outbox.get, None))
         self._assembler = Assembler(_REPLY_LIMIT_BYTES)
 
-    def _transmit(self, call: int, request: pb.Request, pieces: Sequence[memoryview]) -> None:
+    def _transmit(self, call: int, request: pb.Request, load: Any) -> None:
         """See Connection."""
-        for frame in frames_of(call, request=request, pieces=pieces):
+        for frame in frames_of(call, request=request, pieces=load):
             self._outbox.put(frame)
 
     def _receive(self) -> Message | None:
@@ -121,28 +130,39 @@ class GrpcLane:
         # Guards the attributes below; taken before a connection's own locks. No call is made under it.
         self._lock = threading.Lock()
         self._connection: Connection | None = None
-        # The socket to try when a connection is needed; None once there is no use in trying.
-        self._socket_kind = _SOCKETS.get(chosen_transport(transport))
+        # The sockets to try when a connection is needed; none once there is no use in trying.
+        self._socket_kinds = _SOCKETS.get(chosen_transport(transport), ())
         self._closed = False
 
     @property
     def kind(self) -> str:
-        """What carries the data plane now: "unix", "tcp", "grpc", or "" before the first call."""
+        """What carries the data plane now: "shm", "unix", "tcp", "grpc", or "" before the first call."""
         with self._lock:
             return "" if self._connection is None else self._connection.kind
 
     def send(self, request: pb.Request, pieces: Sequence[memoryview]) -> ConnectionTicket:
         """See lanes.Lane. Opens a new connection if the last one broke."""
+        return self._connected().send(request, pieces, self._clock.monotonic() + CALL_SECS)
+
+    def room(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
+        """See lanes.SharesMemory."""
+        connection = self._connected()
+        if not isinstance(connection, SharedConnection):
+            return None
+        return connection.room(nbytes, self._clock.monotonic() + CALL_SECS)
+
+    def _connected(self) -> Connection:
+        """Give the connection; open a new one if there is none, or it broke."""
         with self._lock:
             connection = self._connection
         if connection is None or connection.broken is not None:
             connection = self._connect(connection)
-        return connection.send(request, pieces, self._clock.monotonic() + CALL_SECS)
+        return connection
 
     def _connect(self, broken: Connection | None) -> Connection:
         """Open a connection in the place of a broken one, unless another thread has been faster."""
         if broken is not None and broken.kind != "grpc":
-            self._give_up_socket(broken.broken)
+            self._give_up_sockets(broken.broken)
         fresh = self._open_socket() or _Stream(self.label, self._exchange)
         closing = UnavailableError(f"The connection to {self.label} was closed here.")
         kept, spare = fresh, broken
@@ -160,26 +180,36 @@ class GrpcLane:
     def _open_socket(self) -> Connection | None:
         """Open a socket if there is any use in it; gives None where gRPC must do."""
         with self._lock:
-            kind = self._socket_kind
-        if kind is None:
-            return None
-        try:
-            reply = self.unary("OpenLane", pb.OpenLaneRequest(kind=kind), _OPEN_SECS).result()
-            return dial(self.label, kind, self.address.rpartition(":")[0].strip("[]"), reply)
-        except UnavailableError:
-            return None  # the task itself cannot be reached now; the call will say so
-        except (OpError, OSError) as error:
-            self._give_up_socket(error)
-            return None
+            kinds = self._socket_kinds
+        refused: OpError | None = None
+        for kind in kinds:
+            made_of = SharedConnection if kind == pb.LANE_SHM else SocketConnection
+            try:
+                reply = self.unary("OpenLane", pb.OpenLaneRequest(kind=kind), _OPEN_SECS).result()
+                connection = dial(self.label, kind, self.address.rpartition(":")[0].strip("[]"), reply, made_of)
+            except UnavailableError:
+                return None  # the task itself cannot be reached now; the call will say so
+            except UnimplementedError as error:
+                refused = error  # the next one may do
+            except (OpError, OSError) as error:
+                # All are reached in the same way.
+                self._give_up_sockets(error)
+                return None
+            else:
+                if refused is not None:
+                    _log.info("No shared memory with %s, its data goes over a unix socket: %s", self.label, refused)
+                return connection
+        if kinds:
+            self._give_up_sockets(refused)
+        return None
 
-    def _give_up_socket(self, error: Exception | None) -> None:
+    def _give_up_sockets(self, error: Exception | None) -> None:
         """Stay with gRPC from now on."""
         with self._lock:
-            kind, self._socket_kind = self._socket_kind, None
+            kinds, self._socket_kinds = self._socket_kinds, ()
             closed = self._closed
-        if kind is not None and not closed:
-            name = "unix socket" if kind == pb.LANE_UNIX else "TCP connection"
-            _log.info("No %s to %s, its data goes over gRPC: %s", name, self.label, error)
+        if kinds and not closed:
+            _log.info("No %s to %s, its data goes over gRPC: %s", _NAMES[kinds[0]], self.label, error)
 
     def unary(self, method: str, request: Any, timeout_secs: float) -> _Call:
         """See lanes.Lane."""

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from globalstep.errors import OpError, UnavailableError
+from globalstep.errors import InvalidArgumentError, OpError, UnavailableError
 from globalstep.frames import Message
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.socket_messages import WELCOME, Incoming, Outgoing, prepare
+from globalstep.socket_messages import WELCOME, Incoming, Outgoing, SocketMessage, prepare
 from globalstep.worker.tickets import Connection
 
-__all__ = ["SocketConnection", "dial"]
+__all__ = ["REPLY_LIMIT_BYTES", "SocketConnection", "dial"]
 
 _CONNECT_SECS = 5.0
-_REPLY_LIMIT_BYTES = 1 << 40
+#: What a PS task sends is not limited.
+REPLY_LIMIT_BYTES = 1 << 40
 
 
 class SocketConnection(Connection):
@@ -37,15 +39,15 @@ class SocketConnection(Connection):
         super().__init__(label)
         self.kind = "unix" if connection.family == socket.AF_UNIX else "tcp"
         self._socket = connection
-        self._incoming = Incoming(connection, _REPLY_LIMIT_BYTES)
+        self._incoming = Incoming(connection, REPLY_LIMIT_BYTES)
 
-    def _transmit(self, call: int, request: pb.Request, pieces: Sequence[memoryview]) -> None:
+    def _transmit(self, call: int, request: pb.Request, load: Any) -> None:
         """See Connection.
 
         While other calls are under way, the task may be stuck with a reply that nobody reads, and read no
         request itself: then replies are read here, so that both sides go on.
         """
-        outgoing = Outgoing(call, request.SerializeToString(), pieces)
+        outgoing = self._outgoing(call, request, load)
         try:
             if self.idle:
                 outgoing.send(self._socket)
@@ -58,6 +60,14 @@ class SocketConnection(Connection):
                     self._wait_for_room()
         except OSError as error:
             raise UnavailableError(f"{self._label}: {error}") from None
+
+    def _outgoing(self, call: int, request: pb.Request, load: Any) -> Outgoing:
+        """Write a request as it goes over the wire."""
+        return Outgoing(call, request.SerializeToString(), load)
+
+    def _data_of(self, message: SocketMessage) -> memoryview:
+        """Give the bytes of a reply's tensors."""
+        return message.data
 
     def _wait_for_room(self) -> None:
         """Wait until more can be sent, or read a reply that may be in the way. Caller holds _sending.
@@ -77,8 +87,8 @@ class SocketConnection(Connection):
             message = self._incoming.receive()
             if message is None:
                 raise UnavailableError(f"{self._label} ended the connection.")
-            return Message(message.call, None, pb.Reply.FromString(message.head), message.data)
-        except (OSError, DecodeError) as error:
+            return Message(message.call, None, pb.Reply.FromString(message.head), self._data_of(message))
+        except (OSError, DecodeError, InvalidArgumentError) as error:
             raise UnavailableError(f"{self._label}: {error}") from None
 
     def _end(self) -> None:
@@ -95,7 +105,13 @@ class SocketConnection(Connection):
             self._socket.close()
 
 
-def dial(label: str, kind: pb.LaneKind.ValueType, host: str, reply: pb.OpenLaneReply) -> SocketConnection:
+def dial(
+    label: str,
+    kind: pb.LaneKind.ValueType,
+    host: str,
+    reply: pb.OpenLaneReply,
+    made_of: Callable[[str, socket.socket], SocketConnection] = SocketConnection,
+) -> SocketConnection:
     """Connect to where a PS task waits for it.
 
     Args:
@@ -103,6 +119,7 @@ def dial(label: str, kind: pb.LaneKind.ValueType, host: str, reply: pb.OpenLaneR
         kind: What was asked for.
         host: Where gRPC reaches the task; for TCP.
         reply: The task's answer to OpenLane.
+        made_of: Makes the connection of the label and the socket.
 
     Returns:
         The connection.
@@ -110,7 +127,7 @@ def dial(label: str, kind: pb.LaneKind.ValueType, host: str, reply: pb.OpenLaneR
     Raises:
         OSError: If there is no way to it, or it does not welcome us.
     """
-    if kind == pb.LANE_UNIX:
+    if kind != pb.LANE_TCP:
         connection = socket.socket(socket.AF_UNIX)
         try:
             connection.settimeout(_CONNECT_SECS)
@@ -124,7 +141,7 @@ def dial(label: str, kind: pb.LaneKind.ValueType, host: str, reply: pb.OpenLaneR
         connection.sendall(reply.token)
         _expect_welcome(connection)
         prepare(connection)
-        return SocketConnection(label, connection)
+        return made_of(label, connection)
     except BaseException:
         connection.close()
         raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 import abc
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 from globalstep.errors import OpError, error_from_code
 from globalstep.frames import Message
@@ -19,11 +20,13 @@ __all__ = ["Connection", "ConnectionTicket"]
 class ConnectionTicket:
     """A data-plane call under way; see lanes.Ticket."""
 
-    __slots__ = ("_connection", "awaited", "call", "error", "message", "overdue_at")
+    __slots__ = ("_connection", "awaited", "call", "error", "load", "message", "overdue_at")
 
-    def __init__(self, connection: Connection, call: int, overdue_at: float) -> None:
+    def __init__(self, connection: Connection, call: int, load: Any, overdue_at: float) -> None:
         self._connection = connection
         self.call = call
+        #: What the request needs until the reply is there.
+        self.load = load
         self.overdue_at = overdue_at
         #: Whether somebody is held up by it: sends it, or waits for its reply. A reply that nobody has asked
         #: for yet may lie unread as long as it likes.
@@ -52,7 +55,7 @@ class Connection(abc.ABC):
         label: What messages call the task.
 
     Attributes:
-        kind: What it is made of: "grpc", "unix" or "tcp".
+        kind: What it is made of: "grpc", "shm", "unix" or "tcp".
         broken: Why it can be used no more; None while it can.
     """
 
@@ -70,9 +73,17 @@ class Connection(abc.ABC):
         self._calls = 0
         self.broken: OpError | None = None
 
+    def _prepare(self, request: pb.Request, pieces: Sequence[memoryview], overdue_at: float) -> Any:
+        """Make what `_transmit` sends of a request's tensors. May make calls of its own."""
+        return pieces
+
+    def _answered(self, ticket: ConnectionTicket, error: OpError | None) -> None:
+        """Take note that a call's reply has come, or an error in its stead; nobody else has heard of it yet."""
+        ticket.load = None
+
     @abc.abstractmethod
-    def _transmit(self, call: int, request: pb.Request, pieces: Sequence[memoryview]) -> None:
-        """Send a request. Caller holds _sending.
+    def _transmit(self, call: int, request: pb.Request, load: Any) -> None:
+        """Send a request, with its tensors as `_prepare` has made them. Caller holds _sending.
 
         Raises:
             OpError: If the connection is broken.
@@ -98,16 +109,20 @@ class Connection(abc.ABC):
             pieces: Bytes of its tensors.
             overdue_at: When to break the call off, by the clock of who asks `overdue`.
         """
+        return self._call(request, self._prepare(request, pieces, overdue_at), overdue_at)
+
+    def _call(self, request: pb.Request, load: Any, overdue_at: float) -> ConnectionTicket:
+        """Send a request with what `_prepare` has made; gives the ticket for its reply."""
         with self._state:
             self._calls += 1
-            ticket = ConnectionTicket(self, self._calls, overdue_at)
+            ticket = ConnectionTicket(self, self._calls, load, overdue_at)
             if self.broken is not None:
                 ticket.error = self.broken
                 return ticket
             self._tickets[ticket.call] = ticket
         try:
             with self._sending:
-                self._transmit(ticket.call, request, pieces)
+                self._transmit(ticket.call, request, load)
         except OpError as error:
             self.break_off(error)
         ticket.awaited = False
@@ -136,8 +151,11 @@ class Connection(abc.ABC):
             return
         if message.reply.HasField("error"):
             reply = message.reply.error
-            ticket.error = error_from_code(reply.code, f"{self._label}: {reply.message}", reply.type)
+            error = error_from_code(reply.code, f"{self._label}: {reply.message}", reply.type)
+            self._answered(ticket, error)
+            ticket.error = error
         else:
+            self._answered(ticket, None)
             ticket.message = message
 
     def break_off(self, error: OpError) -> None:

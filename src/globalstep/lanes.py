@@ -12,7 +12,10 @@ import importlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
 
 from globalstep.errors import InvalidArgumentError, OpError
 from globalstep.frames import Message
@@ -22,6 +25,7 @@ __all__ = [
     "KnownTarget",
     "Lane",
     "Pending",
+    "SharesMemory",
     "Ticket",
     "chosen_transport",
     "forget_target",
@@ -31,7 +35,7 @@ __all__ = [
 ]
 
 #: What may carry the data plane to tasks of other processes; see chosen_transport.
-TRANSPORTS = ("auto", "grpc", "tcp")
+TRANSPORTS = ("auto", "shm", "unix", "grpc", "tcp")
 _VARIABLE = "GLOBALSTEP_TRANSPORT"
 
 
@@ -82,6 +86,18 @@ class Lane(Protocol):
 
     def close(self) -> None:
         """Give up connections and threads. Calls under way fail."""
+        ...
+
+
+@runtime_checkable
+class SharesMemory(Protocol):
+    """What a lane has besides, if it may share memory with its task. Thread-safe."""
+
+    def room(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
+        """Give memory in which a request's tensors, so many bytes, can be written where the task reads them.
+
+        Nothing is owed for it: whoever does not use it lets go of it. None where there is no such memory now.
+        """
         ...
 
 
@@ -139,12 +155,13 @@ def chosen_transport(asked: str | None) -> str:
     """Decide what carries the data plane; control calls always take gRPC.
 
     Args:
-        asked: "auto": a unix socket to a task on this machine, gRPC to all others. "grpc": gRPC. "tcp": plain
-            TCP connections, also between machines. None for what the environment variable
-            GLOBALSTEP_TRANSPORT says, which is "auto" where it is not set.
+        asked: "auto": memory shared with a task on this machine, a unix socket to it where there is none, gRPC
+            to all others. "shm": the same, by its name. "unix": a unix socket to a task on this machine. "grpc":
+            gRPC. "tcp": plain TCP connections, also between machines. None for what the environment variable
+            GLOBALSTEP_TRANSPORT says, which is "auto" where it is not set. What cannot be had is gRPC.
 
     Returns:
-        One of the three.
+        One of the five.
 
     Raises:
         InvalidArgumentError: If it is none of them.

@@ -9,8 +9,8 @@ from globalstep.worker.client import ClusterClient
 from globalstep.worker.grpc_lane import lanes_to
 from globalstep.worker.session import Session
 
-KINDS = ("local-1", "local-3", "grpc-1", "grpc-3", "unix-3", "tcp-1")
-_TRANSPORTS = {"grpc": "grpc", "unix": "auto", "tcp": "tcp"}
+KINDS = ("local-1", "local-3", "grpc-1", "grpc-3", "shm-1", "shm-3", "unix-3", "tcp-1")
+_TRANSPORTS = {"grpc": "grpc", "shm": "auto", "unix": "unix", "tcp": "tcp"}
 
 
 @contextlib.contextmanager

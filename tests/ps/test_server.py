@@ -27,7 +27,7 @@ from globalstep.worker.client import ClusterClient
 from globalstep.worker.grpc_lane import lanes_to
 
 #: Transport -> what carries the data of tasks on this machine.
-CARRIES = {"grpc": "grpc", "auto": "unix", "tcp": "tcp"}
+CARRIES = {"grpc": "grpc", "auto": "shm", "unix": "unix", "tcp": "tcp"}
 
 
 class Cluster:

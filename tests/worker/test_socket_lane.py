@@ -22,10 +22,11 @@ from globalstep.lanes import chosen_transport, lanes_to
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.worker.client import ClusterClient, connect
+from globalstep.worker.grpc_lane import _SOCKETS as SOCKETS
 from globalstep.worker.grpc_lane import CALL_SECS, GrpcLane
 
 #: Transport -> what carries the data of tasks on this machine.
-CARRIES = {"auto": "unix", "tcp": "tcp"}
+CARRIES = {"shm": "shm", "unix": "unix", "tcp": "tcp"}
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ def test_an_argument_beats_the_environment(monkeypatch):
         lanes_to("grpc://127.0.0.1:1")
 
 
-@pytest.mark.parametrize(("asked", "carries"), [("auto", "unix"), ("tcp", "tcp"), ("grpc", "grpc")])
+@pytest.mark.parametrize(("asked", "carries"), [("auto", "shm"), ("shm", "shm"), ("unix", "unix"), ("tcp", "tcp"), ("grpc", "grpc")])
 def test_the_environment_decides_for_a_whole_program(serving, monkeypatch, asked, carries):
     monkeypatch.setenv("GLOBALSTEP_TRANSPORT", asked)
     (server,) = serving()
@@ -107,7 +108,7 @@ def test_the_argument_of_connect_is_heeded(serving):
 
 def elsewhere(kind):
     """Where a task says that it listens, and nobody does."""
-    if kind == pb.LANE_UNIX:
+    if kind != pb.LANE_TCP:
         return "globalstep-on-another-machine", bytes(32)
     with socket.create_server(("127.0.0.1", 0)) as free:
         return str(free.getsockname()[1]), bytes(32)
@@ -221,7 +222,7 @@ def test_workers_whose_connections_break_all_the_time_make_exactly_their_steps(s
             for count in range(60):
                 if count % 7 == 0:
                     for lane in client._run.lanes:
-                        lane._socket_kind = {"auto": pb.LANE_UNIX, "tcp": pb.LANE_TCP}[transport]
+                        lane._socket_kinds = SOCKETS[transport]
                 client.push(step_push())
         except BaseException as error:
             failures.append(error)
