@@ -37,6 +37,8 @@ class Layout:
     data_bytes: int
     #: How the shard applies it; None before the first time, stale after a declaration.
     plan: PushPlan | None = None
+    #: Its changes and reads as the write-ahead log has them, once it does.
+    logged: bytes = b""
 
     def bind(self, data: memoryview) -> list[Op]:
         """Give the ops with their values in `data`."""

@@ -23,7 +23,7 @@ from globalstep.journal_records import EventKind
 if TYPE_CHECKING:
     from globalstep.ps.journal import Journal
 
-__all__ = ["Entry", "EntryKind", "HyperValues", "Ledger"]
+__all__ = ["Entry", "EntryKind", "HyperValues", "Ledger", "Unfinished"]
 
 #: Outcomes remembered of each client. A client has at most a few pushes under way at a time.
 WINDOW = 64
@@ -67,7 +67,7 @@ class _Client:
 
 
 @dataclass(slots=True)
-class _Unfinished:
+class Unfinished:
     """An admitted mutation that some participant is not known to have applied."""
 
     index: int
@@ -107,7 +107,7 @@ class Ledger:
         self._last_of_shard = [0] * shards
         self._floors = [0] * shards
         self._pending: list[deque[Entry]] = [deque() for _ in range(shards)]
-        self._unfinished: deque[_Unfinished] = deque()
+        self._unfinished: deque[Unfinished] = deque()
 
     def declare_step(self, name: str) -> None:
         """Make a step known; its value comes with the assign that initializes it."""
@@ -226,7 +226,7 @@ class Ledger:
                 self._pending[shard].append(entry)
         others = {shard for shard in participants if shard != self.sequencer}
         if others or self._unfinished:
-            self._unfinished.append(_Unfinished(self.index, others, dict(self.steps)))
+            self._unfinished.append(Unfinished(self.index, others, dict(self.steps)))
         else:
             self.visible = dict(self.steps)
         outcome = Outcome(OutcomeKind.ACCEPTED, self.index, dict(self.steps), staleness)
@@ -301,6 +301,21 @@ class Ledger:
             if known is None:
                 self.refuse(push, OutcomeKind.ABANDONED)
         return self.pending(shard, self.index)
+
+    def under_way(self) -> tuple[list[int], list[int], list[deque[Entry]], deque[Unfinished]]:
+        """Floors, last entries and pending entries by shard, and what is unfinished: for `resume`."""
+        return self._floors, self._last_of_shard, self._pending, self._unfinished
+
+    def resume(
+        self,
+        floors: list[int],
+        last_of_shard: list[int],
+        pending: list[deque[Entry]],
+        unfinished: deque[Unfinished],
+    ) -> None:
+        """Go on with what was under way; as of `under_way`."""
+        self._floors, self._last_of_shard, self._pending = floors, last_of_shard, pending
+        self._unfinished = unfinished
 
     def departed(self, client: str) -> None:
         """Forget the outcomes of a client that left, but not its numbers.

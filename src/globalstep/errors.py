@@ -23,6 +23,7 @@ __all__ = [
     "InvalidArgumentError",
     "JobDoneError",
     "LayoutUnknownError",
+    "LostStateError",
     "NotFoundError",
     "OpError",
     "OutOfRangeError",
@@ -183,6 +184,14 @@ class LayoutUnknownError(FailedPreconditionError):
     """A push named a layout that its receiver has not been told; the client tells it in full."""
 
 
+class LostStateError(AbortedError):
+    """A PS task holds nothing: it has just started, or lost what it had.
+
+    In a run with durability="log" it is brought back to what it had acknowledged, and the call is tried again
+    under the same push id; else the run starts anew from a checkpoint, as after any AbortedError.
+    """
+
+
 class CheckpointError(DataLossError):
     """A checkpoint is incomplete or corrupt; the message names the file."""
 
@@ -211,7 +220,7 @@ _BY_CODE: dict[int, type[OpError]] = {
 
 
 # Types that a program tells apart although they share a code with others; they cross the wire by name.
-_BY_NAME: dict[str, type[OpError]] = {kind.__name__: kind for kind in (JobDoneError, LayoutUnknownError)}
+_BY_NAME: dict[str, type[OpError]] = {kind.__name__: kind for kind in (JobDoneError, LayoutUnknownError, LostStateError)}
 
 
 def error_from_code(code: int, message: str, type_name: str = "") -> OpError:

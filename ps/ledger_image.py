@@ -1,0 +1,66 @@
+"""The whole of a ledger as bytes, for the write-ahead log: what a checkpoint's ledger leaves out as well.
+
+A checkpoint's begins a new incarnation, in which nothing is under way. This one goes on in its own: entries that
+other shards may not have applied, their floors, and the limits are in it too.
+
+Floor: ps. Single thread: the caller's.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import deque
+from typing import Any
+
+from globalstep.errors import DataLossError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps import entries
+from globalstep.ps.ledger import Ledger, Unfinished
+
+__all__ = ["ledger_image", "ledger_of_image"]
+
+
+def ledger_image(ledger: Ledger) -> bytes:
+    """Give a ledger as it stands."""
+    floors, last_of_shard, pending, unfinished = ledger.under_way()
+    state: dict[str, Any] = {
+        "book": json.loads(ledger.dump()),
+        "parent": ledger.parent,
+        "visible": ledger.visible,
+        "limits": ledger.limits,
+        "floors": floors,
+        "last_of_shard": last_of_shard,
+        "pending": [
+            [base64.b64encode(entries.encode(entry).SerializeToString()).decode() for entry in of_shard]
+            for of_shard in pending
+        ],
+        "unfinished": [[item.index, sorted(item.waiting), item.steps] for item in unfinished],
+    }
+    return json.dumps(state, sort_keys=True).encode()
+
+
+def ledger_of_image(image: bytes, shards: int, sequencer: int) -> Ledger:
+    """Make the ledger that an image was taken of.
+
+    Raises:
+        DataLossError: If it is none.
+    """
+    try:
+        state = json.loads(image)
+        ledger = Ledger.load(json.dumps(state["book"]).encode(), shards, sequencer)
+        ledger.parent = int(state["parent"])
+        ledger.visible = {name: int(value) for name, value in state["visible"].items()}
+        ledger.limits = {name: int(value) for name, value in state["limits"].items()}
+        ledger.resume(
+            [int(floor) for floor in state["floors"]],
+            [int(last) for last in state["last_of_shard"]],
+            [
+                deque(entries.decode(pb.Entry.FromString(base64.b64decode(entry))) for entry in of_shard)
+                for of_shard in state["pending"]
+            ],
+            deque(Unfinished(index, set(waiting), steps) for index, waiting, steps in state["unfinished"]),
+        )
+        return ledger
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataLossError(f"A record of the log holds no ledger: {error!r}.") from None
