@@ -147,6 +147,34 @@ ENTRY_PUSH: EntryKind.ValueType  # 1
 ENTRY_SNAPSHOT: EntryKind.ValueType  # 2
 Global___EntryKind: _TypeAlias = EntryKind  # noqa: Y015
 
+class _Form:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _FormEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Form.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    FORM_RAW: _Form.ValueType  # 0
+    """As they are."""
+    FORM_BFLOAT16: _Form.ValueType  # 1
+    """float32 elements rounded to bfloat16."""
+    FORM_FLOAT16: _Form.ValueType  # 2
+    """float32 elements rounded to float16."""
+    FORM_NONZERO: _Form.ValueType  # 3
+    """float32 elements of which most are zero: uint32 positions of the others, then their values."""
+
+class Form(_Form, metaclass=_FormEnumTypeWrapper):
+    """How bytes of a message's data are packed; see globalstep.packing."""
+
+FORM_RAW: Form.ValueType  # 0
+"""As they are."""
+FORM_BFLOAT16: Form.ValueType  # 1
+"""float32 elements rounded to bfloat16."""
+FORM_FLOAT16: Form.ValueType  # 2
+"""float32 elements rounded to float16."""
+FORM_NONZERO: Form.ValueType  # 3
+"""float32 elements of which most are zero: uint32 positions of the others, then their values."""
+Global___Form: _TypeAlias = Form  # noqa: Y015
+
 @_typing.final
 class Expression(_message.Message):
     """---- Declarations -------------------------------------------------------------------------------
@@ -1796,7 +1824,7 @@ class Op(_message.Message):
     def value(self) -> Global___TensorRef: ...
     @_builtins.property
     def indices(self) -> Global___TensorRef:
-        """int64 [n]: rows of the Variable."""
+        """int64 or int32 [n]: rows of the Variable."""
 
     def __init__(
         self,
@@ -1901,7 +1929,7 @@ class Read(_message.Message):
     variable: _builtins.str
     @_builtins.property
     def indices(self) -> Global___TensorRef:
-        """int64 [n]; absent for the whole value."""
+        """int64 or int32 [n]; absent for the whole value."""
 
     def __init__(
         self,
@@ -2906,6 +2934,32 @@ class Error(_message.Message):
 Global___Error: _TypeAlias = Error  # noqa: Y015
 
 @_typing.final
+class Span(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORM_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    PACKED_BYTES_FIELD_NUMBER: _builtins.int
+    form: Global___Form.ValueType
+    bytes: _builtins.int
+    """Bytes before packing, and as sent; what follows begins at the next multiple of 8 in either."""
+    packed_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        form: Global___Form.ValueType = ...,
+        bytes: _builtins.int = ...,
+        packed_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "form", b"form", "packed_bytes", b"packed_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Span: _TypeAlias = Span  # noqa: Y015
+
+@_typing.final
 class Request(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2916,6 +2970,10 @@ class Request(_message.Message):
     COMMIT_FIELD_NUMBER: _builtins.int
     COMPLETE_FIELD_NUMBER: _builtins.int
     READ_SNAPSHOT_FIELD_NUMBER: _builtins.int
+    SPANS_FIELD_NUMBER: _builtins.int
+    REPLY_FORM_FIELD_NUMBER: _builtins.int
+    reply_form: Global___Form.ValueType
+    """How float32 values of the reply are to be packed."""
     @_builtins.property
     def pull(self) -> Global___PullRequest: ...
     @_builtins.property
@@ -2930,6 +2988,12 @@ class Request(_message.Message):
     def complete(self) -> Global___CompleteRequest: ...
     @_builtins.property
     def read_snapshot(self) -> Global___ReadSnapshotRequest: ...
+    @_builtins.property
+    def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___Span]:
+        """The data is packed: from its first byte to its last, in these spans. All else in the message speaks of
+        the data as it was before.
+        """
+
     def __init__(
         self,
         *,
@@ -2940,10 +3004,12 @@ class Request(_message.Message):
         commit: Global___CommitRequest | None = ...,
         complete: Global___CompleteRequest | None = ...,
         read_snapshot: Global___ReadSnapshotRequest | None = ...,
+        spans: _abc.Iterable[Global___Span] | None = ...,
+        reply_form: Global___Form.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "commit", b"commit", "complete", b"complete", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "commit", b"commit", "complete", b"complete", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "commit", b"commit", "complete", b"complete", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "reply_form", b"reply_form", "spans", b"spans", "stage", b"stage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "admit", "commit", "complete", "read_snapshot"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
@@ -2963,6 +3029,7 @@ class Reply(_message.Message):
     COMPLETE_FIELD_NUMBER: _builtins.int
     READ_SNAPSHOT_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    SPANS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def pull(self) -> Global___PullReply: ...
     @_builtins.property
@@ -2979,6 +3046,10 @@ class Reply(_message.Message):
     def read_snapshot(self) -> Global___ReadSnapshotReply: ...
     @_builtins.property
     def error(self) -> Global___Error: ...
+    @_builtins.property
+    def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___Span]:
+        """As in Request."""
+
     def __init__(
         self,
         *,
@@ -2990,10 +3061,11 @@ class Reply(_message.Message):
         complete: Global___CompleteReply | None = ...,
         read_snapshot: Global___ReadSnapshotReply | None = ...,
         error: Global___Error | None = ...,
+        spans: _abc.Iterable[Global___Span] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "commit", b"commit", "complete", b"complete", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "commit", b"commit", "complete", b"complete", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "commit", b"commit", "complete", b"complete", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "spans", b"spans", "stage", b"stage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "admit", "commit", "complete", "read_snapshot", "error"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
