@@ -26,8 +26,9 @@ from globalstep.errors import (
 from globalstep.ps.arena import Held, PushPlan, Run, lay_out, plan_reads, plan_runs
 from globalstep.ps.checking import check_indices, check_operand
 from globalstep.ps.reading import Room, copies
-from globalstep.ps.rules import get_rule, merge_rows
+from globalstep.ps.rules import get_rule
 from globalstep.ps.rules.rule import Rule
+from globalstep.ps.sparse import apply_rows, scatter_rows
 
 __all__ = ["HyperMap", "PushPlan", "VariableStore"]
 
@@ -276,28 +277,20 @@ class VariableStore:
                 grad = np.ascontiguousarray(self._operand(op, held)).reshape(-1)
                 rule.dense(held.flat, tuple(slot.flat for slot in slots), grad, hyper)
                 return
-            assert op.value is not None
-            table = _as_rows(held)
-            indices, rows = op.indices, op.value.reshape(len(op.indices), table.shape[1])
-            if rule.merges_duplicates and not op.unique:
-                indices, rows = merge_rows(indices, rows)
-            rule.sparse(table, tuple(_as_rows(slot) for slot in slots), indices, rows, hyper)
+            apply_rows(rule, _as_rows(held), tuple(_as_rows(slot) for slot in slots), op, hyper)
+            return
+        if op.indices is not None:
+            scatter_rows(_as_rows(held), op)
             return
         operand = self._operand(op, held)
-        if op.indices is None:
-            if op.kind is OpKind.ASSIGN:
-                held.shaped[...] = operand
-                self.version += not held.initialized
-                held.initialized = True
-            elif op.kind is OpKind.ASSIGN_ADD:
-                np.add(held.shaped, operand, out=held.shaped, casting="unsafe")
-            else:
-                np.subtract(held.shaped, operand, out=held.shaped, casting="unsafe")
-        elif op.kind is OpKind.ASSIGN:
-            held.shaped[op.indices] = operand
+        if op.kind is OpKind.ASSIGN:
+            held.shaped[...] = operand
+            self.version += not held.initialized
+            held.initialized = True
+        elif op.kind is OpKind.ASSIGN_ADD:
+            np.add(held.shaped, operand, out=held.shaped, casting="unsafe")
         else:
-            sign = np.add if op.kind is OpKind.ASSIGN_ADD else np.subtract
-            sign.at(held.shaped, op.indices, operand)
+            np.subtract(held.shaped, operand, out=held.shaped, casting="unsafe")
 
     def _operand(self, op: Op, held: Held) -> Array:
         if op.value is not None:

@@ -155,3 +155,19 @@ def test_an_endless_expression_is_refused():
         node.args.add(op="const")
     with pytest.raises(InvalidArgumentError, match="more than"):
         codec.decode_optimizer(message)
+
+
+@pytest.mark.parametrize(("top", "packed"), [(2**31 - 1, "int32"), (2**31, "int64"), (-1, "int64")])
+def test_row_ids_cross_the_wire_in_half_the_bytes_where_they_fit(top, packed):
+    ids = np.arange(300, dtype=np.int64)
+    ids[7] = top
+    tensors = codec.TensorWriter()
+    read, op = pb.Read(), pb.Op()
+    codec.encode_read(Read("table", ids), read, tensors)
+    codec.encode_op(Op(OpKind.APPLY, "table", np.ones((300, 1)), indices=ids, optimizer="o"), op, tensors)
+    data = memoryview(b"".join(bytes(piece) + bytes(-piece.nbytes % 8) for piece in tensors.pieces))
+
+    assert read.indices.dtype == op.indices.dtype == packed
+    for found in (codec.decode_read(read, data).indices, codec.decode_op(op, data).indices):
+        assert found.dtype == np.int64
+        np.testing.assert_array_equal(found, ids)

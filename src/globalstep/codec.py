@@ -73,6 +73,11 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
 _NAME_OF: Mapping[np.dtype[Any], str] = {dtype: name for name, dtype in DTYPES.items()}
 
 
+#: Fewer row ids than this go as they are.
+_PACKED_IDS = 256
+_LARGEST_INT32 = 2**31 - 1
+
+
 class TensorWriter:
     """Collects the tensors of a message: gives each its reference, keeps the bytes as views.
 
@@ -142,6 +147,19 @@ def decode_tensor(ref: pb.TensorRef, data: memoryview) -> Array:
             f"{data.nbytes} bytes of data."
         )
     return np.frombuffer(data, dtype, count, offset).reshape(shape)
+
+
+def _packed(ids: Array) -> Array:
+    """Give row ids in half the bytes, where they fit and that is worth it."""
+    if ids.dtype != np.int64 or ids.size < _PACKED_IDS or ids.min() < 0 or ids.max() > _LARGEST_INT32:
+        return ids
+    return ids.astype(np.int32)
+
+
+def _unpacked(ref: pb.TensorRef, data: memoryview) -> Array:
+    """Give row ids as int64, however they were sent."""
+    ids = decode_tensor(ref, data)
+    return ids.astype(np.int64) if ids.dtype == np.int32 else ids
 
 
 def encode_expression(expr: Expr, into: pb.Expression) -> None:
@@ -277,7 +295,7 @@ def encode_op(op: Op, into: pb.Op, tensors: TensorWriter) -> None:
     else:
         into.source = op.source
     if op.indices is not None:
-        tensors.add(op.indices, into.indices)
+        tensors.add(_packed(op.indices), into.indices)
     if op.optimizer:
         into.optimizer = op.optimizer
     if op.unique:
@@ -301,7 +319,7 @@ def decode_op(message: pb.Op, data: memoryview) -> Op:
         decode_tensor(message.value, data) if operand == "value" else None,
         message.fill if operand == "fill" else None,
         message.source,
-        decode_tensor(message.indices, data) if message.HasField("indices") else None,
+        _unpacked(message.indices, data) if message.HasField("indices") else None,
         message.optimizer,
         message.unique,
         message.after_increment,
@@ -312,12 +330,12 @@ def encode_read(read: Read, into: pb.Read, tensors: TensorWriter) -> None:
     """Write a wish to read."""
     into.variable = read.variable
     if read.indices is not None:
-        tensors.add(read.indices, into.indices)
+        tensors.add(_packed(read.indices), into.indices)
 
 
 def decode_read(message: pb.Read, data: memoryview) -> Read:
     """Read a wish to read."""
-    indices = decode_tensor(message.indices, data) if message.HasField("indices") else None
+    indices = _unpacked(message.indices, data) if message.HasField("indices") else None
     return Read(message.variable, indices)
 
 
