@@ -19,6 +19,7 @@ from globalstep.lanes import lanes_to
 from globalstep.planned_faults import faults_of_this_process
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.run_policy import RunPolicy
+from globalstep.worker.gradient_room import GradientRoom
 from globalstep.worker.membership import CONTROL_SECS, RETRY_SECS, Membership
 from globalstep.worker.push_result import PushResult
 from globalstep.worker.row_merging import RowMerging
@@ -40,6 +41,7 @@ class ClusterClient(Membership):
         super().__init__(*args, **options)
         # Used under _lock.
         self._rows = RowMerging(self._variables)
+        self._room = GradientRoom(self._run.lanes)
 
     def pull(self, reads: Sequence[Read]) -> list[Array]:
         """Read values, all in one cut.
@@ -64,6 +66,26 @@ class ClusterClient(Membership):
             if not self._protocol.remembers(push):
                 self._learn([op.variable for op in push.ops] + [read.variable for read in push.reads])
             return self._rows.push(push, self._push_stored)
+
+    def room(self, variables: Sequence[str]) -> list[Array]:
+        """Give arrays to write the gradients of the next push into, where the PS tasks will read them.
+
+        With a PS task on this machine that saves a copy of every gradient. Ask anew for every push, write all of
+        each array, and push them as dense gradients of these Variables: in it they are used up, and the values
+        that come back may lie in their place, so an array that was pushed is not to be written to again.
+
+        Args:
+            variables: Names of declared Variables, each once.
+
+        Returns:
+            Arrays in order, each of its Variable's dtype and shape; what they contain is undefined.
+
+        Raises:
+            FailedPreconditionError: For a Variable that is not declared.
+        """
+        with self._lock:
+            self._learn(variables)
+            return self._room.arrays(variables, self.incarnation, self._variables, self._run.where)
 
     def _pull_stored(self, reads: Sequence[Read]) -> list[Array]:
         """Read Variables as the PS tasks store them. Caller holds the lock."""

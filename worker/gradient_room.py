@@ -1,0 +1,82 @@
+"""Arrays to write gradients into, where the PS tasks will read them: docs/design/lanes.md.
+
+Floor: worker. Threads: a GradientRoom belongs to one client, whose lock it is used under.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from globalstep.declarations import VariableDecl
+from globalstep.frames import padded
+from globalstep.lanes import Lane, SharesMemory
+from globalstep.memory import MemoryPool
+
+__all__ = ["GradientRoom"]
+
+Array = npt.NDArray[Any]
+#: Position among the arrays, dtype, shape, first byte.
+_Slot = tuple[int, np.dtype[Any], tuple[int, ...], int]
+
+
+class GradientRoom:
+    """Makes the arrays.
+
+    Args:
+        lanes: To every PS task.
+    """
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self._lanes = lanes
+        self._pool = MemoryPool()
+        #: The names asked for last, with the incarnation, and how they lie: shard -> bytes, and each array's place.
+        self._known: tuple[tuple[Any, ...], dict[int, tuple[int, list[_Slot]]]] = ((), {})
+
+    def arrays(
+        self, names: Sequence[str], incarnation: int, variables: Mapping[str, VariableDecl], where: Mapping[str, int]
+    ) -> list[Array]:
+        """Give an array for each Variable; see ClusterClient.room.
+
+        Args:
+            names: The Variables, all declared.
+            incarnation: In which they are.
+            variables: How they are declared.
+            where: Which shard has each; in order of declaration.
+        """
+        key = (incarnation, len(where), *names)
+        if self._known[0] != key:
+            self._known = key, _lay_out(names, variables, where)
+        out: list[Any] = [None] * len(names)
+        for shard, (nbytes, slots) in self._known[1].items():
+            lane = self._lanes[shard] if shard >= 0 else None
+            memory = lane.room(nbytes) if isinstance(lane, SharesMemory) else None
+            if memory is None:
+                memory = self._pool.take(nbytes)
+            for position, dtype, shape, offset in slots:
+                out[position] = np.ndarray(shape, dtype, memory, offset)
+        return out
+
+
+def _lay_out(
+    names: Sequence[str], variables: Mapping[str, VariableDecl], where: Mapping[str, int]
+) -> dict[int, tuple[int, list[_Slot]]]:
+    """Put each shard's arrays one behind the other, in the order in which a push of them is sent.
+
+    A Variable that is split over shards has its array elsewhere, as shard -1's: its rows are sent from there.
+    """
+    order = {name: at for at, name in enumerate(where)}
+    sizes: dict[int, int] = {}
+    slots: dict[int, list[_Slot]] = {}
+    for position in sorted(range(len(names)), key=lambda at: order[names[at]]):
+        decl = variables[names[position]]
+        shard = -1 if decl.parts else where[decl.name]
+        dtype = np.dtype(decl.dtype)
+        offset = sizes.get(shard, 0)
+        slots.setdefault(shard, []).append((position, dtype, decl.shape, offset))
+        sizes[shard] = offset + padded(math.prod(decl.shape) * dtype.itemsize)
+    return {shard: (sizes[shard], found) for shard, found in slots.items()}
