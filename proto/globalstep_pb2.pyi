@@ -2478,9 +2478,12 @@ class AdmitReply(_message.Message):
     VALUES_FIELD_NUMBER: _builtins.int
     BARE_FIELD_NUMBER: _builtins.int
     APPLY_MICROS_FIELD_NUMBER: _builtins.int
+    AS_OF_FIELD_NUMBER: _builtins.int
     bare: _builtins.bool
     apply_micros: _builtins.float
     """As in PushReply, on the sequencer."""
+    as_of: _builtins.int
+    """As in CommitReply."""
     @_builtins.property
     def outcome(self) -> Global___Outcome: ...
     @_builtins.property
@@ -2497,10 +2500,11 @@ class AdmitReply(_message.Message):
         values: _abc.Iterable[Global___ReadValue] | None = ...,
         bare: _builtins.bool = ...,
         apply_micros: _builtins.float = ...,
+        as_of: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply_micros", b"apply_micros", "bare", b"bare", "outcome", b"outcome", "pending", b"pending", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply_micros", b"apply_micros", "as_of", b"as_of", "bare", b"bare", "outcome", b"outcome", "pending", b"pending", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -46,11 +46,14 @@ class Kept:
     push: PushId
     index: int
     reads: Sequence[Read]
-    #: As they were right after it; None once they were given out, so that no copy outlives its use.
+    #: As they were right after it. None once they were given out, if the push changed something here: no copy
+    #: outlives its use, and a client that never got it reads anew. What only read is kept for that client.
     values: list[Array] | None
     packing: Packing | None = None
     #: How long making its changes took, seconds; 0 where it made none here.
     apply_secs: float = 0.0
+    #: Whether it changed something here.
+    changed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +83,5 @@ class Admission:
     values: Sequence[Array] = ()
     packing: Packing | None = None
     apply_secs: float = 0.0
+    #: The entry that the reads are as of; 0 where there are none.
+    as_of: int = 0

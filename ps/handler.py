@@ -33,14 +33,16 @@ class Handler:
     Args:
         shard: The state machine.
         faults: What a test makes fail.
+        limit_bytes: Largest tensor bytes of one message, unpacked.
 
     Attributes:
         shard: As given.
         traffic: Counts the tensor bytes of all requests and replies.
     """
 
-    def __init__(self, shard: Shard, faults: Faults = NO_FAULTS) -> None:
+    def __init__(self, shard: Shard, faults: Faults = NO_FAULTS, limit_bytes: int = 16 << 30) -> None:
         self.shard = shard
+        self._limit_bytes = limit_bytes
         self.traffic = Traffic()
         self._faults = shard.faults = faults
         self._methods: dict[str, Callable[[Any, memoryview, pb.Reply, TensorWriter, LayoutMemory], None]] = {
@@ -80,7 +82,9 @@ class Handler:
                 raise InvalidArgumentError("A Request must hold one of the data-plane messages.")
             self._faults.at(BEFORE, method)
             reply = pb.Reply()
-            self._methods[method](getattr(request, method), data, reply, tensors, memory)
+            unpacked = unpack_request(request, data, memory.memory, self._limit_bytes)
+            self._methods[method](getattr(request, method), unpacked, reply, tensors, memory)
+            pieces = pack_reply(request, reply, tensors, memory.memory)
             self._faults.at(AFTER, method)
         except ConnectionCutError:
             raise
@@ -161,6 +165,7 @@ class Handler:
         for shard, pending in admission.pending.items():
             item = reply.admit.pending.add(shard=shard)
             item.entries.extend(entries.encode(entry) for entry in pending)
+        reply.admit.as_of = admission.as_of
         _encode_answer(admission, reply.admit, tensors)
 
     def _commit(

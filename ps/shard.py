@@ -24,6 +24,7 @@ from globalstep.ps.hypers import advance_scalars, evaluate_use
 from globalstep.ps.layouts import PushParts
 from globalstep.ps.ledger import Entry, EntryKind, HyperValues, Ledger
 from globalstep.ps.reading import Room
+from globalstep.ps.witness import Image, Pushed
 
 __all__ = ["Shard"]
 
@@ -44,8 +45,14 @@ class Shard(Cuts):
 
     # ---- Pushes -------------------------------------------------------------------------------
 
-    def stage(self, incarnation: int, push: PushId, parts: PushParts) -> None:
+    def stage(self, incarnation: int, push: PushId, parts: PushParts, alone: bool = False) -> None:
         """Keep a part of a push until it is decided; refuses one that could not be applied.
+
+        Args:
+            incarnation: As the caller knows it.
+            push: The push's id.
+            parts: What of it is this shard's.
+            alone: This shard is the only participant, and is about to decide.
 
         Raises:
             InvalidArgumentError, NotFoundError, FailedPreconditionError: As VariableStore.check. Nothing is
@@ -58,7 +65,7 @@ class Shard(Cuts):
                 return
             layout = parts.layout
             if layout is not None and layout.plan is not None and layout.plan.version == self._store.version:
-                self._staged[push] = Staged(parts, self._clock.monotonic())
+                self._take_in(incarnation, push, parts, alone)
                 return
             if layout is not None and parts.data is not None:
                 parts.ops = parts.ops or layout.bind(parts.data)
@@ -71,7 +78,14 @@ class Shard(Cuts):
                     raise InvalidArgumentError(
                         f"Step {op.variable!r} can be assigned, or moved on by an increment; not by {op.kind.name}."
                     )
-            self._staged[push] = Staged(parts, self._clock.monotonic())
+            self._take_in(incarnation, push, parts, alone)
+
+    def _take_in(self, incarnation: int, push: PushId, parts: PushParts, alone: bool) -> None:
+        if self.witness.keeps_data and parts.data is not None:
+            parts.data = parts.data.toreadonly()
+        self._staged[push] = Staged(parts, self._clock.monotonic())
+        if not alone:  # else it comes with the decision
+            self.witness.staged(incarnation, push, parts)
 
     def push(
         self,
@@ -83,7 +97,7 @@ class Shard(Cuts):
         seen_steps: Mapping[str, int],
     ) -> Admission:
         """Do a whole push whose only participant is this shard: stage and admit in one."""
-        self.stage(incarnation, push, parts)
+        self.stage(incarnation, push, parts, alone=True)
         return self.admit(incarnation, push, EntryKind.PUSH, (), increments, uses, seen_steps, alone=True)
 
     def admit(
@@ -131,22 +145,42 @@ class Shard(Cuts):
                 if ledger.journal is not None:
                     ledger.journal.duplicate(push, known)
                 return self._admission(ledger, known, push, taking_part)
-            try:
-                hypers = self._examine(ledger, push, kind, taking_part, increments, uses)
-            except Exception:
-                self._staged.pop(push, None)
-                raise
-            staleness = ledger.staleness(increments, seen_steps)
-            if ledger.over_limit(increments):
-                self._staged.pop(push, None)
-                self._statistics.refused += 1
-                return Admission(ledger.refuse(push, OutcomeKind.REFUSED_DONE, staleness))
-            dumped = ledger.dump() if kind is EntryKind.SNAPSHOT else b""
-            outcome = ledger.admit(push, kind, taking_part, increments, hypers, staleness)
-            if kind is EntryKind.PUSH:
-                self._count(push, increments, seen_steps, staleness)
-            self._apply_entry(Entry(outcome.index, kind, push, self._applied, hypers), uses, dumped)
-            return self._admission(ledger, outcome, push, taking_part)
+            parts = self._staged[push].parts if alone and push in self._staged else None
+            admission = self._decide(ledger, push, kind, taking_part, increments, uses, seen_steps)
+            task = self.presence.task_of(push.client)
+            asked = (increments, uses, seen_steps, floors or {}, parts)
+            self.witness.pushed(incarnation, Pushed(push, kind, participants, *asked, admission.outcome, task))
+            if kind is EntryKind.SNAPSHOT:
+                self.witness.cut(push, self._image())
+            return admission
+
+    def _decide(
+        self,
+        ledger: Ledger,
+        push: PushId,
+        kind: EntryKind,
+        taking_part: Sequence[int],
+        increments: Sequence[Increment],
+        uses: Sequence[OptimizerUse],
+        seen_steps: Mapping[str, int],
+    ) -> Admission:
+        """Accept a push that is new, or refuse it. Caller holds the lock."""
+        try:
+            hypers = self._examine(ledger, push, kind, taking_part, increments, uses)
+        except Exception:
+            self._staged.pop(push, None)
+            raise
+        staleness = ledger.staleness(increments, seen_steps)
+        if ledger.over_limit(increments):
+            self._staged.pop(push, None)
+            self._statistics.refused += 1
+            return Admission(ledger.refuse(push, OutcomeKind.REFUSED_DONE, staleness))
+        dumped = ledger.dump() if kind is EntryKind.SNAPSHOT else b""
+        outcome = ledger.admit(push, kind, taking_part, increments, hypers, staleness)
+        if kind is EntryKind.PUSH:
+            self._count(push, increments, seen_steps, staleness)
+        self._apply_entry(Entry(outcome.index, kind, push, self._applied, hypers), uses, dumped)
+        return self._admission(ledger, outcome, push, taking_part)
 
     def _count(
         self, push: PushId, increments: Sequence[Increment], seen_steps: Mapping[str, int], staleness: int
@@ -182,7 +216,7 @@ class Shard(Cuts):
     def _admission(self, ledger: Ledger, outcome: Outcome, push: PushId, participants: Sequence[int]) -> Admission:
         answer = self._answer(push)
         pending = {s: ledger.pending(s, outcome.index) for s in participants if s != self._shard}
-        return Admission(outcome, pending, answer.reads, answer.values, answer.packing, answer.apply_secs)
+        return Admission(outcome, pending, answer.reads, answer.values, answer.packing, answer.apply_secs, answer.as_of)
 
     def _answer(self, push: PushId) -> Answer:
         """Give out the reads of a client's last push."""
@@ -192,7 +226,9 @@ class Shard(Cuts):
         if kept.values is None:  # a retry: its reply was lost, and the values have moved on since
             values = self._read_admitted(kept.reads)
             return Answer(kept.reads, values, None, self._applied, self._applied, kept.apply_secs)
-        values, kept.values = kept.values, None
+        values = kept.values
+        if kept.changed:
+            kept.values = None
         return Answer(kept.reads, values, kept.packing, kept.index, self._applied, kept.apply_secs)
 
     def _apply_entry(self, entry: Entry, uses: Sequence[OptimizerUse] = (), ledger_dump: bytes = b"") -> None:
@@ -203,7 +239,10 @@ class Shard(Cuts):
         self.faults.at(BEFORE, CUT if entry.kind is EntryKind.SNAPSHOT else APPLY)
         self._applied = entry.index
         if entry.kind is EntryKind.SNAPSHOT:
-            self._snapshots.keep_of({entry.push.client, *(view.client for view in self.presence.clients())})
+            here = {entry.push.client, *(view.client for view in self.presence.clients())}
+            self._snapshots.keep_of(here)
+            for client in self._kept.keys() - here:
+                self._kept[client].values = None
             self._snapshots.take(entry.push, self._store, ledger_dump)
             return
         staged = self._staged.pop(entry.push, None)
@@ -233,6 +272,7 @@ class Shard(Cuts):
         else:
             values = self._read_admitted(parts.reads, parts.room)
             kept = Kept(entry.push, entry.index, parts.reads, values, None, apply_secs)
+        kept.changed = bool(changes)
         self._kept[entry.push.client] = kept
         self.faults.at(AFTER, APPLY)
 
@@ -267,21 +307,41 @@ class Shard(Cuts):
         self._make_room([entry.push for entry in entries if entry.kind is EntryKind.SNAPSHOT])
         with self._lock:
             self._check(incarnation, push.client)
-            self._apply_entries(entries)
+            self._apply_entries(incarnation, push, entries)
             return self._answer(push)
 
-    def _apply_entries(self, entries: Sequence[Entry]) -> None:
-        for entry in entries:
-            if entry.index <= self._applied:
-                continue
-            if entry.previous > self._applied:
-                raise AbortedError(
-                    f"Shard {self._shard} has applied entry {self._applied} and was told of {entry.index} after "
-                    f"{entry.previous}: entries are missing. Ask the sequencer again."
-                )
-            if entry.kind is EntryKind.PUSH and entry.push not in self._staged:
-                raise AbortedError(f"Shard {self._shard} holds no part of the admitted push {entry.push}.")
-            self._apply_entry(entry)
+    def _apply_entries(
+        self, incarnation: int, brought_by: PushId, entries: Sequence[Entry], dropped: Sequence[PushId] = ()
+    ) -> None:
+        """Apply those that are new here; then drop parts that will never be admitted."""
+        done: list[Entry] = []
+        try:
+            for entry in entries:
+                if entry.index > self._applied:
+                    self._check_entry(entry)
+                    self._apply_entry(entry)
+                    done.append(entry)
+                    if entry.kind is EntryKind.SNAPSHOT:
+                        self.witness.applied(incarnation, brought_by, done)
+                        self.witness.cut(entry.push, self._image())
+                        done = []
+            for push in dropped:
+                self._staged.pop(push, None)
+        finally:
+            if done or dropped:
+                self.witness.applied(incarnation, brought_by, done, dropped)
+
+    def _image(self) -> Image:
+        return Image(self._state, self._applied, self._store, self._ledger, self._staged, self._kept)
+
+    def _check_entry(self, entry: Entry) -> None:
+        if entry.previous > self._applied:
+            raise AbortedError(
+                f"Shard {self._shard} has applied entry {self._applied} and was told of {entry.index} after "
+                f"{entry.previous}: entries are missing. Ask the sequencer again."
+            )
+        if entry.kind is EntryKind.PUSH and entry.push not in self._staged:
+            raise AbortedError(f"Shard {self._shard} holds no part of the admitted push {entry.push}.")
 
     # ---- Settling -----------------------------------------------------------------------------
 
@@ -305,13 +365,14 @@ class Shard(Cuts):
         """On the sequencer: tell a shard what became of its overdue parts; see Ledger.settle."""
         with self._lock:
             self._check(incarnation, self._owner)
-            return self._sequencing().settle(pushes, shard, applied)
+            found = self._sequencing().settle(pushes, shard, applied)
+            if pushes:
+                self.witness.settled(incarnation, pushes, shard, applied)
+            return found
 
     def settled(self, incarnation: int, asked: Sequence[PushId], entries: Sequence[Entry]) -> int:
         """On another shard: act on the sequencer's answer; gives the last entry applied now."""
         with self._lock:
             self._check(incarnation, self._owner)
-            self._apply_entries(entries)
-            for push in asked:
-                self._staged.pop(push, None)
+            self._apply_entries(incarnation, PushId("", 0), entries, asked)
             return self._applied

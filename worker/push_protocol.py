@@ -295,10 +295,18 @@ class PushProtocol:
         applied = applied_of(self._run.sequencer, admitted.reply.admit, staged, decided)
         committed = self.commit(push_id, admitted, participants)
         done = self._clock.monotonic() - began
+        # A shard that has given its values before, in a reply that was lost, gives those of now.
+        late = {self._run.sequencer} if admitted.reply.admit.as_of > outcome.index else set()
         for shard, reply in committed.items():
             assert reply.reply is not None
             applied += applied_of(shard, reply.reply.commit, decided, done)
             found[shard] = self._values(push, shard, reply.reply.commit, reply.data)
+            if reply.reply.commit.as_of > outcome.index:
+                late.add(shard)
+        reading = {shard for shard, part in parts.items() if part.reads}
+        if late & reading and len(reading) > 1:
+            # Values of several places in the sequence are no cut: take another.
+            return PushResult(outcome, self.push(Push(reads=push.reads)).values, applied)
         return PushResult(outcome, self._gather(push.reads, found), applied)
 
     def _values(self, push: Push, shard: int, answer: Any, data: memoryview) -> list[Array]:

@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from counting_run import SHAPES, STEP, USES, FaultPlan, declarations, expected, initialize, state, step_push
+from counting_run import RATE, SHAPES, STEP, USES, FaultPlan, declarations, expected, initialize, state, step_push
 
 from globalstep.clock import ManualClock
 from globalstep.declarations import (
@@ -142,6 +142,34 @@ def test_values_that_come_back_are_one_cut_over_all_shards(connected):
         thread.join()
     assert torn == []
     assert state(clients[0]) == expected(300)
+
+
+@pytest.mark.parametrize("method", ["admit", "commit"])
+def test_values_are_one_cut_also_when_a_reply_was_lost_and_another_push_came_between(connected, method):
+    """The simulation found it: a shard that is asked again gives the values of now, the others those of the push."""
+
+    class PushBetween:
+        def __init__(self) -> None:
+            self.struck = False
+
+        def at(self, point: str, called: str) -> None:
+            if armed and point == AFTER and called == method and not self.struck:
+                self.struck = True
+                other.push(step_push())
+                raise UnavailableError("injected")
+
+    armed: list[bool] = []
+    faults = PushBetween()
+    ps = LocalPS(3, faults=faults)
+    client, other = (connected(ps, clock=ManualClock(), member=False) for _ in range(2))
+    initialize(client)
+    other.pull([Read("w")])
+    armed.append(True)
+    result = client.push(step_push(reads=tuple(SHAPES)))
+    assert faults.struck
+    assert result.outcome.steps == {"global_step": 1}
+    assert {float(value.flat[0]) for value in result.values} == {2 * RATE}
+    assert state(client) == expected(2)
 
 
 def test_no_push_is_accepted_beyond_the_limit(shards, connected):
