@@ -126,3 +126,4 @@ class Cuts(Life):
         with self._lock:
             self._check(incarnation, snapshot.client)
             self._snapshots.release(snapshot)
+            self.witness.released(incarnation, snapshot)

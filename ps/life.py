@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from globalstep.clock import Clock
 from globalstep.declarations import OptimizerDecl, StopLimit, VariableDecl
-from globalstep.errors import AbortedError, InvalidArgumentError
+from globalstep.errors import AbortedError, InvalidArgumentError, LostStateError
 from globalstep.faults import NO_FAULTS, Faults
 from globalstep.ps.journal import Journal
 from globalstep.ps.ledger import Ledger
@@ -22,6 +22,7 @@ from globalstep.ps.presence import ClientView, Presence, State
 from globalstep.ps.rules import check_declaration
 from globalstep.ps.statistics import Statistics
 from globalstep.ps.store import VariableStore
+from globalstep.ps.witness import NO_WITNESS, Witness
 from globalstep.run_policy import RunPolicy
 
 __all__ = ["Life", "ShardView"]
@@ -80,6 +81,8 @@ class Life:
         self.sequencer_address = ""
         self._policy = RunPolicy()
         self._directory = ""
+        #: Is told of everything that happens to this incarnation.
+        self.witness: Witness = NO_WITNESS
         self._drop()
 
     def _drop(self) -> None:
@@ -128,6 +131,7 @@ class Life:
         ledger: bytes = b"",
         policy: RunPolicy | None = None,
         directory: str = "",
+        witness: Witness = NO_WITNESS,
     ) -> tuple[int, str]:
         """Start a new incarnation, unless it is not newer than the present one.
 
@@ -143,6 +147,7 @@ class Life:
             ledger: A checkpoint's ledger, on the sequencer of a restore.
             policy: How the run treats late pushes, bad gradients and lost PS tasks.
             directory: The run's, as the chief names it; "" where it has none.
+            witness: Is told of all that happens from now on.
 
         Returns:
             (incarnation, owner) that is in force now.
@@ -160,6 +165,7 @@ class Life:
         with self._lock:
             if incarnation > self._incarnation:
                 self._drop()
+                self.witness = witness
                 self._state = State.READY if opened else State.INITIALIZING
                 self._incarnation, self._owner = incarnation, owner
                 self._shard, self._shards, self._sequencer = shard, shards, sequencer
@@ -209,6 +215,7 @@ class Life:
             for decl in variables:
                 if decl.is_step and self._ledger is not None:
                     self._ledger.declare_step(decl.name)
+            self.witness.declared(incarnation, client, variables, optimizers)
 
     def open(self, incarnation: int, client: str, limits: Sequence[StopLimit]) -> dict[str, int]:
         """Let everybody in, with stop limits in force from the same moment.
@@ -228,6 +235,7 @@ class Life:
                     self._ledger.set_limit(limit)
             if self._state is State.INITIALIZING:
                 self._state = State.READY
+            self.witness.opened(incarnation, client, limits)
             return dict(self._ledger.limits) if self._ledger else {}
 
     def finish(self, incarnation: int, client: str) -> list[str]:
@@ -239,6 +247,7 @@ class Life:
             if self._state is not State.VACANT:
                 self._check(incarnation, client)
             self._state = State.DONE
+            self.witness.finished(incarnation, client)
             self.presence.finish()
             return self.presence.others(client)
 
@@ -254,11 +263,24 @@ class Life:
             self.presence.left(client)
             if self._ledger is not None:
                 self._ledger.departed(client)
+            self.witness.left(client)
 
     def clients(self) -> list[ClientView]:
         """Clients with a live lease."""
         with self._lock:
             return self.presence.clients()
+
+    def lose(self, witness: Witness) -> None:
+        """Forget all state, as a restart of the process would: what its witness forgot may be told to nobody.
+
+        Args:
+            witness: Which that was; nothing is done where it is another one's time.
+        """
+        with self._lock:
+            if self.witness is witness and self._state is not State.VACANT:
+                self.spent_incarnations = max(self.spent_incarnations, self._incarnation)
+                self._drop()
+                self._state, self._incarnation, self._owner = State.VACANT, 0, ""
 
     def over(self) -> bool:
         """Whether the job is done and nobody needs this task any more."""
@@ -274,7 +296,7 @@ class Life:
     def _check(self, incarnation: int, client: str) -> None:
         """Refuse a call that does not belong to the life of this state. Caller holds the lock."""
         if self._state is State.VACANT:
-            raise AbortedError(
+            raise LostStateError(
                 "This PS task holds no state: it has just started, or it was restarted and lost what it had. "
                 "It serves nothing until the chief has initialized or restored all PS tasks."
             )
