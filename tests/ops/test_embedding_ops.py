@@ -37,6 +37,41 @@ def test_every_row_is_found_however_the_table_is_cut(count, strategy):
     np.testing.assert_array_equal(evaluate(rows), TABLE[ids])
 
 
+@pytest.mark.parametrize("many", [7, 5000])
+@pytest.mark.parametrize("strategy", ["mod", "div"])
+def test_each_table_is_asked_once_for_each_row_and_gets_the_sum_of_its_gradients(strategy, many):
+    cut = [TABLE[i::3] for i in range(3)] if strategy == "mod" else np.array_split(TABLE, 3)
+    tables = [Variable(part) for part in cut]
+    feeds = dict(zip(tables, cut, strict=True))
+    ids = np.random.default_rng(3).integers(0, 6, (many, 2))
+    weights = np.random.default_rng(4).integers(-9, 9, (many, 2, 2)).astype(np.float32)
+    rows = embedding_lookup(tables, ids, strategy)
+    assert rows.shape.as_list() == [many, 2, 2]
+    np.testing.assert_array_equal(evaluate(rows, feeds), TABLE[ids])
+
+    wanted = np.zeros((6, 2), np.float32)
+    np.add.at(wanted, ids.reshape(-1), weights.reshape(-1, 2))
+    slopes = evaluate(gradients(reduce_sum(rows * c.constant(weights)), tables), feeds)
+    cut_again = [wanted[i::3] for i in range(3)] if strategy == "mod" else np.array_split(wanted, 3)
+    for slope, part in zip(slopes, cut_again, strict=True):
+        assert len(set(slope.indices)) == len(slope.indices)
+        np.testing.assert_array_equal(slope.dense(), part)
+
+
+def test_a_table_that_no_id_is_in_is_asked_for_nothing():
+    tables = [Variable(TABLE[i::2]) for i in range(2)]
+    feeds = {table: TABLE[i::2] for i, table in enumerate(tables)}
+    node = embedding_lookup(tables, [2, 0, 2])
+    np.testing.assert_array_equal(evaluate(node, feeds), TABLE[[2, 0, 2]])
+    first, second = evaluate(gradients(reduce_sum(node), tables), feeds)
+    assert (sorted(first.indices), list(second.indices)) == ([0, 1], [])
+
+
+def test_no_ids_give_no_rows():
+    node = embedding_lookup([c.constant(TABLE[0::2]), c.constant(TABLE[1::2])], np.zeros((0, 3), np.int64))
+    assert evaluate(node).shape == (0, 3, 2)
+
+
 def test_rows_may_be_clipped_to_a_norm():
     rows = evaluate(embedding_lookup(c.constant([[3.0, 4.0], [0.3, 0.4]]), [0, 1], max_norm=1.0))
     np.testing.assert_allclose(rows, [[0.6, 0.8], [0.3, 0.4]], rtol=1e-6)

@@ -8,21 +8,19 @@ Floor: shared.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
 
-from globalstep.graph import Node, as_node
+from globalstep.errors import InvalidArgumentError
+from globalstep.graph import Node, as_node, tuple_item
 from globalstep.ops import math_ops
-from globalstep.ops.array_ops import reshape
-from globalstep.ops.array_ops import shape as shape_of
 from globalstep.ops.building import is_node, sizes_of
-from globalstep.ops.constant_ops import range as range_of
 from globalstep.ops.indexing_ops import gather
-from globalstep.ops.partition_ops import dynamic_partition, dynamic_stitch
+from globalstep.ops.primitives import distinct_ids, scatter_rows, take_rows
 from globalstep.ops.primitives import maximum as maximum_array
-from globalstep.ops.primitives import scatter_rows
 from globalstep.shapes import TensorShape
 
 __all__ = ["SparseTensor", "embedding_lookup", "embedding_lookup_sparse"]
@@ -68,24 +66,26 @@ def embedding_lookup(
     if len(tables) == 1:
         rows = gather(tables[0], numbers, name=name or "embedding_lookup")
         return _clipped(rows, numbers, max_norm)
-    flat = reshape(numbers, [-1])
-    count = len(tables)
     if partition_strategy == "mod":
-        owner, place = math_ops.floormod(flat, count), math_ops.floordiv(flat, count)
+        place_of = _alternating(len(tables))
     elif partition_strategy == "div":
-        owner, place = _contiguous(tables, flat)
+        place_of = _contiguous(tables)
     else:
         raise ValueError(f"Unrecognized partition strategy: {partition_strategy}")
-    owner = math_ops.cast(owner, "int32")
-    parts = dynamic_partition(place, owner, count)
-    back = dynamic_partition(range_of(shape_of(flat)[0]), owner, count)
-    found = [gather(table, part) for table, part in zip(tables, parts, strict=True)]
-    rows = dynamic_stitch(back, found)
-    return _clipped(_restored(rows, numbers, tables[0], name), numbers, max_norm)
+    return _clipped(_spread(tables, numbers, place_of, name), numbers, max_norm)
 
 
-def _contiguous(tables: list[Node], flat: Node) -> tuple[Node, Node]:
-    """Give table and row of each id, for tables that hold contiguous ranges."""
+#: From ids [n] to the table that each is in, and its row there.
+_PlaceOf = Callable[[Any], tuple[Any, Any]]
+
+
+def _alternating(count: int) -> _PlaceOf:
+    """Say where a row is if rows go to the tables in turn."""
+    return lambda ids: (ids % count, ids // count)
+
+
+def _contiguous(tables: list[Node]) -> _PlaceOf:
+    """Say where a row is if tables hold contiguous ranges."""
     sizes = [None if t.shape.dims is None else t.shape.as_list()[0] for t in tables]
     if any(size is None for size in sizes):
         raise ValueError("partition_strategy 'div' needs tables whose number of rows is known.")
@@ -93,29 +93,46 @@ def _contiguous(tables: list[Node], flat: Node) -> tuple[Node, Node]:
     each, longer = divmod(total, len(tables))
     border = longer * (each + 1)
 
-    def owner(ids: Any) -> Any:
-        late = longer + (ids - border) // max(each, 1)
-        return np.where(ids < border, ids // (each + 1), late).astype(ids.dtype)
+    def place_of(ids: Any) -> tuple[Any, Any]:
+        early = ids < border
+        owner = np.where(early, ids // (each + 1), longer + (ids - border) // max(each, 1))
+        return owner, np.where(early, ids % (each + 1), (ids - border) % max(each, 1))
 
-    def place(ids: Any) -> Any:
-        return np.where(ids < border, ids % (each + 1), (ids - border) % max(each, 1)).astype(ids.dtype)
-
-    return (
-        Node("PartitionOf", (flat,), owner, dtype=flat.dtype, shape=flat.shape),
-        Node("RowOf", (flat,), place, dtype=flat.dtype, shape=flat.shape),
-    )
+    return place_of
 
 
-def _restored(rows: Node, ids: Node, table: Node, name: str | None) -> Node:
-    """Give the rows [n, ...] the shape of the ids in front."""
+def _spread(tables: list[Node], ids: Node, place_of: _PlaceOf, name: str | None) -> Node:
+    """Look up ids in several tables: each id once in its table, and its row given to all who name it."""
+    count = len(tables)
 
-    def evaluate(values: Any, numbers: Any) -> Any:
+    def sort(numbers: Any) -> Any:
+        distinct, position = distinct_ids(np.asarray(numbers).reshape(-1))
+        owner, place = place_of(distinct)
+        if owner.size and (owner.min() < 0 or owner.max() >= count):
+            wrong = distinct[(owner < 0) | (owner >= count)][0]
+            raise InvalidArgumentError(f"Row id {wrong} is in none of the {count} tables of this lookup.")
+        order = np.argsort(owner, kind="stable")
+        where = np.empty(order.size, np.int64)
+        where[order] = np.arange(order.size)
+        ends = np.cumsum(np.bincount(owner, minlength=count))[:-1]
+        return (*np.split(place[order], ends), where[position])
+
+    sorted_ids = Node("SortIds", (ids,), sort, attrs={"tuple": True, "stops_gradient": True})
+    parts = [tuple_item(sorted_ids, i, dtype=ids.dtype, shape=[None]) for i in range(count)]
+    position = tuple_item(sorted_ids, count, dtype="int64", shape=[None])
+    found = [gather(table, part) for table, part in zip(tables, parts, strict=True)]
+
+    def restore(numbers: Any, where: Any, *rows: Any) -> Any:
+        values = take_rows(anp.concatenate(rows), where)
         return anp.reshape(values, (*np.shape(numbers), *np.shape(values)[1:]))
 
     shape = TensorShape(None)
-    if table.shape.dims is not None and ids.shape.dims is not None:
-        shape = TensorShape([*ids.shape.as_list(), *table.shape.as_list()[1:]])
-    return Node("Reshape", (rows, ids), evaluate, name=name or "embedding_lookup", dtype=rows.dtype, shape=shape)
+    if tables[0].shape.dims is not None and ids.shape.dims is not None:
+        shape = TensorShape([*ids.shape.as_list(), *tables[0].shape.as_list()[1:]])
+    return Node(
+        "EmbeddingLookup", (ids, position, *found), restore, name=name or "embedding_lookup",
+        dtype=tables[0].dtype, shape=shape,
+    )  # fmt: skip
 
 
 def _clipped(rows: Node, ids: Node, max_norm: float | None) -> Node:

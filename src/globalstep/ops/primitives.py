@@ -9,6 +9,7 @@ Floor: shared, below every other module of `ops`.
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import autograd.numpy as anp
@@ -20,6 +21,7 @@ from globalstep.errors import InvalidArgumentError
 __all__ = [
     "broadcast",
     "cast",
+    "distinct_ids",
     "flip",
     "largest",
     "maximum",
@@ -31,6 +33,11 @@ __all__ = [
     "sum_to_shape",
     "take_rows",
 ]
+
+#: Smaller arrays are left to numpy, so that a small program need not load numba.
+_KERNEL_BYTES = 1 << 15
+_KERNEL_IDS = 1 << 10
+_KERNEL_DTYPES = (np.float32, np.float64)
 
 
 @primitive
@@ -185,11 +192,36 @@ def scatter_rows(rows: Any, indices: Any, shape: tuple[int, ...]) -> Any:
     if ids.size == 0:
         return out
     rows = rows.reshape((ids.size, *shape[1:]))
+    if rows.nbytes >= _KERNEL_BYTES and rows.dtype in _KERNEL_DTYPES:
+        merged, sums = _kernels().merge_rows(ids.astype(np.int64, copy=False), rows.reshape(ids.size, -1))
+        out[merged] = sums.reshape((merged.size, *shape[1:]))
+        return out
     order = np.argsort(ids, kind="stable")
     ordered = ids[order]
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
     out[ordered[starts]] = np.add.reduceat(rows[order], starts, axis=0)
     return out
+
+
+def distinct_ids(ids: Any) -> tuple[Any, Any]:
+    """Give each of some ids once, and for each of all its place among those.
+
+    Args:
+        ids: Integer [n].
+
+    Returns:
+        [m] of the same dtype, and int64 [n].
+    """
+    if ids.size < _KERNEL_IDS:
+        distinct, position = np.unique(ids, return_inverse=True)
+        return distinct, position.reshape(-1)
+    groups = _kernels().group_rows(ids.astype(np.int64, copy=False))
+    return groups.ids.astype(ids.dtype, copy=False), groups.of
+
+
+def _kernels() -> Any:
+    """The compiled kernels, whose import takes half a second; only large arrays are worth it."""
+    return importlib.import_module("globalstep.sparse_rows")
 
 
 def _take_rows_vjp(ans: Any, params: Any, indices: Any, axis: int = 0) -> Any:
