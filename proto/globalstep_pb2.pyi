@@ -1648,6 +1648,7 @@ class LogBase(_message.Message):
     SNAPSHOT_FIELD_NUMBER: _builtins.int
     LEDGER_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
+    BEGIN_FIELD_NUMBER: _builtins.int
     state: Global___State.ValueType
     applied: _builtins.int
     ledger: _builtins.bytes
@@ -1662,6 +1663,10 @@ class LogBase(_message.Message):
     def kept(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogReads]:
         """What the last push of each client reads."""
 
+    @_builtins.property
+    def begin(self) -> Global___BeginRequest:
+        """The one that the incarnation began with, without a ledger."""
+
     def __init__(
         self,
         *,
@@ -1672,10 +1677,11 @@ class LogBase(_message.Message):
         snapshot: Global___PushId | None = ...,
         ledger: _builtins.bytes = ...,
         kept: _abc.Iterable[Global___LogReads] | None = ...,
+        begin: Global___BeginRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["snapshot", b"snapshot"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "snapshot", b"snapshot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "kept", b"kept", "ledger", b"ledger", "optimizers", b"optimizers", "snapshot", b"snapshot", "state", b"state", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "begin", b"begin", "kept", b"kept", "ledger", b"ledger", "optimizers", b"optimizers", "snapshot", b"snapshot", "state", b"state", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

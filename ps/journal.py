@@ -66,13 +66,16 @@ class Journal:
         ledger: The book that it begins with.
         task_of: Gives the task of a client, "" where that is not known.
         limit_records: How many are kept that nobody has stored.
+
+    Attributes:
+        task_of: As given.
     """
 
     def __init__(
         self, life: str, ledger: Ledger, task_of: Callable[[str], str], limit_records: int = LIMIT_RECORDS
     ) -> None:
         self._life = life
-        self._task_of = task_of
+        self.task_of = task_of
         self._begin_index, self._begin_steps, self._parent = ledger.index, dict(ledger.steps), ledger.parent
         # Chunk i holds the records from position (_dropped + i) * _CHUNK_RECORDS on; only the last is not full.
         self._chunks: deque[bytearray] = deque()
@@ -150,7 +153,7 @@ class Journal:
             number = self._client_count
             self._client_count += 1
             self._numbers[client] = number
-            self._clients.append((number, client, self._task_of(client)))
+            self._clients.append((number, client, self.task_of(client)))
             # One that comes back after so many others gets a new number, under which it is told again.
             if len(self._numbers) > _LIMIT_CLIENTS:
                 self._numbers.popitem(last=False)
