@@ -10,6 +10,7 @@ Floor: shared. Imports nothing of globalstep. Linux only.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import sys
@@ -40,7 +41,7 @@ SHARED_FROM_BYTES = 1 << 15
 MOST_BLOCKS = 8
 #: Left free before and after a request's data, so that a reply of the same values finds room for a few more.
 SLACK_BYTES = mmap.PAGESIZE
-#: Its owner stores this mapping as the array's base; the descriptor is not needed for it.
+#: A mapping needs no descriptor of its own; before 3.13 Python keeps one for each.
 _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 
@@ -74,6 +75,10 @@ def create(nbytes: int) -> tuple[int, Array]:
     Raises:
         OSError: If there is no such memory to be had: too little of it, or it is forbidden.
     """
+    available = _available_bytes()
+    if nbytes > available // 2:
+        # The kernel would try, and end processes to find the memory.
+        raise OSError(errno.ENOMEM, f"{nbytes} bytes to share are more than half of the {available} that are free")
     descriptor = os.memfd_create("globalstep", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         # Taken now, and not page by page as it is used: memory that is short shows here, not as a SIGBUS.
@@ -103,6 +108,16 @@ def attach(descriptor: int, nbytes: int) -> Array:
     if nbytes <= 0 or os.fstat(descriptor).st_size != nbytes:
         raise OSError(f"shared memory has {os.fstat(descriptor).st_size} bytes, not {nbytes}")
     return _map(descriptor, nbytes)
+
+
+def _available_bytes() -> int:
+    """Give how much memory processes could still take, by the kernel's own estimate."""
+    with open("/proc/meminfo", encoding="ascii") as lines:
+        for line in lines:
+            name, _, value = line.partition(":")
+            if name == "MemAvailable":
+                return int(value.split()[0]) << 10
+    return 0
 
 
 def address_of(array: npt.NDArray[Any]) -> int:
