@@ -1,0 +1,349 @@
+"""The invariants I1 to I5 of docs/design/push-protocol.md, checked after every message and every result.
+
+A `Watch` sees all: what each PS task was asked, what it holds, what each client was told. It keeps its own book of
+every incarnation, made from the requests alone, and compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from simulated_network import Call
+from simulated_task import SimulatedTask
+from simulated_workload import EMPTY, OTHER, STEP, Content, State, names_on
+
+from globalstep.declarations import OutcomeKind, PushId
+from globalstep.errors import AbortedError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.ledger import WINDOW
+from globalstep.ps.presence import State as TaskState
+
+__all__ = ["Checkpoint", "Entry", "Life", "Violation", "Watch"]
+
+Steps = dict[str, int]
+_DATA_PLANE = frozenset({"pull", "push", "stage", "admit", "commit", "complete", "read_snapshot"})
+
+
+class Violation(AssertionError):
+    """An invariant does not hold.
+
+    Attributes:
+        invariant: "I1" to "I5", or "end" for a job that does not come to one.
+    """
+
+    def __init__(self, invariant: str, text: str) -> None:
+        super().__init__(f"{invariant}: {text}")
+        self.invariant = invariant
+
+
+@dataclass(eq=False, slots=True)
+class Entry:
+    """An admitted mutation, and the state of the whole run right after it."""
+
+    index: int
+    push: PushId
+    content: Content | None
+    steps: Steps
+    #: Of each shard; None before it has values.
+    cut: tuple[State | None, ...]
+    #: Of each shard: the last entry up to this one that it takes part in.
+    last: tuple[int, ...]
+
+
+@dataclass(eq=False, slots=True)
+class Checkpoint:
+    """What the chief saved."""
+
+    incarnation: int
+    index: int
+    steps: Steps
+    states: dict[int, State]
+    ledger: bytes
+
+
+@dataclass(eq=False, slots=True)
+class Life:
+    """The book of one incarnation."""
+
+    number: int
+    owner: str
+    index: int
+    steps: Steps
+    cut: tuple[State | None, ...]
+    last: tuple[int, ...]
+    #: Index -> entry; those before a restored checkpoint are the saved life's.
+    entries: dict[int, Entry] = field(default_factory=dict)
+    pushes: set[PushId] = field(default_factory=set)
+    contents: set[Content] = field(default_factory=set)
+    #: Entries before this one came out of a checkpoint.
+    base: int = 0
+    limit: int | None = None
+    visible: int = 0
+    #: Shard -> the start of its process that began this life.
+    began: dict[int, int] = field(default_factory=dict)
+    #: Shards that began it once more, with nothing of what they had held.
+    emptied: set[int] = field(default_factory=set)
+    #: Shard -> the last entry that it was seen to have applied.
+    applied: dict[int, int] = field(default_factory=dict)
+
+
+class Watch:
+    """Checks a simulated run.
+
+    Args:
+        shards: How many PS tasks.
+        tasks: The tasks, filled later.
+
+    Attributes:
+        lives: Incarnation -> its book.
+        contents: Push id -> what its client wanted.
+        checkpoints: What was saved, in order.
+        admitted: How many training pushes were accepted, in all lives.
+    """
+
+    def __init__(self, shards: int, tasks: Sequence[SimulatedTask]) -> None:
+        self.lives: dict[int, Life] = {}
+        self.contents: dict[PushId, Content | None] = {}
+        self.checkpoints: list[Checkpoint] = []
+        self.admitted = 0
+        self._shards = shards
+        self._tasks = tasks
+        self._departed: set[str] = set()
+
+    # ---- What a task did ----------------------------------------------------------------------
+
+    def handled(self, task: SimulatedTask, call: Call, error: pb.Error | None) -> None:
+        """Check a task right after it carried out a call."""
+        shard = task.shard
+        request = getattr(call.request, call.method) if call.connection is not None else call.request
+        if error is None:
+            if call.method == "Begin":
+                self._begun(task, request)
+            elif call.method == "Leave":
+                self._departed.add(request.client)
+            elif call.method == "Open" and shard._ledger is not None:
+                self.lives[shard._incarnation].limit = shard._ledger.limits.get(STEP)
+            elif call.method in _DATA_PLANE:
+                self._served(task, call.method, request)
+        # One that is told that the job is done before it was begun has no incarnation.
+        if shard._incarnation:
+            life = self.lives[shard._incarnation]
+            if shard._ledger is not None:
+                if call.method in ("push", "admit") and shard._ledger.index != life.index:
+                    self._admitted(task, life, request, call.method)
+                self._check_book(task, life)
+            self._check_values(task, life)
+
+    def _begun(self, task: SimulatedTask, request: pb.BeginRequest) -> None:
+        shard = task.shard
+        if (shard._incarnation, shard._owner) != (request.incarnation, request.owner):
+            return
+        life = self.lives.get(request.incarnation)
+        if life is None:
+            none: tuple[State | None, ...] = (None,) * self._shards
+            life = Life(request.incarnation, request.owner, 0, {}, none, (0,) * self._shards)
+            self.lives[life.number] = life
+        if life.owner != request.owner:
+            raise Violation("I4", f"incarnation {life.number} was given to {life.owner} and to {request.owner}")
+        if life.began.setdefault(task.index, task.starts) != task.starts:
+            life.emptied.add(task.index)
+        elif task.index == request.sequencer and request.ledger and not life.base:
+            self._begun_from(task, life, request.ledger)
+
+    def _begun_from(self, task: SimulatedTask, life: Life, ledger: bytes) -> None:
+        """A life begins with the book of a checkpoint: all that was accepted before the cut is in it."""
+        saved = next(checkpoint for checkpoint in self.checkpoints if checkpoint.ledger == ledger)
+        before = self.lives[saved.incarnation]
+        life.base = saved.index
+        life.index, life.steps = saved.index - 1, dict(saved.steps)
+        life.visible = saved.steps[STEP]
+        life.entries = {index: entry for index, entry in before.entries.items() if index < saved.index}
+        life.pushes = {entry.push for entry in life.entries.values()}
+        life.contents = {entry.content for entry in life.entries.values() if entry.content is not None}
+        life.last = tuple(saved.index - 1 if at == task.index else 0 for at in range(self._shards))
+        kept = task.shard._ledger
+        assert kept is not None
+        newest: dict[str, int] = {}
+        for push in life.pushes:
+            newest[push.client] = max(newest.get(push.client, 0), push.sequence)
+        for entry in life.entries.values():
+            push = entry.push
+            if push.client in self._departed or push.sequence <= newest[push.client] - WINDOW:
+                continue
+            try:
+                outcome = kept.recorded(push)
+            except AbortedError:
+                outcome = None
+            if outcome is None or outcome.index != entry.index:
+                raise Violation("I3", f"push {push} is in the checkpoint, and not in its table of ids: {outcome}")
+
+    def _served(self, task: SimulatedTask, method: str, request: Any) -> None:
+        shard = task.shard
+        where = f"{method} on task {task.index}"
+        if shard._state is TaskState.VACANT:
+            raise Violation("I4", f"{where} was served, and it holds no state")
+        if request.incarnation != shard._incarnation:
+            raise Violation("I4", f"{where} of incarnation {request.incarnation} was served in {shard._incarnation}")
+        if task.index in self.lives[shard._incarnation].emptied:
+            raise Violation("I4", f"{where} was served, and it has lost its state in incarnation {shard._incarnation}")
+
+    def _admitted(self, task: SimulatedTask, life: Life, request: Any, method: str) -> None:
+        ledger = task.shard._ledger
+        assert ledger is not None
+        if ledger.index != life.index + 1:
+            raise Violation("I2", f"entry {ledger.index} was given after {life.index}")
+        push = PushId(request.id.client, request.id.sequence)
+        content = self.contents.get(push) if method == "push" or request.kind == pb.ENTRY_PUSH else None
+        # The sequencer has a part in each: the steps.
+        participants = {task.index} if method == "push" else {task.index, *request.participants}
+        if push in life.pushes:
+            raise Violation("I1", f"push {push} was admitted again, as entry {ledger.index}")
+        if content is not None and content in life.contents:
+            raise Violation("I1", f"what push {push} brings was admitted before, under another id")
+        cut = list(life.cut)
+        steps = dict(life.steps)
+        if content is not None:
+            life.contents.add(content)
+            rate = steps.get(STEP, 0) + 1.0
+            if content.start is None:
+                self.admitted += 1
+                for name, by in content.increments.items():
+                    steps[name] += by
+            else:
+                steps = dict(content.steps)
+            for shard in participants:
+                state = cut[shard]
+                if content.start is not None:
+                    cut[shard] = content.start[shard]
+                elif shard in content.shards:
+                    assert state is not None
+                    cut[shard] = state.after(content, rate)
+        last = tuple(ledger.index if shard in participants else life.last[shard] for shard in range(self._shards))
+        life.index, life.steps, life.cut, life.last = ledger.index, steps, tuple(cut), last
+        life.entries[ledger.index] = Entry(ledger.index, push, content, steps, life.cut, last)
+        life.pushes.add(push)
+
+    def _check_book(self, task: SimulatedTask, life: Life) -> None:
+        """The sequencer's steps, limit and visible step."""
+        ledger = task.shard._ledger
+        assert ledger is not None
+        if task.index in life.emptied:
+            return
+        if ledger.index != life.index:
+            raise Violation("I2", f"the book is at entry {ledger.index}; {life.index} were admitted")
+        if not life.steps:
+            return
+        if ledger.steps != life.steps:
+            raise Violation("I1", f"the steps are {ledger.steps}; the accepted pushes make {life.steps}")
+        if life.limit is not None and ledger.steps[STEP] > life.limit:
+            raise Violation("I5", f"the step is {ledger.steps[STEP]}; the limit is {life.limit}")
+        visible = ledger.visible[STEP]
+        if visible == life.visible:
+            return
+        if visible < life.visible:
+            raise Violation("I4", f"the visible step went back from {life.visible} to {visible}")
+        life.visible = visible
+        entry = next(
+            life.entries[i] for i in range(life.base + 1, life.index + 1) if life.entries[i].steps[STEP] >= visible
+        )
+        for other, last in zip(self._tasks, entry.last, strict=True):
+            if other.shard._incarnation == life.number and other.shard._applied < last:
+                raise Violation(
+                    "I2", f"step {visible} is visible; task {other.index} has applied {other.shard._applied} of {last}"
+                )
+
+    def _check_values(self, task: SimulatedTask, life: Life) -> None:
+        """Every value of a shard is what the accepted pushes make of it, up to the last that it has applied."""
+        applied = task.shard._applied
+        if task.index in life.emptied:
+            return
+        if applied < life.applied.get(task.index, 0):
+            raise Violation("I2", f"task {task.index} went back from entry {life.applied[task.index]} to {applied}")
+        life.applied[task.index] = applied
+        entry = life.entries.get(applied)
+        if applied < life.base or entry is None:
+            if applied and applied != life.base - 1:
+                raise Violation("I2", f"task {task.index} has applied entry {applied}, which nobody admitted")
+            return
+        expected = entry.cut[task.index]
+        if entry.last[task.index] != applied:
+            raise Violation("I2", f"task {task.index} has applied entry {applied}, in which it has no part")
+        if expected is None:
+            return
+        held = task.shard._store._held
+        found = State.of([held[name].flat for name in names_on(task.index)])
+        if found != expected:
+            raise Violation("I1", f"after entry {applied} task {task.index} holds {found}; it must hold {expected}")
+
+    # ---- What a client was told ---------------------------------------------------------------
+
+    def pushed(self, incarnation: int, content: Content, result: Any, reads: Sequence[str]) -> None:
+        """Check the result of a push."""
+        life, outcome = self.lives[incarnation], result.outcome
+        if outcome.kind is OutcomeKind.REFUSED_DONE:
+            if content in life.contents or life.limit is None or life.steps[STEP] < life.limit:
+                raise Violation("I5", f"push {content.number} was refused at {life.steps}; the limit is {life.limit}")
+            return
+        entry = life.entries.get(outcome.index)
+        if outcome.kind is not OutcomeKind.ACCEPTED or entry is None or entry.content is not content:
+            raise Violation("I1", f"push {content.number} was told {outcome}, and that is not so")
+        if dict(outcome.steps) != entry.steps:
+            raise Violation(
+                "I1", f"entry {outcome.index} was told steps {dict(outcome.steps)}; they were {entry.steps}"
+            )
+        self.read(incarnation, reads, result.values, outcome.index)
+
+    def read(self, incarnation: int, names: Sequence[str], values: Sequence[Any], since: int) -> None:
+        """Check that values are those of one place in the sequence, and not of one before `since`."""
+        life = self.lives[incarnation]
+        for index in range(max(since, life.base), life.index + 1):
+            entry = life.entries.get(index)
+            if entry is not None and _matches(entry, names, values):
+                return
+        found = [np.asarray(value).tolist() for value in values]
+        raise Violation("I2", f"{list(names)} were read as {found}: no cut since entry {since} has these values")
+
+    def looked(self, before: Steps, now: Steps, own: Entry | None) -> None:
+        """Check the visible steps that a client was told.
+
+        Args:
+            before: What it was told before, in the same incarnation.
+            now: What it is told now.
+            own: Its own last push, where that must be visible to it.
+        """
+        for name, step in now.items():
+            if step < before.get(name, 0):
+                raise Violation("I4", f"a client saw {name} at {before[name]}, and then at {step}")
+            if own is not None and step < own.steps.get(name, 0):
+                raise Violation("I2", f"a client sees {name} at {step}; its own push made {own.steps[name]} of it")
+
+    def saved(self, checkpoint: Checkpoint) -> None:
+        """Check a checkpoint before it counts."""
+        entry = self.lives[checkpoint.incarnation].entries[checkpoint.index]
+        if checkpoint.steps != entry.steps:
+            raise Violation("I3", f"the checkpoint at entry {entry.index} has {checkpoint.steps}, not {entry.steps}")
+        for shard, state in checkpoint.states.items():
+            if state != entry.cut[shard]:
+                raise Violation("I3", f"the checkpoint at entry {entry.index} has {state}, not {entry.cut[shard]}")
+        self.checkpoints.append(checkpoint)
+
+
+def _matches(entry: Entry, names: Sequence[str], values: Sequence[Any]) -> bool:
+    for name, value in zip(names, values, strict=True):
+        if name in (STEP, OTHER):
+            if int(value) != entry.steps.get(name):
+                return False
+            continue
+        shard = int(name[1])
+        state = entry.cut[shard]
+        if state is None or value.tolist() != state.arrays()[names_on(shard).index(name)].tolist():
+            return False
+    return True
+
+
+def starting_states(shards: int, checkpoint: Checkpoint | None) -> Mapping[int, State]:
+    """The states that a life begins with."""
+    return dict.fromkeys(range(shards), EMPTY) if checkpoint is None else checkpoint.states

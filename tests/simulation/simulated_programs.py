@@ -1,0 +1,266 @@
+"""What simulated workers and the chief do: the loops of a MonitoredSession, around the real client and chief logic."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from greenlet import getcurrent
+from simulated_invariants import Checkpoint, Watch, starting_states
+from simulated_network import Network, SimulatedLane
+from simulated_time import Process, ProcessClock
+from simulated_workload import OTHER, STEP, Content, State, declarations, names_on, start_push, step_push
+
+from globalstep.chief.session_manager import SessionManager
+from globalstep.declarations import OutcomeKind, PushId, Read, StopLimit
+from globalstep.errors import AbortedError, UnavailableError
+from globalstep.graph import Graph
+from globalstep.training_util import create_global_step
+from globalstep.worker.client import ClusterClient
+
+__all__ = ["Job", "Program", "lanes_beside"]
+
+_RETRY_SECS = 600.0
+
+
+class Job(Protocol):
+    """What programs share; see simulation.Simulation."""
+
+    network: Network
+    watch: Watch
+    shards: int
+    sequencer: int
+    limit: int
+    heartbeats: bool
+    whole_pushes: bool
+    save_every: int
+    #: Set once the chief has declared the job done.
+    finishing: bool
+
+    def next_number(self) -> int:
+        """A number for a push, its own in this simulation."""
+        ...
+
+
+def _graph() -> Graph:
+    graph = Graph()
+    create_global_step(graph)
+    return graph
+
+
+_GRAPH = _graph()
+
+
+@dataclass
+class _Limit:
+    """The hook that stops the job."""
+
+    last_step: int
+
+    def store_limit(self, step: str) -> StopLimit:
+        return StopLimit(step, last_step=self.last_step)
+
+
+@dataclass
+class _Session:
+    """As much of a Session as the session manager needs."""
+
+    cluster: ClusterClient
+    program: Program
+
+    def run(self, fetches: Any) -> Any:
+        return self.program.pull([fetches.op_name])[0]
+
+    def close(self) -> None:
+        self.cluster.close()
+
+
+class _Sessions(SessionManager):
+    """The real session manager, with a Variable set and checkpoints of the simulation."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(graph=_GRAPH, clock=program.clock)
+        self._program = program
+
+    def _session(self, master: Any, config: Any) -> _Session:
+        return _Session(self._program.connect(), self._program)
+
+    def _checkpoint_to_restore(self, *args: Any) -> Any:
+        saved = self._program.job.watch.checkpoints
+        return saved[-1] if saved else None
+
+    def _begin(self, session: _Session, prefix: Any, expected_tasks: Sequence[str], *more: Any) -> None:
+        ledger = b"" if prefix is None else prefix.ledger
+        session.cluster.begin(sequencer=self._program.job.sequencer, open=False, ledger=ledger)
+
+    def _restore(self, session: _Session, saver: Any, prefix: Any, directory: Any) -> None:
+        self._program.give_values(prefix)
+
+    def _initialize(self, *args: Any) -> None:
+        self._program.give_values(None)
+
+    def _announce(self, *args: Any) -> None:
+        """Said to people only."""
+
+
+@dataclass(eq=False)
+class Program:
+    """A worker's program, or the chief's: train until the limit, whatever happens.
+
+    Args:
+        job: What it takes part in.
+        process: In which it runs.
+        rng: Its choices.
+        chief: Whether it initializes, restores and saves.
+    """
+
+    job: Job
+    process: Process
+    rng: random.Random
+    chief: bool = False
+    clock: ProcessClock = field(init=False)
+    client: ClusterClient = field(init=False)
+    done: bool = False
+    _clients: int = 0
+    _content: Content | None = None
+    _seen: int = 0
+    _visible: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.clock = ProcessClock(self.process)
+
+    def lanes(self) -> list[SimulatedLane]:
+        """New lanes to all PS tasks."""
+        return [SimulatedLane(self.job.network, self.process, shard, self._sending) for shard in range(self.job.shards)]
+
+    def connect(self) -> ClusterClient:
+        """A new client, as a new session has one."""
+        self._clients += 1
+        self._seen, self._visible = 0, {}
+        self.client = ClusterClient(
+            self.lanes(),
+            task=f"/job:worker/{self.process.name}",
+            clock=self.clock,
+            rng=random.Random(self.rng.random()),
+            retry_secs=_RETRY_SECS,
+            member=False,
+            client_id=f"{self.process.name}.{self._clients}",
+        )
+        self.client._heartbeat.beat()
+        if self.job.heartbeats:
+            self.process.start(self.client._heartbeat._run)
+        return self.client
+
+    def _sending(self, method: str, request: Any) -> None:
+        # What only reads has no content, as the client's own second look for a cut.
+        if method in ("stage", "push") and (request.ops or request.known_layout):
+            self.job.watch.contents[PushId(request.id.client, request.id.sequence)] = self._content
+
+    # ---- The loop -----------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Train until the job is done; begin anew after what a MonitoredSession would begin anew after."""
+        sessions, had_session = _Sessions(self), False
+        while True:
+            try:
+                if self.chief:
+                    sessions.prepare_session("", hooks=[_Limit(self.job.limit)], init_op=True, had_session=had_session)
+                else:
+                    sessions.wait_for_session("")
+                had_session = True
+                self._train()
+                if self.chief:
+                    self._save()
+                    self.job.finishing = True
+                    self.client.finish()
+                self.client.close()
+                self.done = True
+                return
+            except (AbortedError, UnavailableError):
+                self.client.close()
+                self.process.sleep(0.1)
+
+    def _train(self) -> None:
+        pushes = 0
+        while not self.client.job_done():
+            self.process.sleep(0.01 * self.rng.random())
+            if not self._push():
+                return
+            pushes += 1
+            if self.chief and pushes % self.job.save_every == 0:
+                self._save()
+            chance = self.rng.random()
+            if chance < 0.15:
+                self.pull([name for name in self._all_names() if self.rng.random() < 0.5])
+            elif chance < 0.3:
+                self._look_at_steps()
+
+    def give_values(self, checkpoint: Checkpoint | None) -> None:
+        """Declare everything, and assign first or restored values in one push."""
+        job = self.job
+        self.client.declare(*declarations(job.shards, job.sequencer))
+        steps = {STEP: 0, OTHER: 0} if checkpoint is None else checkpoint.steps
+        start = dict(starting_states(job.shards, checkpoint))
+        self._do(Content(job.next_number(), tuple(start), start=start, steps=steps), ())
+
+    def _push(self) -> bool:
+        """Make a training push; says whether the job goes on."""
+        job, rng = self.job, self.rng
+        shards = tuple(range(job.shards))
+        if not job.whole_pushes:
+            shards = tuple(shard for shard in shards if rng.random() < 0.6) or (rng.randrange(job.shards),)
+        increments = {STEP: 1} if rng.random() < 0.7 else {STEP: 1, OTHER: 2}
+        content = Content(job.next_number(), shards, rng.random() < 0.5, increments)
+        reads: tuple[str, ...] = ()
+        if rng.random() < 0.5:
+            reads = tuple(f"{letter}{shard}" for shard in shards for letter in "ab")
+        elif rng.random() < 0.5:
+            reads = tuple(name for name in self._all_names() if rng.random() < 0.3)
+        return self._do(content, reads)
+
+    def _do(self, content: Content, reads: tuple[str, ...]) -> bool:
+        push = step_push(content, reads, dict(self._visible)) if content.start is None else start_push(content)
+        self._content = content
+        try:
+            result = self.client.push(push)
+        finally:
+            self._content = None
+        self.job.watch.pushed(self.client.incarnation, content, result, reads)
+        self._seen = max(self._seen, result.outcome.index)
+        return result.outcome.kind is not OutcomeKind.REFUSED_DONE
+
+    def _all_names(self) -> list[str]:
+        return [STEP, *(name for shard in range(self.job.shards) for name in names_on(shard))]
+
+    def pull(self, names: list[str]) -> list[Any]:
+        """Read Variables in one cut."""
+        values = self.client.pull([Read(name) for name in names])
+        # The step as a single task reads it is the visible one; there is no other value to compare it with.
+        if len({self.client.where[name] for name in names}) > 1:
+            self.job.watch.read(self.client.incarnation, names, values, self._seen)
+        return values
+
+    def _look_at_steps(self) -> None:
+        steps = self.client.global_steps()
+        least = self.job.watch.lives[self.client.incarnation].entries.get(self._seen)
+        self.job.watch.looked(self._visible, steps, least if self.job.whole_pushes else None)
+        self._visible = steps
+
+    def _save(self) -> None:
+        client = self.client
+        names = [(shard, names_on(shard)) for shard in range(self.job.shards)]
+        with client.snapshot() as cut:
+            found = iter(cut.read([name for _, on_shard in names for name in on_shard]))
+            states = {shard: State.of([next(found) for _ in on_shard]) for shard, on_shard in names}
+            [step] = cut.read([STEP])
+            steps = {**cut.steps, STEP: int(step)}
+            checkpoint = Checkpoint(client.incarnation, cut.index, steps, states, cut.ledger)
+        self.job.watch.saved(checkpoint)
+
+
+def lanes_beside(target: str, transport: str | None = None) -> list[SimulatedLane]:
+    """Stand in for globalstep.lanes.lanes_to: further lanes of the process that asks."""
+    lanes: list[SimulatedLane] = getcurrent().process.program.lanes()
+    return lanes

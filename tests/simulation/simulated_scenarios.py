@@ -1,0 +1,202 @@
+"""What a seed stands for: a small cluster, the weather of its network, and faults at named points.
+
+A scenario is a set of features, each with what it adds to the cluster. A new kind of trouble or a new promise of the
+PS is a new feature here: a function that draws its details from the scenario's random numbers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+
+from simulated_network import Weather
+
+__all__ = ["FEATURES", "Fault", "Scenario", "scenario_of"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that happens once, at a named point.
+
+    Attributes:
+        kind: "kill" (and start again after `secs`), "stop" (for `secs`), "cut" (a link, for `secs`).
+        who: "ps 0", "worker 1", "chief".
+        where: "send" (before a client sends), "arrive" (before a task handles a request), "handled" (after it did).
+        method: Which.
+        count: At the how manieth of these, from 1.
+        secs: How long it lasts.
+        peer: For "cut": the PS task at the other end.
+    """
+
+    kind: str
+    who: str
+    where: str
+    method: str
+    count: int
+    secs: float
+    peer: int = 0
+
+
+@dataclass
+class Scenario:
+    """A small cluster and its troubles.
+
+    Attributes:
+        seed: It decides everything.
+        features: Names of those that are on.
+        shards: How many PS tasks.
+        sequencer: Which of them has the steps.
+        workers: How many besides the chief.
+        limit: The last step.
+        save_every: The chief saves after so many of its own pushes.
+        weather: Of the network.
+        faults: What happens, in no order.
+        skews_secs: How far each PS task's wall clock is wrong.
+        heartbeats: Whether clients keep leases.
+        whole_pushes: Whether every push has a part on every shard.
+    """
+
+    seed: int
+    features: frozenset[str]
+    shards: int
+    sequencer: int
+    workers: int
+    limit: int
+    save_every: int
+    weather: Weather = field(default_factory=Weather)
+    faults: list[Fault] = field(default_factory=list)
+    skews_secs: list[float] = field(default_factory=list)
+    heartbeats: bool = False
+    whole_pushes: bool = False
+
+
+def _loss(scenario: Scenario, rng: random.Random) -> None:
+    scenario.weather = replace(
+        scenario.weather, lost=rng.choice([0.01, 0.03, 0.08]), deadline_secs=rng.choice([0.5, 5.0, 30.0])
+    )
+
+
+def _doubling(scenario: Scenario, rng: random.Random) -> None:
+    scenario.weather = replace(scenario.weather, doubled=rng.choice([0.05, 0.3]))
+
+
+def _lateness(scenario: Scenario, rng: random.Random) -> None:
+    scenario.weather = replace(scenario.weather, late=rng.choice([0.02, 0.1]), late_secs=rng.choice([0.1, 3.0, 20.0]))
+
+
+def _reordering(scenario: Scenario, rng: random.Random) -> None:
+    scenario.weather = replace(scenario.weather, ordered=False, delay_secs=0.02)
+
+
+def _serializing(scenario: Scenario, rng: random.Random) -> None:
+    scenario.weather = replace(scenario.weather, serialize=True)
+
+
+def _skew(scenario: Scenario, rng: random.Random) -> None:
+    scenario.skews_secs = [rng.uniform(-30.0, 30.0) for _ in range(scenario.shards)]
+
+
+def _heartbeats(scenario: Scenario, rng: random.Random) -> None:
+    scenario.heartbeats = True
+
+
+def _whole_pushes(scenario: Scenario, rng: random.Random) -> None:
+    scenario.whole_pushes = True
+
+
+#: What a PS task is asked in the course of a run, and a client sends: the points of the protocol.
+_METHODS = ("stage", "admit", "commit", "push", "complete")
+_RARE_METHODS = ("Begin", "Declare", "Open", "read_snapshot", "Status", "Settle", "ReleaseSnapshot")
+
+
+def _point(rng: random.Random) -> tuple[str, int]:
+    """A method, and at the how manieth of them."""
+    if rng.random() < 0.75:
+        return rng.choice(_METHODS), 1 + int(20 * rng.random() ** 2)
+    return rng.choice(_RARE_METHODS), 1 + int(4 * rng.random() ** 2)
+
+
+def _ps_crashes(scenario: Scenario, rng: random.Random) -> None:
+    for _ in range(rng.choice([1, 1, 2])):
+        who = f"ps {rng.randrange(scenario.shards)}"
+        where, secs = rng.choice(["arrive", "handled"]), rng.choice([0.05, 1.0, 3.0])
+        scenario.faults.append(Fault("kill", who, where, *_point(rng), secs))
+
+
+def _ps_stops(scenario: Scenario, rng: random.Random) -> None:
+    who = f"ps {rng.randrange(scenario.shards)}"
+    scenario.faults.append(Fault("stop", who, rng.choice(["arrive", "handled"]), *_point(rng), rng.choice([2.0, 12.0])))
+
+
+def _worker_crashes(scenario: Scenario, rng: random.Random) -> None:
+    for _ in range(rng.choice([1, 1, 2])):
+        who = f"worker {rng.randrange(scenario.workers)}"
+        scenario.faults.append(Fault("kill", who, "send", *_point(rng), rng.choice([0.1, 3.0])))
+
+
+def _worker_stops(scenario: Scenario, rng: random.Random) -> None:
+    who = f"worker {rng.randrange(scenario.workers)}"
+    secs = rng.choice([2.0, 15.0, 15.0, 100.0])
+    scenario.faults.append(Fault("stop", who, "send", *_point(rng), secs))
+
+
+def _chief_crashes(scenario: Scenario, rng: random.Random) -> None:
+    scenario.faults.append(Fault("kill", "chief", "send", *_point(rng), rng.choice([0.1, 3.0])))
+
+
+def _chief_stops(scenario: Scenario, rng: random.Random) -> None:
+    scenario.faults.append(Fault("stop", "chief", "send", *_point(rng), rng.choice([2.0, 15.0])))
+
+
+def _cuts(scenario: Scenario, rng: random.Random) -> None:
+    who = rng.choice(["chief", *(f"worker {at}" for at in range(scenario.workers))])
+    secs = rng.choice([1.0, 8.0])
+    scenario.faults.append(Fault("cut", who, "send", *_point(rng), secs, rng.randrange(scenario.shards)))
+
+
+#: Name -> (how likely it is on, what it adds).
+FEATURES: dict[str, tuple[float, Callable[[Scenario, random.Random], None]]] = {
+    "loss": (0.5, _loss),
+    "doubling": (0.4, _doubling),
+    "lateness": (0.4, _lateness),
+    "reordering": (0.5, _reordering),
+    "serializing": (0.15, _serializing),
+    "skew": (0.3, _skew),
+    "heartbeats": (0.2, _heartbeats),
+    "whole pushes": (0.4, _whole_pushes),
+    "ps crashes": (0.4, _ps_crashes),
+    "ps stops": (0.2, _ps_stops),
+    "worker crashes": (0.3, _worker_crashes),
+    "worker stops": (0.3, _worker_stops),
+    "chief crashes": (0.25, _chief_crashes),
+    "chief stops": (0.1, _chief_stops),
+    "cuts": (0.2, _cuts),
+}
+
+
+def scenario_of(seed: int, without: Collection[str] = ()) -> Scenario:
+    """Give the scenario of a seed.
+
+    Args:
+        seed: Any number.
+        without: Features to leave out, to find which one a failure needs. What the others add stays the same.
+    """
+    rng = random.Random(seed)
+    shards = rng.choice([1, 2, 2, 3, 3])
+    chosen = {name for name, (chance, _) in FEATURES.items() if rng.random() < chance}
+    scenario = Scenario(
+        seed=seed,
+        features=frozenset(chosen.difference(without)),
+        shards=shards,
+        sequencer=rng.randrange(shards),
+        workers=rng.choice([1, 2, 2, 3]),
+        limit=rng.randrange(4, 16),
+        save_every=rng.choice([2, 3, 5]),
+        skews_secs=[0.0] * shards,
+    )
+    for name, (_, add) in FEATURES.items():
+        # Each feature has random numbers of its own, so that leaving one out does not change the others.
+        if name in scenario.features:
+            add(scenario, random.Random(f"{seed} {name}"))
+    return scenario

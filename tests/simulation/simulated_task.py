@@ -1,0 +1,97 @@
+"""A simulated PS task: the real state machine, handler, control plane and settler, in a process that can be killed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from simulated_network import Call, Network, SimulatedLane
+from simulated_time import Hub, Process, ProcessClock
+
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.control import Control
+from globalstep.ps.handler import Handler, encode_error
+from globalstep.ps.layouts import LayoutMemory
+from globalstep.ps.settler import Settler
+from globalstep.ps.shard import Shard
+
+__all__ = ["SimulatedTask"]
+
+_SETTLE_SECS = 5.0
+
+
+class SimulatedTask:
+    """One PS task. It begins vacant, and does so again whenever it is started again.
+
+    Args:
+        hub: Time.
+        network: What its settler asks over.
+        index: Its number.
+        skew_secs: How far its machine's wall clock is wrong.
+        failed: Told of an exception that ends one of its threads.
+        handled: Told of every call that was carried out, with the error that it got, if any.
+
+    Attributes:
+        up: Whether its process runs.
+        process: The one that runs, or ran last.
+        shard: Its state.
+        starts: How often it was started.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        network: Network,
+        index: int,
+        skew_secs: float,
+        failed: Callable[[Process, BaseException], None],
+        handled: Callable[[SimulatedTask, Call, pb.Error | None], None],
+    ) -> None:
+        self.index = index
+        self.up = False
+        self.starts = 0
+        self._hub = hub
+        self._network = network
+        self._skew_secs = skew_secs
+        self._failed = failed
+        self._handled = handled
+        self.start()
+
+    def start(self) -> None:
+        """Start a process that knows nothing."""
+        self.starts += 1
+        self.up = True
+        self.process = Process(self._hub, f"ps {self.index}", self._failed)
+        clock = ProcessClock(self.process, self._skew_secs)
+        self.shard = Shard(clock)
+        self._control = Control(Handler(self.shard), f"{self.index}.{self.starts}", "simulated")
+        # A stream's memory ends with its process.
+        self._memories: defaultdict[Any, LayoutMemory] = defaultdict(LayoutMemory)
+        self.process.start(Settler(self.shard, clock, self._ask)._run)
+
+    def crash(self) -> None:
+        """Kill the process: all that it held is gone."""
+        self.up = False
+        self.process.kill()
+
+    def _ask(self, address: str, request: pb.SettleRequest) -> pb.SettleReply:
+        lane = SimulatedLane(self._network, self.process, int(address.rpartition(":")[2]))
+        reply: pb.SettleReply = lane.unary("Settle", request, _SETTLE_SECS).result()
+        return reply
+
+    def handle(self, call: Call, data: memoryview) -> tuple[Any, pb.Error | None, Sequence[memoryview]]:
+        """See simulated_network.Task."""
+        value: Any = None
+        error: pb.Error | None = None
+        pieces: Sequence[memoryview] = ()
+        if call.connection is not None:
+            value, pieces = self._control.handler.handle(call.request, data, self._memories[call.connection])
+            error = value.error if value.HasField("error") else None
+        else:
+            try:
+                value = self._control.call(call.method, call.request)
+            except Exception as failure:
+                error = encode_error(failure)
+        self._handled(self, call, error)
+        return value, error, pieces

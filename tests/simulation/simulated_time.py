@@ -1,0 +1,169 @@
+"""Simulated time: a queue of events, and processes that wait for some of them.
+
+Programs block: they wait for replies and for time to pass. Each of their threads is a greenlet here, so it can be
+left in the middle of a wait and gone on with when its event comes. Nothing runs but the event whose turn it is, so a
+run is decided by its seed alone.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+__all__ = ["EPOCH", "Hub", "Process", "ProcessClock"]
+
+#: Wall clock time, seconds since the epoch, at which every simulation begins.
+EPOCH = 1.7e9
+
+
+class Hub:
+    """The queue of events.
+
+    Attributes:
+        now: Seconds since the simulation began.
+        events: How many have happened.
+        greenlet: Where events happen.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.events = 0
+        self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._numbers = 0
+        self.greenlet = getcurrent()
+
+    def at(self, when: float, action: Callable[..., None], *args: Any) -> None:
+        """Have `action(*args)` done at a time; what is due at the same time is done in the order of the calls."""
+        self._numbers += 1
+        heapq.heappush(self._queue, (max(when, self.now), self._numbers, action, args))
+
+    def after(self, secs: float, action: Callable[..., None], *args: Any) -> None:
+        """Have `action(*args)` done in `secs`."""
+        self.at(self.now + secs, action, *args)
+
+    def run(self, until: Callable[[], bool], latest: float, most_events: int) -> bool:
+        """Let events happen.
+
+        Args:
+            until: When to stop.
+            latest: No event after this time happens.
+            most_events: Nor any after so many.
+
+        Returns:
+            Whether `until` came true.
+        """
+        while not until():
+            if not self._queue or self._queue[0][0] > latest or self.events >= most_events:
+                return False
+            self.now, _, action, args = heapq.heappop(self._queue)
+            self.events += 1
+            action(*args)
+        return True
+
+    def switch(self) -> None:
+        """Leave the present greenlet for the next event."""
+        self.greenlet.switch()
+
+
+class ProcessClock:
+    """The clock of one process; see globalstep.clock.Clock.
+
+    Args:
+        process: Whose threads wait by it.
+        skew_secs: How far its wall clock is wrong.
+    """
+
+    def __init__(self, process: Process, skew_secs: float = 0.0) -> None:
+        self._process = process
+        self._skew_secs = skew_secs
+
+    def monotonic(self) -> float:
+        """See Clock."""
+        return self._process.hub.now
+
+    def time(self) -> float:
+        """See Clock."""
+        return EPOCH + self._skew_secs + self._process.hub.now
+
+    def wait(self, event: threading.Event, timeout_secs: float) -> bool:
+        """See Clock. An event that is set meanwhile is seen when the time has passed."""
+        if not event.is_set():
+            self._process.sleep(timeout_secs)
+        return event.is_set()
+
+
+class Process:
+    """A process that can be killed and stopped at any point.
+
+    Args:
+        hub: Its time.
+        name: For people.
+        failed: Told of an exception that ends one of its threads.
+
+    Attributes:
+        alive: Until it is killed or ends.
+        stopped_until: It does nothing before that time (SIGSTOP).
+    """
+
+    def __init__(self, hub: Hub, name: str, failed: Callable[[Process, BaseException], None]) -> None:
+        self.hub = hub
+        self.name = name
+        self.alive = True
+        self.stopped_until = 0.0
+        self._failed = failed
+        self._threads: list[greenlet] = []
+
+    def start(self, target: Callable[..., None], *args: Any) -> None:
+        """Start a thread, which runs from the next event on."""
+
+        def main() -> None:
+            try:
+                target(*args)
+            except GreenletExit:
+                pass
+            except BaseException as error:
+                self._failed(self, error)
+
+        thread = greenlet(main, self.hub.greenlet)
+        thread.process = self
+        self._threads.append(thread)
+        self.hub.after(0.0, self.wake, thread)
+
+    def wake(self, thread: greenlet) -> None:
+        """Go on with a thread that is parked; once the process is no longer stopped, and never if it is dead."""
+        if not self.alive or thread.dead:
+            return
+        if self.hub.now < self.stopped_until:
+            self.hub.at(self.stopped_until, self.wake, thread)
+        else:
+            thread.switch()
+
+    def park(self) -> None:
+        """Leave the present thread until somebody wakes it."""
+        if self.alive:
+            self.hub.switch()
+        if not self.alive:
+            raise GreenletExit
+
+    def sleep(self, secs: float) -> None:
+        """Let time pass for the present thread."""
+        self.hub.after(secs, self.wake, getcurrent())
+        self.park()
+
+    def stop_for(self, secs: float) -> None:
+        """Stop the process for a while; a thread that runs at the moment stops where it is."""
+        self.stopped_until = max(self.stopped_until, self.hub.now + secs)
+        if getcurrent() in self._threads:
+            self.sleep(0.0)
+
+    def kill(self) -> None:
+        """End the process, all at once. To be called as an event, not by one of its threads."""
+        self.alive = False
+        for thread in self._threads:
+            if not thread.dead:
+                # It unwinds, and can send nothing any more; one that has not begun never does.
+                thread.throw(GreenletExit)

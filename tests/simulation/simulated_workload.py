@@ -1,0 +1,143 @@
+"""What simulated workers push, and what must come of it: a model simple enough to be right at sight.
+
+Every shard holds two float64 Variables under momentum, with their slots, and a row of counters. A push adds its own
+gradient to the Variables, at a learning rate of one more than the step, with a momentum of 1: so the result depends on
+which pushes were applied, in which order and at which step, and all numbers are integers, exact in float64. A push may
+also count itself in the row, where a second application shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from globalstep.declarations import Increment, Op, OpKind, OptimizerDecl, OptimizerUse, Push, Read, VariableDecl
+from globalstep.expressions import Expr, constant, step
+
+__all__ = ["STEP", "Content", "State", "declarations", "names_on", "start_push", "step_push"]
+
+STEP = "global_step"
+OTHER = "other_step"
+#: Rows of the counters; the pushes of a run share them.
+ROWS = 16
+_SIZES = {"a": 2, "b": 1}
+_NUMBERS = sum(_SIZES.values())
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A shard's values: Variables, slots, counters."""
+
+    values: tuple[float, ...]
+    slots: tuple[float, ...]
+    counters: tuple[int, ...]
+
+    def after(self, content: Content, rate: float) -> State:
+        """Give the state after a push."""
+        slots = tuple(slot + grad for slot, grad in zip(self.slots, content.gradient, strict=True))
+        values = tuple(value - rate * slot for value, slot in zip(self.values, slots, strict=True))
+        counters = self.counters
+        if content.counted:
+            row = content.number % ROWS
+            counters = (*counters[:row], counters[row] + 1, *counters[row + 1 :])
+        return State(values, slots, counters)
+
+    def arrays(self) -> list[np.ndarray]:
+        """Give it as the Variables of `names_on`."""
+        a, b = slice(0, 2), slice(2, 3)
+        return [
+            np.array(self.values[a]),
+            np.array(self.values[b]),
+            np.array(self.slots[a]),
+            np.array(self.slots[b]),
+            np.array(self.counters, np.int64),
+        ]
+
+    @classmethod
+    def of(cls, arrays: list[np.ndarray]) -> State:
+        """Read it from the Variables of `names_on`."""
+        a, b, slot_a, slot_b, counters = (array.tolist() for array in arrays)
+        return cls((*a, *b), (*slot_a, *slot_b), tuple(counters))
+
+
+EMPTY = State((0.0,) * _NUMBERS, (0.0,) * _NUMBERS, (0,) * ROWS)
+
+
+@dataclass(eq=False, slots=True)
+class Content:
+    """What one call of `push` is to do.
+
+    Attributes:
+        number: Its own among all of a simulation.
+        shards: On which it changes something.
+        counted: Whether it counts itself.
+        increments: What it carries.
+        start: For the push that gives values: the state of each shard after it.
+        steps: For that push: the steps after it.
+    """
+
+    number: int
+    shards: tuple[int, ...] = ()
+    counted: bool = False
+    increments: dict[str, int] = field(default_factory=dict)
+    start: dict[int, State] | None = None
+    steps: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def gradient(self) -> tuple[float, ...]:
+        """The gradient on every shard, all numbers of a shard in one."""
+        return tuple(float(self.number % 7 + at) for at in range(1, _NUMBERS + 1))
+
+
+def names_on(shard: int) -> list[str]:
+    """The Variables of a shard, steps apart."""
+    return [f"a{shard}", f"b{shard}", f"a{shard}/momentum", f"b{shard}/momentum", f"c{shard}"]
+
+
+def declarations(shards: int, sequencer: int) -> tuple[list[VariableDecl], list[OptimizerDecl]]:
+    """The Variables of a run, and their optimizer."""
+    variables = [VariableDecl(name, "int64", (), sequencer, is_step=True) for name in (STEP, OTHER)]
+    slots: dict[str, tuple[str, ...]] = {}
+    for shard in range(shards):
+        for letter, size in _SIZES.items():
+            name, slot = f"{letter}{shard}", f"{letter}{shard}/momentum"
+            variables.append(VariableDecl(name, "float64", (size,), shard, trainable=True))
+            variables.append(VariableDecl(slot, "float64", (size,), shard, False, False, name, "sgd", "momentum"))
+            slots[name] = (slot,)
+        variables.append(VariableDecl(f"c{shard}", "int64", (ROWS,), shard))
+    hypers = {
+        "learning_rate": Expr("add", (step(STEP), constant(1.0))),
+        "momentum": constant(1.0),
+        "use_nesterov": constant(0.0),
+    }
+    return variables, [OptimizerDecl("sgd", "momentum", hypers, slots)]
+
+
+def start_push(content: Content) -> Push:
+    """The push that gives every Variable its first or restored value."""
+    assert content.start is not None
+    ops = [Op(OpKind.ASSIGN, name, np.array(value, np.int64)) for name, value in content.steps.items()]
+    for shard, state in content.start.items():
+        ops += [Op(OpKind.ASSIGN, name, value) for name, value in zip(names_on(shard), state.arrays(), strict=True)]
+    return Push(ops=ops)
+
+
+def step_push(content: Content, reads: tuple[str, ...], seen: dict[str, int]) -> Push:
+    """A training push; one that does not count itself is described to each shard only once."""
+    gradient = content.gradient
+    ops = []
+    for shard in content.shards:
+        ops.append(Op(OpKind.APPLY, f"a{shard}", np.array(gradient[:2]), optimizer="sgd"))
+        ops.append(Op(OpKind.APPLY, f"b{shard}", np.array(gradient[2:]), optimizer="sgd"))
+        if content.counted:
+            row = np.array([content.number % ROWS])
+            ops.append(Op(OpKind.ASSIGN_ADD, f"c{shard}", np.array([1]), indices=row))
+    return Push(
+        ops=ops,
+        increments=[Increment(name, by) for name, by in content.increments.items()],
+        uses=[OptimizerUse("sgd")],
+        reads=[Read(name) for name in reads],
+        seen_steps=seen,
+        layout=None if content.counted else (content.shards, reads, tuple(content.increments)),
+    )

@@ -1,0 +1,232 @@
+"""Runs one scenario: PS tasks, workers and a chief under a simulated network and clock (docs/design/simulation.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from simulated_invariants import Violation, Watch
+from simulated_network import Network
+from simulated_programs import Program, lanes_beside
+from simulated_scenarios import Fault, Scenario, scenario_of
+from simulated_task import SimulatedTask
+from simulated_time import Hub, Process
+
+from globalstep.worker import snapshot
+
+__all__ = ["Report", "Simulation", "run", "simulating"]
+
+#: Simulated seconds after which nothing goes wrong any more, and after which the job must have come to its end.
+_CALM_SECS, _LATEST_SECS = 120.0, 1000.0
+#: And what the settlers may need then.
+_SETTLING_SECS = 200.0
+_MOST_EVENTS = 60_000
+
+
+@dataclass
+class Report:
+    """What came of a scenario.
+
+    Attributes:
+        scenario: It.
+        violation: What did not hold; None when all did.
+        faults: Those that struck, by kind.
+        messages: What the network did, by kind.
+        events: How many things happened.
+        secs: How much time passed, simulated.
+        pushes: Training pushes that were accepted.
+        lives: Incarnations.
+    """
+
+    scenario: Scenario
+    violation: BaseException | None
+    faults: Counter[str]
+    messages: Counter[str]
+    events: int
+    secs: float
+    pushes: int
+    lives: int
+
+
+class Simulation:
+    """A cluster under a scenario.
+
+    Args:
+        scenario: It.
+        trace: Whether to print every point that is passed.
+    """
+
+    def __init__(self, scenario: Scenario, trace: bool = False) -> None:
+        self.scenario = scenario
+        self.shards, self.sequencer, self.limit = scenario.shards, scenario.sequencer, scenario.limit
+        self.heartbeats, self.whole_pushes = scenario.heartbeats, scenario.whole_pushes
+        self.save_every = scenario.save_every
+        self.finishing = False
+        self.struck: Counter[str] = Counter()
+        self._rng = random.Random(f"{scenario.seed} run")
+        self._failure: BaseException | None = None
+        self._numbers = 0
+        self._trace = trace
+        self.hub = Hub()
+        self.network = Network(self.hub, random.Random(f"{scenario.seed} network"), scenario.weather)
+        self.network.watchers.append(self._passed)
+        self.tasks: list[SimulatedTask] = []
+        self.watch = Watch(scenario.shards, self.tasks)
+        for index, skew in enumerate(scenario.skews_secs):
+            self.tasks.append(SimulatedTask(self.hub, self.network, index, skew, self._failed, self.watch.handled))
+        self.network.tasks.extend(self.tasks)
+        self._programs: dict[str, Program] = {}
+        self._counts: Counter[tuple[str, str, str]] = Counter()
+        self._faults: dict[tuple[str, str, str], list[Fault]] = {}
+        for fault in scenario.faults:
+            self._faults.setdefault((fault.who, fault.where, fault.method), []).append(fault)
+
+    def next_number(self) -> int:
+        """See simulated_programs.Job."""
+        self._numbers += 1
+        return self._numbers
+
+    def run(self) -> Report:
+        """Run it to its end."""
+        for name in ("chief", *(f"worker {at}" for at in range(self.scenario.workers))):
+            self._start(name)
+        self.hub.at(_CALM_SECS, self._calm)
+        try:
+            if not self.hub.run(self._over, _LATEST_SECS, _MOST_EVENTS):
+                self._raise_failure()
+                left = [name for name, program in self._programs.items() if not program.done]
+                raise Violation("end", f"after {self.hub.now:.0f} s and {self.hub.events} events {left} still run")
+            self._raise_failure()
+            self.hub.run(self._settled, self.hub.now + _SETTLING_SECS, 2 * _MOST_EVENTS)
+            self._raise_failure()
+            self._check_end()
+        except Violation as violation:
+            self._failure = violation
+        except Exception as error:
+            self._failure = error
+        finally:
+            for process in [
+                *(program.process for program in self._programs.values()),
+                *(t.process for t in self.tasks),
+            ]:
+                process.kill()
+        return Report(
+            self.scenario,
+            self._failure,
+            self.struck,
+            Counter(self.network.counts),
+            self.hub.events,
+            self.hub.now,
+            self.watch.admitted,
+            len(self.watch.lives),
+        )
+
+    # ---- Processes ----------------------------------------------------------------------------
+
+    def _start(self, name: str) -> None:
+        """Start a program's process; one that runs already stays."""
+        last = self._programs.get(name)
+        if last is not None and (last.process.alive or last.done):
+            return
+        life = 0 if last is None else int(last.process.name.partition("#")[2]) + 1
+        process = Process(self.hub, f"{name}#{life}", self._failed)
+        program = Program(self, process, random.Random(f"{self.scenario.seed} {process.name}"), name == "chief")
+        process.program = program
+        self._programs[name] = program
+        process.start(program.run)
+
+    def _failed(self, process: Process, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _over(self) -> bool:
+        return self._failure is not None or all(program.done for program in self._programs.values())
+
+    # ---- Faults -------------------------------------------------------------------------------
+
+    def _passed(self, where: str, process: Process, method: str) -> None:
+        who = process.name.partition("#")[0]
+        key = (who, where, method)
+        self._counts[key] += 1
+        if self._trace:
+            print(f"{self.hub.now:10.4f}  {process.name:12} {where:8} {method}")
+        for fault in self._faults.get(key, ()):
+            if fault.count == self._counts[key] and not self.network.calm:
+                self._strike(fault, process)
+
+    def _strike(self, fault: Fault, process: Process) -> None:
+        is_ps = fault.who.startswith("ps")
+        if is_ps and fault.kind == "kill" and self.finishing:
+            # With the chief gone nobody would restore.
+            return
+        self.struck[f"{fault.kind} {fault.who.partition(' ')[0]}"] += 1
+        if self._trace:
+            print(f"{self.hub.now:10.4f}  {fault}")
+        if fault.kind == "cut":
+            self.network.cut[process, fault.peer] = self.hub.now + fault.secs
+        elif fault.kind == "stop":
+            process.stop_for(fault.secs)
+        elif is_ps:
+            task = self.tasks[int(fault.who.partition(" ")[2])]
+            task.crash()
+            self.hub.after(fault.secs, task.start)
+        else:
+            self.hub.after(0.0, process.kill)
+            self.hub.after(fault.secs, self._start, fault.who)
+            process.park()
+
+    def _calm(self) -> None:
+        self.network.calm = True
+
+    # ---- The end ------------------------------------------------------------------------------
+
+    def _settled(self) -> bool:
+        """Whether every part is decided and every increment visible; the settlers see to that."""
+        ledger = self.tasks[self.sequencer].shard._ledger
+        if self._failure is not None or ledger is None:
+            return True
+        return ledger.visible == ledger.steps and not any(task.shard._staged for task in self.tasks)
+
+    def _check_end(self) -> None:
+        if not self._settled():
+            staged = [len(task.shard._staged) for task in self.tasks]
+            raise Violation("end", f"nobody settled: {staged} parts are staged, and steps may not be visible")
+        ledger = self.tasks[self.sequencer].shard._ledger
+        last = self.watch.checkpoints[-1].steps
+        # A sequencer that dies after the last save has nothing more to say.
+        steps = last if ledger is None else ledger.steps
+        if not steps["global_step"] == last["global_step"] == self.limit:
+            raise Violation("I5", f"the limit is {self.limit}; the run ends at {steps}, saved at {last}")
+
+
+@contextlib.contextmanager
+def simulating() -> Iterator[None]:
+    """Put the simulated network in the place of the few things that are not arguments."""
+    log = logging.getLogger("globalstep")
+    level, lanes_to = log.level, snapshot.lanes_to
+    log.setLevel(logging.CRITICAL)
+    snapshot.lanes_to = lanes_beside  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        snapshot.lanes_to = lanes_to
+        log.setLevel(level)
+
+
+def run(seed: int, without: Collection[str] = (), trace: bool = False) -> Report:
+    """Run the scenario of a seed; call it within `simulating()`.
+
+    Args:
+        seed: Any number.
+        without: Features to leave out.
+        trace: Whether to print what happens.
+    """
+    return Simulation(scenario_of(seed, without), trace).run()
