@@ -18,6 +18,7 @@ from types import FrameType
 from globalstep.cluster import from_tf_config
 from globalstep.planned_faults import faults_of_this_process
 from globalstep.process_env import raise_malloc_thresholds
+from globalstep.ps.cores import default_threads
 from globalstep.ps.server import PSOptions, PSServer
 
 EXIT_TERMINATED = 143
@@ -38,6 +39,12 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--lane-port", type=int, default=0, help="port for clients with GLOBALSTEP_TRANSPORT=tcp (default: a free one)"
+    )
+    parser.add_argument(
+        "--apply-threads",
+        type=int,
+        default=default_threads(),
+        help="threads that share the work of applying a large push (default: half of the cores, at most 4)",
     )
     parser.add_argument("--grace-secs", type=float, default=5.0, help="time for calls under way at the end (default 5)")
     parser.add_argument("--log-level", default="INFO", help="DEBUG, INFO, WARNING or ERROR (default INFO)")
@@ -80,6 +87,7 @@ def main(argv: list[str] | None = None) -> int:
             max_message_bytes=args.max_message_bytes,
             grace_secs=args.grace_secs,
             lane_port=args.lane_port,
+            apply_threads=args.apply_threads,
         ),
         faults=faults_of_this_process(),
     )

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.declarations import ALIGNMENT, Op, OptimizerDecl, VariableDecl
+from globalstep.ps.cores import ONE_CORE, WORTH_BYTES, Cores
 from globalstep.ps.rules.rule import Hypers, Rule
 
 __all__ = ["Held", "Piece", "PushPlan", "Run", "lay_out", "padded_count", "plan_reads", "plan_runs"]
@@ -27,6 +28,8 @@ Array = npt.NDArray[Any]
 
 #: Elements that are changed at a time where their values are to be copied: few enough to stay in the cache.
 _BLOCK = 1 << 16
+#: Elements that one thread changes before it asks for more, where several share a run.
+_PIECE = 1 << 19
 
 
 @dataclass(slots=True)
@@ -62,7 +65,7 @@ class Run:
     #: Whether the push reads some of the values, so that they are to take the gradients' place afterwards.
     leaves_values: bool = False
 
-    def apply(self, hyper: Hypers, data: memoryview) -> None:
+    def apply(self, hyper: Hypers, data: memoryview, cores: Cores = ONE_CORE) -> None:
         """Make the changes; where `leaves_values`, the new values take the gradients' place in the data.
 
         So the values are copied while they are still in the processor's cache, and into memory that is there
@@ -71,15 +74,30 @@ class Run:
         Args:
             hyper: The rule's numbers.
             data: The push's.
+            cores: Share the work, where it is worth it and the rule allows it.
         """
         grad = np.frombuffer(data, self.values.dtype, self.count, self.offset)
-        if not self.leaves_values or data.readonly:
-            self.rule.dense(self.values, self.slots, grad, hyper)
+        leaves = self.leaves_values and not data.readonly
+        if not self.rule.elementwise:
+            self._apply_to(slice(0, self.count), grad, hyper, leaves)
             return
-        block = _BLOCK if self.rule.elementwise else self.count
-        for at in range(0, self.count, block):
-            part = slice(at, at + block)
-            self.rule.dense(self.values[part], tuple(slot[part] for slot in self.slots), grad[part], hyper)
+        touched = (2 + len(self.slots)) * grad.nbytes
+        piece = self.count if cores.threads == 1 or touched < WORTH_BYTES else _PIECE
+        block = _BLOCK if leaves else piece
+
+        def work(number: int) -> None:
+            end = min((number + 1) * piece, self.count)
+            for at in range(number * piece, end, block):
+                self._apply_to(slice(at, min(at + block, end)), grad, hyper, leaves)
+
+        if piece < self.count:
+            cores.share(work, -(-self.count // piece))
+        else:
+            work(0)
+
+    def _apply_to(self, part: slice, grad: Array, hyper: Hypers, leaves: bool) -> None:
+        self.rule.dense(self.values[part], tuple(slot[part] for slot in self.slots), grad[part], hyper)
+        if leaves:
             grad[part] = self.values[part]
 
 
@@ -87,7 +105,7 @@ class Run:
 class Piece:
     """Neighbouring Variables that a push reads."""
 
-    #: Their bytes in the arena, padding included.
+    #: Their elements in the arena, flat, padding included.
     view: Array
     #: Where in the push's data a run leaves these bytes; None where none does.
     left_at: int | None
@@ -204,7 +222,7 @@ def plan_reads(reads: Sequence[Held], steps: Sequence[Run | Op]) -> list[Piece]:
             ranges[-1] = (held.arena, ranges[-1][1], held.end)
         else:
             ranges.append((held.arena, held.start, held.end))
-    pieces = [Piece(arena[start:end].view(np.uint8), None) for arena, start, end in ranges]
+    pieces = [Piece(arena[start:end], None) for arena, start, end in ranges]
     for piece in pieces:
         begin, end = _address(piece.view), _address(piece.view) + piece.view.nbytes
         touching = [

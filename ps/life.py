@@ -17,6 +17,7 @@ from globalstep.declarations import OptimizerDecl, StopLimit, VariableDecl
 from globalstep.errors import AbortedError, InvalidArgumentError, LostStateError
 from globalstep.faults import NO_FAULTS, Faults
 from globalstep.ps.journal import Journal
+from globalstep.ps.cores import ONE_CORE
 from globalstep.ps.ledger import Ledger
 from globalstep.ps.presence import ClientView, Presence, State
 from globalstep.ps.rules import check_declaration
@@ -83,6 +84,8 @@ class Life:
         self._directory = ""
         #: Is told of everything that happens to this incarnation.
         self.witness: Witness = NO_WITNESS
+        #: Share the work of applying a large push; whoever gave them ends them.
+        self.cores = ONE_CORE
         self._drop()
 
     def _drop(self) -> None:

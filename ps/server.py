@@ -12,7 +12,7 @@ import socket
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -22,6 +22,7 @@ from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.errors import AlreadyExistsError
 from globalstep.faults import NO_FAULTS, Faults
 from globalstep.ps.control import Control
+from globalstep.ps.cores import Cores, default_threads
 from globalstep.ps.handler import Handler
 from globalstep.ps.servicer import SERVICE_NAME, generic_handler
 from globalstep.ps.settler import Settler
@@ -46,6 +47,8 @@ class PSOptions:
     max_message_bytes: int = 16 << 30
     #: Seconds that calls under way get when the process is asked to end.
     grace_secs: float = 5.0
+    #: Threads that share the work of applying a large push.
+    apply_threads: int = field(default_factory=default_threads)
     #: Where TCP lanes are taken, on the host of `bind`, once a client asks for one; 0 takes a free port.
     lane_port: int = 0
 
@@ -73,7 +76,9 @@ class PSServer:
         self._options = options
         self._clock = clock
         self.shard = Shard(clock)
-        self.control = Control(Handler(self.shard, faults), uuid.uuid4().hex, socket.gethostname())
+        self.shard.cores = Cores(options.apply_threads)
+        handler = Handler(self.shard, faults, options.max_message_bytes)
+        self.control = Control(handler, uuid.uuid4().hex, socket.gethostname())
         self._pool = ThreadPoolExecutor(options.max_clients + 16, thread_name_prefix="globalstep-rpc")
         self._server = grpc.server(
             self._pool,
@@ -129,3 +134,4 @@ class PSServer:
         self._sockets.close(self._options.grace_secs)
         stopped.wait()
         self._pool.shutdown(wait=True)
+        self.shard.cores.close()

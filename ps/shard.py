@@ -253,7 +253,7 @@ class Shard(Cuts):
         with np.errstate(all="ignore"):  # what overflows becomes inf, as in TensorFlow; it must not stop midway
             if plan is not None and parts.data is not None and plan.version == self._store.version:
                 changes: Sequence[Any] = plan.steps
-                self._store.apply_plan(plan, hypers, parts.data)
+                self._store.apply_plan(plan, hypers, parts.data, self.cores)
             else:
                 plan = None
                 changes = parts.ops or (

@@ -26,6 +26,7 @@ from globalstep.errors import (
 from globalstep.ps.arena import Held, PushPlan, Run, lay_out, plan_reads, plan_runs
 from globalstep.ps.checking import check_indices, check_operand
 from globalstep.ps.reading import Room, copies
+from globalstep.ps.cores import ONE_CORE, Cores
 from globalstep.ps.rules import get_rule
 from globalstep.ps.rules.rule import Rule
 from globalstep.ps.sparse import apply_rows, scatter_rows
@@ -232,16 +233,16 @@ class VariableStore:
         pieces = plan_reads([self._held[read.variable] for read in reads], steps)
         return PushPlan(self.version, steps, pieces, places)
 
-    def apply_plan(self, plan: PushPlan, hypers: HyperMap, data: memoryview) -> None:
-        """Make the changes of a planned push. Its data is used up: see Run.apply."""
+    def apply_plan(self, plan: PushPlan, hypers: HyperMap, data: memoryview, cores: Cores = ONE_CORE) -> None:
+        """Make the changes of a planned push, on several cores. Its data is used up: see Run.apply."""
         for step in plan.steps:
             if isinstance(step, Op):
                 self._apply_one(step, hypers)
             else:
-                step.apply(hypers[step.key], data)
+                step.apply(hypers[step.key], data, cores)
 
     def read_plan(self, plan: PushPlan, data: memoryview) -> list[Array]:
-        """Give the bytes of a planned push's reads, in pieces, each value from a multiple of 8.
+        """Give the values of a planned push's reads, in flat pieces, each value from a multiple of 8 bytes.
 
         Args:
             plan: A plan whose changes have just been made.
@@ -250,7 +251,7 @@ class VariableStore:
         return [
             piece.view.copy()
             if piece.left_at is None or data.readonly
-            else np.frombuffer(data, np.uint8, piece.view.nbytes, piece.left_at)
+            else np.frombuffer(data, piece.view.dtype, piece.view.size, piece.left_at)
             for piece in plan.reads
         ]
 
