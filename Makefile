@@ -24,7 +24,8 @@ test: $(VENV)/.installed-test ## run the tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 .PHONY: nightly
-nightly: $(VENV)/.installed-test ## run the tests ten times over in random order of workers, to find flaky ones
+nightly: $(VENV)/.installed-test ## run the whole fault matrix, and the tests ten times over, to find flaky ones
+	$(BIN)/python -m pytest -q -n 2 -m full_matrix
 	for round in 1 2 3 4 5 6 7 8 9 10; do $(BIN)/python -m pytest -q -n 2 $(PYTEST_ARGS) || exit 1; done
 
 .PHONY: lint

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from globalstep.clock import SYSTEM_CLOCK, Clock
-from globalstep.errors import GlobalStepError, OpError, error_from_code
-from globalstep.faults import NO_FAULTS, Faults
+from globalstep.errors import GlobalStepError, OpError, UnavailableError, error_from_code
+from globalstep.faults import NO_FAULTS, ConnectionCutError, Faults
 from globalstep.frames import Message
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.control import Control
@@ -76,7 +76,10 @@ class LocalLane:
         for piece in pieces:
             joined += piece
             joined += bytes(-len(joined) % 8)
-        reply, answer = self._control.handler.handle(request, memoryview(joined), self._memory)
+        try:
+            reply, answer = self._control.handler.handle(request, memoryview(joined), self._memory)
+        except ConnectionCutError as error:
+            return _Done(None, UnavailableError(f"{self.label}: {error}"))
         if reply.HasField("error"):
             return _Done(None, error_from_code(reply.error.code, reply.error.message, reply.error.type))
         data = bytearray()
@@ -89,6 +92,8 @@ class LocalLane:
         """See Lane."""
         try:
             return _Done(self._control.call(method, request), None)
+        except ConnectionCutError as error:
+            return _Done(None, UnavailableError(f"{self.label}: {error}"))
         except GlobalStepError as error:
             return _Done(None, error)
 
