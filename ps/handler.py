@@ -21,6 +21,7 @@ from globalstep.ps import entries
 from globalstep.ps.answers import Admission, Answer
 from globalstep.ps.layouts import Layout, LayoutMemory, PushParts
 from globalstep.ps.ledger import EntryKind
+from globalstep.ps.packed_data import pack_reply, unpack_request
 from globalstep.ps.shard import Shard
 from globalstep.ps.statistics import Traffic
 
@@ -91,8 +92,8 @@ class Handler:
         except Exception as error:
             self.traffic.count(data.nbytes, 0)
             return pb.Reply(error=encode_error(error)), []
-        self.traffic.count(data.nbytes, tensors.size)
-        return reply, tensors.pieces
+        self.traffic.count(data.nbytes, sum(padded(piece.nbytes) for piece in pieces) if reply.spans else tensors.size)
+        return reply, pieces
 
     def unary(self, method: str, message: Any) -> Any:
         """Carry out Pull or Push as a unary call, with the tensor bytes inside the message.

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from globalstep import codec
 from globalstep.declarations import Increment, Op, OptimizerUse, Read
 from globalstep.errors import InvalidArgumentError, LayoutUnknownError
+from globalstep.memory import MemoryPool
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.reading import Room
 from globalstep.ps.store import PushPlan
@@ -66,9 +67,11 @@ class LayoutMemory:
 
     Attributes:
         room: Where values for the stream's replies are to be put; None for anywhere.
+        memory: For data that is packed on the wire.
     """
 
     room: Room | None = None
+    memory: MemoryPool = field(default_factory=MemoryPool)
     _layouts: dict[int, Layout] = field(default_factory=dict[int, Layout])
 
     def recall(self, number: int, data: memoryview) -> Layout:

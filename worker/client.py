@@ -19,6 +19,7 @@ from globalstep.lanes import lanes_to
 from globalstep.planned_faults import faults_of_this_process
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.run_policy import RunPolicy
+from globalstep.wire_options import WireOptions
 from globalstep.worker.gradient_room import GradientRoom
 from globalstep.worker.membership import CONTROL_SECS, RETRY_SECS, Membership
 from globalstep.worker.push_result import PushResult
@@ -139,6 +140,16 @@ class ClusterClient(Membership):
                 self.refresh()
             return Snapshot(self._protocol)
 
+    def read_journal(self, request: pb.ReadJournalRequest, deadline_secs: float) -> pb.ReadJournalReply:
+        """Ask the sequencer for what it has written down of pushes; see chief/journal_keeping.py.
+
+        Other calls of this client do not wait for it.
+        """
+        request.client = self.client_id
+        lane = self._run.lanes[self._run.sequencer]
+        reply: pb.ReadJournalReply = lane.unary("ReadJournal", request, deadline_secs).result()
+        return reply
+
     @property
     def traffic(self) -> tuple[int, int]:
         """Tensor bytes sent and received so far."""
@@ -153,6 +164,7 @@ def connect(
     clock: Clock = SYSTEM_CLOCK,
     retry_secs: float = RETRY_SECS,
     policy: RunPolicy | None = None,
+    wire: WireOptions | None = None,
 ) -> ClusterClient:
     """Become a client of the PS tasks of a target.
 
@@ -163,9 +175,10 @@ def connect(
         clock: Time.
         retry_secs: How long an unreachable PS task is tried.
         policy: Of the runs that it begins.
+        wire: How its numbers cross the wire.
 
     Returns:
         The client; close it.
     """
     lanes = with_faults(lanes_to(target, transport), faults_of_this_process())
-    return ClusterClient(lanes, task=task, clock=clock, retry_secs=retry_secs, policy=policy)
+    return ClusterClient(lanes, task=task, clock=clock, retry_secs=retry_secs, policy=policy, wire=wire)

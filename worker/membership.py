@@ -12,6 +12,7 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from globalstep import codec
 from globalstep.clock import SYSTEM_CLOCK, Clock
@@ -20,6 +21,7 @@ from globalstep.errors import AbortedError, OpError, UnavailableError
 from globalstep.lanes import Lane
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.run_policy import RunPolicy
+from globalstep.wire_options import WireOptions
 from globalstep.worker.heartbeat import Heartbeat
 from globalstep.worker.push_protocol import PushProtocol, Run
 from globalstep.worker.retry import Retry
@@ -36,6 +38,18 @@ _DECLARE_SECS = 120.0
 _FINISH_SECS = 60.0
 
 
+class JournalStore(Protocol):
+    """Stores what the sequencer has written down; see globalstep.chief.journal_keeping. Thread-safe."""
+
+    def catch_up(self) -> bool:
+        """Store all that there is now; gives whether that was possible."""
+        ...
+
+    def stop(self) -> None:
+        """Store what there is now, and end."""
+        ...
+
+
 class Membership:
     """A client's part in a run, without its values. Thread-safe.
 
@@ -47,6 +61,7 @@ class Membership:
         retry_secs: How long an unreachable PS task is tried.
         member: Whether PS tasks are to wait for it: it keeps a lease. A tool that only looks is none.
         policy: Of the runs that it begins; the default where not given.
+        wire: How its numbers cross the wire; as they are where not given.
         client_id: One that no other client ever has; a random one by default.
 
     Attributes:
@@ -64,6 +79,7 @@ class Membership:
         retry_secs: float = RETRY_SECS,
         member: bool = True,
         policy: RunPolicy | None = None,
+        wire: WireOptions | None = None,
         client_id: str = "",
     ) -> None:
         self.client_id = client_id or uuid.uuid4().hex
@@ -75,11 +91,13 @@ class Membership:
         self._retry_secs = retry_secs
         self._clock = clock
         self._rng = rng or random.Random()
-        self._protocol = PushProtocol(self._run, retry_secs, clock, self._rng)
+        self._protocol = PushProtocol(self._run, retry_secs, clock, self._rng, wire)
         self._policy = policy or RunPolicy()
         self._splitter = Splitter()
         self._variables: dict[str, VariableDecl] = {}
         self._heartbeat = Heartbeat(self._run.lanes, self.client_id, task, clock)
+        #: Where this client is the chief's: who stores the run's journal. It is stopped before the client leaves.
+        self.journal: JournalStore | None = None
         self._closed = False
         if member:
             self._heartbeat.start()
@@ -330,6 +348,8 @@ class Membership:
             if self._closed:
                 return
             self._closed = True
+        if self.journal is not None:
+            self.journal.stop()
         self._heartbeat.stop()
         calls = [lane.unary("Leave", pb.LeaveRequest(client=self.client_id), 2.0) for lane in self._run.lanes]
         for call in calls:

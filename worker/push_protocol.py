@@ -21,9 +21,11 @@ from globalstep.errors import FailedPreconditionError, InternalError, LayoutUnkn
 from globalstep.frames import Message
 from globalstep.lanes import Lane
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.wire_options import WireOptions
 from globalstep.worker.push_layout import KnownLayout, Part, Split, bytes_of, in_arena_order, may_be_remembered
 from globalstep.worker.push_result import PushResult, applied_of
 from globalstep.worker.retry import Retry
+from globalstep.worker.wire_packing import WirePacking
 
 __all__ = ["PushProtocol", "Run"]
 
@@ -50,14 +52,18 @@ class PushProtocol:
         retry_secs: How long an unreachable task is tried.
         clock: Time.
         rng: Jitter of retries.
+        wire: How numbers cross the wire; as they are where not given.
 
     Attributes:
         bytes_sent: Tensor bytes of all requests, for statistics.
         bytes_received: Tensor bytes of all replies.
     """
 
-    def __init__(self, run: Run, retry_secs: float, clock: Clock, rng: random.Random) -> None:
+    def __init__(
+        self, run: Run, retry_secs: float, clock: Clock, rng: random.Random, wire: WireOptions | None = None
+    ) -> None:
         self._run = run
+        self._packing = WirePacking(wire or WireOptions())
         self._retry_secs = retry_secs
         self._clock = clock
         self._rng = rng
@@ -84,7 +90,8 @@ class PushProtocol:
             A protocol for the run as it is known now; whatever this one learns later, it does not.
         """
         run = replace(self._run, lanes=self._run.lanes if lanes is None else lanes, where=dict(self._run.where))
-        return PushProtocol(run, self._retry_secs, self._clock, random.Random(self._rng.random()))
+        rng = random.Random(self._rng.random())
+        return PushProtocol(run, self._retry_secs, self._clock, rng, self._packing.options)
 
     @property
     def floors(self) -> list[pb.Floor]:
@@ -95,6 +102,7 @@ class PushProtocol:
         """Forget what belonged to another incarnation."""
         self._floors.clear()
         self._splits.clear()
+        self._packing.start_over()
 
     def remembers(self, push: Push) -> bool:
         """Whether pushes of its layout have been made in this incarnation, so that their names are known."""
@@ -111,6 +119,7 @@ class PushProtocol:
         """
         tickets = {}
         for shard, (request, pieces) in requests.items():
+            self._packing.ask(request)
             self.bytes_sent += sum(piece.nbytes for piece in pieces)
             tickets[shard] = self._run.lanes[shard].send(request, pieces)
         replies: dict[int, Message] = {}
@@ -120,7 +129,7 @@ class PushProtocol:
             ticket = tickets[shard]
             while shard not in replies:
                 try:
-                    replies[shard] = ticket.result()
+                    replies[shard] = self._packing.unpack(ticket.result())
                 except UnavailableError as error:
                     lane = self._run.lanes[shard]
                     if retry is None:
@@ -176,6 +185,7 @@ class PushProtocol:
             AbortedError: If the run's incarnation is over.
             OpError: If the push was wrong; nothing was changed.
         """
+        push = self._packing.thin(push)
         while True:
             self._sequence += 1
             push_id = PushId(self._run.client, self._sequence)
@@ -247,7 +257,7 @@ class PushProtocol:
             message = request.push
             message.incarnation = self._run.incarnation
             message.id.client, message.id.sequence = push_id.client, push_id.sequence
-            pieces = self._encode_part(message, push, shard, part, afresh)
+            pieces = self._packing.pack(request, self._encode_part(message, push, shard, part, afresh))
             if not message.known_layout:
                 message.increments.extend(codec.encode_increments(push.increments))
                 message.uses.extend(codec.encode_use(use) for use in push.uses)
@@ -273,7 +283,8 @@ class PushProtocol:
                 request = pb.Request()
                 request.stage.incarnation = self._run.incarnation
                 request.stage.id.client, request.stage.id.sequence = push_id.client, push_id.sequence
-                requests[shard] = (request, self._encode_part(request.stage, push, shard, part, afresh))
+                pieces = self._encode_part(request.stage, push, shard, part, afresh)
+                requests[shard] = (request, self._packing.pack(request, pieces))
             return requests
 
         began = self._clock.monotonic()

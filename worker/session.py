@@ -16,6 +16,7 @@ from globalstep.declarations import Outcome
 from globalstep.errors import JobDoneError
 from globalstep.graph import Graph, default_sessions, get_default_graph
 from globalstep.run_policy import policy_of
+from globalstep.wire_options import wire_options_of
 from globalstep.worker.client import connect
 from globalstep.worker.executor import Executor
 from globalstep.worker.fetches import feeds_of, flatten
@@ -34,7 +35,8 @@ class Session:
     Args:
         target: "" for a PS of its own in this process, "grpc://host:port" of any PS for its cluster.
         graph: The graph; default the current one.
-        config: Its `run_policy` holds for the runs that this session begins; the rest is accepted as in TensorFlow.
+        config: Its `run_policy` holds for the runs that this session begins, its `wire` for what it sends and reads;
+            the rest is accepted as in TensorFlow.
         cluster: A client to use instead of connecting to `target`; the session does not close it.
         reuse_values: Ask each push for what the same run reads next time, and start the next run that
             pushes from that as long as it is younger than a second: one message a step instead of two.
@@ -75,7 +77,14 @@ class Session:
         self._target = target or ""
         self._owns_cluster = cluster is None
         self.cluster: ClusterClient = (
-            connect(self._target, task=task, clock=clock, retry_secs=retry_secs, policy=policy_of(config))
+            connect(
+                self._target,
+                task=task,
+                clock=clock,
+                retry_secs=retry_secs,
+                policy=policy_of(config),
+                wire=wire_options_of(config),
+            )
             if cluster is None
             else cluster
         )

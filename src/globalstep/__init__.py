@@ -100,6 +100,7 @@ _NAMES = {
         "AUTO_REUSE VariableScope get_variable_scope no_regularizer variable_op_scope variable_scope"
     ),
     "globalstep.variables": "Variable",
+    "globalstep.wire_options": "WireOptions",
     "globalstep.worker.jax_front": "jax=jax_loss",
     "globalstep.worker.py_loss": "py_loss",
     "globalstep.worker.queues": "FIFOQueue PaddingFIFOQueue QueueBase RandomShuffleQueue",

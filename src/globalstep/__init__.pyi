@@ -304,6 +304,7 @@ from globalstep.variable_scope import no_regularizer as no_regularizer
 from globalstep.variable_scope import variable_op_scope as variable_op_scope
 from globalstep.variable_scope import variable_scope as variable_scope
 from globalstep.variables import Variable as Variable
+from globalstep.wire_options import WireOptions as WireOptions
 from globalstep.worker.jax_front import jax_loss as jax
 from globalstep.worker.py_loss import py_loss as py_loss
 from globalstep.worker.queues import FIFOQueue as FIFOQueue

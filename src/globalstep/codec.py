@@ -83,11 +83,13 @@ class TensorWriter:
 
     Attributes:
         pieces: Views of the tensors' bytes, in order.
+        dtypes: Of each piece.
         size: Bytes so far, padding included.
     """
 
     def __init__(self) -> None:
         self.pieces: list[memoryview] = []
+        self.dtypes: list[str] = []
         self.size = 0
 
     def add(self, array: Array, into: pb.TensorRef) -> None:
@@ -109,16 +111,18 @@ class TensorWriter:
         nbytes = array.nbytes
         if nbytes:
             self.pieces.append(np.ascontiguousarray(array).reshape(-1).data.cast("B"))
+            self.dtypes.append(name)
             self.size += padded(nbytes)
 
     def add_bytes(self, packed: Array) -> None:
         """Take in tensors that lie packed already, each padded to the alignment.
 
         Args:
-            packed: uint8 [n].
+            packed: [n], of the tensors' dtype.
         """
         if packed.nbytes:
-            self.pieces.append(packed.data)
+            self.pieces.append(packed.data.cast("B"))
+            self.dtypes.append(packed.dtype.name)
             self.size += padded(packed.nbytes)
 
 

@@ -102,7 +102,8 @@ class GraphOptions(_Options):
 class ConfigProto(_Options):
     """Settings of a session or a Server.
 
-    `run_policy` is globalstep's own: a `gs.RunPolicy`, for the run that a chief's session begins.
+    Two are globalstep's own: `run_policy`, a `gs.RunPolicy` for the run that a chief's session begins, and `wire`,
+    `gs.WireOptions` for what a session sends and reads.
 
     >>> config = ConfigProto(allow_soft_placement=True)
     >>> config.gpu_options.allow_growth = True
@@ -128,8 +129,9 @@ class ConfigProto(_Options):
         "isolate_session_state": False,
         "experimental": None,
         "run_policy": None,
+        "wire": None,
     }
-    _effective = frozenset({"run_policy"})
+    _effective = frozenset({"run_policy", "wire"})
 
 
 class RunOptions(_Options):

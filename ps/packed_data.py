@@ -1,0 +1,38 @@
+"""Packed data of requests and replies, on a PS task's side; see globalstep.packing.
+
+Floor: ps. Threads: any number at once, each with its stream's memory. Kernels are imported when data is packed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from globalstep.codec import TensorWriter
+from globalstep.memory import MemoryPool
+from globalstep.proto import globalstep_pb2 as pb
+
+__all__ = ["pack_reply", "unpack_request"]
+
+
+def unpack_request(request: pb.Request, data: memoryview, memory: MemoryPool, limit_bytes: int) -> memoryview:
+    """Give a request's data as it was before it was packed.
+
+    Raises:
+        InvalidArgumentError, ResourceExhaustedError: As globalstep.packing.unpack.
+    """
+    if not request.spans:
+        return data
+    packing: Any = importlib.import_module("globalstep.packing")
+    unpacked: memoryview = packing.unpack(request.spans, data, memory.take, limit_bytes)
+    return unpacked
+
+
+def pack_reply(request: pb.Request, reply: pb.Reply, tensors: TensorWriter, memory: MemoryPool) -> list[memoryview]:
+    """Give the bytes of a reply, packed as the request asks."""
+    if request.reply_form == pb.FORM_RAW or not tensors.pieces:
+        return tensors.pieces
+    packing: Any = importlib.import_module("globalstep.packing")
+    pieces = list(zip(tensors.pieces, tensors.dtypes, strict=True))
+    packed: list[memoryview] = packing.pack(pieces, request.reply_form, reply.spans, memory.take)
+    return packed
