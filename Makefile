@@ -51,9 +51,20 @@ faces: $(VENV)/.installed-dev ## regenerate the type stubs of the lazily loaded 
 	$(BIN)/python scripts/generate_faces.py
 	$(BIN)/python scripts/compatibility.py
 
+.PHONY: bench
+bench: $(VENV)/.installed-bench $(VENV)/.installed-examples ## measure all workloads beside all peers that are installed (10 minutes)
+	$(BIN)/python -m benchmarks.bench
+
 .PHONY: bench-quick
-bench-quick: $(VENV)/.installed-bench ## measure steps/s and MB/s beside a plain parameter server (2 minutes)
-	$(BIN)/python -m benchmarks.wire --quick
+bench-quick: $(VENV)/.installed-bench $(VENV)/.installed-examples ## the same, shorter and less sure (2 minutes)
+	$(BIN)/python -m benchmarks.bench --quick
+
+.PHONY: bench-peers
+bench-peers: .venv-peers/.installed ## install the peers of the benchmark into an environment of their own
+.venv-peers/.installed: benchmarks/peers.txt
+	test -x .venv-peers/bin/python || sh scripts/make_venv.sh $(PYTHON) .venv-peers
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check --requirement benchmarks/peers.txt
+	touch $@
 
 .PHONY: bench-saving
 bench-saving: $(VENV)/.installed-bench ## measure how long a save holds up training, and how fast it writes (2 minutes)
@@ -61,7 +72,7 @@ bench-saving: $(VENV)/.installed-bench ## measure how long a save holds up train
 
 .PHONY: clean
 clean: ## remove what make has made, the runs and the virtual environment included
-	rm -rf $(VENV) build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-peers build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:

@@ -1,4 +1,4 @@
-"""A stopwatch with named laps: where a step's time goes on the worker's side."""
+"""A stopwatch with named laps: where a step's time goes on the worker's side of globalstep."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from globalstep.frames import Message
-from globalstep.lanes import Lane, Pending, Ticket
+from globalstep.lanes import Lane, Ticket
 from globalstep.proto import globalstep_pb2 as pb
+
+__all__ = ["STAGES", "Laps", "TimedLane"]
 
 #: In the order of a step.
 STAGES = ("gradient", "encode", "send", "wait", "decode")
@@ -25,10 +27,6 @@ class Laps:
         self.secs = dict.fromkeys(STAGES, 0.0)
         self._last = time.perf_counter()
 
-    def reset(self) -> None:
-        """Forget all laps so far."""
-        self.secs = dict.fromkeys(STAGES, 0.0)
-
     def start(self) -> None:
         """Begin the first lap of a step; what went before counts nowhere."""
         self._last = time.perf_counter()
@@ -38,16 +36,6 @@ class Laps:
         now = time.perf_counter()
         self.secs[stage] += now - self._last
         self._last = now
-
-
-class NoLaps(Laps):
-    """For measuring: keeps no time."""
-
-    def start(self) -> None:
-        """Do nothing."""
-
-    def lap(self, stage: str) -> None:
-        """Do nothing."""
 
 
 class _TimedTicket:
@@ -67,7 +55,7 @@ class TimedLane:
     """A lane that tells the client's own work from sending and from waiting.
 
     What lies before a call to the lane is encoding. What follows the last reply is the step's decoding,
-    which the caller's own lap ends.
+    which the caller's own lap ends. All else of the lane is the real one's.
 
     Args:
         lane: The real one.
@@ -77,8 +65,9 @@ class TimedLane:
     def __init__(self, lane: Lane, laps: Laps) -> None:
         self._lane = lane
         self._laps = laps
-        self.label = lane.label
-        self.address = lane.address
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lane, name)
 
     def send(self, request: pb.Request, pieces: Sequence[memoryview]) -> _TimedTicket:
         """See lanes.Lane."""
@@ -86,15 +75,3 @@ class TimedLane:
         ticket = self._lane.send(request, pieces)
         self._laps.lap("send")
         return _TimedTicket(ticket, self._laps)
-
-    def unary(self, method: str, request: Any, timeout_secs: float) -> Pending:
-        """See lanes.Lane."""
-        return self._lane.unary(method, request, timeout_secs)
-
-    def expire(self) -> None:
-        """See lanes.Lane."""
-        self._lane.expire()
-
-    def close(self) -> None:
-        """See lanes.Lane."""
-        self._lane.close()

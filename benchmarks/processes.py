@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import select
 import shutil
 import signal
@@ -17,7 +18,19 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 _SERVING = "serving on "
 #: A child that says nothing for so long has hung.
-_PATIENCE_SECS = 60.0
+_PATIENCE_SECS = 120.0
+#: What is asked to end gets so long before it is killed.
+_GRACE_SECS = 5.0
+
+
+def family(pid: int) -> list[int]:
+    """Give a process and all that descend from it."""
+    out = [pid]
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            for child in task.read_text().split():
+                out += family(int(child))
+    return out
 
 
 class Child:
@@ -26,14 +39,15 @@ class Child:
     Args:
         args: Arguments of the interpreter, e.g. ["-m", "globalstep.ps"].
         environ: Its whole environment.
+        python: The interpreter; default this one.
     """
 
-    def __init__(self, args: Sequence[str], environ: Mapping[str, str]) -> None:
+    def __init__(self, args: Sequence[str], environ: Mapping[str, str], python: str = sys.executable) -> None:
         # Its parent's death ends it even when the benchmark is killed outright.
         guard = [setpriv, "--pdeathsig", "KILL"] if (setpriv := shutil.which("setpriv")) else []
         self._called = " ".join(args)
         self._process = subprocess.Popen(
-            [*guard, sys.executable, *args],
+            [*guard, python, *args],
             env=environ, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -76,15 +90,48 @@ class Child:
             raise RuntimeError(f"{self._called} ended with code {self._process.wait()}; see above.")
         return line
 
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended."""
+        return self._process.poll() is not None
+
+    def end(self) -> None:
+        """Close its stdin, which it takes as a request to end; kill it if it does not."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GRACE_SECS)
+        self.kill()
+
     def kill(self) -> None:
-        """End it at once and wait until it is gone."""
+        """End it at once, with all that it has started, and wait until it is gone."""
+        started = family(self.pid)[1:] if not self.gone else []
         self._process.kill()
+        for pid in started:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             # What was still to be written to it has nobody to read it.
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
+
+
+def resident_bytes(children: Sequence[Child], what: str) -> int:
+    """Memory of some processes together: VmRSS is what they have now, VmHWM the most that they had."""
+    total = 0
+    for child in children:
+        lines = Path(f"/proc/{child.pid}/status").read_text().splitlines()
+        total += sum(int(line.split()[1]) << 10 for line in lines if line.startswith(what))
+    return total
+
+
+def forget_peaks(children: Sequence[Child]) -> None:
+    """Let VmHWM begin anew."""
+    for child in children:
+        Path(f"/proc/{child.pid}/clear_refs").write_text("5")
 
 
 class Children:
@@ -102,11 +149,11 @@ class Children:
         if not self._not_now:
             sys.exit(128 + signum)
 
-    def start(self, args: Sequence[str], environ: Mapping[str, str]) -> Child:
+    def start(self, args: Sequence[str], environ: Mapping[str, str], python: str = sys.executable) -> Child:
         """Start one; see Child."""
         self._not_now = True
         try:
-            child = Child(args, environ)
+            child = Child(args, environ, python)
             self._all.append(child)
         finally:
             self._not_now = False

@@ -32,7 +32,7 @@ import numpy as np
 import globalstep as gs
 from benchmarks import processes, report, saving_report
 from benchmarks.machine import machine
-from benchmarks.processes import ROOT, Child
+from benchmarks.processes import ROOT, forget_peaks, resident_bytes
 from globalstep.chief.checkpoint import verify
 from globalstep.chief.saver import Saver
 from globalstep.process_env import tuned
@@ -108,20 +108,6 @@ class _Cluster:
         return {"began": began, "cut": cut, "ended": time.monotonic()}
 
 
-def _resident_bytes(servers: Sequence[Child], what: str) -> int:
-    """Memory of all servers together: VmRSS is what they have now, VmHWM the most that they had."""
-    total = 0
-    for server in servers:
-        lines = Path(f"/proc/{server.pid}/status").read_text().splitlines()
-        total += sum(int(line.split()[1]) << 10 for line in lines if line.startswith(what))
-    return total
-
-
-def _forget_peaks(servers: Sequence[Child]) -> None:
-    for server in servers:
-        Path(f"/proc/{server.pid}/clear_refs").write_text("5")
-
-
 def _write_plainly(directory: Path, values: np.ndarray[Any, Any]) -> float:
     """Write and fsync an array; gives the seconds."""
     path = directory / "plain"
@@ -185,8 +171,8 @@ def measure(args: argparse.Namespace, ps: int, directory: Path) -> Iterator[Reco
         cluster.push()  # the kernels are compiled with the first one
         time.sleep(_QUIET_SECS)
         cluster.pushes()
-        held = _resident_bytes(cluster.servers, "VmRSS")
-        _forget_peaks(cluster.servers)
+        held = resident_bytes(cluster.servers, "VmRSS")
+        forget_peaks(cluster.servers)
         yield {"ps": ps, "round": -1, "busy": _save_while_pushing(cluster, directory / "checkpoints")}
         for number in range(args.rounds):
             cluster.push()
@@ -202,7 +188,7 @@ def measure(args: argparse.Namespace, ps: int, directory: Path) -> Iterator[Reco
                 "memory_secs": memory_secs, "plain_secs": plain_secs,
                 "alone_secs": alone["ended"] - alone["began"], "alone_cut_secs": alone["cut"] - alone["began"],
                 "busy": _save_while_pushing(cluster, directory / "checkpoints"),
-                "held_bytes": held, "peak_bytes": _resident_bytes(cluster.servers, "VmHWM"),
+                "held_bytes": held, "peak_bytes": resident_bytes(cluster.servers, "VmHWM"),
             }  # fmt: skip
         verify(str(cluster.prefix))
         cluster.session.close()

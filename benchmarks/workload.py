@@ -1,59 +1,120 @@
 """The work that every peer does, and the numbers by which it is checked afterwards.
 
-One step: have the values of all Variables, write a gradient of ones for each, push them, count one. The
-Variables start at 0 and the learning rate is a power of two, so that after n steps of gradient descent each
-element is exactly `-n * LEARNING_RATE`, whatever the peer.
+One step of a dense case: have the values of all Variables, write a gradient of ones for each, push them, count
+one. The Variables start at 0 and the learning rate is a power of two, so that after n steps of gradient descent
+each element is exactly `-n * LEARNING_RATE`, whatever the peer.
+
+One step of an embedding case: have the rows of 8,192 power-law ids, which repeat, write a gradient of ones for
+each of the rows, push them, count one.
+
+Imports numpy alone: the peers' own environments need not have globalstep.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+__all__ = [
+    "EMBEDDING_IDS",
+    "EMBEDDING_WIDTH",
+    "HOT_ID",
+    "LEARNING_RATE",
+    "STEP",
+    "Array",
+    "Case",
+    "bytes_per_step",
+    "check_values",
+    "id_batches",
+    "shapes",
+]
+
 Array = npt.NDArray[Any]
 
 #: Exact in float32 for 2**24 steps.
 LEARNING_RATE = 2.0**-10
-VARIABLES = 10
 STEP = "global_step"
+EMBEDDING_IDS = 8192
+EMBEDDING_WIDTH = 64
+#: Where the most frequent id lands.
+HOT_ID = 7919
+_BATCHES = 64
+#: A quarter of a batch's ids are different ones.
+_POWER = 1.22
+#: Spreads neighbouring ranks over the table; has no divisor in common with the number of rows.
+_SPREAD = 7919
 
 
-def shapes(params: int) -> dict[str, tuple[int, ...]]:
+@dataclass(frozen=True)
+class Case:
+    """One workload of the benchmark.
+
+    Attributes:
+        kind: "dense", "embedding", "counter" or "digits".
+        size: Parameters of a dense case, rows of an embedding's table.
+        variables: Among how many Variables a dense case's parameters are divided.
+        rule: "sgd", "adam" or "adagrad".
+        workers: How many workers step at the same time.
+        ps: How many PS hold the Variables.
+        data: File of the digits.
+    """
+
+    kind: str
+    size: int = 0
+    variables: int = 10
+    rule: str = "sgd"
+    workers: int = 2
+    ps: int = 1
+    data: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give it as JSON can hold it."""
+        return asdict(self)
+
+
+def shapes(case: Case) -> dict[str, tuple[int, ...]]:
     """Divide parameters among Variables of the same size.
 
     Args:
-        params: How many; a multiple of VARIABLES.
+        case: Whose size is a multiple of its variables.
 
     Returns:
         Name -> shape.
 
-    >>> shapes(1000)["weights_9"]
+    >>> shapes(Case("dense", 1000))["weights_9"]
     (100,)
     """
-    if params <= 0 or params % VARIABLES:
-        raise ValueError(f"{params} parameters cannot be divided among {VARIABLES} Variables of the same size.")
-    return {f"weights_{i}": (params // VARIABLES,) for i in range(VARIABLES)}
+    if case.size <= 0 or case.size % case.variables:
+        raise ValueError(f"{case.size} cannot be divided into {case.variables} of the same size.")
+    return {f"weights_{i}": (case.size // case.variables,) for i in range(case.variables)}
 
 
-def zeros(params: int) -> dict[str, Array]:
-    """Arrays for all Variables: initial values, or room for gradients."""
-    return {name: np.zeros(shape, np.float32) for name, shape in shapes(params).items()}
+def id_batches(case: Case, worker: int) -> list[Array]:
+    """Make the ids that a worker looks up, batch after batch, over and over.
+
+    Args:
+        case: An embedding case.
+        worker: Index of the worker; each draws others.
+
+    Returns:
+        Arrays of int64 [EMBEDDING_IDS].
+    """
+    random = np.random.default_rng([5, worker])
+    ranks = random.zipf(_POWER, (_BATCHES, EMBEDDING_IDS)).astype(np.uint64) % np.uint64(case.size)
+    return list((ranks.astype(np.int64) * _SPREAD) % case.size)
 
 
-def write_gradients(gradients: dict[str, Array]) -> None:
-    """Write this step's gradients; a program would compute them here."""
-    for gradient in gradients.values():
-        gradient.fill(1.0)
-
-
-def bytes_per_step(params: int) -> int:
+def bytes_per_step(case: Case) -> int:
     """Tensor bytes that a step moves: all values one way, all gradients the other."""
-    return 2 * 4 * params
+    elements = case.size if case.kind == "dense" else EMBEDDING_IDS * EMBEDDING_WIDTH
+    return 0 if case.kind == "counter" else 2 * 4 * elements
 
 
-def check_values(values: dict[str, Array], steps: int, exact: bool) -> None:
+def check_values(values: Mapping[str, Array], steps: int, exact: bool) -> None:
     """Make sure that the PS did what it was asked.
 
     Args:

@@ -1,0 +1,225 @@
+"""Who is compared: programs, which have processes, and peers, which are a program in one of its forms."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.processes import ROOT, Child, Children, family
+from benchmarks.workload import LEARNING_RATE, Case
+from globalstep.process_env import tuned
+
+__all__ = ["PEERS", "PROGRAMS", "Peer", "Program", "Team", "absent", "default_python", "peer", "start"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A system with processes of its own.
+
+    Attributes:
+        key: Short name.
+        module: Of the peer's file; "" for globalstep and the baseline, whose PS are other programs.
+        needs: Packages that its environment must have.
+        arguments: More of the command line.
+        exact: Whether it promises that no step and no gradient is lost.
+        kinds: The cases that it takes part in: kind, or kind and rule.
+    """
+
+    key: str
+    module: str = ""
+    needs: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    exact: bool = False
+    kinds: tuple[str, ...] = ("dense", "embedding", "counter", "digits")
+
+    def takes(self, case: Case) -> bool:
+        """Whether it takes part in a case."""
+        return case.kind in self.kinds or f"{case.kind} {case.rule}" in self.kinds
+
+
+PROGRAMS = (
+    Program("globalstep", exact=True),
+    Program("baseline", kinds=("dense sgd", "counter")),
+    Program("tensorflow", "tensorflow_v1", ("tensorflow",)),
+    Program("torch-shm", "torch_rpc", ("torch",), ("--transport", "shm")),
+    Program("torch-tcp", "torch_rpc", ("torch",), ("--transport", "tcp")),
+    Program("ray", "ray_actor", ("ray", "torch"), kinds=("dense", "embedding", "counter")),
+)
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One column of the tables.
+
+    Attributes:
+        key: Short name, for --peers and the records.
+        label: As tables and plots call it.
+        program: Key of its program.
+        form: In which of the program's forms.
+        color: In plots.
+    """
+
+    key: str
+    label: str
+    program: str
+    form: str = ""
+    color: str = "#888888"
+
+    def takes(self, case: Case) -> bool:
+        """Whether it takes part in a case."""
+        program = next(program for program in PROGRAMS if program.key == self.program)
+        # The digits job is a program's.
+        return program.takes(case) and (case.kind != "digits" or self.form in ("", "session"))
+
+
+PEERS = (
+    Peer("auto", "globalstep", "globalstep", "auto", "#1f6fb4"),
+    Peer("session", "globalstep, session.run", "globalstep", "session", "#2a9d5c"),
+    Peer("tcp", "globalstep (tcp)", "globalstep", "tcp", "#4f93c6"),
+    Peer("grpc", "globalstep (grpc)", "globalstep", "grpc", "#9ec9e8"),
+    Peer("tensorflow", "TensorFlow 1 PS", "tensorflow", color="#e08a1e"),
+    Peer("torch-shm", "torch rpc (shm)", "torch-shm", color="#b5302b"),
+    Peer("torch-tcp", "torch rpc (tcp)", "torch-tcp", color="#e28f8c"),
+    Peer("ray", "Ray actor", "ray", color="#8d6bb8"),
+    Peer("baseline", "plain grpcio", "baseline", color="#8a8a8a"),
+)
+
+
+def peer(key: str) -> Peer:
+    """Find a peer."""
+    return next(found for found in PEERS if found.key == key)
+
+
+def absent(python: str) -> dict[str, str]:
+    """Find which programs cannot run in the peers' environment.
+
+    Args:
+        python: Its interpreter.
+
+    Returns:
+        Key of a program -> what is missing.
+    """
+    needs = sorted({package for program in PROGRAMS for package in program.needs})
+    code = "import importlib.util as u, json, sys; print(json.dumps([n for n in sys.argv[1:] if not u.find_spec(n)]))"
+    try:
+        found = subprocess.run([python, "-c", code, *needs], check=True, capture_output=True, text=True)
+        missing = json.loads(found.stdout)
+    except (OSError, subprocess.CalledProcessError):
+        missing = needs
+    out = {}
+    for program in PROGRAMS:
+        lacking = [package for package in program.needs if package in missing]
+        if lacking:
+            out[program.key] = f"{', '.join(lacking)} not installed"
+    return out
+
+
+@dataclass
+class Team:
+    """A program's running processes."""
+
+    program: Program
+    servers: list[Child]
+    workers: list[Child]
+    addresses: list[str]
+
+    def ready(self) -> None:
+        """Wait until every worker is there."""
+        for worker in self.workers:
+            worker.answer()
+
+    def ask(self, count: int, command: dict[str, Any]) -> list[dict[str, Any]]:
+        """Tell the first `count` workers the same at the same time; gives their answers."""
+        for worker in self.workers[:count]:
+            worker.tell(command)
+        return [worker.answer() for worker in self.workers[:count]]
+
+    def server_cpu_secs(self) -> float:
+        """Processor time of all PS processes and of what they have started."""
+        return sum(_cpu_secs(pid) for server in self.servers for pid in family(server.pid))
+
+    def end(self) -> None:
+        """End its processes, the workers first."""
+        for child in (*self.workers, *self.servers):
+            child.end()
+
+
+def _cpu_secs(pid: int) -> float:
+    total = 0
+    for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        try:
+            total += int(task.read_text().split()[0])
+        except OSError:  # the thread has ended
+            continue
+    return total / 1e9
+
+
+def _free_ports(count: int) -> list[int]:
+    """Find ports that nobody uses now: these systems must know all addresses before they start."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [listening.getsockname()[1] for listening in sockets]
+
+
+def _environment(program: Program) -> dict[str, str]:
+    """Its processes' environment: globalstep's as `globalstep launch` makes it, the plain one for all others."""
+    plain = {name: value for name, value in os.environ.items() if name not in tuned({})}
+    plain.pop("GLOBALSTEP_TRANSPORT", None)
+    return tuned(plain) if program.key == "globalstep" else plain
+
+
+def start(program: Program, ps: int, workers: int, python: str, children: Children) -> Team:
+    """Start a program's processes; they are up when `ready` has returned.
+
+    Args:
+        program: Whose.
+        ps: How many PS.
+        workers: How many workers.
+        python: Interpreter of the peers' environment.
+        children: Who starts them.
+    """
+    environ = _environment(program)
+    if program.key in ("globalstep", "baseline"):
+        serve = ["-m", "globalstep.ps", "--port", "0", "--log-level", "WARNING"]
+        if program.key == "baseline":
+            serve = ["-m", "benchmarks.baseline.server", "--learning-rate", str(LEARNING_RATE)]
+        servers = [children.start(serve, environ) for _ in range(ps if program.exact else 1)]
+        addresses = [server.address() for server in servers]
+        made = [children.start(_worker_of(program, addresses, at), environ) for at in range(workers)]
+        return Team(program, servers, made, addresses)
+    base = ["-m", f"benchmarks.peers.{program.module}", *program.arguments, "--counts", str(ps), str(workers)]
+    if program.key == "ray":
+        # A cluster of this run alone, which tells nobody of itself.
+        environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex, "RAY_USAGE_STATS_ENABLED": "0"}
+        head = children.start([*base, "--job", "ps", "--index", "0"], environ, python)
+        servers, addresses = [head], [head.address()]
+        base += ["--address", addresses[0]]
+    else:
+        base += ["--ports", *map(str, _free_ports(ps + workers))]
+        servers = [children.start([*base, "--job", "ps", "--index", str(at)], environ, python) for at in range(ps)]
+    made = [children.start([*base, "--job", "worker", "--index", str(at)], environ, python) for at in range(workers)]
+    if program.key != "ray":
+        addresses = [server.address() for server in servers]
+    return Team(program, servers, made, addresses)
+
+
+def _worker_of(program: Program, addresses: Sequence[str], index: int) -> list[str]:
+    if program.key == "baseline":
+        return ["-m", "benchmarks.peers.grpcio_baseline", "--address", addresses[0]]
+    module = "benchmarks.peers.globalstep_worker"
+    return ["-m", module, "--addresses", ",".join(addresses), "--index", str(index)]
+
+
+def default_python() -> str:
+    """The peers' environment where `make bench-peers` has made it, else this one."""
+    made = ROOT / ".venv-peers" / "bin" / "python"
+    return str(made) if made.exists() else sys.executable
