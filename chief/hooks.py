@@ -4,6 +4,7 @@ Floor: chief.
 """
 
 from globalstep.chief.hooks_checkpoint import CheckpointSaverHook, CheckpointSaverListener
+from globalstep.chief.hooks_prefetch import PrefetchLookupHook
 from globalstep.chief.hooks_profile import ProfilerHook
 from globalstep.chief.hooks_progress import ProgressHook
 from globalstep.chief.hooks_statistics import ClusterStatisticsHook
@@ -28,6 +29,7 @@ __all__ = [
     "LoggingTensorHook",
     "NanLossDuringTrainingError",
     "NanTensorHook",
+    "PrefetchLookupHook",
     "ProfilerHook",
     "ProgressHook",
     "SecondOrStepTimer",

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from globalstep.clock import SYSTEM_CLOCK, Clock
@@ -22,6 +21,7 @@ from globalstep.variables import Variable
 from globalstep.worker.local_variables import LocalVariables
 from globalstep.worker.plan import Plan
 from globalstep.worker.planner import make_plan
+from globalstep.worker.prefetching import Fresh, Lookup, lookups_of
 from globalstep.worker.pushing import Declarer
 from globalstep.worker.run import Run
 from globalstep.worker.tracing import Trace
@@ -34,16 +34,6 @@ __all__ = ["Executor"]
 #: Values that came back with a push are used by the next run up to this age, seconds.
 REUSE_SECS = 1.0
 _NO_SPAN = contextlib.nullcontext()
-
-
-@dataclass(frozen=True, slots=True)
-class _Fresh:
-    """Values as of right after a push of this executor."""
-
-    write: int
-    incarnation: int
-    at: float
-    values: Mapping[Variable, Any]
 
 
 class Executor:
@@ -72,13 +62,15 @@ class Executor:
         self.trace: Trace | None = None
         self._clock = clock
         self._declarer = Declarer(graph, cluster)
-        # Guards _plans, _position, _writes and _fresh; a leaf: nothing is evaluated or sent under it.
+        # Guards _plans, _position, _writes, _fresh and _announced; a leaf: nothing is evaluated or sent under it.
         self._lock = threading.Lock()
         self._plans: dict[tuple[tuple[Node, ...], frozenset[Node]], Plan] = {}
         self._position: dict[Node, int] = {}
         #: Number of the last push begun, and values that are as good as a read while no other begins.
         self._writes = 0
-        self._fresh: _Fresh | None = None
+        self._fresh: Fresh | None = None
+        #: What the next run will be fed, for the lookups that the push before it is to bring.
+        self._announced: Mapping[Node, Any] | None = None
 
     def run(self, fetches: tuple[Node, ...], feeds: Mapping[Node, Any]) -> list[Any]:
         """Run nodes once.
@@ -119,8 +111,18 @@ class Executor:
                 plan = self._plans[key] = make_plan(fetches, fed, self._position)
         return plan
 
-    def fresh_values(self, wanted: Sequence[Variable]) -> Mapping[Variable, Any] | None:
-        """Give values of Variables that a read would not make newer by much; None where there are none."""
+    def fresh_values(
+        self, wanted: Sequence[Variable], lookups: Sequence[Lookup] = ()
+    ) -> tuple[Mapping[Variable, Any], list[Any]] | None:
+        """Give values that a read would not make newer by much; None where there are none.
+
+        Args:
+            wanted: Variables to have whole.
+            lookups: Rows to have.
+
+        Returns:
+            Values of at least the Variables, and the rows of each lookup.
+        """
         with self._lock:
             fresh = self._fresh
             if fresh is None or fresh.write != self._writes:
@@ -129,14 +131,28 @@ class Executor:
             return None
         if self._clock.monotonic() - fresh.at >= REUSE_SECS:
             return None
-        return fresh.values if all(variable in fresh.values for variable in wanted) else None
+        if not all(variable in fresh.values for variable in wanted):
+            return None
+        rows = fresh.found(lookups)
+        return None if rows is None else (fresh.values, rows)
 
-    def keep_fresh(self, write: int, values: Mapping[Variable, Any]) -> None:
-        """Keep values that came back with push number `write`, unless another push has begun since."""
-        fresh = _Fresh(write, self.cluster.incarnation, self._clock.monotonic(), values)
+    def keep_fresh(self, write: int, values: Mapping[Variable, Any], rows: Sequence[tuple[Lookup, Any]] = ()) -> None:
+        """Keep what came back with push number `write`, unless another push has begun since."""
+        fresh = Fresh(write, self.cluster.incarnation, self._clock.monotonic(), values, rows)
         with self._lock:
             if write == self._writes:
                 self._fresh = fresh
+
+    def announce(self, feeds: Mapping[Node, Any]) -> None:
+        """Say what the run after the next one that pushes will be fed; see Session.prefetch."""
+        with self._lock:
+            self._announced = feeds
+
+    def lookups_ahead(self, plan: Plan) -> list[Lookup]:
+        """Give the rows that the announced run looks up, if it is one of `plan`; an announcement serves once."""
+        with self._lock:
+            feeds, self._announced = self._announced, None
+        return [] if feeds is None else lookups_of(plan, feeds)
 
     def begin_write(self) -> int:
         """Number a push; values kept before it are no longer fresh."""

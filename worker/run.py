@@ -82,26 +82,30 @@ class Run:
         for variable, slot in current.local_reads:
             values[slot] = self._executor.local.read(variable)
         reads = () if carried else current.reads
-        # A run that changes nothing is asked for the present values: a hook's, or the program's evaluation.
-        if number == 0 and reads and self._executor.reuse_values and self._pushes and not current.row_reads:
-            fresh = self._executor.fresh_values([variable for variable, _ in reads])
-            if fresh is not None:
-                for variable, slot in reads:
-                    values[slot] = fresh[variable]
-                return
         if not reads and not current.row_reads:
             return
         ids = [np.asarray(values[row.ids]) for row in current.row_reads]
+        named = [rows.astype(np.int64, copy=False).reshape(-1) for rows in ids]
+        # A run that changes nothing is asked for the present values: a hook's, or the program's evaluation.
+        if number == 0 and self._pushes and (self._executor.reuse_values or named):
+            lookups = [(row.variable, rows) for row, rows in zip(current.row_reads, named, strict=True)]
+            fresh = self._executor.fresh_values([variable for variable, _ in reads], lookups)
+            if fresh is not None:
+                for variable, slot in reads:
+                    values[slot] = fresh[0][variable]
+                self._take_rows(current, ids, fresh[1])
+                return
         asked = [Read(variable.op_name) for variable, _ in reads]
-        asked += [
-            Read(row.variable.op_name, rows.astype(np.int64, copy=False).reshape(-1))
-            for row, rows in zip(current.row_reads, ids, strict=True)
-        ]
+        asked += [Read(row.variable.op_name, rows) for row, rows in zip(current.row_reads, named, strict=True)]
         found = self._executor.pull(asked)
         for (_, slot), value in zip(reads, found, strict=False):
             values[slot] = value
-        for row, rows, value in zip(current.row_reads, ids, found[len(reads) :], strict=True):
-            values[row.out] = value.reshape(*rows.shape, *value.shape[1:])
+        self._take_rows(current, ids, found[len(reads) :])
+
+    def _take_rows(self, current: Round, ids: Sequence[Any], found: Sequence[Any]) -> None:
+        """Put rows that were read where the lookups' values belong."""
+        for row, named, value in zip(current.row_reads, ids, found, strict=True):
+            self.values[row.out] = value.reshape(*named.shape, *value.shape[1:])
 
     def _push(self, current: Round, number: int) -> bool:
         """Send the round's push; say whether it brought what the next round reads."""
@@ -112,22 +116,26 @@ class Run:
         # A row read needs ids that are not there yet; what else the round reads waits for it, for one cut.
         ahead = () if following is None or following.row_reads else following.reads
         again: tuple[Variable, ...] = ()
-        if following is None and executor.reuse_values and not plan.rounds[0].row_reads:
-            again = tuple(variable for variable, _ in plan.rounds[0].reads)
+        first = plan.rounds[0]
+        lookups = executor.lookups_ahead(plan) if following is None and first.row_reads else []
+        if following is None and (lookups or (executor.reuse_values and not first.row_reads)):
+            again = tuple(variable for variable, _ in first.reads)
         wanted = [m for m in current.mutations if m in plan.wanted]
         shared = [m.value_of for m in wanted if m.value_of is not None and not m.value_of.is_local]
         reads = tuple(dict.fromkeys((*shared, *(variable for variable, _ in ahead), *again)))
         values: Mapping[Variable, Any] | None = {}
         if push.ops or push.increments or push.uses:
             push.reads = [Read(variable.op_name) for variable in reads]
+            push.reads += [Read(variable.op_name, ids) for variable, ids in lookups]
             push.seen_steps = self._seen_steps()
-            # A plan's push is always the same but for its numbers: it is described to the PS once.
-            push.layout = (plan, number)
+            # But for lookups, a plan's push is always the same but for its numbers: it is described to the PS once.
+            push.layout = None if lookups else (plan, number)
             write = executor.begin_write()
             found = executor.push(push, shapes)
-            values = None if found is None else dict(zip(reads, found, strict=True))
-            if again and values is not None:
-                executor.keep_fresh(write, {variable: values[variable] for variable in again})
+            values = None if found is None else dict(zip(reads, found, strict=False))
+            if found is not None and values is not None and (again or lookups):
+                kept = {variable: values[variable] for variable in again}
+                executor.keep_fresh(write, kept, list(zip(lookups, found[len(reads) :], strict=True)))
         self._change_local(current)
         if values is None:
             values = dict(zip(shared, executor.pull([Read(v.op_name) for v in shared]), strict=True))

@@ -123,6 +123,24 @@ class Session:
     def trace(self, trace: Trace | None) -> None:
         self._executor.trace = trace
 
+    def prefetch(self, feed_dict: Mapping[Any, Any]) -> None:
+        """Say what the run after the next one will be fed, so that the rows it looks up come with the next push.
+
+        The next run that pushes, and reads rows of Variables, asks for those rows in the cut right after its
+        push. A run that does look up these rows then starts from them, and from the dense values and steps of
+        the same cut, and needs no read of its own; what others have pushed since, its staleness counts. It reads
+        anew, as without a prefetch, if it looks up other rows, if another push of this session has begun
+        in between, if a second has passed, or if the ids could not be known beforehand (they come from a queue or a
+        random number).
+
+        Args:
+            feed_dict: As for `run`; what is not needed for the ids may be left out.
+
+        Raises:
+            TypeError, ValueError: As `run`, for a feed that does not fit.
+        """
+        self._executor.announce(feeds_of(feed_dict, self.graph))
+
     def run(
         self,
         fetches: Any,

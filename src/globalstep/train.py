@@ -15,8 +15,8 @@ _NAMES = {
     "globalstep.chief.checkpoint_variables": "list_variables load_checkpoint load_variable",
     "globalstep.chief.hooks": (
         "CheckpointSaverHook CheckpointSaverListener ClusterStatisticsHook FeedFnHook FinalOpsHook "
-        "GlobalStepWaiterHook LoggingTensorHook NanLossDuringTrainingError NanTensorHook ProfilerHook ProgressHook "
-        "SecondOrStepTimer StepCounterHook StopAtStepHook SummarySaverHook"
+        "GlobalStepWaiterHook LoggingTensorHook NanLossDuringTrainingError NanTensorHook PrefetchLookupHook "
+        "ProfilerHook ProgressHook SecondOrStepTimer StepCounterHook StopAtStepHook SummarySaverHook"
     ),
     "globalstep.chief.monitored_session": "MonitoredSession SingularMonitoredSession",
     "globalstep.chief.saver": "Saver",

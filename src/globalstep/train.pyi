@@ -20,6 +20,7 @@ from globalstep.chief.hooks import GlobalStepWaiterHook as GlobalStepWaiterHook
 from globalstep.chief.hooks import LoggingTensorHook as LoggingTensorHook
 from globalstep.chief.hooks import NanLossDuringTrainingError as NanLossDuringTrainingError
 from globalstep.chief.hooks import NanTensorHook as NanTensorHook
+from globalstep.chief.hooks import PrefetchLookupHook as PrefetchLookupHook
 from globalstep.chief.hooks import ProfilerHook as ProfilerHook
 from globalstep.chief.hooks import ProgressHook as ProgressHook
 from globalstep.chief.hooks import SecondOrStepTimer as SecondOrStepTimer
