@@ -274,6 +274,9 @@ class Saver:
                 step = cut.steps[global_step.op_name] if isinstance(global_step, Node) else global_step
                 prefix = self._prefix(save_path, step)
                 on_cut(prefix)
+                if getattr(cluster, "journal", None) is not None:
+                    # What the journal proves is to reach as far as any checkpoint.
+                    cluster.journal.catch_up()
                 streamed = save_cut(cut, cluster, saveables, prefix, storage, self._clock.time(), write_state)
             self._tell_streamed(streamed, directory)
             if write_state:

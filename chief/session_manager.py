@@ -24,6 +24,7 @@ from globalstep.chief.cluster_start import (
     survey,
     wait_for_answers,
 )
+from globalstep.chief.journal_keeping import JournalKeeper
 from globalstep.chief.patience import Patience
 from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.cluster import ClusterSpec, session_tasks, target_of
@@ -155,6 +156,9 @@ class SessionManager:
                     self._announce(session, statuses, prefix)
             self._make_ready(session, init_op, init_fn)
             self._open(session, hooks)
+            if checkpoint_dir:
+                client.journal = JournalKeeper(client, str(checkpoint_dir))
+                client.journal.start()
         except BaseException:
             session.close()
             raise

@@ -15,6 +15,7 @@ __all__ = ["main"]
 
 #: Subcommand -> (module, help). The module has `configure(parser)` and `run(args) -> exit code`.
 _SUBCOMMANDS = {
+    "audit": ("globalstep.deploy.audit_cli", "prove from a run's journal that no push was lost or done twice"),
     "checkpoint": ("globalstep.deploy.checkpoint_cli", "list, show, verify and import checkpoints"),
     "launch": ("globalstep.deploy.launch", "run a training script as PS, workers and chief on this machine"),
 }

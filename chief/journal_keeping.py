@@ -1,0 +1,179 @@
+"""Storing a run's journal: the chief fetches what the sequencer has written down, and keeps it in the run's directory.
+
+Every few seconds, before each checkpoint comes into being, and when the session ends. What is fetched is durable
+before the sequencer is told to forget it, and a chief that was started again goes on where the files end. A journal
+that cannot be stored now does not hold up training: it waits in the sequencer's memory, with a line in the log.
+
+Floor: chief. Threads: one, named "globalstep-journal", owned by the JournalKeeper.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from typing import Any
+
+import numpy as np
+
+from globalstep.chief.journal_files import (
+    Batch,
+    Header,
+    SegmentName,
+    encode_batch,
+    journal_directory,
+    read_segment,
+    segment_names,
+    write_segment,
+)
+from globalstep.clock import SYSTEM_CLOCK, Clock
+from globalstep.errors import AbortedError, FailedPreconditionError, OpError
+from globalstep.journal_records import EventKind
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.storage import path_error, storage_for
+
+__all__ = ["JournalKeeper"]
+
+_log = logging.getLogger("globalstep")
+
+PERIOD_SECS = 5.0
+_DEADLINE_SECS = 10.0
+#: At the end nobody is to wait long for a sequencer that is gone.
+_LAST_DEADLINE_SECS = 2.0
+_SEGMENT_BYTES = 1 << 20
+
+
+class JournalKeeper:
+    """Stores the journal of one incarnation. Thread-safe.
+
+    Args:
+        cluster: The chief's client, as a member of the incarnation.
+        directory: The run's, path or URL.
+        clock: Paces the thread.
+    """
+
+    def __init__(self, cluster: Any, directory: str, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._cluster = cluster
+        self._directory = directory
+        self._clock = clock
+        self._incarnation = cluster.incarnation
+        # Makes those who catch up take turns, and guards the attributes below: calls and writes are made under it,
+        # since what was fetched must be stored before the next is asked for. Nothing else is taken under it but what
+        # a call takes.
+        self._lock = threading.Lock()
+        self._over = False
+        self._failing = False
+        self._life = ""
+        self._position = 0
+        self._last_index = 0
+        self._known_clients = 0
+        self._segment: SegmentName | None = None
+        self._batches: list[bytes] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="globalstep-journal", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and store what there is now. Safe to call twice, or without a start."""
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self.catch_up(_LAST_DEADLINE_SECS)
+
+    def catch_up(self, deadline_secs: float = _DEADLINE_SECS) -> bool:
+        """Fetch and store all that the sequencer has written down; gives whether all of it is stored now.
+
+        Args:
+            deadline_secs: How long a reply may take.
+        """
+        with self._lock:
+            try:
+                while not self._over and self._fetch(deadline_secs):
+                    pass
+            except (AbortedError, FailedPreconditionError) as error:
+                # The incarnation has ended, or has no journal.
+                self._over = True
+                _log.debug("No more is to be stored of the journal of incarnation %d: %s", self._incarnation, error)
+            except (OpError, OSError) as error:
+                if not self._failing:
+                    _log.warning("The journal in %s cannot be written now; trying on: %s", self._directory, error)
+                self._failing = True
+                return False
+            self._failing = False
+            return not self._over
+
+    def _run(self) -> None:
+        while not self._clock.wait(self._stop, PERIOD_SECS):
+            self.catch_up()
+
+    # ---- Under the lock -----------------------------------------------------------------------
+
+    def _fetch(self, deadline_secs: float) -> bool:
+        """Fetch and store some records; gives whether there are more."""
+        if self._segment is None:
+            self._take_up()
+        reply: pb.ReadJournalReply = self._cluster.read_journal(
+            pb.ReadJournalRequest(
+                incarnation=self._incarnation,
+                life=self._life,
+                position=self._position,
+                known_clients=self._known_clients,
+                after_index=self._last_index,
+            ),
+            deadline_secs,
+        )
+        batch = Batch(
+            reply.life,
+            reply.first,
+            reply.records,
+            {item.number: (item.client, item.task) for item in reply.clients},
+            list(reply.steps),
+        )
+        if batch.records:
+            self._store(reply, batch)
+        return batch.end < reply.end
+
+    def _store(self, reply: pb.ReadJournalReply, batch: Batch) -> None:
+        assert self._segment is not None
+        policy = {field.name: value for field, value in reply.policy.ListFields()}
+        header = Header(
+            self._incarnation, reply.begin_index, dict(reply.begin_steps), reply.parent, reply.shards, policy
+        )
+        segment, batches = self._segment, [*self._batches, encode_batch(batch)]
+        write_segment(self._directory, segment, header, batches)
+        if sum(map(len, batches)) >= _SEGMENT_BYTES:
+            segment, batches = SegmentName(segment.incarnation, segment.number + 1, segment.writer), []
+        self._segment, self._batches = segment, batches
+        self._learn(batch)
+
+    def _learn(self, batch: Batch) -> None:
+        """Take note of a batch that is stored."""
+        if batch.life != self._life:
+            self._known_clients = 0
+        self._life, self._position = batch.life, batch.end
+        self._known_clients = max([self._known_clients, *(number + 1 for number in batch.clients)])
+        entries = batch.rows[batch.rows["kind"] <= EventKind.SNAPSHOT]["index"]
+        self._last_index = max(self._last_index, int(entries.max(initial=np.uint64(0))))
+
+    def _take_up(self) -> None:
+        """Find out where the files of this incarnation end, and begin a segment of our own after them."""
+        storage, directory = storage_for(self._directory), journal_directory(self._directory)
+        try:
+            storage.make_directories(directory)
+        except OSError as error:
+            raise path_error(error, directory, "make") from error
+        names = [name for name in segment_names(self._directory) if name.incarnation == self._incarnation]
+        for name in reversed(names):
+            try:
+                for batch in read_segment(self._directory, name).batches:
+                    self._learn(batch)
+                break
+            except OpError as error:
+                _log.warning("The journal goes on after a file that cannot be read: %s", error)
+        number = names[-1].number + 1 if names else 0
+        self._segment = SegmentName(self._incarnation, number, re.sub(r"\W", "_", self._cluster.client_id)[:8])

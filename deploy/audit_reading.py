@@ -1,0 +1,124 @@
+"""Reading a run's journal for an audit: each incarnation's records in the order in which they were written.
+
+What is damaged or missing is collected as a finding and read around, so that one audit tells all that is wrong.
+
+Floor: deploy. Single thread: the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy.typing as npt
+
+from globalstep.chief.journal_files import Batch, Header, SegmentName, read_segment, segment_names
+from globalstep.errors import OpError
+from globalstep.journal_records import RECORD, EventKind
+
+__all__ = ["Findings", "Piece", "Volume", "read_volumes"]
+
+Rows = npt.NDArray[Any]
+
+
+@dataclass(slots=True)
+class Findings:
+    """What is wrong with a journal; all lines name the place."""
+
+    #: It can be read, and does not prove what it should.
+    wrong: list[str] = field(default_factory=list[str])
+    #: It cannot be read.
+    unreadable: list[str] = field(default_factory=list[str])
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Records that follow one another."""
+
+    #: File that they are of.
+    name: str
+    rows: Rows
+    #: Client number -> (client id, task), for the numbers in `rows`.
+    clients: dict[int, tuple[str, str]]
+    #: Names of steps by number.
+    steps: list[str]
+
+
+@dataclass(slots=True)
+class Volume:
+    """The journal of one incarnation.
+
+    Attributes:
+        incarnation: Its number.
+        names: Its files, in order.
+        header: What they say of it; None if none can be read.
+    """
+
+    directory: str
+    incarnation: int
+    names: list[SegmentName]
+    header: Header | None = None
+
+    def pieces(self, findings: Findings) -> Iterator[Piece]:
+        """Give all records in order, each once; what is missing between them goes to `findings`."""
+        life, end, last_index = "", 0, 0
+        clients: dict[int, tuple[str, str]] = {}
+        for name in self.names:
+            try:
+                batches = read_segment(self.directory, name).batches
+            except OpError as error:
+                findings.unreadable.append(str(error))
+                continue
+            for batch in batches:
+                where = f"{name}, incarnation {self.incarnation}"
+                if batch.life != life:
+                    # The sequencer came back: it tells what came after the last entry that was stored.
+                    batch = _after(batch, last_index)
+                    life, end = batch.life, batch.first if life else 0
+                    clients = {}
+                if batch.first > end:
+                    findings.wrong.append(
+                        f"Gap: {batch.first - end} records are missing before position {batch.first} ({where})."
+                    )
+                clients.update(batch.clients)
+                rows = batch.rows[max(end - batch.first, 0) :]
+                end = max(end, batch.end)
+                if len(rows):
+                    indices = rows["index"][rows["kind"] <= EventKind.SNAPSHOT]
+                    last_index = int(indices[-1]) if len(indices) else last_index
+                    yield Piece(str(name), rows, clients, list(batch.steps))
+
+
+def _after(batch: Batch, index: int) -> Batch:
+    """Leave out of a new life's first records what was stored in the life before."""
+    rows = batch.rows
+    later = (rows["kind"] <= EventKind.SNAPSHOT) & (rows["index"] > index)
+    skip = int(later.argmax()) if later.any() else len(rows) if index else 0
+    return Batch(batch.life, batch.first + skip, batch.records[skip * RECORD.size :], batch.clients, batch.steps)
+
+
+def read_volumes(directory: str, findings: Findings) -> list[Volume]:
+    """Find the incarnations of a run that have a journal.
+
+    Args:
+        directory: The run's, path or URL.
+        findings: Where it goes that files do not agree on their incarnation.
+
+    Returns:
+        In order. Their headers are read, their records are not.
+    """
+    volumes: dict[int, Volume] = {}
+    for name in segment_names(directory):
+        volumes.setdefault(name.incarnation, Volume(directory, name.incarnation, [])).names.append(name)
+    for volume in volumes.values():
+        for name in volume.names:
+            try:
+                header = read_segment(directory, name).header
+            except OpError:
+                continue  # `pieces` names it
+            if volume.header is None:
+                volume.header = header
+            elif volume.header.parent != header.parent or volume.header.shards != header.shards:
+                findings.wrong.append(f"{name} does not agree with {volume.names[0]} on how the incarnation began.")
+    return list(volumes.values())
