@@ -15,7 +15,7 @@ from simulated_workload import OTHER, STEP, Content, State, declarations, names_
 
 from globalstep.chief.session_manager import SessionManager
 from globalstep.declarations import OutcomeKind, PushId, Read, StopLimit
-from globalstep.errors import AbortedError, UnavailableError
+from globalstep.errors import AbortedError, DeadlineExceededError, UnavailableError
 from globalstep.graph import Graph
 from globalstep.training_util import create_global_step
 from globalstep.worker.client import ClusterClient
@@ -23,6 +23,8 @@ from globalstep.worker.client import ClusterClient
 __all__ = ["Job", "Program", "lanes_beside"]
 
 _RETRY_SECS = 600.0
+#: How long a worker waits for a chief.
+_WAIT_SECS = 60.0
 
 
 class Job(Protocol):
@@ -168,7 +170,7 @@ class Program:
                 if self.chief:
                     sessions.prepare_session("", hooks=[_Limit(self.job.limit)], init_op=True, had_session=had_session)
                 else:
-                    sessions.wait_for_session("")
+                    sessions.wait_for_session("", max_wait_secs=_WAIT_SECS)
                 had_session = True
                 self._train()
                 if self.chief:
@@ -181,6 +183,11 @@ class Program:
             except (AbortedError, UnavailableError):
                 self.client.close()
                 self.process.sleep(0.1)
+            except DeadlineExceededError:
+                # A task that lost its state after the last save waits for nobody, and nobody comes to restore it.
+                if self.client.job_done():
+                    self.done = True
+                    return
 
     def _train(self) -> None:
         pushes = 0

@@ -142,6 +142,9 @@ class Simulation:
     def _failed(self, process: Process, error: BaseException) -> None:
         if self._failure is None:
             self._failure = error
+            if not isinstance(error, Violation):
+                self._failure = Violation("end", f"{process.name} ended with {type(error).__name__}: {error}")
+                self._failure.__cause__ = error
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

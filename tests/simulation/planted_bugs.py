@@ -1,0 +1,144 @@
+"""Bugs to plant, one at a time, and see whether the simulation finds them: each breaks one promise of the protocol."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from globalstep.declarations import OutcomeKind
+from globalstep.errors import AbortedError
+from globalstep.ps.cuts import Cuts
+from globalstep.ps.ledger import Ledger
+from globalstep.ps.life import Life
+from globalstep.ps.presence import State
+from globalstep.ps.shard import Shard
+from globalstep.worker.push_protocol import PushProtocol
+
+__all__ = ["PLANTED", "planted"]
+
+Patch = tuple[type, str, Any]
+
+
+def _id_after_the_apply() -> Patch:
+    record = Ledger._record
+
+    def late(self: Any, push: Any, outcome: Any) -> None:
+        before, self.held_back = getattr(self, "held_back", None), (push, outcome)
+        if before is not None:
+            record(self, *before)
+
+    return Ledger, "_record", late
+
+
+def _ids_lost_in_a_restore() -> Patch:
+    load = Ledger.load.__func__  # type: ignore[attr-defined]
+
+    def forgetful(cls: Any, *args: Any) -> Any:
+        ledger = load(cls, *args)
+        ledger._clients.clear()
+        return ledger
+
+    return Ledger, "load", classmethod(forgetful)
+
+
+def _only_its_own_entry() -> Patch:
+    apply = Shard._apply_entries
+
+    def hasty(self: Any, incarnation: int, brought_by: Any, entries: Sequence[Any], *more: Any) -> None:
+        own = [replace(entry, previous=0) for entry in entries if entry.push == brought_by]
+        apply(self, incarnation, brought_by, own or entries, *more)
+
+    return Shard, "_apply_entries", hasty
+
+
+def _snapshot_of_its_time() -> Patch:
+    snapshot = Cuts.snapshot
+
+    def live(self: Any, *args: Any) -> Any:
+        _, ledger = snapshot(self, *args)
+        return self._store.snapshot(), ledger
+
+    return Cuts, "snapshot", live
+
+
+def _visible_at_admission() -> Patch:
+    admit = Ledger.admit
+
+    def eager(self: Any, *args: Any) -> Any:
+        outcome = admit(self, *args)
+        self.visible = dict(self.steps)
+        return outcome
+
+    return Ledger, "admit", eager
+
+
+def _settled_without_a_fence() -> Patch:
+    def lenient(self: Any, pushes: Any, shard: int, applied: int) -> Any:
+        self.raise_floor(shard, applied)
+        return self.pending(shard, self.index)
+
+    return Ledger, "settle", lenient
+
+
+def _one_beyond_the_limit() -> Patch:
+    def generous(self: Any, increments: Any) -> bool:
+        return any(item.by > 0 and self.steps[item.step] > self.limits.get(item.step, 1 << 62) for item in increments)
+
+    return Ledger, "over_limit", generous
+
+
+def _any_incarnation() -> Patch:
+    def blind(self: Any, incarnation: int, client: str) -> None:
+        if self._state is State.VACANT:
+            raise AbortedError("This PS task holds no state.")
+
+    return Life, "_check", blind
+
+
+def _a_retry_under_a_new_id() -> Patch:
+    push_once = PushProtocol.push
+
+    def impatient(self: Any, push: Any) -> Any:
+        result = push_once(self, push)
+        if result.outcome.duplicate and result.outcome.kind is OutcomeKind.ACCEPTED and push.increments:
+            return push_once(self, push)
+        return result
+
+    return PushProtocol, "push", impatient
+
+
+def _values_of_two_places() -> Patch:
+    gather = PushProtocol._gather
+
+    def torn(self: Any, reads: Any, found: Any) -> Any:
+        if len(found) > 1 and reads:
+            return [self.pull([read])[0] for read in reads]
+        return gather(self, reads, found)
+
+    return PushProtocol, "_gather", torn
+
+
+#: Name -> what makes the patch.
+PLANTED: dict[str, Callable[[], Patch]] = {
+    "id remembered after the apply": _id_after_the_apply,
+    "ids lost in a restore": _ids_lost_in_a_restore,
+    "commit applies only its own entry": _only_its_own_entry,
+    "snapshot of its time, not of its place": _snapshot_of_its_time,
+    "step visible at admission": _visible_at_admission,
+    "settled without a fence": _settled_without_a_fence,
+    "limit off by one": _one_beyond_the_limit,
+    "incarnation not checked": _any_incarnation,
+    "retry under a new id": _a_retry_under_a_new_id,
+    "values of several places": _values_of_two_places,
+}
+
+
+@contextlib.contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Have a bug in the code."""
+    owner, attribute, bug = PLANTED[name]()
+    with mock.patch.object(owner, attribute, bug):
+        yield
