@@ -11,13 +11,16 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from globalstep import codec
+from globalstep.clock import SYSTEM_CLOCK
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError, OpError, UnimplementedError
 from globalstep.faults import AFTER, BEFORE, method_name
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import entries
+from globalstep.ps.durability import Durability
 from globalstep.ps.handler import Handler, push_ids
 from globalstep.shard_file import write_shard
 from globalstep.storage import Probe, sees_probe, storage_for
@@ -28,6 +31,8 @@ _log = logging.getLogger(__name__)
 
 #: Also carried out here, by the handler, which has points of its own.
 _DATA_PLANE = ("Pull", "Push")
+#: Their replies tell nothing of pushes: they need not wait for a disk.
+_TELL_NOTHING = ("Heartbeat", "OpenLane", "Leave", "Stop")
 
 
 @dataclass(slots=True)
@@ -39,6 +44,7 @@ class Control:
         process: Identity of this process, new with every start.
         host: Host name.
         ended: Set when the process is to end.
+        log_dir: Where write-ahead logs are; "" for the run's directory.
         open_lane: Makes ready for a connection beside gRPC, as SocketServer.open; None where there are none.
     """
 
@@ -46,7 +52,13 @@ class Control:
     process: str
     host: str
     ended: threading.Event = field(default_factory=threading.Event)
+    log_dir: str = ""
     open_lane: Callable[[pb.LaneKind.ValueType], tuple[str, bytes]] | None = None
+
+    durability: Durability = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.durability = Durability(self.handler.shard, SYSTEM_CLOCK, self.log_dir)
 
     def call(self, method: str, request: Any) -> Any:
         """Carry out the unary RPC `method` of the service.
@@ -58,7 +70,10 @@ class Control:
             return getattr(self, f"_{method}")(request)
         name = method_name(method)
         self.handler.faults.at(BEFORE, name)
+        witness = self.handler.shard.witness
         reply = getattr(self, f"_{method}")(request)
+        if method not in _TELL_NOTHING:
+            self.handler.shard.secure(witness)
         self.handler.faults.at(AFTER, name)
         return reply
 
@@ -105,19 +120,7 @@ class Control:
         )
 
     def _Begin(self, request: pb.BeginRequest) -> pb.BeginReply:  # noqa: N802
-        incarnation, owner = self.handler.shard.begin(
-            request.incarnation,
-            shard=request.shard,
-            shards=request.shards,
-            sequencer=request.sequencer,
-            owner=request.owner,
-            opened=request.open,
-            sequencer_address=request.sequencer_address,
-            expected_tasks=list(request.expected_tasks),
-            ledger=request.ledger,
-            policy=codec.decode_policy(request.policy),
-            directory=request.directory,
-        )
+        incarnation, owner = self.durability.begin(request)
         return pb.BeginReply(incarnation=incarnation, owner=owner)
 
     def _Declare(self, request: pb.DeclareRequest) -> pb.DeclareReply:  # noqa: N802
@@ -131,7 +134,9 @@ class Control:
 
     def _Open(self, request: pb.OpenRequest) -> pb.OpenReply:  # noqa: N802
         limits = [codec.decode_limit(item) for item in request.limits]
-        return pb.OpenReply(limits=self.handler.shard.open(request.incarnation, request.client, limits))
+        in_force = self.handler.shard.open(request.incarnation, request.client, limits)
+        self.durability.opened()
+        return pb.OpenReply(limits=in_force)
 
     def _Heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:  # noqa: N802
         if not request.client:
@@ -141,10 +146,13 @@ class Control:
 
     def _Leave(self, request: pb.LeaveRequest) -> pb.LeaveReply:  # noqa: N802
         self.handler.shard.leave(request.client)
+        self.durability.end()
         return pb.LeaveReply()
 
     def _Finish(self, request: pb.FinishRequest) -> pb.FinishReply:  # noqa: N802
-        return pb.FinishReply(remaining=self.handler.shard.finish(request.incarnation, request.client))
+        remaining = self.handler.shard.finish(request.incarnation, request.client)
+        self.durability.end()
+        return pb.FinishReply(remaining=remaining)
 
     def _OpenLane(self, request: pb.OpenLaneRequest) -> pb.OpenLaneReply:  # noqa: N802
         if self.open_lane is None:
@@ -209,6 +217,9 @@ class Control:
             raise InvalidArgumentError(f"The snapshot does not hold {missing}: they had no value.")
         tensors = [(name, values[variable]) for name, variable in sorted(request.names.items())]
         written = write_shard(storage, request.directory, request.file, tensors)
+        if storage.is_local and all(name == variable for name, variable in request.names.items()):
+            path = Path(request.directory, request.file)
+            self.durability.written(codec.decode_push_id(request.snapshot), path, written.tensors)
         return pb.WriteSnapshotReply(
             shared=True,
             tensors=[
@@ -219,8 +230,16 @@ class Control:
         )
 
     def _ReleaseSnapshot(self, request: pb.ReleaseSnapshotRequest) -> pb.ReleaseSnapshotReply:  # noqa: N802
-        self.handler.shard.release(request.incarnation, codec.decode_push_id(request.snapshot))
+        snapshot = codec.decode_push_id(request.snapshot)
+        self.durability.releasing(request.incarnation, snapshot)
+        self.handler.shard.release(request.incarnation, snapshot)
         return pb.ReleaseSnapshotReply()
+
+    def _FindLog(self, request: pb.FindLogRequest) -> pb.FindLogReply:  # noqa: N802
+        return pb.FindLogReply(incarnations=self.durability.find(request.directory, request.shard, request.shards))
+
+    def _Recover(self, request: pb.RecoverRequest) -> pb.RecoverReply:  # noqa: N802
+        return self.durability.recover(request)
 
     def _Stop(self, request: pb.StopRequest) -> pb.StopReply:  # noqa: N802
         if not request.force and not self.handler.shard.done:

@@ -8,7 +8,7 @@ Floor: ps.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,10 @@ class Cuts(Life):
     def _drop(self) -> None:
         super()._drop()
         self._snapshots = Snapshots()
+
+    def _take_over(self, other: Self) -> None:
+        super()._take_over(other)
+        self._snapshots = other._snapshots
 
     # ---- Reads --------------------------------------------------------------------------------
 

@@ -83,9 +83,11 @@ class Handler:
                 raise InvalidArgumentError("A Request must hold one of the data-plane messages.")
             self._faults.at(BEFORE, method)
             reply = pb.Reply()
+            witness = self.shard.witness
             unpacked = unpack_request(request, data, memory.memory, self._limit_bytes)
             self._methods[method](getattr(request, method), unpacked, reply, tensors, memory)
             pieces = pack_reply(request, reply, tensors, memory.memory)
+            self.shard.secure(witness)
             self._faults.at(AFTER, method)
         except ConnectionCutError:
             raise
@@ -105,7 +107,9 @@ class Handler:
         reply = pb.Reply()
         self.traffic.count(len(message.data), 0)
         self._faults.at(BEFORE, method)
+        witness = self.shard.witness
         self._methods[method](message, memoryview(message.data), reply, tensors, LayoutMemory())
+        self.shard.secure(witness)
         self._faults.at(AFTER, method)
         answer = getattr(reply, method)
         answer.data = b"".join(_padded(tensors.pieces))

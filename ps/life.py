@@ -9,15 +9,16 @@ Floor: ps.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from globalstep.clock import Clock
 from globalstep.declarations import OptimizerDecl, StopLimit, VariableDecl
 from globalstep.errors import AbortedError, InvalidArgumentError, LostStateError
 from globalstep.faults import NO_FAULTS, Faults
-from globalstep.ps.journal import Journal
 from globalstep.ps.cores import ONE_CORE
+from globalstep.ps.journal import Journal
 from globalstep.ps.ledger import Ledger
 from globalstep.ps.presence import ClientView, Presence, State
 from globalstep.ps.rules import check_declaration
@@ -273,6 +274,20 @@ class Life:
         with self._lock:
             return self.presence.clients()
 
+    def secure(self, before: Witness) -> None:
+        """Return once a call may be answered: once what it did, and what it saw, will not be forgotten.
+
+        Args:
+            before: The witness as of before the call.
+
+        Raises:
+            LostStateError: If it was forgotten.
+        """
+        now = self.witness
+        before.secure()
+        if now is not before:
+            now.secure()
+
     def lose(self, witness: Witness) -> None:
         """Forget all state, as a restart of the process would: what its witness forgot may be told to nobody.
 
@@ -284,6 +299,37 @@ class Life:
                 self.spent_incarnations = max(self.spent_incarnations, self._incarnation)
                 self._drop()
                 self._state, self._incarnation, self._owner = State.VACANT, 0, ""
+
+    def adopt(self, other: Self, witness: Witness, sequencer_address: str, floors: Mapping[int, int]) -> bool:
+        """Become what another shard is, that a log was played to; gives False where this one holds a newer life.
+
+        Args:
+            other: Of which there will be no other use.
+            witness: Is told of all that happens from now on.
+            sequencer_address: As of `begin`; addresses may have changed.
+            floors: On the sequencer: what the other shards have applied.
+        """
+        with self._lock:
+            if other._incarnation < self._incarnation:
+                return False
+            self._take_over(other)
+            self.witness, self.sequencer_address = witness, sequencer_address
+            self.presence.begin(other.presence.expected)
+            if self._state is State.DONE:
+                self.presence.finish()
+            if self._ledger is not None:
+                for shard, index in floors.items():
+                    self._ledger.raise_floor(shard, index)
+                if self._ledger.journal is not None:
+                    self._ledger.journal.task_of = self.presence.task_of
+            return True
+
+    def _take_over(self, other: Self) -> None:
+        """Take another shard's state. Caller holds the lock."""
+        self._state, self._incarnation, self._owner = other._state, other._incarnation, other._owner
+        self._shard, self._shards, self._sequencer = other._shard, other._shards, other._sequencer
+        self._policy, self._directory = other._policy, other._directory
+        self._store, self._ledger, self._applied = other._store, other._ledger, other._applied
 
     def over(self) -> bool:
         """Whether the job is done and nobody needs this task any more."""

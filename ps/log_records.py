@@ -74,7 +74,7 @@ def entries_record(
 
     def encode() -> Encoded:
         message = pb.LogEntries(
-            brought_by=codec.encode_push_id(brought_by),
+            brought_by=codec.encode_push_id(brought_by) if brought_by.client else None,
             entries=[entry_codec.encode(entry) for entry in entries],
             dropped=[codec.encode_push_id(push) for push in dropped],
         )
@@ -83,7 +83,7 @@ def entries_record(
     return encode
 
 
-def base_record(snapshot: PushId, image: Image) -> Callable[[], Encoded]:
+def base_record(begin: pb.BeginRequest, snapshot: PushId, image: Image) -> Callable[[], Encoded]:
     """Give the record of all that a shard holds besides values and staged parts. Under the shard's lock."""
     variables, optimizers = image.store.variables, image.store.optimizers
     ledger = ledger_image(image.ledger) if image.ledger is not None else b""
@@ -99,6 +99,7 @@ def base_record(snapshot: PushId, image: Image) -> Callable[[], Encoded]:
             applied=applied,
             snapshot=codec.encode_push_id(snapshot),
             ledger=ledger,
+            begin=begin,
         )
         for last in kept.values():
             item = message.kept.add(id=codec.encode_push_id(last.push), index=last.index)

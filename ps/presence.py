@@ -72,6 +72,11 @@ class Presence:
         self._expected = set(expected_tasks)
         self._finished_at = None
 
+    @property
+    def expected(self) -> list[str]:
+        """Tasks that were told to come."""
+        return sorted(self._expected)
+
     def finish(self) -> None:
         """Take note that the job is done."""
         if self._finished_at is None:

@@ -220,7 +220,9 @@ _BY_CODE: dict[int, type[OpError]] = {
 
 
 # Types that a program tells apart although they share a code with others; they cross the wire by name.
-_BY_NAME: dict[str, type[OpError]] = {kind.__name__: kind for kind in (JobDoneError, LayoutUnknownError, LostStateError)}
+_BY_NAME: dict[str, type[OpError]] = {
+    kind.__name__: kind for kind in (JobDoneError, LayoutUnknownError, LostStateError)
+}
 
 
 def error_from_code(code: int, message: str, type_name: str = "") -> OpError:

@@ -1,0 +1,325 @@
+"""Where a PS task's write-ahead log is, when it begins and ends, and how a task comes back from it.
+
+    RUN_DIR/log/INCARNATION/shard-K-of-N/segment-00000001.log ...
+                                         base-00000002.safetensors, base-00000002.json
+                                         opened, ended, keep (marks: empty files)
+
+`--log-dir DIR` puts DIR in the place of RUN_DIR/log, for example on a fast disk of the task's own machine. A base
+is the values that a snapshot copied; where the checkpoint that was made of them is on the same file system, its
+file is linked to, so that a base costs nothing.
+
+Floor: ps. Threads: any number at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from globalstep import codec
+from globalstep.clock import Clock
+from globalstep.declarations import PushId
+from globalstep.errors import (
+    AbortedError,
+    FailedPreconditionError,
+    NotFoundError,
+    ResourceExhaustedError,
+)
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.log_file import segment_path, sync_directory
+from globalstep.ps.recovery import Replay
+from globalstep.ps.shard import Shard
+from globalstep.ps.witness import NO_WITNESS
+from globalstep.ps.write_ahead_log import WriteAheadLog, base_note_path, base_path
+from globalstep.shard_file import SavedTensor, write_shard
+from globalstep.storage import atomic_write, storage_for
+
+__all__ = ["Durability", "log_folder", "shard_folder"]
+
+_log = logging.getLogger(__name__)
+
+_OPENED = "opened"
+_ENDED = "ended"
+_KEEP = "keep"
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenFile:
+    """A file of a checkpoint that this task has written."""
+
+    path: Path
+    checksums: Mapping[str, int]
+
+
+class Durability:
+    """The write-ahead log of one PS task, if its run wants one. Thread-safe.
+
+    Args:
+        shard: The task's state.
+        clock: Tells how long a recovery takes.
+        log_dir: Where logs are, in the place of RUN_DIR/log; "" for there.
+    """
+
+    def __init__(self, shard: Shard, clock: Clock, log_dir: str = "") -> None:
+        self._shard = shard
+        self._clock = clock
+        self._log_dir = log_dir
+        # One BEGIN or RECOVER at a time; taken before the shard's lock. Files are made and read under it.
+        self._changing = threading.Lock()
+        # Guards _written; a leaf.
+        self._lock = threading.Lock()
+        self._written: dict[PushId, _WrittenFile] = {}
+
+    def begin(self, request: pb.BeginRequest) -> tuple[int, str]:
+        """Begin an incarnation, with a log where its policy says so; see Life.begin.
+
+        Raises:
+            FailedPreconditionError: If there is no place for the log. Nothing is changed.
+        """
+        policy = codec.decode_policy(request.policy)
+        with self._changing:
+            log: WriteAheadLog | None = None
+            newer = request.incarnation > self._shard.view(brief=True).incarnation
+            if policy.durability == "log" and newer:
+                log = self._make(request)
+            found = self._shard.begin(
+                request.incarnation,
+                shard=request.shard,
+                shards=request.shards,
+                sequencer=request.sequencer,
+                owner=request.owner,
+                opened=request.open,
+                sequencer_address=request.sequencer_address,
+                expected_tasks=list(request.expected_tasks),
+                ledger=request.ledger,
+                policy=policy,
+                directory=request.directory,
+                witness=log or NO_WITNESS,
+            )
+        if log is not None:
+            log.secure()
+            if request.open:
+                self._mark_opened(log)
+        return found
+
+    def _make(self, request: pb.BeginRequest) -> WriteAheadLog:
+        folder = self._folder(request.directory, request.incarnation, request.shard, request.shards)
+        try:
+            folder.mkdir(parents=True)
+            for parent in [folder.parent, folder.parent.parent, folder.parent.parent.parent]:
+                sync_directory(parent)
+            if request.policy.keep_log:
+                (folder / _KEEP).touch()
+            log = WriteAheadLog(folder, request)
+        except OSError as error:
+            raise FailedPreconditionError(
+                f'This run has durability="log", but PS task {request.shard} cannot write its log to {folder}: '
+                f"{error}. Give the run a directory that the PS tasks can write to (checkpoint_dir), or start them "
+                "with --log-dir DIR."
+            ) from None
+        log.on_failure = self._on_failure
+        return log
+
+    def _folder(self, directory: str, incarnation: int, shard: int, shards: int) -> Path:
+        return shard_folder(self._logs(directory), incarnation, shard, shards)
+
+    def _logs(self, directory: str) -> Path:
+        if self._log_dir:
+            return Path(self._log_dir)
+        if not directory or not storage_for(directory).is_local:
+            where = f"its directory is {directory}, which is not on a file system" if directory else "it has none"
+            raise FailedPreconditionError(
+                f'A run with durability="log" needs a directory for its log, and {where}. Give it a checkpoint_dir '
+                "that the PS tasks can write to, or start them with --log-dir DIR."
+            )
+        return log_folder(directory)
+
+    def _on_failure(self, log: WriteAheadLog) -> None:
+        _log.error("The write-ahead log in %s cannot be written any more: this task drops its state.", log.directory)
+        self._shard.lose(log)
+
+    # ---- While it runs -------------------------------------------------------------------------
+
+    def opened(self) -> None:
+        """Take note that the run is open: earlier runs of the directory will not come back."""
+        log = self._shard.witness
+        if isinstance(log, WriteAheadLog):
+            self._mark_opened(log)
+            return
+        view = self._shard.view(brief=True)
+        with contextlib.suppress(FailedPreconditionError, OSError):
+            logs = self._logs(view.directory)
+            if logs.is_dir():
+                _end_others(logs, view.incarnation, view.shard)
+
+    def _mark_opened(self, log: WriteAheadLog) -> None:
+        _mark(log.directory, _OPENED)
+        view = self._shard.view(brief=True)
+        _end_others(log.directory.parent.parent, view.incarnation, view.shard)
+
+    def written(self, snapshot: PushId, path: Path, tensors: tuple[SavedTensor, ...]) -> None:
+        """Take note that a snapshot of this shard is in a file, each Variable under its own name."""
+        if isinstance(self._shard.witness, WriteAheadLog):
+            with self._lock:
+                self._written[snapshot] = _WrittenFile(path, {tensor.name: tensor.crc32 for tensor in tensors})
+
+    def releasing(self, incarnation: int, snapshot: PushId) -> None:
+        """Keep a snapshot that is about to be freed as a base, and delete what of the log is not needed any more."""
+        log = self._shard.witness
+        with self._lock:
+            file = self._written.pop(snapshot, None)
+        segment = log.begun_by(snapshot) if isinstance(log, WriteAheadLog) else None
+        if segment is None or not isinstance(log, WriteAheadLog):
+            return
+        try:
+            values, _ = self._shard.snapshot(incarnation, snapshot)
+            log.secure()
+            _keep_base(log.directory, segment, values, file)
+            log.trim(segment, keep=(log.directory / _KEEP).exists())
+        except (OSError, ResourceExhaustedError) as error:
+            _log.warning("The log in %s is not shortened: %s", log.directory, error)
+        except (AbortedError, NotFoundError) as error:
+            _log.debug("No base is made of %s: %s", snapshot, error)
+
+    def end(self) -> None:
+        """Delete the log if the run is over, or say so in it where it is to be kept."""
+        log = self._shard.witness
+        if not isinstance(log, WriteAheadLog) or not self._shard.over():
+            return
+        try:
+            _mark(log.directory, _ENDED)
+            if not (log.directory / _KEEP).exists():
+                _remove(log.directory)
+        except OSError as error:
+            _log.warning("The log in %s, which is not needed any more, is still there: %s", log.directory, error)
+
+    # ---- Coming back ---------------------------------------------------------------------------
+
+    def find(self, directory: str, shard: int, shards: int) -> list[int]:
+        """Give the incarnations that there is a log of which was opened and has not ended."""
+        try:
+            logs = self._logs(directory)
+        except FailedPreconditionError:
+            return []
+        folders = [folder for folder in logs.glob(f"*/shard-{shard}-of-{shards}") if folder.parent.name.isdigit()]
+        return sorted(
+            int(folder.parent.name)
+            for folder in folders
+            if (folder / _OPENED).exists() and not (folder / _ENDED).exists()
+        )
+
+    def recover(self, request: pb.RecoverRequest) -> pb.RecoverReply:
+        """Bring a vacant task back to what its log says.
+
+        Raises:
+            NotFoundError: If there is no log of the incarnation here.
+            DataLossError: If it is damaged. Nothing of it is loaded.
+            AbortedError: If the task belongs to another incarnation by now.
+            ResourceExhaustedError: If the log cannot be written on.
+        """
+        with self._changing:
+            view = self._shard.view(brief=True)
+            if view.incarnation == request.incarnation:
+                return pb.RecoverReply(applied=view.applied)
+            began = self._clock.monotonic()
+            folder = self._folder(request.directory, request.incarnation, request.shard, request.shards)
+            replay = Replay(folder, self._clock)
+            replay.run()
+            try:
+                log = _go_on(replay)
+            except OSError as error:
+                raise ResourceExhaustedError(
+                    f"PS task {request.shard} cannot write on to its log in {folder}: {error}. Make room there."
+                ) from None
+            log.on_failure = self._on_failure
+            floors = {floor.shard: floor.index for floor in request.floors}
+            if not self._shard.adopt(replay.shard, log, request.sequencer_address, floors):
+                log.close()
+                raise AbortedError(f"PS task {request.shard} began another incarnation meanwhile.")
+            secs = self._clock.monotonic() - began
+            applied = self._shard.view(brief=True).applied
+        _log.warning(
+            "PS task %d is back at entry %d, from its log: %d pushes were applied again%s, in %.2f s.",
+            request.shard,
+            applied,
+            replay.pushes,
+            f" ({replay.cut_bytes} bytes of a torn end, which nobody had been told of, were cut off)"
+            if replay.cut_bytes
+            else "",
+            secs,
+        )
+        return pb.RecoverReply(
+            applied=applied, recovered=True, pushes=replay.pushes, cut_bytes=replay.cut_bytes, secs=secs
+        )
+
+
+def log_folder(directory: str) -> Path:
+    """Where the logs of a run's directory are."""
+    return Path(directory) / "log"
+
+
+def shard_folder(logs: Path, incarnation: int, shard: int, shards: int) -> Path:
+    """Where the log of one shard is."""
+    return logs / str(incarnation) / f"shard-{shard}-of-{shards}"
+
+
+def _go_on(replay: Replay) -> WriteAheadLog:
+    """Cut off a torn end, and begin a segment behind it."""
+    path = segment_path(replay.directory, replay.segment)
+    if replay.cut_bytes:
+        with path.open("r+b") as file:
+            file.truncate(replay.end)
+            os.fsync(file.fileno())
+    return WriteAheadLog(replay.directory, replay.begin, replay.segment + 1, replay.next_number)
+
+
+def _keep_base(folder: Path, segment: int, values: Mapping[str, npt.NDArray[Any]], file: _WrittenFile | None) -> None:
+    """Have a snapshot's values in a file of the log; the note with its checksums comes last."""
+    path, note = base_path(folder, segment), base_note_path(folder, segment)
+    checksums: Mapping[str, int] | None = None
+    if file is not None and values.keys() <= file.checksums.keys():
+        with contextlib.suppress(OSError):  # on another file system, or gone already
+            os.link(file.path, path)
+            checksums = {name: file.checksums[name] for name in values}
+    storage = storage_for(str(folder))
+    if checksums is None:
+        path.unlink(missing_ok=True)
+        written = write_shard(storage, str(folder), path.name, sorted(values.items()))
+        checksums = {tensor.name: tensor.crc32 for tensor in written.tensors}
+    with atomic_write(storage, str(note)) as out:
+        out.write(json.dumps(checksums).encode())
+
+
+def _mark(folder: Path, mark: str) -> None:
+    (folder / mark).touch()
+    sync_directory(folder)
+
+
+def _end_others(logs: Path, incarnation: int, shard: int) -> None:
+    """See to it that no other run of the directory comes back on this shard; those to be kept stay to be read."""
+    for folder in logs.glob(f"*/shard-{shard}-of-*"):
+        if not folder.parent.name.isdigit() or int(folder.parent.name) >= incarnation:
+            continue
+        if (folder / _KEEP).exists():
+            _mark(folder, _ENDED)
+        else:
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    # First what makes it a log that can be recovered from.
+    (folder / _OPENED).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    for parent in (folder.parent, folder.parent.parent):
+        with contextlib.suppress(OSError):  # other shards' logs are there
+            parent.rmdir()

@@ -1,0 +1,265 @@
+"""From a write-ahead log to the state that a shard had: everything that happened to it happens again.
+
+A shard of its own takes it in. Only when the whole log has been read does anybody get to see it, so a log that is
+damaged is never half loaded.
+
+Floor: ps. Threads: functions; a Replay belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from globalstep import codec
+from globalstep.clock import Clock
+from globalstep.declarations import Op, OpKind, OutcomeKind, PushId
+from globalstep.errors import DataLossError, GlobalStepError, NotFoundError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps import entries
+from globalstep.ps.answers import Kept
+from globalstep.ps.journal import Journal
+from globalstep.ps.ledger import Entry, EntryKind
+from globalstep.ps.ledger_image import ledger_of_image
+from globalstep.ps.log_file import LoggedRecord, SegmentReader, segment_path, segments_in
+from globalstep.ps.log_records import PartMemory
+from globalstep.ps.presence import State
+from globalstep.ps.shard import Shard
+from globalstep.ps.write_ahead_log import base_note_path, base_path
+from globalstep.shard_file import ShardReader
+from globalstep.storage import storage_for
+
+__all__ = ["Replay", "ReplayedShard", "bases_in"]
+
+
+class ReplayedShard(Shard):
+    """A shard that its log is played to."""
+
+    def refuse_again(self, push: PushId, kind: OutcomeKind, staleness: int) -> None:
+        """Record that a push was refused, for whatever reason."""
+        with self._lock:
+            self._staged.pop(push, None)
+            self._sequencing().refuse(push, kind, staleness)
+
+    def apply_again(self, found: Sequence[Entry], dropped: Sequence[PushId]) -> None:
+        """Apply entries that another shard admitted; drop parts."""
+        self._make_room([entry.push for entry in found if entry.kind is EntryKind.SNAPSHOT])
+        with self._lock:
+            self._apply_entries(self._incarnation, PushId("", 0), found, dropped)
+
+    def resume(self, base: pb.LogBase, data: memoryview, values: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take over what a shard held when a segment began; BEGIN has been done."""
+        variables = [codec.decode_variable(item) for item in base.variables]
+        with self._lock:
+            self._state = State(base.state)
+            self._store.declare(variables, [codec.decode_optimizer(item) for item in base.optimizers])
+            changes = [Op(OpKind.ASSIGN, name, value=value) for name, value in values.items()]
+            self._store.check(changes)
+            self._store.apply(changes, {})
+            if base.ledger:
+                self._ledger = ledger_of_image(base.ledger, self._shards, self._sequencer)
+                self._ledger.incarnation = self._incarnation
+                if self._directory:
+                    life = f"{self.spent_incarnations}.{self._incarnation}"
+                    self._ledger.journal = Journal(life, self._ledger, self.presence.task_of)
+            self._applied = base.applied
+            for item in base.kept:
+                push = codec.decode_push_id(item.id)
+                reads = [codec.decode_read(read, data) for read in item.reads]
+                self._kept[push.client] = Kept(push, item.index, reads, None)
+
+
+class Replay:
+    """Plays a shard's log to a new shard.
+
+    Args:
+        directory: Of the shard's log.
+        clock: For the new shard.
+        before: Called with each record before it is played; says whether to go on.
+        from_start: Begin with the first segment that is there, not with the newest base.
+
+    Attributes:
+        shard: What the log has been played to.
+        begin: The BEGIN of the incarnation.
+        pushes: How many pushes were applied.
+        cut_bytes: Bytes of a torn end.
+        segment: The last segment.
+        end: Where its records end.
+        next_number: The number of the next record.
+
+    Raises:
+        NotFoundError: If there is no log.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        clock: Clock,
+        before: Callable[[Replay, pb.LogRecord, memoryview], bool] = lambda replay, record, data: True,
+        from_start: bool = False,
+        start: int | None = None,
+    ) -> None:
+        self.directory = directory
+        self.shard = ReplayedShard(clock)
+        self.begin = pb.BeginRequest()
+        self.pushes = 0
+        self.cut_bytes = 0
+        self.segment = 0
+        self.end = 0
+        self.next_number = 1
+        self._before = before
+        self._parts = PartMemory()
+        segments = segments_in(directory)
+        if not segments:
+            raise NotFoundError(f"There is no write-ahead log in {directory}.")
+        beginnings = bases_in(directory)
+        if start is None and beginnings:
+            start = beginnings[0] if from_start else beginnings[-1]
+        if start is None:
+            raise DataLossError(f"The log in {directory} has neither its beginning nor the values of a checkpoint.")
+        self._segments = [segment for segment in segments if segment >= start]
+
+    def run(self) -> None:
+        """Play it, to its end or as far as `before` wants.
+
+        Raises:
+            DataLossError: If the log is damaged, or does not lead to what it says it led to.
+        """
+        for record, logged in self._records():
+            if not self._before(self, record, logged.data):
+                return
+            try:
+                self._play(record, logged.data)
+            except DataLossError:
+                raise
+            except (GlobalStepError, ValueError, KeyError) as error:
+                raise DataLossError(
+                    f"Record {logged.number} of the log in {self.directory} cannot be played again: {error}"
+                ) from error
+
+    def _records(self) -> Iterator[tuple[pb.LogRecord, LoggedRecord]]:
+        for at, segment in enumerate(self._segments):
+            reader = SegmentReader(segment_path(self.directory, segment))
+            if at and (segment != self.segment + 1 or reader.first != self.next_number):
+                raise DataLossError(
+                    f"The log in {self.directory} has a gap: segment {self.segment} ends before record "
+                    f"{self.next_number}, segment {segment} begins with record {reader.first}."
+                )
+            self.segment, self.next_number = segment, reader.first
+            for number, logged in enumerate(reader.records()):
+                record = pb.LogRecord.FromString(logged.head)
+                self.next_number = logged.number + 1
+                if not (number and record.WhichOneof("kind") == "base"):
+                    yield record, logged
+            self.end, self.cut_bytes = reader.end, reader.cut_bytes
+
+    def _play(self, record: pb.LogRecord, data: memoryview) -> None:
+        kind = record.WhichOneof("kind")
+        getattr(self, f"_play_{kind}")(getattr(record, kind or ""), record, data)
+
+    def _play_begin(self, message: pb.BeginRequest, record: pb.LogRecord, data: memoryview) -> None:
+        self.begin = message
+        self.shard.begin(
+            message.incarnation,
+            shard=message.shard,
+            shards=message.shards,
+            sequencer=message.sequencer,
+            owner=message.owner,
+            opened=message.open,
+            sequencer_address=message.sequencer_address,
+            expected_tasks=list(message.expected_tasks),
+            ledger=message.ledger,
+            policy=codec.decode_policy(message.policy),
+            directory=message.directory,
+        )
+
+    def _play_base(self, message: pb.LogBase, record: pb.LogRecord, data: memoryview) -> None:
+        self._play_begin(message.begin, record, data)
+        self.shard.resume(message, data, read_base(self.directory, self.segment))
+
+    def _play_declare(self, message: pb.DeclareRequest, record: pb.LogRecord, data: memoryview) -> None:
+        self.shard.declare(
+            message.incarnation,
+            message.client,
+            [codec.decode_variable(item) for item in message.variables],
+            [codec.decode_optimizer(item) for item in message.optimizers],
+        )
+
+    def _play_open(self, message: pb.OpenRequest, record: pb.LogRecord, data: memoryview) -> None:
+        self.shard.open(message.incarnation, message.client, [codec.decode_limit(item) for item in message.limits])
+
+    def _play_leave(self, message: pb.LeaveRequest, record: pb.LogRecord, data: memoryview) -> None:
+        self.shard.leave(message.client)
+
+    def _play_finish(self, message: pb.FinishRequest, record: pb.LogRecord, data: memoryview) -> None:
+        self.shard.finish(message.incarnation, message.client)
+
+    def _play_release(self, message: pb.ReleaseSnapshotRequest, record: pb.LogRecord, data: memoryview) -> None:
+        self.shard.release(message.incarnation, codec.decode_push_id(message.snapshot))
+
+    def _play_stage(self, message: pb.LogStage, record: pb.LogRecord, data: memoryview) -> None:
+        parts = self._parts.parts(record.part, data)
+        self.shard.stage(self.begin.incarnation, codec.decode_push_id(message.id), parts)
+
+    def _play_push(self, message: pb.LogPush, record: pb.LogRecord, data: memoryview) -> None:
+        push, told = codec.decode_push_id(message.id), codec.decode_outcome(message.outcome)
+        self.shard.presence.heard(push.client, message.task, 1.0)
+        if told.kind is not OutcomeKind.ACCEPTED:
+            self.shard.refuse_again(push, told.kind, told.staleness)
+            return
+        if message.alone:
+            self.shard.stage(self.begin.incarnation, push, self._parts.parts(record.part, data), alone=True)
+        admission = self.shard.admit(
+            self.begin.incarnation,
+            push,
+            EntryKind(message.kind),
+            list(message.participants),
+            codec.decode_increments(message.increments),
+            [codec.decode_use(use) for use in message.uses],
+            dict(message.seen_steps),
+            {floor.shard: floor.index for floor in message.floors},
+            message.alone,
+        )
+        if admission.outcome != told:
+            raise DataLossError(
+                f"The log in {self.directory} does not lead where it led: {push} was {told} then, and is "
+                f"{admission.outcome} now. Was it written by another version?"
+            )
+        self.pushes += message.kind == pb.ENTRY_PUSH
+
+    def _play_entries(self, message: pb.LogEntries, record: pb.LogRecord, data: memoryview) -> None:
+        found = [entries.decode(entry) for entry in message.entries]
+        self.shard.apply_again(found, [codec.decode_push_id(push) for push in message.dropped])
+        self.pushes += sum(entry.kind is EntryKind.PUSH for entry in found)
+
+    def _play_settle(self, message: pb.SettleRequest, record: pb.LogRecord, data: memoryview) -> None:
+        pushes = [codec.decode_push_id(push) for push in message.pushes]
+        self.shard.settle(message.incarnation, pushes, message.shard, message.applied)
+
+
+def bases_in(directory: Path) -> list[int]:
+    """Give the segments that a replay can begin with, in order: the first of all, and those with a base."""
+    return [
+        segment for segment in segments_in(directory) if segment == 1 or base_note_path(directory, segment).exists()
+    ]
+
+
+def read_base(directory: Path, segment: int) -> dict[str, npt.NDArray[Any]]:
+    """Give the values that a shard held when a segment began.
+
+    Raises:
+        DataLossError: If they are not as they were written.
+    """
+    path = base_path(directory, segment)
+    checksums: dict[str, int] = json.loads(base_note_path(directory, segment).read_text())
+    with ShardReader(storage_for(str(path)), str(path)) as reader:
+        values = {name: reader.read(name) for name in checksums}
+    for name, value in values.items():
+        if zlib.crc32(value.reshape(-1).view("u1")) != checksums[name]:
+            raise DataLossError(f"{path} is damaged: {name!r} is not what was written.")
+    return values

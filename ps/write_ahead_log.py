@@ -1,0 +1,253 @@
+"""The write-ahead log of a shard: what happens to it is on disk before anybody is told.
+
+Records get their places in order under the shard's lock, by reference to the memory of the request: that is
+quick. They are written, and brought to the disk, outside of it, by the first thread that waits for one of them,
+for all that wait then (group commit). Meanwhile the next ones gather.
+
+Floor: ps. Threads: any number at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from globalstep import codec
+from globalstep.declarations import OptimizerDecl, PushId, StopLimit, VariableDecl
+from globalstep.errors import LostStateError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.layouts import PushParts
+from globalstep.ps.ledger import Entry
+from globalstep.ps.log_file import SegmentWriter, segment_path, segments_in, sync_directory
+from globalstep.ps.log_records import (
+    Encoded,
+    base_record,
+    entries_record,
+    plain_record,
+    push_record,
+    stage_record,
+)
+from globalstep.ps.witness import Image, Pushed, Witness
+
+__all__ = ["WriteAheadLog", "base_note_path", "base_path"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Queued:
+    number: int
+    encode: Callable[[], Encoded]
+    #: Whether a segment begins with it.
+    begins: bool = False
+
+
+class WriteAheadLog(Witness):
+    """A witness that forgets nothing.
+
+    Args:
+        directory: Of this shard's log.
+        begin: The BEGIN of the incarnation: the first record of its first segment.
+        segment: The segment to begin with; it must not be there yet.
+        first: Number of its first record.
+
+    Raises:
+        OSError: If nothing can be written there.
+
+    Attributes:
+        directory: As given.
+        on_failure: Called once, with the log, when it can no longer be written to.
+    """
+
+    keeps_data = True
+
+    def __init__(self, directory: Path, begin: pb.BeginRequest, segment: int = 1, first: int = 1) -> None:
+        self.directory = directory
+        self.on_failure: Callable[[WriteAheadLog], None] = lambda log: None
+        # Only the thread that commits uses these two.
+        self._writer = SegmentWriter(directory, segment, first)
+        self._segment = segment
+        # Guards all below. A leaf, taken under the shard's lock; nothing is written under it.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._queue: list[_Queued] = []
+        self._last = self._on_disk = first - 1
+        self._committing = False
+        self._failure: OSError | None = None
+        # Snapshot -> the segment that begins right after it.
+        self._begun_by: dict[PushId, int] = {}
+        self._newest_segment = segment
+        if segment == 1:
+            self._append(plain_record(pb.LogRecord(begin=begin)))
+        # For bases, whose ledger is another one.
+        self._begin = pb.BeginRequest()
+        self._begin.CopyFrom(begin)
+        self._begin.ClearField("ledger")
+
+    # ---- What happens, in order; under the shard's lock ----------------------------------------
+
+    def declared(
+        self,
+        incarnation: int,
+        client: str,
+        variables: Sequence[VariableDecl],
+        optimizers: Sequence[OptimizerDecl],
+    ) -> None:
+        """See Witness."""
+        message = pb.DeclareRequest(
+            incarnation=incarnation,
+            client=client,
+            variables=[codec.encode_variable(decl) for decl in variables],
+            optimizers=[codec.encode_optimizer(decl) for decl in optimizers],
+        )
+        self._append(plain_record(pb.LogRecord(declare=message)))
+
+    def opened(self, incarnation: int, client: str, limits: Sequence[StopLimit]) -> None:
+        """See Witness."""
+        message = pb.OpenRequest(
+            incarnation=incarnation, client=client, limits=[codec.encode_limit(limit) for limit in limits]
+        )
+        self._append(plain_record(pb.LogRecord(open=message)))
+
+    def left(self, client: str) -> None:
+        """See Witness."""
+        self._append(plain_record(pb.LogRecord(leave=pb.LeaveRequest(client=client))))
+
+    def finished(self, incarnation: int, client: str) -> None:
+        """See Witness."""
+        message = pb.FinishRequest(incarnation=incarnation, client=client)
+        self._append(plain_record(pb.LogRecord(finish=message)))
+
+    def staged(self, incarnation: int, push: PushId, parts: PushParts) -> None:
+        """See Witness."""
+        self._append(stage_record(push, parts))
+
+    def pushed(self, incarnation: int, told: Pushed) -> None:
+        """See Witness."""
+        self._append(push_record(told))
+
+    def applied(
+        self, incarnation: int, brought_by: PushId, entries: Sequence[Entry], dropped: Sequence[PushId] = ()
+    ) -> None:
+        """See Witness."""
+        self._append(entries_record(brought_by, entries, dropped))
+
+    def settled(self, incarnation: int, pushes: Sequence[PushId], shard: int, applied: int) -> None:
+        """See Witness."""
+        message = pb.SettleRequest(
+            incarnation=incarnation,
+            pushes=[codec.encode_push_id(push) for push in pushes],
+            shard=shard,
+            applied=applied,
+        )
+        self._append(plain_record(pb.LogRecord(settle=message)))
+
+    def cut(self, snapshot: PushId, image: Image) -> None:
+        """See Witness: a segment begins, with which a recovery can begin once the snapshot's values are in a file."""
+        self._append(base_record(self._begin, snapshot, image), begins=True)
+        with self._lock:
+            self._newest_segment += 1
+            self._begun_by[snapshot] = self._newest_segment
+        for push, staged in image.staged.items():
+            self._append(stage_record(push, staged.parts))
+
+    def released(self, incarnation: int, snapshot: PushId) -> None:
+        """See Witness."""
+        message = pb.ReleaseSnapshotRequest(incarnation=incarnation, snapshot=codec.encode_push_id(snapshot))
+        self._append(plain_record(pb.LogRecord(release=message)))
+
+    def _append(self, encode: Callable[[], Encoded], begins: bool = False) -> None:
+        with self._lock:
+            self._last += 1
+            if self._failure is None:
+                self._queue.append(_Queued(self._last, encode, begins))
+
+    # ---- To the disk ---------------------------------------------------------------------------
+
+    def secure(self) -> None:
+        """See Witness."""
+        with self._lock:
+            wanted = self._last
+        while (batch := self._next_batch(wanted)) is not None:
+            failure: OSError | None = None
+            try:
+                self._write(batch)
+            except OSError as error:
+                failure = error
+            with self._lock:
+                self._committing = False
+                if failure is None:
+                    self._on_disk = batch[-1].number
+                else:
+                    self._failure = failure
+                    self._queue.clear()
+                self._changed.notify_all()
+            if failure is not None:
+                self.on_failure(self)
+
+    def _next_batch(self, wanted: int) -> list[_Queued] | None:
+        """Give what this thread is to write; None when what it waits for is on disk."""
+        with self._lock:
+            while self._on_disk < wanted:
+                if self._failure is not None:
+                    raise LostStateError(
+                        f"The write-ahead log in {self.directory} cannot be written: {self._failure}. What was not "
+                        "on disk is not applied, and this PS task serves nothing until it has recovered from the "
+                        'log. Make room there, or use durability="checkpoint".'
+                    )
+                if not self._committing:
+                    self._committing = True
+                    batch, self._queue = self._queue, []
+                    return batch
+                self._changed.wait()
+            return None
+
+    def _write(self, batch: Sequence[_Queued]) -> None:
+        on_disk = batch[0].number - 1
+        for queued in batch:
+            if queued.begins:
+                self._writer.sync()
+                self._writer.close()
+                on_disk = queued.number - 1
+                self._segment += 1
+                self._writer = SegmentWriter(self.directory, self._segment, queued.number)
+            head, pieces = queued.encode()
+            self._writer.write(queued.number, on_disk, head, pieces)
+        self._writer.sync()
+
+    def failed(self) -> bool:
+        """Whether it can no longer be written to."""
+        return self._failure is not None
+
+    def begun_by(self, snapshot: PushId) -> int | None:
+        """Give the segment that begins right after a snapshot; None where there is none."""
+        with self._lock:
+            return self._begun_by.get(snapshot)
+
+    def trim(self, segment: int, keep: bool = False) -> None:
+        """Delete what was before a segment whose base is there, unless it is to be kept."""
+        with self._lock:
+            self._begun_by = {push: begun for push, begun in self._begun_by.items() if begun > segment}
+        if keep:
+            return
+        for older in [number for number in segments_in(self.directory) if number < segment]:
+            for path in (base_note_path, base_path, segment_path):
+                path(self.directory, older).unlink(missing_ok=True)
+        sync_directory(self.directory)
+
+    def close(self) -> None:
+        """Write what is left, if that can be done, and close the file."""
+        with contextlib.suppress(LostStateError):
+            self.secure()
+        self._writer.close()
+
+
+def base_path(directory: Path, segment: int) -> Path:
+    """Where the values are that a shard held when a segment began."""
+    return directory / f"base-{segment:08d}.safetensors"
+
+
+def base_note_path(directory: Path, segment: int) -> Path:
+    """Where the checksums of these values are; it is written last."""
+    return directory / f"base-{segment:08d}.json"
