@@ -58,7 +58,7 @@ class Cores:
             raise ValueError(f"A PS task applies pushes with at least one thread; {threads} were asked for.")
         self.threads = threads
         # It starts a thread only when work is submitted that no idle one takes.
-        self._helpers = ThreadPoolExecutor(threads - 1, "globalstep-apply") if threads > 1 else None
+        self._helpers = ThreadPoolExecutor(threads - 1, thread_name_prefix="globalstep-apply") if threads > 1 else None
 
     def share(self, work: Callable[[int], None], pieces: int) -> None:
         """Call `work` with 0, 1, ... `pieces` - 1, each once; return when all calls have.

@@ -10,20 +10,17 @@ Floor: ps.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
-import numpy as np
 import numpy.typing as npt
 
-from globalstep.declarations import Increment, Op, OpKind, OptimizerUse, Outcome, OutcomeKind, PushId, Read
+from globalstep.declarations import Increment, OpKind, OptimizerUse, Outcome, OutcomeKind, PushId
 from globalstep.errors import AbortedError, FailedPreconditionError, InvalidArgumentError
-from globalstep.faults import AFTER, APPLY, BEFORE, CUT
-from globalstep.ps.answers import Admission, Answer, Kept, Packing, Staged
-from globalstep.ps.cuts import Cuts
-from globalstep.ps.hypers import advance_scalars, evaluate_use
+from globalstep.ps.answers import Admission, Answer, Staged
+from globalstep.ps.applying import Applying
+from globalstep.ps.hypers import evaluate_use
 from globalstep.ps.layouts import PushParts
 from globalstep.ps.ledger import Entry, EntryKind, HyperValues, Ledger
-from globalstep.ps.reading import Room
 from globalstep.ps.witness import Image, Pushed
 
 __all__ = ["Shard"]
@@ -31,17 +28,16 @@ __all__ = ["Shard"]
 Array = npt.NDArray[Any]
 
 
-class Shard(Cuts):
+class Shard(Applying):
     """A PS task's state and its data plane. Thread-safe: every public method takes the one lock.
 
     Args:
         clock: Tells how long parts have been staged and clients have been silent.
     """
 
-    def _drop(self) -> None:
-        super()._drop()
-        self._staged: dict[PushId, Staged] = {}
-        self._kept: dict[str, Kept] = {}
+    def _take_over(self, other: Self) -> None:
+        super()._take_over(other)
+        self._staged, self._kept = other._staged, other._kept
 
     # ---- Pushes -------------------------------------------------------------------------------
 
@@ -217,83 +213,6 @@ class Shard(Cuts):
         answer = self._answer(push)
         pending = {s: ledger.pending(s, outcome.index) for s in participants if s != self._shard}
         return Admission(outcome, pending, answer.reads, answer.values, answer.packing, answer.apply_secs, answer.as_of)
-
-    def _answer(self, push: PushId) -> Answer:
-        """Give out the reads of a client's last push."""
-        kept = self._kept.get(push.client)
-        if kept is None or kept.push != push:
-            return Answer(applied=self._applied)
-        if kept.values is None:  # a retry: its reply was lost, and the values have moved on since
-            values = self._read_admitted(kept.reads)
-            return Answer(kept.reads, values, None, self._applied, self._applied, kept.apply_secs)
-        values = kept.values
-        if kept.changed:
-            kept.values = None
-        return Answer(kept.reads, values, kept.packing, kept.index, self._applied, kept.apply_secs)
-
-    def _apply_entry(self, entry: Entry, uses: Sequence[OptimizerUse] = (), ledger_dump: bytes = b"") -> None:
-        """Do what an entry says, and take its reads. Caller holds the lock; `previous` was checked.
-
-        Everything that could fail was checked before: a push is applied as a whole or not at all.
-        """
-        self.faults.at(BEFORE, CUT if entry.kind is EntryKind.SNAPSHOT else APPLY)
-        self._applied = entry.index
-        if entry.kind is EntryKind.SNAPSHOT:
-            here = {entry.push.client, *(view.client for view in self.presence.clients())}
-            self._snapshots.keep_of(here)
-            for client in self._kept.keys() - here:
-                self._kept[client].values = None
-            self._snapshots.take(entry.push, self._store, ledger_dump)
-            return
-        staged = self._staged.pop(entry.push, None)
-        parts = staged.parts if staged is not None else PushParts()
-        hypers = {(item.optimizer, item.after_increment): item.values for item in entry.hypers}
-        plan = parts.layout.plan if parts.layout is not None else None
-        began = self._clock.monotonic()
-        with np.errstate(all="ignore"):  # what overflows becomes inf, as in TensorFlow; it must not stop midway
-            if plan is not None and parts.data is not None and plan.version == self._store.version:
-                changes: Sequence[Any] = plan.steps
-                self._store.apply_plan(plan, hypers, parts.data, self.cores)
-            else:
-                plan = None
-                changes = parts.ops or (
-                    parts.layout.bind(parts.data) if parts.layout and parts.data is not None else ()
-                )
-                self._store.apply(changes, hypers, parts.data)
-        apply_secs = self._clock.monotonic() - began if changes else 0.0
-        if changes:
-            self._statistics.apply(apply_secs)
-        if self._ledger is not None:
-            self._move_on(self._ledger, parts.ops, uses, hypers)
-        if plan is not None and parts.data is not None:
-            packing = Packing(plan.places, parts.known)
-            values = self._store.read_plan(plan, parts.data)
-            kept = Kept(entry.push, entry.index, parts.reads, values, packing, apply_secs)
-        else:
-            values = self._read_admitted(parts.reads, parts.room)
-            kept = Kept(entry.push, entry.index, parts.reads, values, None, apply_secs)
-        kept.changed = bool(changes)
-        self._kept[entry.push.client] = kept
-        self.faults.at(AFTER, APPLY)
-
-    def _move_on(
-        self,
-        ledger: Ledger,
-        ops: Sequence[Op],
-        uses: Sequence[OptimizerUse],
-        hypers: Mapping[tuple[str, bool], Mapping[str, float]],
-    ) -> None:
-        """On the sequencer: the steps and the optimizers' scalar state, after a push's own changes."""
-        for op in ops:
-            if op.variable in ledger.steps:
-                ledger.assign_step(op.variable, int(self._store.scalar(op.variable)))
-        for use in uses:
-            advance_scalars(use, hypers[use.optimizer, use.after_increment], self._store)
-        self._store.set_steps(ledger.steps)
-
-    def _read_admitted(self, reads: Sequence[Read], room: Room | None = None) -> list[Array]:
-        """Values with the steps as admitted, which other clients may not see yet."""
-        return self._store.read(reads, room) if reads else []
 
     def commit(self, incarnation: int, push: PushId, entries: Sequence[Entry]) -> Answer:
         """Apply what was admitted, in order; answer the reads that were staged with `push`.

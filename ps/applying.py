@@ -1,0 +1,132 @@
+"""How a PS task carries out what was decided: a push's changes, its reads, and what answers it.
+
+The part of the shard's state machine between its reads (`ps/cuts.py`) and its decisions (`ps/shard.py`). Pure of
+I/O.
+
+Floor: ps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from globalstep.declarations import Op, OptimizerUse, PushId, Read
+from globalstep.faults import AFTER, APPLY, BEFORE, CUT
+from globalstep.ps.answers import Answer, Kept, Packing, Staged
+from globalstep.ps.cuts import Cuts
+from globalstep.ps.hypers import advance_scalars
+from globalstep.ps.layouts import PushParts
+from globalstep.ps.ledger import Entry, EntryKind, Ledger
+from globalstep.ps.reading import Room
+from globalstep.ps.store import PushPlan
+
+__all__ = ["Applying"]
+
+Array = npt.NDArray[Any]
+
+
+class Applying(Cuts):
+    """A PS task's state and how it changes, once that is decided.
+
+    Args:
+        clock: Tells how long clients have been silent, and parts have been staged.
+    """
+
+    def _drop(self) -> None:
+        super()._drop()
+        self._staged: dict[PushId, Staged] = {}
+        self._kept: dict[str, Kept] = {}
+
+    def _answer(self, push: PushId) -> Answer:
+        """Give out the reads of a client's last push."""
+        kept = self._kept.get(push.client)
+        if kept is None or kept.push != push:
+            return Answer(applied=self._applied)
+        if kept.values is None:  # a retry: its reply was lost, and the values have moved on since
+            values = self._read_admitted(kept.reads)
+            return Answer(kept.reads, values, None, self._applied, self._applied, kept.apply_secs)
+        values = kept.values
+        if kept.changed:
+            kept.values = None
+        return Answer(kept.reads, values, kept.packing, kept.index, self._applied, kept.apply_secs)
+
+    def _apply_entry(self, entry: Entry, uses: Sequence[OptimizerUse] = (), ledger_dump: bytes = b"") -> None:
+        """Do what an entry says, and take its reads. Caller holds the lock; `previous` was checked.
+
+        Everything that could fail was checked before: a push is applied as a whole or not at all.
+        """
+        self.faults.at(BEFORE, CUT if entry.kind is EntryKind.SNAPSHOT else APPLY)
+        self._applied = entry.index
+        if entry.kind is EntryKind.SNAPSHOT:
+            here = {entry.push.client, *(view.client for view in self.presence.clients())}
+            self._snapshots.keep_of(here)
+            for client in self._kept.keys() - here:
+                self._kept[client].values = None
+            self._snapshots.take(entry.push, self._store, ledger_dump)
+            return
+        staged = self._staged.pop(entry.push, None)
+        parts = staged.parts if staged is not None else PushParts()
+        hypers = {(item.optimizer, item.after_increment): item.values for item in entry.hypers}
+        plan, apply_secs = self._make_changes(parts, hypers)
+        if self._ledger is not None:
+            self._move_on(self._ledger, parts.ops, uses, hypers)
+        self._keep(entry, parts, self._read_after(parts, plan), plan, apply_secs)
+        self.faults.at(AFTER, APPLY)
+
+    def _make_changes(
+        self, parts: PushParts, hypers: Mapping[tuple[str, bool], Mapping[str, float]]
+    ) -> tuple[PushPlan | None, float | None]:
+        """Change the values; gives the plan that it followed, and how long it took: None where there was no change."""
+        plan = parts.layout.plan if parts.layout is not None else None
+        began = self._clock.monotonic()
+        with np.errstate(all="ignore"):  # what overflows becomes inf, as in TensorFlow; it must not stop midway
+            if plan is not None and parts.data is not None and plan.version == self._store.version:
+                changes: Sequence[Any] = plan.steps
+                self._store.apply_plan(plan, hypers, parts.data, self.cores)
+            else:
+                plan = None
+                changes = parts.ops or (
+                    parts.layout.bind(parts.data) if parts.layout and parts.data is not None else ()
+                )
+                self._store.apply(changes, hypers, parts.data)
+        return plan, self._clock.monotonic() - began if changes else None
+
+    def _read_after(self, parts: PushParts, plan: PushPlan | None) -> list[Array]:
+        """Take the reads of a push whose changes have just been made."""
+        if plan is not None and parts.data is not None:
+            return self._store.read_plan(plan, parts.data)
+        return self._read_admitted(parts.reads, parts.room)
+
+    def _keep(
+        self, entry: Entry, parts: PushParts, values: list[Array], plan: PushPlan | None, apply_secs: float | None
+    ) -> None:
+        """Keep what answers a push, and count it. Caller holds the lock."""
+        packing = Packing(plan.places, parts.known) if plan is not None else None
+        kept = Kept(entry.push, entry.index, parts.reads, values, packing, apply_secs or 0.0)
+        kept.changed = apply_secs is not None
+        if apply_secs is not None:
+            self._statistics.apply(apply_secs)
+        self._kept[entry.push.client] = kept
+
+    def _move_on(
+        self,
+        ledger: Ledger,
+        ops: Sequence[Op],
+        uses: Sequence[OptimizerUse],
+        hypers: Mapping[tuple[str, bool], Mapping[str, float]],
+    ) -> None:
+        """On the sequencer: the steps and the optimizers' scalar state, after a push's own changes."""
+        for op in ops:
+            if op.variable in ledger.steps:
+                ledger.assign_step(op.variable, int(self._store.scalar(op.variable)))
+        for use in uses:
+            advance_scalars(use, hypers[use.optimizer, use.after_increment], self._store)
+        self._store.set_steps(ledger.steps)
+
+    def _read_admitted(self, reads: Sequence[Read], room: Room | None = None) -> list[Array]:
+        """Values with the steps as admitted, which other clients may not see yet."""
+        return self._store.read(reads, room) if reads else []
