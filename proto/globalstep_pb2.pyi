@@ -1356,22 +1356,44 @@ class FindLogRequest(_message.Message):
 Global___FindLogRequest: _TypeAlias = FindLogRequest  # noqa: Y015
 
 @_typing.final
+class FoundLog(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    SEQUENCER_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.int
+    sequencer: _builtins.int
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.int = ...,
+        sequencer: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "sequencer", b"sequencer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FoundLog: _TypeAlias = FoundLog  # noqa: Y015
+
+@_typing.final
 class FindLogReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    INCARNATIONS_FIELD_NUMBER: _builtins.int
+    LOGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def incarnations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+    def logs(self) -> _containers.RepeatedCompositeFieldContainer[Global___FoundLog]:
         """Runs that were open and have not ended, in any order."""
 
     def __init__(
         self,
         *,
-        incarnations: _abc.Iterable[_builtins.int] | None = ...,
+        logs: _abc.Iterable[Global___FoundLog] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnations", b"incarnations"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logs", b"logs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -236,7 +236,8 @@ class Control:
         return pb.ReleaseSnapshotReply()
 
     def _FindLog(self, request: pb.FindLogRequest) -> pb.FindLogReply:  # noqa: N802
-        return pb.FindLogReply(incarnations=self.durability.find(request.directory, request.shard, request.shards))
+        found = self.durability.find(request.directory, request.shard, request.shards)
+        return pb.FindLogReply(logs=[pb.FoundLog(incarnation=n, sequencer=at) for n, at in found.items()])
 
     def _Recover(self, request: pb.RecoverRequest) -> pb.RecoverReply:  # noqa: N802
         return self.durability.recover(request)

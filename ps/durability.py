@@ -2,7 +2,7 @@
 
     RUN_DIR/log/INCARNATION/shard-K-of-N/segment-00000001.log ...
                                          base-00000002.safetensors, base-00000002.json
-                                         opened, ended, keep (marks: empty files)
+                                         opened (says who the sequencer is), ended, keep
 
 `--log-dir DIR` puts DIR in the place of RUN_DIR/log, for example on a fast disk of the task's own machine. A base
 is the values that a snapshot copied; where the checkpoint that was made of them is on the same file system, its
@@ -163,8 +163,9 @@ class Durability:
                 _end_others(logs, view.incarnation, view.shard)
 
     def _mark_opened(self, log: WriteAheadLog) -> None:
-        _mark(log.directory, _OPENED)
         view = self._shard.view(brief=True)
+        with atomic_write(storage_for(str(log.directory)), str(log.directory / _OPENED)) as mark:
+            mark.write(str(view.sequencer).encode())
         _end_others(log.directory.parent.parent, view.incarnation, view.shard)
 
     def written(self, snapshot: PushId, path: Path, tensors: tuple[SavedTensor, ...]) -> None:
@@ -205,18 +206,18 @@ class Durability:
 
     # ---- Coming back ---------------------------------------------------------------------------
 
-    def find(self, directory: str, shard: int, shards: int) -> list[int]:
-        """Give the incarnations that there is a log of which was opened and has not ended."""
+    def find(self, directory: str, shard: int, shards: int) -> dict[int, int]:
+        """Give the incarnations that there is a log of which was opened and has not ended, with their sequencers."""
         try:
             logs = self._logs(directory)
         except FailedPreconditionError:
-            return []
+            return {}
         folders = [folder for folder in logs.glob(f"*/shard-{shard}-of-{shards}") if folder.parent.name.isdigit()]
-        return sorted(
-            int(folder.parent.name)
+        return {
+            int(folder.parent.name): int((folder / _OPENED).read_text())
             for folder in folders
             if (folder / _OPENED).exists() and not (folder / _ENDED).exists()
-        )
+        }
 
     def recover(self, request: pb.RecoverRequest) -> pb.RecoverReply:
         """Bring a vacant task back to what its log says.
