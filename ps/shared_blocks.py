@@ -54,6 +54,9 @@ class SharedBlocks:
         #: Those that the present request lets the reply use.
         self._offered: list[int] = []
 
+    def __len__(self) -> int:
+        return len(self._blocks)
+
     def data_of(self, message: SocketMessage) -> memoryview:
         """Give the bytes of a request's tensors, and take note of what else its place says.
 

@@ -196,6 +196,8 @@ class _Connection:
     def __init__(self, server: SocketServer, accepted: socket.socket, number: int) -> None:
         self._server = server
         self._socket = accepted
+        #: The memory that it shares with its client, once that has asked for some.
+        self.blocks: SharedBlocks | None = None
         self.thread = threading.Thread(target=self._run, name=f"globalstep-lane-{number}", daemon=True)
 
     def end(self, how: int) -> None:
@@ -207,8 +209,10 @@ class _Connection:
         try:
             with self._socket:
                 kind = self._admitted()
+                if kind == pb.LANE_SHM:
+                    self.blocks = SharedBlocks(self._server.limit_bytes)
                 if kind is not None:
-                    self._serve(SharedBlocks(self._server.limit_bytes) if kind == pb.LANE_SHM else None)
+                    self._serve(self.blocks)
         except (OSError, DecodeError, OpError) as error:
             # The client goes on over gRPC, or is gone.
             _log.info("%s: %s", self.thread.name, error)

@@ -151,9 +151,9 @@ class Connection(abc.ABC):
             return
         if message.reply.HasField("error"):
             reply = message.reply.error
-            error = error_from_code(reply.code, f"{self._label}: {reply.message}", reply.type)
-            self._answered(ticket, error)
-            ticket.error = error
+            refusal = error_from_code(reply.code, f"{self._label}: {reply.message}", reply.type)
+            self._answered(ticket, refusal)
+            ticket.error = refusal
         else:
             self._answered(ticket, None)
             ticket.message = message
