@@ -161,9 +161,12 @@ def _packed(ids: Array) -> Array:
 
 
 def _unpacked(ref: pb.TensorRef, data: memoryview) -> Array:
-    """Give row ids as int64, however they were sent."""
+    """Give row ids as int64, however they were sent.
+
+    A copy: what lies in memory shared with the sender could be changed after it has been checked.
+    """
     ids = decode_tensor(ref, data)
-    return ids.astype(np.int64) if ids.dtype == np.int32 else ids
+    return ids.astype(np.int64) if ids.dtype in (np.int32, np.int64) else ids
 
 
 def encode_expression(expr: Expr, into: pb.Expression) -> None:

@@ -69,9 +69,10 @@ def _gather_nonzero(bits: Array, indices: Array, values: Array) -> None:
 def _scatter_nonzero(indices: Array, values: Array, bits: Array) -> bool:
     bits[:] = 0
     for i in range(indices.size):
-        if indices[i] >= bits.size:
+        index = indices[i]  # read once: memory shared with the sender could change after the check
+        if index >= bits.size:
             return False
-        bits[indices[i]] = values[i]
+        bits[index] = values[i]
     return True
 
 
