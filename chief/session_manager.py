@@ -9,6 +9,7 @@ Floor: chief.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from globalstep.chief.cluster_start import (
     wait_for_answers,
 )
 from globalstep.chief.journal_keeping import JournalKeeper
+from globalstep.chief.log_recovery import come_back
 from globalstep.chief.patience import Patience
 from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.cluster import ClusterSpec, session_tasks, target_of
@@ -135,7 +137,7 @@ class SessionManager:
         session = self._session(master, config)
         try:
             client = session.cluster
-            statuses = wait_for_answers(client, self._clock, max_wait_secs)
+            statuses = self._statuses(client, checkpoint_dir, max_wait_secs)
             found = survey(statuses)
             if found is Found.RUNNING:
                 _log.info(
@@ -193,7 +195,7 @@ class SessionManager:
         """
         session = self._session(master, config)
         try:
-            statuses = wait_for_answers(session.cluster, self._clock, max_wait_secs)
+            statuses = self._statuses(session.cluster, checkpoint_dir, max_wait_secs)
             if survey(statuses) is not Found.RUNNING:
                 prefix = self._checkpoint_to_restore(
                     saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs
@@ -241,6 +243,11 @@ class SessionManager:
             raise
         return session
 
+    def _statuses(self, client: Any, directory: str | None, max_wait_secs: float) -> list[Any]:
+        """Ask every PS task for its status, after having those come back that can."""
+        statuses = wait_for_answers(client, self._clock, max_wait_secs)
+        return come_back(client, statuses, _absolute(directory), self._clock, max_wait_secs)
+
     def _session(self, master: Any, config: Any) -> Any:
         target = target_of(master) if isinstance(master, ClusterSpec) else master
         return Session(
@@ -255,7 +262,9 @@ class SessionManager:
     def _why_wait(self, session: Any) -> str:
         """Say what a worker has to wait for; "" when its model is ready."""
         try:
-            problem = not_serving(session.cluster.refresh(), session.cluster.labels)
+            client = session.cluster
+            statuses = come_back(client, client.refresh(), None, self._clock, 0.0)
+            problem = not_serving(statuses, client.labels)
             return problem or self._try_local_init(session) or self._not_ready(session)
         except UnavailableError as error:
             return f"the parameter servers: {error}"
@@ -290,7 +299,7 @@ class SessionManager:
             open=False,
             expected_tasks=tuple(expected_tasks),
             ledger=ledger,
-            directory=str(directory or ""),
+            directory=_absolute(directory),
         )
 
     def _restore(self, session: Any, saver: Any, prefix: str, directory: str | None) -> None:
@@ -360,6 +369,12 @@ class SessionManager:
     def _not_ready(self, session: Any) -> str:
         """Say what is not initialized; "" when the model is ready."""
         return _check(self._ready_op, session, "Model not ready")
+
+
+def _absolute(directory: str | None) -> str:
+    """Name a directory so that a PS task, which may have another working directory, means the same one."""
+    name = str(directory or "")
+    return os.path.abspath(name) if name and storage_for(name).is_local else name
 
 
 def _session_tasks_of(master: Any) -> tuple[str, ...]:

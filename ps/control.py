@@ -58,7 +58,7 @@ class Control:
     durability: Durability = field(init=False)
 
     def __post_init__(self) -> None:
-        self.durability = Durability(self.handler.shard, SYSTEM_CLOCK, self.log_dir)
+        self.durability = Durability(self.handler, SYSTEM_CLOCK, self.log_dir)
 
     def call(self, method: str, request: Any) -> Any:
         """Carry out the unary RPC `method` of the service.

@@ -36,6 +36,7 @@ from globalstep.errors import (
     ResourceExhaustedError,
 )
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.handler import Handler
 from globalstep.ps.log_file import segment_path, sync_directory
 from globalstep.ps.recovery import Replay
 from globalstep.ps.shard import Shard
@@ -65,13 +66,13 @@ class Durability:
     """The write-ahead log of one PS task, if its run wants one. Thread-safe.
 
     Args:
-        shard: The task's state.
+        handler: Of the task; it has the shard.
         clock: Tells how long a recovery takes.
         log_dir: Where logs are, in the place of RUN_DIR/log; "" for there.
     """
 
-    def __init__(self, shard: Shard, clock: Clock, log_dir: str = "") -> None:
-        self._shard = shard
+    def __init__(self, handler: Handler, clock: Clock, log_dir: str = "") -> None:
+        self._handler = handler
         self._clock = clock
         self._log_dir = log_dir
         # One BEGIN or RECOVER at a time; taken before the shard's lock. Files are made and read under it.
@@ -79,6 +80,10 @@ class Durability:
         # Guards _written; a leaf.
         self._lock = threading.Lock()
         self._written: dict[PushId, _WrittenFile] = {}
+
+    @property
+    def _shard(self) -> Shard:
+        return self._handler.shard
 
     def begin(self, request: pb.BeginRequest) -> tuple[int, str]:
         """Begin an incarnation, with a log where its policy says so; see Life.begin.

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.declarations import Push, Read
-from globalstep.errors import AbortedError, FailedPreconditionError
+from globalstep.errors import AbortedError, FailedPreconditionError, LostStateError
 from globalstep.faulty_lane import with_faults
 from globalstep.lanes import lanes_to
 from globalstep.planned_faults import faults_of_this_process
@@ -23,6 +23,7 @@ from globalstep.wire_options import WireOptions
 from globalstep.worker.gradient_room import GradientRoom
 from globalstep.worker.membership import CONTROL_SECS, RETRY_SECS, Membership
 from globalstep.worker.push_result import PushResult
+from globalstep.worker.retry import Retry
 from globalstep.worker.row_merging import RowMerging
 from globalstep.worker.snapshot import Snapshot
 from globalstep.worker.splitting import whole_name
@@ -126,8 +127,14 @@ class ClusterClient(Membership):
             if not self._run.incarnation:
                 self.refresh()
             request = pb.GetGlobalStepRequest(incarnation=self._run.incarnation, floors=self._protocol.floors)
-            reply = self._run.lanes[self._run.sequencer].unary("GetGlobalStep", request, CONTROL_SECS).result()
-            return dict(reply.steps)
+            lane = self._run.lanes[self._run.sequencer]
+            retry = Retry("GetGlobalStep", self._retry_secs, self._clock, self._rng)
+            while True:
+                try:
+                    return dict(lane.unary("GetGlobalStep", request, CONTROL_SECS).result().steps)
+                except LostStateError as error:
+                    self._run.mend(error)
+                    retry.wait(error)
 
     def snapshot(self) -> Snapshot:
         """Take a consistent cut of all shards; use it in a `with` block.

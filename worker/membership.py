@@ -24,6 +24,7 @@ from globalstep.run_policy import RunPolicy
 from globalstep.wire_options import WireOptions
 from globalstep.worker.heartbeat import Heartbeat
 from globalstep.worker.push_protocol import PushProtocol, Run
+from globalstep.worker.recovering import find_logs, recover_lost
 from globalstep.worker.retry import Retry
 from globalstep.worker.splitting import Splitter, split_declaration, split_optimizer
 
@@ -171,6 +172,8 @@ class Membership:
             incarnations = {status.incarnation for status in found}
             if len(incarnations) == 1 and found[0].incarnation:
                 self._adopt(found[0].incarnation, found[0].sequencer)
+                self._run.logged = found[0].policy.durability == "log"
+                self._run.directory = found[0].directory
                 for index, status in enumerate(found):
                     for message in status.variables:
                         self._know(replace(codec.decode_variable(message), shard=index))
@@ -242,7 +245,19 @@ class Membership:
                         "time; this session joins that one."
                     )
             self._adopt(newest + 1, sequencer)
+            self._run.logged, self._run.directory = self._policy.durability == "log", directory
             return newest + 1
+
+    def recover(self, incarnation: int, sequencer: int, directory: str) -> None:
+        """Bring PS tasks that hold nothing back to what their logs say; see recovering.recover_lost."""
+        recover_lost(self._run.lanes, incarnation, sequencer, directory)
+
+    def find_logs(self, directory: str) -> tuple[int, int] | None:
+        """Find the newest run of a directory that all PS tasks have a log of; see recovering.find_logs.
+
+        A client whose own policy is not durability="log" finds none: its run begins anew.
+        """
+        return find_logs(self._run.lanes, directory) if self._policy.durability == "log" else None
 
     def declare(self, variables: Sequence[VariableDecl], optimizers: Sequence[OptimizerDecl]) -> None:
         """Make Variables and optimizers known to the PS tasks that hold them.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,19 @@ from globalstep import codec
 from globalstep.clock import Clock
 from globalstep.codec import TensorWriter
 from globalstep.declarations import OutcomeKind, Push, PushId, Read
-from globalstep.errors import FailedPreconditionError, InternalError, LayoutUnknownError, OpError, UnavailableError
+from globalstep.errors import (
+    FailedPreconditionError,
+    InternalError,
+    LayoutUnknownError,
+    LostStateError,
+    OpError,
+    UnavailableError,
+)
 from globalstep.frames import Message
 from globalstep.lanes import Lane
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire_options import WireOptions
+from globalstep.worker.joined_run import Run
 from globalstep.worker.push_layout import KnownLayout, Part, Split, bytes_of, in_arena_order, may_be_remembered
 from globalstep.worker.push_result import PushResult, applied_of
 from globalstep.worker.retry import Retry
@@ -30,18 +38,6 @@ from globalstep.worker.wire_packing import WirePacking
 __all__ = ["PushProtocol", "Run"]
 
 Array = npt.NDArray[Any]
-
-
-@dataclass(slots=True)
-class Run:
-    """What a client knows of the run that it takes part in."""
-
-    client: str
-    lanes: Sequence[Lane]
-    incarnation: int = 0
-    sequencer: int = 0
-    #: Variable -> shard, in order of declaration.
-    where: dict[str, int] = field(default_factory=dict[str, int])
 
 
 class PushProtocol:
@@ -129,15 +125,18 @@ class PushProtocol:
             ticket = tickets[shard]
             while shard not in replies:
                 try:
-                    replies[shard] = self._packing.unpack(ticket.result())
-                except UnavailableError as error:
+                    message = ticket.result()
+                    self.bytes_received += message.data.nbytes
+                    replies[shard] = self._packing.unpack(message)
+                except (UnavailableError, LostStateError) as error:
                     lane = self._run.lanes[shard]
                     if retry is None:
                         what = f"{request.WhichOneof('kind')} to {lane.label}"
                         retry = Retry(what, self._retry_secs, self._clock, self._rng)
                     try:
+                        self._run.mend(error)
                         retry.wait(error)
-                    except UnavailableError as final:
+                    except OpError as final:
                         failed = failed or final
                         break
                     ticket = lane.send(request, pieces)
@@ -146,7 +145,6 @@ class PushProtocol:
                     break
         if failed is not None:
             raise failed
-        self.bytes_received += sum(reply.data.nbytes for reply in replies.values())
         return replies
 
     def pull(self, reads: Sequence[Read]) -> list[Array]:

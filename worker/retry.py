@@ -1,7 +1,7 @@
 """When and how often a call is tried again.
 
 A call may be retried because it is idempotent: reads by nature, pushes by their id. What is retried is
-only UNAVAILABLE; every other answer is an answer.
+only UNAVAILABLE, and the loss of a state that comes back from its log; every other answer is an answer.
 
 Floor: worker. Threads: a Retry belongs to one call.
 """
@@ -13,7 +13,7 @@ import random
 import threading
 
 from globalstep.clock import Clock
-from globalstep.errors import UnavailableError
+from globalstep.errors import OpError
 
 __all__ = ["Retry"]
 
@@ -42,21 +42,21 @@ class Retry:
         self._said: float | None = None
         self._tries = 0
 
-    def wait(self, error: UnavailableError) -> None:
+    def wait(self, error: OpError) -> None:
         """Wait before the next try.
 
         Args:
             error: Why the last one failed.
 
         Raises:
-            UnavailableError: `error` itself, once the limit has passed.
+            OpError: One of the type of `error`, once the limit has passed.
         """
         now = self._clock.monotonic()
         if self._first is None:
             self._first = now
         elapsed = now - self._first
         if elapsed >= self._limit_secs:
-            raise UnavailableError(
+            raise type(error)(
                 f"{self._what} failed for {elapsed:.0f} s ({self._tries + 1} tries); the last answer: {error.message}"
             )
         if (self._said is None and elapsed >= 1.0) or (self._said is not None and now - self._said >= 10.0):

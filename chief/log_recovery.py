@@ -1,0 +1,65 @@
+"""How a chief brings PS tasks back from their write-ahead logs before it thinks of a checkpoint.
+
+Floor: chief.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from globalstep.chief.cluster_start import wait_for_answers
+from globalstep.chief.patience import Patience
+from globalstep.clock import Clock
+from globalstep.errors import AbortedError, OpError, UnavailableError
+
+__all__ = ["come_back"]
+
+_log = logging.getLogger("globalstep")
+
+
+def come_back(
+    client: Any, statuses: Sequence[Any], directory: str | None, clock: Clock, max_wait_secs: float
+) -> list[Any]:
+    """Have PS tasks that lost their state recover, where the run has a log; else leave all as it is.
+
+    Args:
+        client: The cluster's client.
+        statuses: What each PS task said of itself.
+        directory: The run's, for the case that all lost their state; None where that is another one's business.
+        clock: Where time comes from.
+        max_wait_secs: How long to wait for tasks that cannot be reached, or have no room for their logs.
+
+    Returns:
+        What each PS task says of itself now.
+    """
+    patience = Patience(clock, max_wait_secs)
+    while True:
+        living = [status for status in statuses if status.incarnation]
+        lives = {status.incarnation for status in living}
+        if len(living) == len(statuses) or len(lives) > 1:
+            return list(statuses)
+        try:
+            if living:
+                if living[0].policy.durability != "log":
+                    return list(statuses)
+                client.recover(living[0].incarnation, living[0].sequencer, living[0].directory)
+            elif directory is None:
+                return list(statuses)
+            else:
+                found = client.find_logs(directory)
+                if found is None:
+                    return list(statuses)
+                client.recover(*found, directory)
+        except UnavailableError as error:
+            if not patience.pause(f"waiting for the parameter servers to recover from their logs: {error}"):
+                _log.warning("No recovery from the write-ahead logs, but from a checkpoint: %s", error)
+                return list(statuses)
+        except AbortedError as error:
+            _log.warning("No recovery from the write-ahead logs, but from a checkpoint: %s", error)
+            return list(statuses)
+        except OpError as error:
+            _log.warning("Recovering from the write-ahead logs failed: %s", error)
+            return list(statuses)
+        statuses = wait_for_answers(client, clock, max_wait_secs)

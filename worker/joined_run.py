@@ -1,0 +1,46 @@
+"""What a client knows of the run that it takes part in.
+
+Floor: worker. Threads: its owner's lock guards it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from globalstep.errors import LostStateError, OpError, UnavailableError
+from globalstep.lanes import Lane
+from globalstep.worker.recovering import recover_lost
+
+__all__ = ["Run"]
+
+
+@dataclass(slots=True)
+class Run:
+    """What a client knows of the run that it takes part in."""
+
+    client: str
+    lanes: Sequence[Lane]
+    incarnation: int = 0
+    sequencer: int = 0
+    #: Variable -> shard, in order of declaration.
+    where: dict[str, int] = field(default_factory=dict[str, int])
+    #: Whether a PS task that lost its state comes back to it from a log.
+    logged: bool = False
+    directory: str = ""
+
+    def mend(self, error: OpError) -> None:
+        """Do what can be done about an error before its call is tried again.
+
+        Raises:
+            LostStateError: `error` itself, where there is no log; or why a log is of no use.
+            AbortedError: If the run is in another incarnation.
+        """
+        if not isinstance(error, LostStateError):
+            return
+        if not self.logged:
+            raise error
+        try:
+            recover_lost(self.lanes, self.incarnation, self.sequencer, self.directory)
+        except UnavailableError:
+            return  # the call is tried again, and comes here again

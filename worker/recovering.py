@@ -1,0 +1,126 @@
+"""How a client has PS tasks come back that lost their state, in a run with durability="log".
+
+Any client may do so, and several at once: a task recovers once, and tells the others that it is back. So nobody has
+to wait for the chief, and a call that met the loss goes on under the push id that it had.
+
+Floor: worker. Threads: functions; any number at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from globalstep.errors import AbortedError, LostStateError, OpError, ResourceExhaustedError, UnavailableError
+from globalstep.lanes import Lane
+from globalstep.proto import globalstep_pb2 as pb
+
+__all__ = ["find_logs", "recover_lost"]
+
+_log = logging.getLogger("globalstep")
+
+_STATUS_SECS = 10.0
+#: A log of many gigabytes takes its time.
+_RECOVER_SECS = 3600.0
+
+
+def recover_lost(lanes: Sequence[Lane], incarnation: int, sequencer: int, directory: str) -> None:
+    """Bring all PS tasks that hold nothing back to what their logs say.
+
+    Participants come first: the sequencer is told what they have applied, so that a step that was visible once stays
+    so. It comes back when all others are there.
+
+    Args:
+        lanes: To all PS tasks, in order.
+        incarnation: The run's.
+        sequencer: Index of the task that orders pushes.
+        directory: The run's.
+
+    Raises:
+        UnavailableError: If some task cannot be reached now, or has no room for its log; try again.
+        LostStateError: If a task's state is lost for good: its log is gone, or damaged. The text says why.
+        AbortedError: If some task is in another incarnation.
+    """
+    statuses = _statuses(lanes)
+    applied: dict[int, int] = {}
+    missing: OpError | None = None
+    for shard in sorted(range(len(lanes)), key=lambda shard: shard == sequencer):
+        status = statuses[shard]
+        if isinstance(status, OpError):
+            missing = missing or status
+            continue
+        if status.incarnation not in (0, incarnation):
+            raise AbortedError(
+                f"{lanes[shard].label} is in incarnation {status.incarnation}, this client in {incarnation}. Start the "
+                "run anew."
+            )
+        if status.incarnation:
+            applied[shard] = status.applied
+        elif shard != sequencer or missing is None:
+            request = pb.RecoverRequest(
+                incarnation=incarnation,
+                directory=directory,
+                shard=shard,
+                shards=len(lanes),
+                sequencer_address="" if shard == sequencer else lanes[sequencer].address,
+                floors=[pb.Floor(shard=other, index=index) for other, index in applied.items()],
+            )
+            applied[shard] = _recover(lanes[shard], request)
+    if missing is not None:
+        raise UnavailableError(missing.message)
+
+
+def _statuses(lanes: Sequence[Lane]) -> list[pb.StatusReply | OpError]:
+    calls = [lane.unary("Status", pb.StatusRequest(brief=True), _STATUS_SECS) for lane in lanes]
+    found: list[pb.StatusReply | OpError] = []
+    for call in calls:
+        try:
+            found.append(call.result())
+        except OpError as error:
+            found.append(error)
+    return found
+
+
+def _recover(lane: Lane, request: pb.RecoverRequest) -> int:
+    """Have one task recover; gives the last entry that it has applied."""
+    try:
+        reply: pb.RecoverReply = lane.unary("Recover", request, _RECOVER_SECS).result()
+    except (AbortedError, UnavailableError):
+        raise
+    except ResourceExhaustedError as error:
+        raise UnavailableError(error.message) from None
+    except OpError as error:
+        raise LostStateError(f"{lane.label} lost its state, and cannot come back from a log: {error.message}") from None
+    if reply.recovered:
+        _log.warning(
+            "%s had lost its state, and is back at entry %d from its log: %d pushes were applied again, in %.2f s. "
+            "Nothing that was acknowledged is lost, and no other task goes back.",
+            lane.label,
+            reply.applied,
+            reply.pushes,
+            reply.secs,
+        )
+    return reply.applied
+
+
+def find_logs(lanes: Sequence[Lane], directory: str) -> tuple[int, int] | None:
+    """Find the newest run of a directory that all PS tasks have a log of and that has not ended.
+
+    Args:
+        lanes: To all PS tasks, which hold nothing.
+        directory: The run's.
+
+    Returns:
+        Its incarnation and its sequencer; None if there is none.
+
+    Raises:
+        UnavailableError: If some task cannot be reached.
+    """
+    shards = len(lanes)
+    calls = [
+        lane.unary("FindLog", pb.FindLogRequest(directory=directory, shard=shard, shards=shards), _STATUS_SECS)
+        for shard, lane in enumerate(lanes)
+    ]
+    found = [{log.incarnation: log.sequencer for log in call.result().logs} for call in calls]
+    everywhere = set.intersection(*(set(logs) for logs in found))
+    return (max(everywhere), found[0][max(everywhere)]) if everywhere else None
