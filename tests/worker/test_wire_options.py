@@ -110,6 +110,9 @@ def test_gradients_and_values_are_rounded_and_the_ps_keeps_float32(target, dtype
     with Graph().as_default(), gs.Session(target, config=gs.ConfigProto(wire=WireOptions(dtype))) as session:
         w, _, _, ids, by, step, train = build()
         session.run(gs.global_variables_initializer())
+        before = session.cluster.traffic[1]
+        session.run(w)
+        assert session.cluster.traffic[1] - before == 64 * 64 * 2
         # An initial value arrives as it is, and is rounded only as it is read.
         assert session.run(w)[0, 0] == np.float32(kind(1.0 + 2**-12)) == 1.0
         exact, rate = 1.0 + 2**-12, np.float32(kind(0.1))
