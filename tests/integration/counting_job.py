@@ -11,6 +11,7 @@ import argparse
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -22,6 +23,14 @@ def agree(values, step):
     return all(np.all(value == step) for value in values)
 
 
+def is_long(path, lines):
+    """Whether a file has so many lines."""
+    try:
+        return len(Path(path).read_text().splitlines()) >= int(lines)
+    except FileNotFoundError:
+        return False
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--last-step", type=int, required=True)
@@ -29,7 +38,11 @@ def main():
     parser.add_argument("--save-steps", type=int, default=100)
     parser.add_argument("--say-steps", type=int, default=50, help="own runs between two lines")
     parser.add_argument("--pause-secs", type=float, default=0.0, help="time that the computation of a step takes")
+    parser.add_argument(
+        "--slow-until", nargs=2, metavar=("FILE", "LINES"), help="10 steps a second until FILE is so long"
+    )
     args = parser.parse_args()
+    slow = args.slow_until is not None
 
     sums = [gs.Variable(np.zeros(size), name=f"sum_{size}") for size in (1, 3, 1000, 70000)]
     global_step = gs.train.get_or_create_global_step()
@@ -42,8 +55,9 @@ def main():
         print("ready", flush=True)
         runs, before = 0, time.monotonic()
         while not session.should_stop():
-            if args.pause_secs:
-                threading.Event().wait(args.pause_secs)
+            slow = slow and not is_long(*args.slow_until)
+            if args.pause_secs or slow:
+                threading.Event().wait(max(args.pause_secs, 0.1 * slow))
             session.run(train_op)
             now = time.monotonic()
             if now - before > 0.5:

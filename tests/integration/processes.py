@@ -97,6 +97,14 @@ class Processes:
         finally:
             os.close(descriptor)
 
+    def pause(self, name: str, secs: float) -> None:
+        """Let time pass, or less if a process ends."""
+        descriptor = os.pidfd_open(self._running[name].pid)
+        try:
+            select.select([descriptor], [], [], secs)
+        finally:
+            os.close(descriptor)
+
     def wait(self, timeout_secs: float = 60.0) -> dict[str, int]:
         """Wait for all; gives their exit codes. One that does not end is named with its output."""
         codes = {}

@@ -81,7 +81,9 @@ def test_an_argument_beats_the_environment(monkeypatch):
         lanes_to("grpc://127.0.0.1:1")
 
 
-@pytest.mark.parametrize(("asked", "carries"), [("auto", "shm"), ("shm", "shm"), ("unix", "unix"), ("tcp", "tcp"), ("grpc", "grpc")])
+@pytest.mark.parametrize(
+    ("asked", "carries"), [("auto", "shm"), ("shm", "shm"), ("unix", "unix"), ("tcp", "tcp"), ("grpc", "grpc")]
+)
 def test_the_environment_decides_for_a_whole_program(serving, monkeypatch, asked, carries):
     monkeypatch.setenv("GLOBALSTEP_TRANSPORT", asked)
     (server,) = serving()
