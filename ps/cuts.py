@@ -8,7 +8,7 @@ Floor: ps.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,8 +37,9 @@ class Cuts(Life):
         super()._drop()
         self._snapshots = Snapshots()
 
-    def _take_over(self, other: Self) -> None:
+    def _take_over(self, other: Life) -> None:
         super()._take_over(other)
+        assert isinstance(other, Cuts)
         self._snapshots = other._snapshots
 
     # ---- Reads --------------------------------------------------------------------------------

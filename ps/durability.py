@@ -200,7 +200,7 @@ class Durability:
     def end(self) -> None:
         """Delete the log if the run is over, or say so in it where it is to be kept."""
         log = self._shard.witness
-        if not isinstance(log, WriteAheadLog) or not self._shard.over():
+        if not isinstance(log, WriteAheadLog) or not self._shard.over() or not log.directory.exists():
             return
         try:
             _mark(log.directory, _ENDED)
@@ -208,6 +208,12 @@ class Durability:
                 _remove(log.directory)
         except OSError as error:
             _log.warning("The log in %s, which is not needed any more, is still there: %s", log.directory, error)
+
+    def close(self) -> None:
+        """Write what is left, and close the log. Safe to call twice."""
+        log = self._shard.witness
+        if isinstance(log, WriteAheadLog):
+            log.close()
 
     # ---- Coming back ---------------------------------------------------------------------------
 

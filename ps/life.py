@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
 
 from globalstep.clock import Clock
 from globalstep.declarations import OptimizerDecl, StopLimit, VariableDecl
@@ -300,7 +299,7 @@ class Life:
                 self._drop()
                 self._state, self._incarnation, self._owner = State.VACANT, 0, ""
 
-    def adopt(self, other: Self, witness: Witness, sequencer_address: str, floors: Mapping[int, int]) -> bool:
+    def adopt(self, other: Life, witness: Witness, sequencer_address: str, floors: Mapping[int, int]) -> bool:
         """Become what another shard is, that a log was played to; gives False where this one holds a newer life.
 
         Args:
@@ -324,7 +323,7 @@ class Life:
                     self._ledger.journal.task_of = self.presence.task_of
             return True
 
-    def _take_over(self, other: Self) -> None:
+    def _take_over(self, other: Life) -> None:
         """Take another shard's state. Caller holds the lock."""
         self._state, self._incarnation, self._owner = other._state, other._incarnation, other._owner
         self._shard, self._shards, self._sequencer = other._shard, other._shards, other._sequencer

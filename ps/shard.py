@@ -10,17 +10,20 @@ Floor: ps.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy.typing as npt
 
-from globalstep.declarations import Increment, OpKind, OptimizerUse, Outcome, OutcomeKind, PushId
+from globalstep.declarations import Increment, OpKind, OptimizerUse, Outcome, PushId
 from globalstep.errors import AbortedError, FailedPreconditionError, InvalidArgumentError
+from globalstep.ps.admission_policy import refusal, scaled
 from globalstep.ps.answers import Admission, Answer, Staged
 from globalstep.ps.applying import Applying
+from globalstep.ps.finite import find_not_finite
 from globalstep.ps.hypers import evaluate_use
 from globalstep.ps.layouts import PushParts
 from globalstep.ps.ledger import Entry, EntryKind, HyperValues, Ledger
+from globalstep.ps.life import Life
 from globalstep.ps.witness import Image, Pushed
 
 __all__ = ["Shard"]
@@ -35,13 +38,14 @@ class Shard(Applying):
         clock: Tells how long parts have been staged and clients have been silent.
     """
 
-    def _take_over(self, other: Self) -> None:
+    def _take_over(self, other: Life) -> None:
         super()._take_over(other)
+        assert isinstance(other, Shard)
         self._staged, self._kept = other._staged, other._kept
 
     # ---- Pushes -------------------------------------------------------------------------------
 
-    def stage(self, incarnation: int, push: PushId, parts: PushParts, alone: bool = False) -> None:
+    def stage(self, incarnation: int, push: PushId, parts: PushParts, alone: bool = False) -> str:
         """Keep a part of a push until it is decided; refuses one that could not be applied.
 
         Args:
@@ -54,15 +58,18 @@ class Shard(Applying):
             InvalidArgumentError, NotFoundError, FailedPreconditionError: As VariableStore.check. Nothing is
                 changed here, and the push is not admitted anywhere.
         """
+        not_finite = find_not_finite(parts) if self._policy.on_nan != "apply" else ""
         with self._lock:
             self._check(incarnation, push.client)
+            if not_finite:
+                return not_finite
             kept = self._kept.get(push.client)
             if push in self._staged or (kept is not None and kept.push == push):
-                return
+                return ""
             layout = parts.layout
             if layout is not None and layout.plan is not None and layout.plan.version == self._store.version:
                 self._take_in(incarnation, push, parts, alone)
-                return
+                return ""
             if layout is not None and parts.data is not None:
                 parts.ops = parts.ops or layout.bind(parts.data)
                 layout.plan = self._store.plan(parts.ops, parts.reads, parts.data)
@@ -75,6 +82,7 @@ class Shard(Applying):
                         f"Step {op.variable!r} can be assigned, or moved on by an increment; not by {op.kind.name}."
                     )
             self._take_in(incarnation, push, parts, alone)
+            return ""
 
     def _take_in(self, incarnation: int, push: PushId, parts: PushParts, alone: bool) -> None:
         if self.witness.keeps_data and parts.data is not None:
@@ -93,8 +101,10 @@ class Shard(Applying):
         seen_steps: Mapping[str, int],
     ) -> Admission:
         """Do a whole push whose only participant is this shard: stage and admit in one."""
-        self.stage(incarnation, push, parts, alone=True)
-        return self.admit(incarnation, push, EntryKind.PUSH, (), increments, uses, seen_steps, alone=True)
+        found = self.stage(incarnation, push, parts, alone=True)
+        return self.admit(
+            incarnation, push, EntryKind.PUSH, (), increments, uses, seen_steps, alone=True, not_finite=found
+        )
 
     def admit(
         self,
@@ -107,6 +117,7 @@ class Shard(Applying):
         seen_steps: Mapping[str, int],
         floors: Mapping[int, int] | None = None,
         alone: bool = False,
+        not_finite: str = "",
     ) -> Admission:
         """Decide on a push: give it its place, or refuse it. On the sequencer only.
 
@@ -120,6 +131,7 @@ class Shard(Applying):
             seen_steps: Steps that the worker computed from.
             floors: What the caller knows the shards to have applied.
             alone: This shard is the only participant.
+            not_finite: A Variable whose gradient a participant has found not to be finite; "" for none.
 
         Returns:
             The outcome, what to tell the participants, and the sequencer's own reads.
@@ -142,7 +154,7 @@ class Shard(Applying):
                     ledger.journal.duplicate(push, known)
                 return self._admission(ledger, known, push, taking_part)
             parts = self._staged[push].parts if alone and push in self._staged else None
-            admission = self._decide(ledger, push, kind, taking_part, increments, uses, seen_steps)
+            admission = self._decide(ledger, push, kind, taking_part, increments, uses, seen_steps, not_finite)
             task = self.presence.task_of(push.client)
             asked = (increments, uses, seen_steps, floors or {}, parts)
             self.witness.pushed(incarnation, Pushed(push, kind, participants, *asked, admission.outcome, task))
@@ -159,18 +171,21 @@ class Shard(Applying):
         increments: Sequence[Increment],
         uses: Sequence[OptimizerUse],
         seen_steps: Mapping[str, int],
+        not_finite: str,
     ) -> Admission:
         """Accept a push that is new, or refuse it. Caller holds the lock."""
         try:
-            hypers = self._examine(ledger, push, kind, taking_part, increments, uses)
+            hypers = self._examine(ledger, push, kind, taking_part, increments, uses, bool(not_finite))
         except Exception:
             self._staged.pop(push, None)
             raise
         staleness = ledger.staleness(increments, seen_steps)
-        if ledger.over_limit(increments):
+        refused = refusal(self._policy, ledger, increments, staleness, not_finite)
+        if refused is not None:
             self._staged.pop(push, None)
-            self._statistics.refused += 1
-            return Admission(ledger.refuse(push, OutcomeKind.REFUSED_DONE, staleness))
+            self._statistics.refuse(refused)
+            return Admission(ledger.refuse(push, refused, staleness, not_finite))
+        hypers = scaled(self._policy, hypers, staleness)
         dumped = ledger.dump() if kind is EntryKind.SNAPSHOT else b""
         outcome = ledger.admit(push, kind, taking_part, increments, hypers, staleness)
         if kind is EntryKind.PUSH:
@@ -195,6 +210,7 @@ class Shard(Applying):
         participants: Sequence[int],
         increments: Sequence[Increment],
         uses: Sequence[OptimizerUse],
+        left_out: bool,
     ) -> tuple[HyperValues, ...]:
         """Find everything that could be wrong before anything is decided; evaluate hyper-parameters."""
         ledger.check_increments(increments)
@@ -202,6 +218,8 @@ class Shard(Applying):
             self._store.scalar(item.step)
         if any(not 0 <= shard < self._shards for shard in participants):
             raise InvalidArgumentError(f"A push with participants {list(participants)} of {self._shards} shards.")
+        if left_out:
+            return ()  # it is not going to be applied, and has not been kept
         if kind is EntryKind.PUSH and self._shard in participants and push not in self._staged:
             raise FailedPreconditionError(f"Push {push} was not staged on the sequencer.")
         after = dict(ledger.steps)
@@ -217,6 +235,8 @@ class Shard(Applying):
     def commit(self, incarnation: int, push: PushId, entries: Sequence[Entry]) -> Answer:
         """Apply what was admitted, in order; answer the reads that were staged with `push`.
 
+        Where `push` is not among the entries, and is not applied, it was refused: its part is dropped.
+
         Returns:
             The values of right after `push`; on a retry after they were given out, those of now.
 
@@ -226,7 +246,9 @@ class Shard(Applying):
         self._make_room([entry.push for entry in entries if entry.kind is EntryKind.SNAPSHOT])
         with self._lock:
             self._check(incarnation, push.client)
-            self._apply_entries(incarnation, push, entries)
+            # What the sequencer does not tell of with the push's own COMMIT, it has not accepted.
+            refused = push in self._staged and all(entry.push != push for entry in entries)
+            self._apply_entries(incarnation, push, entries, (push,) if refused else ())
             return self._answer(push)
 
     def _apply_entries(
