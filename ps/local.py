@@ -20,8 +20,8 @@ from globalstep.frames import Message
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.control import Control
 from globalstep.ps.handler import Handler
+from globalstep.ps.hogwild import HogwildShard
 from globalstep.ps.layouts import LayoutMemory
-from globalstep.ps.shard import Shard
 
 __all__ = ["LocalLane", "LocalPS", "drop", "lanes_to", "named"]
 
@@ -36,7 +36,9 @@ class LocalPS:
     """
 
     def __init__(self, shards: int = 1, *, clock: Clock = SYSTEM_CLOCK, faults: Faults = NO_FAULTS) -> None:
-        self.controls = [Control(Handler(Shard(clock), faults), uuid.uuid4().hex, "localhost") for _ in range(shards)]
+        self.controls = [
+            Control(Handler(HogwildShard(clock), faults), uuid.uuid4().hex, "localhost") for _ in range(shards)
+        ]
 
     def lanes(self) -> list[LocalLane]:
         """New lanes to the tasks."""

@@ -24,9 +24,9 @@ from globalstep.faults import NO_FAULTS, Faults
 from globalstep.ps.control import Control
 from globalstep.ps.cores import Cores, default_threads
 from globalstep.ps.handler import Handler
+from globalstep.ps.hogwild import HogwildShard
 from globalstep.ps.servicer import SERVICE_NAME, generic_handler
 from globalstep.ps.settler import Settler
-from globalstep.ps.shard import Shard
 from globalstep.ps.socket_server import SocketServer
 from globalstep.rpc import CHANNEL_OPTIONS
 
@@ -51,6 +51,8 @@ class PSOptions:
     apply_threads: int = field(default_factory=default_threads)
     #: Where TCP lanes are taken, on the host of `bind`, once a client asks for one; 0 takes a free port.
     lane_port: int = 0
+    #: Where write-ahead logs are, for example on a fast disk; "" for the run's directory.
+    log_dir: str = ""
 
 
 class PSServer:
@@ -75,10 +77,10 @@ class PSServer:
         options = options or PSOptions()
         self._options = options
         self._clock = clock
-        self.shard = Shard(clock)
+        self.shard = HogwildShard(clock)
         self.shard.cores = Cores(options.apply_threads)
         handler = Handler(self.shard, faults, options.max_message_bytes)
-        self.control = Control(handler, uuid.uuid4().hex, socket.gethostname())
+        self.control = Control(handler, uuid.uuid4().hex, socket.gethostname(), log_dir=options.log_dir)
         self._pool = ThreadPoolExecutor(options.max_clients + 16, thread_name_prefix="globalstep-rpc")
         self._server = grpc.server(
             self._pool,
@@ -119,6 +121,7 @@ class PSServer:
         while not self._clock.wait(self.control.ended, poll_secs):
             if self._stop_asked or self.shard.over():
                 self.control.ended.set()
+        self.control.durability.end()
         self.close()
 
     def stop(self) -> None:
@@ -134,4 +137,5 @@ class PSServer:
         self._sockets.close(self._options.grace_secs)
         stopped.wait()
         self._pool.shutdown(wait=True)
+        self.control.durability.close()
         self.shard.cores.close()

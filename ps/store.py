@@ -25,8 +25,8 @@ from globalstep.errors import (
 )
 from globalstep.ps.arena import Held, PushPlan, Run, lay_out, plan_reads, plan_runs
 from globalstep.ps.checking import check_indices, check_operand
-from globalstep.ps.reading import Room, copies
 from globalstep.ps.cores import ONE_CORE, Cores
+from globalstep.ps.reading import Room, copies
 from globalstep.ps.rules import get_rule
 from globalstep.ps.rules.rule import Rule
 from globalstep.ps.sparse import apply_rows, scatter_rows
