@@ -84,7 +84,7 @@ class Settler:
     def settle_once(self) -> bool:
         """Ask about overdue parts and report what is applied; gives whether there was anything to say."""
         witness = self._shard.witness
-        view = self._shard.view()
+        view = self._shard.view(brief=True)
         # What is told to the sequencer must not be forgotten here.
         self._shard.secure(witness)
         address = self._shard.sequencer_address

@@ -257,7 +257,7 @@ def decode_limit(message: pb.StopLimit) -> StopLimit:
 
 def encode_policy(policy: RunPolicy) -> pb.RunPolicy:
     """Write a run's policy."""
-    return pb.RunPolicy(**dataclasses.asdict(policy))
+    return pb.RunPolicy(**{field.name: getattr(policy, field.name) for field in dataclasses.fields(policy)})
 
 
 def decode_policy(message: pb.RunPolicy) -> RunPolicy:
@@ -375,12 +375,14 @@ def encode_outcome(outcome: Outcome, into: pb.Outcome) -> None:
     into.index = outcome.index
     into.staleness = outcome.staleness
     into.duplicate = outcome.duplicate
+    into.not_finite = outcome.not_finite
     into.steps.update(outcome.steps)
 
 
 def decode_outcome(message: pb.Outcome) -> Outcome:
     """Read what became of a push."""
-    return Outcome(OutcomeKind(message.kind), message.index, dict(message.steps), message.staleness, message.duplicate)
+    kind, steps = OutcomeKind(message.kind), dict(message.steps)
+    return Outcome(kind, message.index, steps, message.staleness, message.duplicate, message.not_finite)
 
 
 def encode_values(reads: Sequence[Read], values: Sequence[Array], into: Any, tensors: TensorWriter) -> None:
