@@ -119,6 +119,7 @@ class _OutcomeKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OutcomeKi
     OUTCOME_DROPPED_STALE: _OutcomeKind.ValueType  # 3
     OUTCOME_ABANDONED: _OutcomeKind.ValueType  # 4
     OUTCOME_DROPPED_NAN: _OutcomeKind.ValueType  # 5
+    OUTCOME_STOPPED_NAN: _OutcomeKind.ValueType  # 6
 
 class OutcomeKind(_OutcomeKind, metaclass=_OutcomeKindEnumTypeWrapper): ...
 
@@ -128,6 +129,7 @@ OUTCOME_REFUSED_DONE: OutcomeKind.ValueType  # 2
 OUTCOME_DROPPED_STALE: OutcomeKind.ValueType  # 3
 OUTCOME_ABANDONED: OutcomeKind.ValueType  # 4
 OUTCOME_DROPPED_NAN: OutcomeKind.ValueType  # 5
+OUTCOME_STOPPED_NAN: OutcomeKind.ValueType  # 6
 Global___OutcomeKind: _TypeAlias = OutcomeKind  # noqa: Y015
 
 class _EntryKind:
@@ -2385,12 +2387,19 @@ Global___StageRequest: _TypeAlias = StageRequest  # noqa: Y015
 class StageReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    NOT_FINITE_FIELD_NUMBER: _builtins.int
+    not_finite: _builtins.str
+    """A Variable whose gradient is not finite, in a run that does not apply such pushes: the part was not kept, and
+    this is to be told with ADMIT.
+    """
     def __init__(
         self,
+        *,
+        not_finite: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["not_finite", b"not_finite"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -108,6 +108,8 @@ class Control:
                 secs=view.secs,
                 accepted=counted.accepted,
                 refused=counted.refused,
+                dropped_stale=counted.dropped_stale,
+                dropped_nan=counted.dropped_nan,
                 duplicates=counted.duplicates,
                 applied=counted.applied,
                 apply_secs=counted.apply_secs,

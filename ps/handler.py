@@ -148,7 +148,7 @@ class Handler:
         self, message: pb.StageRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
     ) -> None:
         parts = _parts(message, data, memory)
-        self.shard.stage(message.incarnation, codec.decode_push_id(message.id), parts)
+        reply.stage.not_finite = self.shard.stage(message.incarnation, codec.decode_push_id(message.id), parts)
         reply.stage.SetInParent()
 
     def _admit(
@@ -165,6 +165,7 @@ class Handler:
             [codec.decode_use(item) for item in message.uses],
             dict(message.seen_steps),
             _floors(message.floors),
+            not_finite=message.not_finite,
         )
         codec.encode_outcome(admission.outcome, reply.admit.outcome)
         for shard, pending in admission.pending.items():

@@ -33,6 +33,7 @@ _NOT_ACCEPTED = {
     OutcomeKind.REFUSED_DONE: EventKind.REFUSED_DONE,
     OutcomeKind.DROPPED_STALE: EventKind.DROPPED_STALE,
     OutcomeKind.DROPPED_NAN: EventKind.DROPPED_NAN,
+    OutcomeKind.STOPPED_NAN: EventKind.DROPPED_NAN,
     OutcomeKind.ABANDONED: EventKind.ABANDONED,
 }
 

@@ -38,6 +38,8 @@ class Layout:
     data_bytes: int
     #: How the shard applies it; None before the first time, stale after a declaration.
     plan: PushPlan | None = None
+    #: Where its gradients lie, once somebody has looked whether they are finite: see ps/finite.py.
+    gradients: Sequence[tuple[Any, int, int, Sequence[int], Sequence[str]]] | None = None
     #: Its changes and reads as the write-ahead log has them, once it does.
     logged: bytes = b""
 

@@ -89,6 +89,7 @@ class Ledger:
         limits: Values of steps that no push may pass.
         incarnation: The one that it is the book of; 0 where that does not matter.
         parent: The incarnation of the checkpoint that it was loaded from; 0 for none.
+        stopped: Whether a gradient that was not finite has ended the job: limits do not count any more.
         journal: Where every decision is written down; None where nobody is going to store it.
     """
 
@@ -102,6 +103,7 @@ class Ledger:
         self.incarnation = 0
         self.parent = 0
         self.journal: Journal | None = None
+        self.stopped = False
         self._last_push = PushId("", 0)
         self._clients: dict[str, _Client] = {}
         self._last_of_shard = [0] * shards
@@ -132,6 +134,8 @@ class Ledger:
             last = limit.last_step
         else:
             last = self.steps[limit.step] + (limit.num_steps or 0)
+        if self.stopped:
+            last = min(last, self.steps[limit.step])
         self.limits[limit.step] = last
         return last
 
@@ -177,9 +181,15 @@ class Ledger:
                     f"The push increments {item.step!r}, which is not a step of this run; steps: {sorted(self.steps)}"
                 )
 
-    def refuse(self, push: PushId, kind: OutcomeKind, staleness: int = 0) -> Outcome:
-        """Record that a push was not accepted, so that its retries hear the same."""
-        outcome = Outcome(kind, 0, dict(self.steps), staleness)
+    def refuse(self, push: PushId, kind: OutcomeKind, staleness: int = 0, not_finite: str = "") -> Outcome:
+        """Record that a push was not accepted, so that its retries hear the same.
+
+        After STOPPED_NAN no step moves on any more.
+        """
+        if kind is OutcomeKind.STOPPED_NAN:
+            self.stopped = True
+            self.limits.update(self.steps)
+        outcome = Outcome(kind, 0, dict(self.steps), staleness, not_finite=not_finite)
         self._record(push, outcome)
         if self.journal is not None:
             self.journal.not_accepted(push, kind, staleness)

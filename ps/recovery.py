@@ -40,11 +40,11 @@ __all__ = ["Replay", "ReplayedShard", "bases_in"]
 class ReplayedShard(Shard):
     """A shard that its log is played to."""
 
-    def refuse_again(self, push: PushId, kind: OutcomeKind, staleness: int) -> None:
+    def refuse_again(self, push: PushId, kind: OutcomeKind, staleness: int, not_finite: str) -> None:
         """Record that a push was refused, for whatever reason."""
         with self._lock:
             self._staged.pop(push, None)
-            self._sequencing().refuse(push, kind, staleness)
+            self._sequencing().refuse(push, kind, staleness, not_finite)
 
     def apply_again(self, found: Sequence[Entry], dropped: Sequence[PushId]) -> None:
         """Apply entries that another shard admitted; drop parts."""
@@ -210,7 +210,7 @@ class Replay:
         push, told = codec.decode_push_id(message.id), codec.decode_outcome(message.outcome)
         self.shard.presence.heard(push.client, message.task, 1.0)
         if told.kind is not OutcomeKind.ACCEPTED:
-            self.shard.refuse_again(push, told.kind, told.staleness)
+            self.shard.refuse_again(push, told.kind, told.staleness, told.not_finite)
             return
         if message.alone:
             self.shard.stage(self.begin.incarnation, push, self._parts.parts(record.part, data), alone=True)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field, replace
 
+from globalstep.declarations import OutcomeKind
+
 __all__ = ["STALENESS_BUCKETS", "Statistics", "Traffic", "staleness_bucket"]
 
 #: How many buckets the histogram of staleness has; the last begins at 2^22 steps.
@@ -36,7 +38,9 @@ class Statistics:
     Attributes:
         since: When counting began, by the clock's monotonic reading.
         accepted: Pushes that the sequencer accepted.
-        refused: Pushes that it refused.
+        refused: Pushes that it refused because the job was done.
+        dropped_stale: Pushes that it dropped because they were too late.
+        dropped_nan: Pushes that it dropped because a gradient was not finite.
         duplicates: Retries that it answered with what was recorded.
         applied: Pushes whose changes were made to the values here.
         apply_secs: How long making them took, seconds.
@@ -48,6 +52,8 @@ class Statistics:
     since: float = 0.0
     accepted: int = 0
     refused: int = 0
+    dropped_stale: int = 0
+    dropped_nan: int = 0
     duplicates: int = 0
     applied: int = 0
     apply_secs: float = 0.0
@@ -67,6 +73,15 @@ class Statistics:
             if staleness > 0:
                 self.staleness_sum += staleness
                 self.staleness_squares += staleness * staleness
+
+    def refuse(self, kind: OutcomeKind) -> None:
+        """Count a push that was not accepted."""
+        if kind is OutcomeKind.REFUSED_DONE:
+            self.refused += 1
+        elif kind is OutcomeKind.DROPPED_STALE:
+            self.dropped_stale += 1
+        elif kind in (OutcomeKind.DROPPED_NAN, OutcomeKind.STOPPED_NAN):
+            self.dropped_nan += 1
 
     def apply(self, secs: float) -> None:
         """Count a push whose changes were made here, in `secs` seconds."""

@@ -23,6 +23,7 @@ from globalstep.worker.plan import Plan
 from globalstep.worker.planner import make_plan
 from globalstep.worker.prefetching import Fresh, Lookup, lookups_of
 from globalstep.worker.pushing import Declarer
+from globalstep.worker.refused_pushes import DroppedPushes
 from globalstep.worker.run import Run
 from globalstep.worker.tracing import Trace
 
@@ -47,6 +48,7 @@ class Executor:
 
     Attributes:
         last_outcome: What became of the last push of any thread; None before the first.
+        dropped: Counts those that the run's policy dropped.
         local: Values of the local Variables.
         trace: Where runs record what they do; None for nowhere.
     """
@@ -58,6 +60,7 @@ class Executor:
         self.cluster = cluster
         self.reuse_values = reuse_values
         self.last_outcome: Outcome | None = None
+        self.dropped = DroppedPushes(cluster.task, clock)
         self.local = LocalVariables()
         self.trace: Trace | None = None
         self._clock = clock
@@ -178,11 +181,12 @@ class Executor:
             shapes: The Variables that it gives their whole value, with the value's shape.
 
         Returns:
-            Values of its reads; None if it was dropped as stale.
+            Values of its reads; None if the run's policy dropped it.
 
         Raises:
             JobDoneError: If the job is done.
             AbortedError: If the sequencer gave up on it.
+            NotFiniteGradientError: If a gradient was not finite, and the run's policy ends the job with that.
         """
         self._declarer.declare(shapes, push.uses)
         self._require_declared([Read(op.variable) for op in push.ops])
@@ -203,6 +207,7 @@ class Executor:
             raise JobDoneError(f"The job has reached its last step ({steps}); nothing was applied.")
         if outcome.kind is OutcomeKind.ABANDONED:
             raise AbortedError("The sequencer gave up on a push that was silent for long; run again.")
+        self.dropped.take(outcome)
         return None
 
     def are_initialized(self, variables: Sequence[Variable]) -> list[bool]:

@@ -32,6 +32,7 @@ from globalstep.wire_options import WireOptions
 from globalstep.worker.joined_run import Run
 from globalstep.worker.push_layout import KnownLayout, Part, Split, bytes_of, in_arena_order, may_be_remembered
 from globalstep.worker.push_result import PushResult, applied_of
+from globalstep.worker.refused_pushes import not_finite_in, withdraw
 from globalstep.worker.retry import Retry
 from globalstep.worker.wire_packing import WirePacking
 
@@ -287,16 +288,19 @@ class PushProtocol:
 
         began = self._clock.monotonic()
         try:
-            self.call(staging(False))
+            taken = self.call(staging(False))
         except LayoutUnknownError:
-            self.call(staging(True))
+            taken = self.call(staging(True))
+        not_finite = not_finite_in(taken.values())
         participants = list(parts)
         staged = self._clock.monotonic() - began
-        admitted = self.admit(push_id, pb.ENTRY_PUSH, participants, push)
+        admitted = self.admit(push_id, pb.ENTRY_PUSH, participants, push, not_finite)
         decided = self._clock.monotonic() - began
         assert admitted.reply is not None
         outcome = codec.decode_outcome(admitted.reply.admit.outcome)
         if outcome.kind is not OutcomeKind.ACCEPTED:
+            others = (shard for shard in participants if shard != self._run.sequencer)
+            withdraw(self._run.lanes, self._run.incarnation, push_id, others)
             return PushResult(outcome)
         found: dict[int, list[Array]] = {
             self._run.sequencer: self._values(push, self._run.sequencer, admitted.reply.admit, admitted.data)
@@ -332,13 +336,15 @@ class PushProtocol:
             known.places = [(np.dtype(i.value.dtype), tuple(i.value.shape), i.value.offset) for i in answer.values]
         return [codec.decode_tensor(item.value, data) for item in answer.values]
 
-    def admit(self, push_id: PushId, kind: pb.EntryKind.ValueType, participants: Sequence[int], push: Push) -> Message:
+    def admit(
+        self, push_id: PushId, kind: pb.EntryKind.ValueType, participants: Sequence[int], push: Push, bad: str = ""
+    ) -> Message:
         """Have the sequencer decide; gives its reply."""
         request = pb.Request()
         message = request.admit
         message.incarnation = self._run.incarnation
         message.id.CopyFrom(codec.encode_push_id(push_id))
-        message.kind = kind
+        message.kind, message.not_finite = kind, bad
         message.participants.extend(participants)
         message.increments.extend(codec.encode_increments(push.increments))
         message.uses.extend(codec.encode_use(use) for use in push.uses)

@@ -196,6 +196,8 @@ class OutcomeKind(enum.IntEnum):
     ABANDONED = 4
     #: Refused: a gradient was not finite, and the run's policy does not apply such pushes; nothing was applied.
     DROPPED_NAN = 5
+    #: As DROPPED_NAN, and by the run's policy the job ends with it.
+    STOPPED_NAN = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,8 @@ class Outcome:
     staleness: int = 0
     #: Whether this is the answer to a retry.
     duplicate: bool = False
+    #: Of a push that was dropped as not finite: a Variable whose gradient was not.
+    not_finite: str = ""
 
 
 @dataclass(frozen=True, slots=True)

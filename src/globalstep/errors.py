@@ -24,6 +24,7 @@ __all__ = [
     "JobDoneError",
     "LayoutUnknownError",
     "LostStateError",
+    "NotFiniteGradientError",
     "NotFoundError",
     "OpError",
     "OutOfRangeError",
@@ -178,6 +179,13 @@ class JobDoneError(OutOfRangeError):
     def __init__(self, message: str = "") -> None:
         super().__init__(message)
         self.values: object = None
+
+
+class NotFiniteGradientError(InvalidArgumentError):
+    """A gradient held a NaN or an infinity, and the run's policy is on_nan="stop"; nothing was applied.
+
+    The job ends with it: no push moves a step on any more, and the other workers end as at the last step.
+    """
 
 
 class LayoutUnknownError(FailedPreconditionError):
