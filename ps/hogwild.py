@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.clock import Clock
-from globalstep.declarations import Increment, OpKind, OptimizerDecl, OptimizerUse, PushId, Read, VariableDecl
+from globalstep.declarations import OpKind, OptimizerDecl, OptimizerUse, PushId, Read, VariableDecl
 from globalstep.faults import AFTER, APPLY, BEFORE
 from globalstep.ps.answers import Admission, Answer
 from globalstep.ps.layouts import PushParts
@@ -134,25 +134,17 @@ class HogwildShard(Shard):
 
     # ---- Pushes that race ---------------------------------------------------------------------
 
-    def push(
-        self,
-        incarnation: int,
-        push: PushId,
-        parts: PushParts,
-        increments: Sequence[Increment],
-        uses: Sequence[OptimizerUse],
-        seen_steps: Mapping[str, int],
-    ) -> Admission:
+    def push(self, incarnation: int, push: PushId, parts: PushParts, *asked: Any, **options: Any) -> Admission:
         """See Shard.push."""
         if not self._policy.hogwild or any(op.kind is not OpKind.APPLY for op in parts.ops):
-            return super().push(incarnation, push, parts, increments, uses, seen_steps)
+            return super().push(incarnation, push, parts, *asked, **options)
         with self._gate.together():
             with self._lock:
                 retried = push in self._racing
                 self._racing.setdefault(push, None)
             try:
                 if not retried:
-                    admission = super().push(incarnation, push, parts, increments, uses, seen_steps)
+                    admission = super().push(incarnation, push, parts, *asked, **options)
                     admitted = self._racing[push]
                     return admission if admitted is None else self._apply_racing(admission, admitted)
             finally:
@@ -161,7 +153,7 @@ class HogwildShard(Shard):
                         del self._racing[push]
         # The first copy of this message is at work on it; what it leaves answers this one.
         self._gate.wait_for_those_inside()
-        return super().push(incarnation, push, parts, increments, uses, seen_steps)
+        return super().push(incarnation, push, parts, *asked, **options)
 
     def _apply_entry(self, entry: Entry, uses: Sequence[OptimizerUse] = (), ledger_dump: bytes = b"") -> None:
         if entry.push not in self._racing:
@@ -200,26 +192,14 @@ class HogwildShard(Shard):
 
     # ---- What goes alone ----------------------------------------------------------------------
 
-    def admit(
-        self,
-        incarnation: int,
-        push: PushId,
-        kind: EntryKind,
-        participants: Sequence[int],
-        increments: Sequence[Increment],
-        uses: Sequence[OptimizerUse],
-        seen_steps: Mapping[str, int],
-        floors: Mapping[int, int] | None = None,
-        alone: bool = False,
-    ) -> Admission:
+    def admit(self, incarnation: int, push: PushId, kind: EntryKind, *asked: Any, **options: Any) -> Admission:
         """See Shard.admit."""
-        asked = (incarnation, push, kind, participants, increments, uses, seen_steps, floors, alone)
-        if alone and push in self._racing:
-            return super().admit(*asked)
+        if push in self._racing:
+            return super().admit(incarnation, push, kind, *asked, **options)
         # Pages are taken before others are kept waiting.
         self._make_room([push] if kind is EntryKind.SNAPSHOT else ())
         with self._alone():
-            return super().admit(*asked)
+            return super().admit(incarnation, push, kind, *asked, **options)
 
     def commit(self, incarnation: int, push: PushId, entries: Sequence[Entry]) -> Answer:
         """See Shard.commit."""

@@ -35,7 +35,7 @@ def begun(shard, policy, names=("a", "b")):
         VariableDecl("step", "int64", (), is_step=True),
         *(VariableDecl(name, "float32", (SIZE,)) for name in names),
     ]
-    decl = OptimizerDecl("o", "gradient_descent", {"learning_rate": constant(-1.0)}, {name: () for name in names})
+    decl = OptimizerDecl("o", "gradient_descent", {"learning_rate": constant(-1.0)}, dict.fromkeys(names, ()))
     shard.declare(1, "chief", decls, [decl])
     parts = PushParts([Op(OpKind.ASSIGN, d.name, fill=0.0) for d in decls])
     shard.push(1, PushId("chief", 1), parts, (), (), {})
