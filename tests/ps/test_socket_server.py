@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,10 +19,11 @@ from globalstep.faults import BEFORE
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.local import LocalPS
 from globalstep.ps.socket_server import SocketServer
-from globalstep.socket_messages import TOKEN_BYTES, WELCOME, Incoming, Outgoing
+from globalstep.shared_memory import attach
+from globalstep.socket_messages import TOKEN_BYTES, WELCOME, Incoming, Outgoing, Place
 from globalstep.worker.client import ClusterClient
 
-KINDS = {"unix": pb.LANE_UNIX, "tcp": pb.LANE_TCP}
+KINDS = {"unix": pb.LANE_UNIX, "shm": pb.LANE_SHM, "tcp": pb.LANE_TCP}
 
 
 class Served:
@@ -38,7 +41,7 @@ class Served:
     def connect(self, kind, token=None):
         """Open a connection; with the right token unless another is given."""
         address, right = self.server.open(KINDS[kind])
-        if kind == "unix":
+        if kind != "tcp":
             connection = socket.socket(socket.AF_UNIX)
             connection.connect("\0" + address)
         else:
@@ -90,7 +93,17 @@ def ask(connection, request, data=b"", call=1):
 
 
 def answer(connection):
-    message = Incoming(connection, 1 << 30).receive()
+    """The reply, and its bytes wherever they lie."""
+    incoming = Incoming(connection, 1 << 30, shares=True, takes_descriptors=True)
+    message = incoming.receive()
+    place = message.place
+    if place is not None:
+        assert place.new_bytes, "nothing was offered, so a block has been made for it"
+        descriptor = incoming.descriptor()
+        block = attach(descriptor, place.new_bytes)
+        os.close(descriptor)
+        data = block[place.offset : place.offset + message.nbytes].data
+        message = replace(message, data=data)
     return message, pb.Reply.FromString(message.head)
 
 
@@ -109,7 +122,7 @@ def test_nothing_listens_before_somebody_asks(serve, kind):
     served = serve()
     assert lane_threads() == []
     served.server.open(KINDS[kind])
-    assert lane_threads() == [f"globalstep-lane-{kind}"]
+    assert lane_threads() == ["globalstep-lane-tcp" if kind == "tcp" else "globalstep-lane-unix"]
 
 
 def test_a_request_is_answered_under_its_number(serve, kind):
@@ -200,6 +213,37 @@ def test_an_error_is_a_reply(serve, kind):
     assert answer(connection)[1].error.code == 3
     ask(connection, served.request())
     assert answer(connection)[1].HasField("pull")
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        Place(block=7, offset=4096),
+        Place(offered=(1,)),
+        Place(offered=tuple(range(65))),
+        Place(new_bytes=1 << 60),
+        Place(new_bytes=5),
+    ],
+    ids=["a block of nobody's", "an offer of nobody's", "too many numbers", "too large a block", "half a page"],
+)
+def test_a_place_that_is_none_harms_nobody_else(serve, place):
+    served = serve()
+    other, connection = served.welcomed("shm"), served.welcomed("shm")
+    Outgoing(1, served.request().SerializeToString(), (), place, 8).send(connection)
+    if place.new_bytes:
+        assert answer(connection)[1].error.code == 8
+    else:
+        assert ends_without_a_word(connection)
+    ask(other, served.request())
+    assert answer(other)[1].HasField("pull")
+
+
+@pytest.mark.parametrize("other_kind", ["unix", "tcp"])
+def test_only_who_asked_for_shared_memory_may_speak_of_it(serve, other_kind):
+    served = serve()
+    connection = served.welcomed(other_kind)
+    Outgoing(1, b"", (), Place(new_bytes=1 << 16)).send(connection)
+    assert ends_without_a_word(connection)
 
 
 COUNT = 50_000
