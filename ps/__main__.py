@@ -46,6 +46,12 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         default=default_threads(),
         help="threads that share the work of applying a large push (default: half of the cores, at most 4)",
     )
+    parser.add_argument(
+        "--log-dir",
+        default="",
+        metavar="DIR",
+        help='directory for the write-ahead logs of runs with durability="log" (default: log/ in the run\'s directory)',
+    )
     parser.add_argument("--grace-secs", type=float, default=5.0, help="time for calls under way at the end (default 5)")
     parser.add_argument("--log-level", default="INFO", help="DEBUG, INFO, WARNING or ERROR (default INFO)")
     return parser.parse_args(argv)
@@ -87,6 +93,7 @@ def main(argv: list[str] | None = None) -> int:
             max_message_bytes=args.max_message_bytes,
             grace_secs=args.grace_secs,
             lane_port=args.lane_port,
+            log_dir=args.log_dir,
             apply_threads=args.apply_threads,
         ),
         faults=faults_of_this_process(),

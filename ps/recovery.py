@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from globalstep import codec
 from globalstep.clock import Clock
-from globalstep.declarations import Op, OpKind, OutcomeKind, PushId
+from globalstep.declarations import Op, OpKind, Outcome, OutcomeKind, PushId
 from globalstep.errors import DataLossError, GlobalStepError, NotFoundError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import entries
