@@ -24,6 +24,7 @@ from globalstep.ps.presence import State as TaskState
 __all__ = ["Checkpoint", "Entry", "Life", "Violation", "Watch"]
 
 Steps = dict[str, int]
+_CHANGING = frozenset({"push", "stage", "admit", "commit"})
 _DATA_PLANE = frozenset({"pull", "push", "stage", "admit", "commit", "complete", "read_snapshot"})
 
 
@@ -135,7 +136,8 @@ class Watch:
                 if call.method in ("push", "admit") and shard._ledger.index != life.index:
                     self._admitted(task, life, request, call.method)
                 self._check_book(task, life)
-            self._check_values(task, life)
+            if call.method in _CHANGING:
+                self._check_values(task, life)
 
     def _begun(self, task: SimulatedTask, request: pb.BeginRequest) -> None:
         shard = task.shard

@@ -259,10 +259,9 @@ class Program:
         client = self.client
         names = [(shard, names_on(shard)) for shard in range(self.job.shards)]
         with client.snapshot() as cut:
-            found = iter(cut.read([name for _, on_shard in names for name in on_shard]))
+            found = iter(cut.read([STEP, *(name for _, on_shard in names for name in on_shard)]))
+            steps = {**cut.steps, STEP: int(next(found))}
             states = {shard: State.of([next(found) for _ in on_shard]) for shard, on_shard in names}
-            [step] = cut.read([STEP])
-            steps = {**cut.steps, STEP: int(step)}
             checkpoint = Checkpoint(client.incarnation, cut.index, steps, states, cut.ledger)
         self.job.watch.saved(checkpoint)
 

@@ -142,7 +142,7 @@ def _worker_stops(scenario: Scenario, rng: random.Random) -> None:
 
 
 def _chief_crashes(scenario: Scenario, rng: random.Random) -> None:
-    scenario.faults.append(Fault("kill", "chief", "send", *_point(rng), rng.choice([0.1, 3.0])))
+    scenario.faults.append(Fault("kill", "chief", "send", *_point(rng), rng.choice([0.1, 1.0])))
 
 
 def _chief_stops(scenario: Scenario, rng: random.Random) -> None:
@@ -191,8 +191,8 @@ def scenario_of(seed: int, without: Collection[str] = ()) -> Scenario:
         shards=shards,
         sequencer=rng.randrange(shards),
         workers=rng.choice([1, 2, 2, 3]),
-        limit=rng.randrange(4, 16),
-        save_every=rng.choice([2, 3, 5]),
+        limit=rng.randrange(4, 13),
+        save_every=rng.choice([2, 4, 6]),
         skews_secs=[0.0] * shards,
     )
     for name, (_, add) in FEATURES.items():

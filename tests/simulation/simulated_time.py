@@ -105,6 +105,7 @@ class Process:
         failed: Told of an exception that ends one of its threads.
 
     Attributes:
+        role: Its name without the number of its life.
         alive: Until it is killed or ends.
         stopped_until: It does nothing before that time (SIGSTOP).
     """
@@ -112,6 +113,7 @@ class Process:
     def __init__(self, hub: Hub, name: str, failed: Callable[[Process, BaseException], None]) -> None:
         self.hub = hub
         self.name = name
+        self.role = name.partition("#")[0]
         self.alive = True
         self.stopped_until = 0.0
         self._failed = failed

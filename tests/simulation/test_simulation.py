@@ -1,0 +1,60 @@
+"""The invariants under 10,000 simulated runs; see docs/design/simulation.md (rung 2 of the tests, without a socket)."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from simulated_scenarios import FEATURES
+from simulation import run, simulating
+
+#: How many seeds in all; `make nightly` asks for more.
+SEEDS = int(os.environ.get("GLOBALSTEP_SIMULATION_SEEDS", "10000"))
+#: Parts, so that the processes of pytest share them.
+PARTS = 40
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_the_invariants_hold(part):
+    failed = []
+    with simulating():
+        for seed in range(part, SEEDS, PARTS):
+            report = run(seed)
+            if report.violation is not None:
+                failed.append(f"{report.violation}\n    replay: python tests/simulation {seed}")
+    assert not failed, "\n".join(failed[:5])
+
+
+def test_a_seed_is_the_same_every_time():
+    with simulating():
+        reports = [[run(seed) for seed in range(20)] for _ in range(2)]
+    for one, other in zip(*reports, strict=True):
+        assert (one.events, one.secs, one.messages, one.faults) == (
+            other.events,
+            other.secs,
+            other.messages,
+            other.faults,
+        )
+
+
+def test_every_kind_of_trouble_happens():
+    with simulating():
+        reports = [run(seed) for seed in range(300)]
+    seen = {feature for report in reports for feature in report.scenario.features}
+    assert seen == set(FEATURES)
+    troubles = {name for report in reports for name, count in report.messages.items() if count}
+    assert troubles == {"messages", "lost", "doubled", "late", "broken"}
+    struck = {name for report in reports for name in report.faults}
+    assert struck >= {f"{kind} {who}" for kind in ("kill", "stop") for who in ("ps", "worker", "chief")}
+    assert {"cut worker", "cut chief"} & struck
+    assert any(report.lives > 2 for report in reports)
+
+
+def test_a_feature_that_is_left_out_changes_nothing_of_the_others():
+    with simulating():
+        whole = run(8).scenario
+        reduced = run(8, without=["loss"]).scenario
+    assert "loss" in whole.features
+    assert reduced.features == whole.features - {"loss"}
+    assert (reduced.faults, reduced.shards, reduced.limit) == (whole.faults, whole.shards, whole.limit)
