@@ -179,6 +179,7 @@ class StepCounterHook(SessionRunHook):
         self._step: Any = None
         self._tag = ""
         self._last_stale: int | None = None
+        self._unchanged = 0
         self._warnings_left = _UNCHANGED_WARNINGS
 
     def begin(self) -> None:
@@ -203,7 +204,10 @@ class StepCounterHook(SessionRunHook):
                 elapsed_secs, elapsed_steps = self._timer.update_last_triggered_step(step)
                 if elapsed_secs and elapsed_steps is not None:
                     self._report(elapsed_steps / elapsed_secs, step)
-        self._warn_if_unchanged(stale)
+        self._unchanged = self._unchanged + 1 if stale == self._last_stale else 0
+        # Runs that do not wait for their push see the step that many pushes late.
+        if self._unchanged > getattr(run_context.session, "pushes_in_flight", 0):
+            self._warn_unchanged(stale)
         self._last_stale = stale
 
     def _report(self, steps_per_sec: float, step: int) -> None:
@@ -212,8 +216,8 @@ class StepCounterHook(SessionRunHook):
             self._writer.add_summary(Summary(value=[value]), step)
         _log.info("%s: %g", self._tag, steps_per_sec)
 
-    def _warn_if_unchanged(self, stale: int) -> None:
-        if stale == self._last_stale and self._warnings_left:
+    def _warn_unchanged(self, stale: int) -> None:
+        if self._warnings_left:
             self._warnings_left -= 1
             _log.warning(
                 "It seems that global step (tf.train.get_global_step) has not been increased. Current value "

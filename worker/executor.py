@@ -22,6 +22,7 @@ from globalstep.worker.local_variables import LocalVariables
 from globalstep.worker.plan import Plan
 from globalstep.worker.planner import make_plan
 from globalstep.worker.prefetching import Fresh, Lookup, lookups_of
+from globalstep.worker.pushes_under_way import PushesUnderWay
 from globalstep.worker.pushing import Declarer
 from globalstep.worker.refused_pushes import DroppedPushes
 from globalstep.worker.run import Run
@@ -45,20 +46,30 @@ class Executor:
         cluster: The client of the cluster.
         clock: Tells the age of reused values.
         reuse_values: Ask each push for the values that the same run reads next time, and start from them.
+        in_flight: How many pushes a run need not wait for; see Session.
 
     Attributes:
         last_outcome: What became of the last push of any thread; None before the first.
         dropped: Counts those that the run's policy dropped.
         local: Values of the local Variables.
         trace: Where runs record what they do; None for nowhere.
+        in_flight: As given.
+        under_way: Sends the pushes that runs do not wait for; None where they wait for all.
     """
 
     def __init__(
-        self, graph: Graph, cluster: ClusterClient, clock: Clock = SYSTEM_CLOCK, reuse_values: bool = False
+        self,
+        graph: Graph,
+        cluster: ClusterClient,
+        clock: Clock = SYSTEM_CLOCK,
+        reuse_values: bool = False,
+        in_flight: int = 0,
     ) -> None:
         self.graph = graph
         self.cluster = cluster
         self.reuse_values = reuse_values
+        self.under_way = PushesUnderWay(in_flight) if in_flight else None
+        self.in_flight = in_flight
         self.last_outcome: Outcome | None = None
         self.dropped = DroppedPushes(cluster.task, clock)
         self.local = LocalVariables()
@@ -91,6 +102,8 @@ class Executor:
             InvalidArgumentError: If a placeholder is not fed, or a node cannot take its inputs.
         """
         plan = self._plan_for(fetches, frozenset(feeds))
+        if self.under_way is not None and not plan.overlaps:
+            self.under_way.wait()
         with self.span("run", fetches=len(fetches)):
             return Run(self, plan, feeds).results()
 
@@ -128,11 +141,12 @@ class Executor:
         """
         with self._lock:
             fresh = self._fresh
-            if fresh is None or fresh.write != self._writes:
+            # Pushes under way were not waited for on purpose; they are the only ones that may be missing.
+            if fresh is None or self._writes - fresh.write > self.in_flight:
                 return None
         if fresh.incarnation != self.cluster.incarnation:
             return None
-        if self._clock.monotonic() - fresh.at >= REUSE_SECS:
+        if not self.in_flight and self._clock.monotonic() - fresh.at >= REUSE_SECS:
             return None
         if not all(variable in fresh.values for variable in wanted):
             return None
@@ -140,10 +154,10 @@ class Executor:
         return None if rows is None else (fresh.values, rows)
 
     def keep_fresh(self, write: int, values: Mapping[Variable, Any], rows: Sequence[tuple[Lookup, Any]] = ()) -> None:
-        """Keep what came back with push number `write`, unless another push has begun since."""
+        """Keep what came back with push number `write`, unless another one, that is waited for, has begun since."""
         fresh = Fresh(write, self.cluster.incarnation, self._clock.monotonic(), values, rows)
         with self._lock:
-            if write == self._writes:
+            if self._writes - write <= self.in_flight:
                 self._fresh = fresh
 
     def announce(self, feeds: Mapping[Node, Any]) -> None:

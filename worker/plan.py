@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from globalstep.declarations import OpKind
 from globalstep.graph import Node
 from globalstep.mutations import Mutation, OptimizerSpec
 from globalstep.variables import Variable
@@ -87,6 +88,21 @@ class Plan:
     wanted: frozenset[Mutation]
     steps: tuple[Variable, ...] = ()
     worker_hypers: dict[OptimizerSpec, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether its push may be on its way while the next run begins: nothing in this run comes after it."""
+        (*others, last) = self.rounds
+        return (
+            not others
+            and bool(last.mutations)
+            and not self.wanted
+            and all(
+                part.kind is OpKind.APPLY and not part.variable.is_local
+                for mutation in last.mutations
+                for part in mutation.parts
+            )
+        )
 
     def slot_for(self, source: Node, consumer: Node) -> int:
         """Give the slot of a node's value as `consumer` is to see it."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from globalstep.declarations import Read
+from globalstep.declarations import Push, Read
 from globalstep.errors import JobDoneError
 from globalstep.graph import Node
 from globalstep.variables import Variable
@@ -38,6 +38,7 @@ class Run:
         self._plan = plan
         self.values = plan.constants.copy()
         self._pushes = any(current.mutations for current in plan.rounds)
+        self._fed = [value for value in feeds.values() if isinstance(value, np.ndarray)]
         for node, value in feeds.items():
             slot = plan.slots.get(node)
             if slot is not None:
@@ -131,11 +132,20 @@ class Run:
             # But for lookups, a plan's push is always the same but for its numbers: it is described to the PS once.
             push.layout = None if lookups else (plan, number)
             write = executor.begin_write()
-            found = executor.push(push, shapes)
-            values = None if found is None else dict(zip(reads, found, strict=False))
-            if found is not None and values is not None and (again or lookups):
-                kept = {variable: values[variable] for variable in again}
-                executor.keep_fresh(write, kept, list(zip(lookups, found[len(reads) :], strict=True)))
+
+            def send() -> Mapping[Variable, Any] | None:
+                found = executor.push(push, shapes)
+                values = None if found is None else dict(zip(reads, found, strict=False))
+                if found is not None and values is not None and (again or lookups):
+                    kept = {variable: values[variable] for variable in again}
+                    executor.keep_fresh(write, kept, list(zip(lookups, found[len(reads) :], strict=True)))
+                return values
+
+            if executor.under_way is not None and plan.overlaps:
+                self._keep_from_caller(push)
+                executor.under_way.submit(send)
+            else:
+                values = send()
         self._change_local(current)
         if values is None:
             values = dict(zip(shared, executor.pull([Read(v.op_name) for v in shared]), strict=True))
@@ -150,6 +160,14 @@ class Run:
                 return False
             self.values[slot] = values[variable]
         return bool(ahead)
+
+    def _keep_from_caller(self, push: Push) -> None:
+        """Copy what the caller fed and may write into, since the push outlives this run."""
+        for op in push.ops:
+            for name in ("value", "indices"):
+                array = getattr(op, name)
+                if array is not None and any(np.may_share_memory(array, feed) for feed in self._fed):
+                    setattr(op, name, array.copy())
 
     def _whole_values(self, current: Round) -> dict[Variable, tuple[int, ...]]:
         shapes: dict[Variable, tuple[int, ...]] = {}

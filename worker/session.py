@@ -6,6 +6,8 @@ Floor: worker.
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -29,6 +31,12 @@ if TYPE_CHECKING:
 __all__ = ["InteractiveSession", "Session", "get_default_session"]
 
 
+_log = logging.getLogger("globalstep")
+
+#: For programs that must not be changed: what ConfigProto.pushes_in_flight says where that is not set.
+_IN_FLIGHT_VARIABLE = "GLOBALSTEP_PUSHES_IN_FLIGHT"
+
+
 class Session:
     """Runs the nodes of a graph; Variables live on the PS of a cluster, or in this process.
 
@@ -36,7 +44,11 @@ class Session:
         target: "" for a PS of its own in this process, "grpc://host:port" of any PS for its cluster.
         graph: The graph; default the current one.
         config: Its `run_policy` holds for the runs that this session begins, its `wire` for what it sends and reads;
-            the rest is accepted as in TensorFlow.
+            with `pushes_in_flight` a run that only trains returns before its push is answered, and the next one
+            starts from the newest values that have come, so that computing and communicating overlap; its
+            staleness counts the pushes it has not seen. At most that many are unanswered, what goes wrong comes to
+            light in a later run, and a run that does anything else waits for all of them first. The rest is
+            accepted as in TensorFlow.
         cluster: A client to use instead of connecting to `target`; the session does not close it.
         reuse_values: Ask each push for what the same run reads next time, and start the next run that
             pushes from that as long as it is younger than a second: one message a step instead of two.
@@ -88,7 +100,8 @@ class Session:
             if cluster is None
             else cluster
         )
-        self._executor = Executor(self.graph, self.cluster, clock, reuse_values)
+        in_flight = int(getattr(config, "pushes_in_flight", 0) or os.environ.get(_IN_FLIGHT_VARIABLE) or 0)
+        self._executor = Executor(self.graph, self.cluster, clock, reuse_values, in_flight)
         # Guards _closed; a leaf.
         self._lock = threading.Lock()
         self._closed = False
@@ -108,6 +121,11 @@ class Session:
     def graph_def(self) -> Any:
         """The graph, for `gs.train.write_graph` and summary writers."""
         return self.graph
+
+    @property
+    def pushes_in_flight(self) -> int:
+        """How many pushes a run need not wait for."""
+        return self._executor.in_flight
 
     @property
     def last_outcome(self) -> Outcome | None:
@@ -222,6 +240,8 @@ class Session:
             if self._closed:
                 return
             self._closed = True
+        if self._executor.under_way is not None and (error := self._executor.under_way.close()) is not None:
+            _log.warning("A push that no run waited for has failed: %s", error)
         if self._owns_cluster:
             self.cluster.close()
 

@@ -102,8 +102,9 @@ class GraphOptions(_Options):
 class ConfigProto(_Options):
     """Settings of a session or a Server.
 
-    Two are globalstep's own: `run_policy`, a `gs.RunPolicy` for the run that a chief's session begins, and `wire`,
-    `gs.WireOptions` for what a session sends and reads.
+    Three are globalstep's own: `run_policy`, a `gs.RunPolicy` for the run that a chief's session begins; `wire`,
+    `gs.WireOptions` for what a session sends and reads; and `pushes_in_flight`, how many pushes a run need not wait
+    for (see `gs.Session`).
 
     >>> config = ConfigProto(allow_soft_placement=True)
     >>> config.gpu_options.allow_growth = True
@@ -130,8 +131,9 @@ class ConfigProto(_Options):
         "experimental": None,
         "run_policy": None,
         "wire": None,
+        "pushes_in_flight": 0,
     }
-    _effective = frozenset({"run_policy", "wire"})
+    _effective = frozenset({"run_policy", "wire", "pushes_in_flight"})
 
 
 class RunOptions(_Options):
