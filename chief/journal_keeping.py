@@ -67,6 +67,7 @@ class JournalKeeper:
         self._position = 0
         self._last_index = 0
         self._known_clients = 0
+        self._header: Header | None = None
         self._segment: SegmentName | None = None
         self._batches: list[bytes] = []
         self._stop = threading.Event()
@@ -140,12 +141,13 @@ class JournalKeeper:
 
     def _store(self, reply: pb.ReadJournalReply, batch: Batch) -> None:
         assert self._segment is not None
-        policy = {field.name: value for field, value in reply.policy.ListFields()}
-        header = Header(
-            self._incarnation, reply.begin_index, dict(reply.begin_steps), reply.parent, reply.shards, policy
-        )
+        if self._header is None:
+            policy = {field.name: value for field, value in reply.policy.ListFields()}
+            self._header = Header(
+                self._incarnation, reply.begin_index, dict(reply.begin_steps), reply.parent, reply.shards, policy
+            )
         segment, batches = self._segment, [*self._batches, encode_batch(batch)]
-        write_segment(self._directory, segment, header, batches)
+        write_segment(self._directory, segment, self._header, batches)
         if sum(map(len, batches)) >= _SEGMENT_BYTES:
             segment, batches = SegmentName(segment.incarnation, segment.number + 1, segment.writer), []
         self._segment, self._batches = segment, batches
@@ -170,7 +172,10 @@ class JournalKeeper:
         names = [name for name in segment_names(self._directory) if name.incarnation == self._incarnation]
         for name in reversed(names):
             try:
-                for batch in read_segment(self._directory, name).batches:
+                found = read_segment(self._directory, name)
+                # A sequencer that came back from its log began later than the incarnation did.
+                self._header = found.header
+                for batch in found.batches:
                     self._learn(batch)
                 break
             except OpError as error:

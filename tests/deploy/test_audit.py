@@ -19,11 +19,12 @@ from globalstep.chief.journal_files import (
 from globalstep.chief.journal_keeping import JournalKeeper
 from globalstep.chief.summaries import SummaryWriterCache
 from globalstep.clock import ManualClock
-from globalstep.declarations import Increment, Op, OpKind, Push, VariableDecl
+from globalstep.declarations import Increment, Op, OpKind, Push, PushId, VariableDecl
 from globalstep.deploy.audit import audit
 from globalstep.deploy.cli import main
 from globalstep.errors import UnavailableError
 from globalstep.journal_records import RECORD_DTYPE, EventKind
+from globalstep.ps.journal import Journal
 from globalstep.ps.local import LocalPS
 from globalstep.worker.client import ClusterClient
 
@@ -385,3 +386,23 @@ def test_a_checkpoint_that_disagrees_is_named(tmp_path):
     rewritten(tmp_path, other_worker)
     wrong = audit(str(tmp_path)).findings.wrong
     assert any(re.search(r"Checkpoint .* has push \d+ of client .* the journal has push 1\d+", text) for text in wrong)
+
+
+def test_a_sequencer_that_comes_back_from_its_log_goes_on_in_the_same_journal(job, tmp_path):
+    """As a run with durability="log" does: the new process has the book as of a checkpoint, and what came after."""
+    chief = job.begin()
+    push(chief, 5)
+    chief.journal.catch_up()
+    push(chief, 2)
+    shard = job.ps.controls[0].handler.shard
+    book = shard._ledger
+    book.journal = Journal("after the restart", book, shard.presence.task_of)
+    # What the log brings back is written down again, from before where the files end.
+    for sequence, index in ((5, 5), (6, 6), (7, 7), (8, 8)):
+        steps = {"global_step": index - 1}
+        book.journal.accepted(PushId(chief.client_id, sequence), EventKind.PUSH, index, STEP, steps, 0)
+    push(chief, 2)
+    assert chief.journal.catch_up()
+    found = audit(str(tmp_path))
+    assert found.proven, found.findings
+    assert (found.steps["global_step"].pushes, found.incarnations[0].begin_index) == (9, 0)
