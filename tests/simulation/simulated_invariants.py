@@ -144,12 +144,15 @@ class Watch:
         if (shard._incarnation, shard._owner) != (request.incarnation, request.owner):
             return
         life = self.lives.get(request.incarnation)
+        if life is not None and life.owner != request.owner:
+            if len(life.began) == self._shards:
+                raise Violation("I4", f"incarnation {life.number} was given to {life.owner} and to {request.owner}")
+            # Nobody became a member of one that was not begun everywhere; its number may come again.
+            life = None
         if life is None:
             none: tuple[State | None, ...] = (None,) * self._shards
             life = Life(request.incarnation, request.owner, 0, {}, none, (0,) * self._shards)
             self.lives[life.number] = life
-        if life.owner != request.owner:
-            raise Violation("I4", f"incarnation {life.number} was given to {life.owner} and to {request.owner}")
         if life.began.setdefault(task.index, task.starts) != task.starts:
             life.emptied.add(task.index)
         elif task.index == request.sequencer and request.ledger and not life.base:
