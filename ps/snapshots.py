@@ -2,8 +2,8 @@
 
 A copy is made under the shard's lock, and nothing is applied meanwhile: its time is the pause of a save.
 Into fresh memory it takes three to four times as long, since the kernel clears every page at its first
-touch. So the memory of a snapshot that was released serves the next one. In between the kernel may have it
-(MADV_FREE): it takes the pages when some process needs them, and leaves them alone otherwise.
+touch. So the pages are taken before the lock is. A snapshot that is released gives its memory back at once:
+kept for the next save, it would make a task as large as during one for good.
 
 Floor: ps. Threads: all but `SnapshotMemory.prepare` is called under the shard's lock.
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -30,13 +29,12 @@ __all__ = ["SnapshotMemory", "Snapshots"]
 
 Array = npt.NDArray[Any]
 
-# Advice that a system may lack; without it a copy is slower, or its memory is held between saves.
+# Advice that a system may lack; without it pages are taken more slowly.
 _HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)
-_FREE_AT_NEED = getattr(mmap, "MADV_FREE", None)
 
 
 class SnapshotMemory:
-    """Memory for the copies of one shard's arrays, used again once nothing refers to the last ones.
+    """Memory for the copies of one shard's arrays; the system has it back once nothing refers to them.
 
     >>> memory = SnapshotMemory()
     >>> values = [np.arange(3.0), np.int64(7).reshape(1)]
@@ -46,8 +44,7 @@ class SnapshotMemory:
     """
 
     def __init__(self) -> None:
-        # The block that waits for a use. Its appends and pops are atomic: a block comes back in whichever
-        # thread drops the last reference to it, and that one may hold any lock.
+        # The block that waits for its use. Its appends and pops are atomic.
         self._spare: deque[mmap.mmap] = deque(maxlen=1)
         # One thread takes pages at a time, since a second would only take as many again. Taken before the
         # shard's lock.
@@ -85,7 +82,6 @@ class SnapshotMemory:
         if block is None or len(block) != nbytes:
             block = _new_block(nbytes)
         whole = np.frombuffer(block, np.uint8)
-        weakref.finalize(whole, self._take_back, block).atexit = False
         copies = []
         at = 0
         for array in arrays:
@@ -93,11 +89,6 @@ class SnapshotMemory:
             np.copyto(copies[-1], array)
             at += padded(array.nbytes)
         return copies
-
-    def _take_back(self, block: mmap.mmap) -> None:
-        if _FREE_AT_NEED is not None:
-            _advise(block, _FREE_AT_NEED)
-        self._spare.append(block)
 
 
 class Snapshots:
@@ -149,11 +140,7 @@ def _bytes_for(arrays: Sequence[Array]) -> int:
 def _new_block(nbytes: int) -> mmap.mmap:
     block = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if _HUGE_PAGES is not None:
-        _advise(block, _HUGE_PAGES)
+        # A kernel may refuse any advice; nothing depends on it.
+        with contextlib.suppress(OSError):
+            block.madvise(_HUGE_PAGES)
     return block
-
-
-def _advise(block: mmap.mmap, advice: int) -> None:
-    # A kernel may refuse any advice; nothing depends on it.
-    with contextlib.suppress(OSError):
-        block.madvise(advice)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 
 import numpy as np
@@ -23,19 +24,26 @@ def address(array):
     return array.__array_interface__["data"][0]
 
 
+def resident_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * mmap.PAGESIZE
+
+
 def arrays(value):
     return [np.full(5000, value, np.float32), np.full(1, value, np.int64)]
 
 
-def test_the_memory_of_released_copies_is_used_again():
+def test_released_copies_give_their_memory_back_while_others_keep_theirs():
     memory = SnapshotMemory()
-    copies = memory.copy(arrays(1))
-    first = address(copies[0])
+    large = [np.ones(64 << 20, np.uint8)]
+    kept = memory.copy(arrays(1))
+    before = resident_bytes()
+    copies = memory.copy(large)
+    assert resident_bytes() > before + (60 << 20)
     del copies
-    again = memory.copy(arrays(2))
-    assert address(again[0]) == first
-    assert again[0].tolist() == [2.0] * 5000
-    assert again[1].tolist() == [2]
+    assert resident_bytes() < before + (10 << 20)
+    assert kept[0].tolist() == [1.0] * 5000
+    assert kept[1].tolist() == [1]
 
 
 def test_memory_is_not_used_again_while_any_view_of_it_is_held():
