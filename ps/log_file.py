@@ -1,8 +1,8 @@
 """The files of a write-ahead log: segments of records that are numbered, checksummed, and whole or not there.
 
-    segment   32 bytes  magic, number of the segment, number of its first record, CRC-32 of these
+    segment   32 bytes  magic, number of the segment, number of its first record, CRC-32 of these, 0
     record    48 bytes  marker, number, last record known to be on disk before, lengths of head and data,
-                        CRC-32 of the three and of what follows
+                        CRC-32 of the four and of what follows, 0
               head      padded to a multiple of 8 bytes, as is
               data
 
@@ -32,8 +32,8 @@ __all__ = ["LoggedRecord", "SegmentReader", "SegmentWriter", "segment_path", "se
 
 _MAGIC: Final = b"GSLOG\x00\x01\n"
 _MARKER: Final = b"\xf5GSREC\xa7\n"
-_START = struct.Struct("<8sQQI4x")
-_RECORD = struct.Struct("<8sQQQQI4x")
+_START = struct.Struct("<8sQQII")
+_RECORD = struct.Struct("<8sQQQQII")
 _SUMMED = struct.Struct("<QQQQ")
 #: Buffers that one writev takes.
 _MOST_BUFFERS = 512
@@ -63,8 +63,10 @@ class SegmentWriter:
 
     def __init__(self, directory: Path, segment: int, first: int) -> None:
         self.path = segment_path(directory, segment)
-        start = _START.pack(_MAGIC, segment, first, zlib.crc32(struct.pack("<QQ", segment, first)))
+        start = _START.pack(_MAGIC, segment, first, zlib.crc32(struct.pack("<QQ", segment, first)), 0)
         # It appears under its name when its head is whole.
+        if self.path.exists():
+            raise FileExistsError(f"{self.path} is there already")
         unborn = self.path.with_suffix(".new")
         self._file = os.open(unborn, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
@@ -97,7 +99,7 @@ class SegmentWriter:
         crc = zlib.crc32(_SUMMED.pack(number, on_disk, len(head), data_bytes))
         for buffer in buffers:
             crc = zlib.crc32(buffer, crc)
-        start = _RECORD.pack(_MARKER, number, on_disk, len(head), data_bytes, crc)
+        start = _RECORD.pack(_MARKER, number, on_disk, len(head), data_bytes, crc, 0)
         _write_all(self._file, [start, *buffers])
 
     def sync(self) -> None:
@@ -139,8 +141,8 @@ class SegmentReader:
                 raise DataLossError(f"{path} is damaged: it has {size} bytes, and its head alone takes {_START.size}.")
             # Never closed by hand: it lives as long as a view of a record's data.
             self._view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        magic, self.segment, self.first, crc = _START.unpack_from(self._view)
-        if magic != _MAGIC or crc != zlib.crc32(struct.pack("<QQ", self.segment, self.first)):
+        magic, self.segment, self.first, crc, zero = _START.unpack_from(self._view)
+        if zero or magic != _MAGIC or crc != zlib.crc32(struct.pack("<QQ", self.segment, self.first)):
             raise DataLossError(f"{path} is damaged: its head is not that of a log's segment.")
         self.end = _START.size
         self.cut_bytes = 0
@@ -171,11 +173,11 @@ class SegmentReader:
         """Give the record at a place, its size, and what was on disk before it; None if none is whole there."""
         if at + _RECORD.size > len(self._view):
             return None
-        marker, number, on_disk, head_bytes, data_bytes, crc = _RECORD.unpack_from(self._view, at)
+        marker, number, on_disk, head_bytes, data_bytes, crc, zero = _RECORD.unpack_from(self._view, at)
         begin = at + _RECORD.size
         middle = begin + padded(head_bytes)
         end = middle + data_bytes
-        if marker != _MARKER or data_bytes % 8 or end > len(self._view):
+        if zero or marker != _MARKER or data_bytes % 8 or end > len(self._view):
             return None
         expected = zlib.crc32(_SUMMED.pack(number, on_disk, head_bytes, data_bytes))
         if zlib.crc32(self._view[begin:end], expected) != crc:
