@@ -132,7 +132,7 @@ class Watch:
         # One that is told that the job is done before it was begun has no incarnation.
         if shard._incarnation:
             life = self.lives[shard._incarnation]
-            if shard._ledger is not None:
+            if shard._ledger is not None and task.index not in life.emptied:
                 if call.method in ("push", "admit") and shard._ledger.index != life.index:
                     self._admitted(task, life, request, call.method)
                 self._check_book(task, life)
@@ -235,8 +235,6 @@ class Watch:
         """The sequencer's steps, limit and visible step."""
         ledger = task.shard._ledger
         assert ledger is not None
-        if task.index in life.emptied:
-            return
         if ledger.index != life.index:
             raise Violation("I2", f"the book is at entry {ledger.index}; {life.index} were admitted")
         if not life.steps:

@@ -161,7 +161,7 @@ class Network:
             copy = self._arrival()
             if copy is not None:
                 self.counts["doubled"] += 1
-                hub.at(copy, self._arrive, call)
+                hub.at(copy, self._arrive_again, call, self.tasks[call.shard].process)
 
     def _arrival(self) -> float | None:
         """When a message that is sent now arrives; None if it never does."""
@@ -176,6 +176,11 @@ class Network:
                 self.counts["late"] += 1
                 secs += weather.late_secs * draw()
         return self.hub.now + secs
+
+    def _arrive_again(self, call: Call, process: Process) -> None:
+        """A second copy reaches no process that was started since: it came over a connection to the one before."""
+        if self.tasks[call.shard].process is process:
+            self._arrive(call)
 
     def _arrive(self, call: Call) -> None:
         task = self.tasks[call.shard]
