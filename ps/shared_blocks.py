@@ -155,9 +155,10 @@ class SharedBlocks:
         base = address_of(block)
         moves: list[tuple[int, Array]] = []
         for array, size in zip(arrays, sizes, strict=True):
-            if address_of(array) != base + at:
+            address = address_of(array)
+            if address != base + at:
                 # What another move might write over is taken out of the way first; only odd pushes have such.
-                inside = base <= address_of(array) < base + block.nbytes
+                inside = base <= address < base + block.nbytes
                 moves.append((at, array.copy() if inside else array))
             at += size
         for to, array in moves:

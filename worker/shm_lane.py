@@ -133,7 +133,8 @@ class SharedConnection(SocketConnection):
             number, block, offset = found
             at = offset
             for piece, size in zip(pieces, sizes, strict=True):
-                block[at + piece.nbytes : at + size] = 0
+                if size > piece.nbytes:
+                    block[at + piece.nbytes : at + size] = 0
                 at += size
                 # Used up: the values that come back may take its place, and are not to be written to.
                 owner: Any = piece.obj
@@ -148,7 +149,8 @@ class SharedConnection(SocketConnection):
             at = 0
             for piece, size in zip(pieces, sizes, strict=True):
                 room[at : at + piece.nbytes] = np.frombuffer(piece, np.uint8)
-                room[at + piece.nbytes : at + size] = 0
+                if size > piece.nbytes:
+                    room[at + piece.nbytes : at + size] = 0
                 at += size
             offset = SLACK_BYTES
         load.held.append(block)
