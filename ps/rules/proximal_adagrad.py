@@ -1,19 +1,61 @@
-"""Proximal Adagrad: Adagrad's step, then shrinkage by L1 and L2. Plain numpy: it is rarely used.
+"""Proximal Adagrad: Adagrad's step, then shrinkage by L1 and L2.
 
 Floor: ps.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from globalstep.ps.rules.proximal_gradient_descent import shrink
-from globalstep.ps.rules.rule import Array, Hypers, Rule
+from globalstep.ps.rules.compiled import CompiledRule, kernel
+from globalstep.ps.rules.proximal_gradient_descent import proximal_numbers, shrink
+from globalstep.ps.rules.rule import Array, Hypers
 
 __all__ = ["RULE", "ProximalAdagrad"]
 
 
-class ProximalAdagrad(Rule):
+@kernel
+def _dense(
+    values: Array,
+    accumulator: Array,
+    grad: Array,
+    learning_rate: Any,
+    by_l1: bool,
+    l1: Any,
+    l2: Any,
+    one: Any,
+    zero: Any,
+) -> None:
+    for i in range(values.size):
+        accumulator[i] += grad[i] * grad[i]
+        rate = learning_rate / np.sqrt(accumulator[i])
+        value = values[i] - rate * grad[i]
+        if by_l1:
+            value = np.sign(value) * np.maximum(np.abs(value) - rate * l1, zero)
+        values[i] = value / (one + l2 * rate)
+
+
+@kernel
+def _rows(
+    values: Array,
+    accumulator: Array,
+    indices: Array,
+    rows: Array,
+    learning_rate: Any,
+    by_l1: bool,
+    l1: Any,
+    l2: Any,
+    one: Any,
+    zero: Any,
+) -> None:
+    for i in range(indices.size):
+        at = indices[i]
+        _dense(values[at], accumulator[at], rows[i], learning_rate, by_l1, l1, l2, one, zero)
+
+
+class ProximalAdagrad(CompiledRule):
     """TensorFlow's ApplyProximalAdagrad: `a += g^2; v -= rate g` with `rate = learning_rate / sqrt(a)`.
 
     Then values are shrunk by L1 and L2, at that rate. Sparse: touched rows only.
@@ -24,6 +66,12 @@ class ProximalAdagrad(Rule):
     kind = "proximal_adagrad"
     slots = ("accumulator",)
     hypers = ("learning_rate", "l1_regularization_strength", "l2_regularization_strength")
+    dense_kernel = _dense
+    rows_kernel = _rows
+
+    def numbers(self, hyper: Hypers, real: Any) -> tuple[Any, ...]:
+        """See CompiledRule."""
+        return proximal_numbers(hyper, real)
 
     def reference(
         self, values: Array, slots: tuple[Array, ...], grad: Array, hyper: Hypers

@@ -1,4 +1,4 @@
-"""Proximal gradient descent: a step, then shrinkage by L1 and L2. Plain numpy: it is rarely used.
+"""Proximal gradient descent: a step, then shrinkage by L1 and L2.
 
 Floor: ps.
 """
@@ -9,12 +9,30 @@ from typing import Any
 
 import numpy as np
 
-from globalstep.ps.rules.rule import Array, Hypers, Rule
+from globalstep.ps.rules.compiled import CompiledRule, kernel
+from globalstep.ps.rules.rule import Array, Hypers
 
-__all__ = ["RULE", "ProximalGradientDescent", "shrink"]
+__all__ = ["RULE", "ProximalGradientDescent", "proximal_numbers", "shrink"]
 
 
-class ProximalGradientDescent(Rule):
+@kernel
+def _dense(values: Array, grad: Array, rate: Any, by_l1: bool, l1: Any, l2: Any, one: Any, zero: Any) -> None:
+    for i in range(values.size):
+        value = values[i] - rate * grad[i]
+        if by_l1:
+            value = np.sign(value) * np.maximum(np.abs(value) - rate * l1, zero)
+        values[i] = value / (one + l2 * rate)
+
+
+@kernel
+def _rows(
+    values: Array, indices: Array, rows: Array, rate: Any, by_l1: bool, l1: Any, l2: Any, one: Any, zero: Any
+) -> None:
+    for i in range(indices.size):
+        _dense(values[indices[i]], rows[i], rate, by_l1, l1, l2, one, zero)
+
+
+class ProximalGradientDescent(CompiledRule):
     """TensorFlow's ApplyProximalGradientDescent: gradient descent, then `shrink` at the learning rate.
 
     Sparse: touched rows only. Source: Duchi and Singer, "Efficient Learning using Forward-Backward
@@ -23,6 +41,12 @@ class ProximalGradientDescent(Rule):
 
     kind = "proximal_gradient_descent"
     hypers = ("learning_rate", "l1_regularization_strength", "l2_regularization_strength")
+    dense_kernel = _dense
+    rows_kernel = _rows
+
+    def numbers(self, hyper: Hypers, real: Any) -> tuple[Any, ...]:
+        """See CompiledRule."""
+        return proximal_numbers(hyper, real)
 
     def reference(
         self, values: Array, slots: tuple[Array, ...], grad: Array, hyper: Hypers
@@ -30,6 +54,13 @@ class ProximalGradientDescent(Rule):
         """See Rule."""
         rate = values.dtype.type(hyper["learning_rate"])
         return shrink(values - rate * grad, rate, hyper), ()
+
+
+def proximal_numbers(hyper: Hypers, real: Any) -> tuple[Any, ...]:
+    """Give the numbers that both proximal rules' kernels take: see CompiledRule.numbers."""
+    l1 = real(hyper["l1_regularization_strength"])
+    l2 = real(hyper["l2_regularization_strength"])
+    return real(hyper["learning_rate"]), bool(l1 > 0), l1, l2, real(1), real(0)
 
 
 def shrink(values: Array, rate: Any, hyper: Hypers) -> Array:
