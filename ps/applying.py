@@ -81,6 +81,8 @@ class Applying(Cuts):
         self, parts: PushParts, hypers: Mapping[tuple[str, bool], Mapping[str, float]]
     ) -> tuple[PushPlan | None, float | None]:
         """Change the values; gives the plan that it followed, and how long it took: None where there was no change."""
+        if parts.layout is None and not parts.ops:
+            return None, None  # a push that only counts
         plan = parts.layout.plan if parts.layout is not None else None
         began = self._clock.monotonic()
         with np.errstate(all="ignore"):  # what overflows becomes inf, as in TensorFlow; it must not stop midway

@@ -194,7 +194,7 @@ class HogwildShard(Shard):
 
     def admit(self, incarnation: int, push: PushId, kind: EntryKind, *asked: Any, **options: Any) -> Admission:
         """See Shard.admit."""
-        if push in self._racing:
+        if not self._policy.hogwild or push in self._racing:
             return super().admit(incarnation, push, kind, *asked, **options)
         # Pages are taken before others are kept waiting.
         self._make_room([push] if kind is EntryKind.SNAPSHOT else ())
