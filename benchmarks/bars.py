@@ -102,7 +102,7 @@ def case_label(case: Mapping[str, Any]) -> str:
 def rates(records: Sequence[Record], case: Case, key: str) -> dict[int, float]:
     """A peer's rate in each round of a case."""
     wanted = case.as_dict()
-    return {r["round"]: r["rate"] for r in records if r.get("peer") == key and r["case"] == wanted}
+    return {r["round"]: r["rate"] for r in records if r.get("peer") == key and r.get("case") == wanted}
 
 
 def _best(records: Sequence[Record], case: Case, keys: Sequence[str]) -> str | None:

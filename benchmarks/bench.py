@@ -40,7 +40,7 @@ _SLOW, _SLOW_SIZE = ("ray", "baseline"), 1_000_000
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench", description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="3 short rounds instead of 5")
+    parser.add_argument("--quick", action="store_true", help="3 short rounds instead of 5, and less of what is slow")
     parser.add_argument("--rounds", type=int, help="how often every peer has its turn")
     parser.add_argument("--secs", type=float, help="length of a turn, in seconds")
     parser.add_argument("--sizes", type=int, nargs="+", default=list(bars.SIZES), metavar="N", help="parameters")
@@ -57,6 +57,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     args.secs = args.secs or (0.1 if args.quick else 0.4)
     if args.profile:
         args.only = ["profile"]
+    elif args.quick:
+        args.only = [section for section in args.only if section != "scaling"]
     return args
 
 
@@ -78,6 +80,8 @@ class _Run:
 
     def _cases(self) -> list[Case]:
         found = [case for ps in self.args.ps for case in bars.cases(ps) if case.kind in self.args.kinds]
+        if self.args.quick:
+            found = [case for case in found if case.ps == 1 or case.size < bars.SIZES[-1]]
         return [case for case in found if case.kind != "dense" or case.size in self.args.sizes]
 
     @contextlib.contextmanager
@@ -90,8 +94,8 @@ class _Run:
             for program in PROGRAMS:
                 if program.key in wanted:
                     ps = max(self.args.ps)
-                    python = self.args.peers_python
-                    self._teams[program.key] = start(program, ps, workers, python, self._children)
+                    python, log = self.args.peers_python, self.args.out / f"{program.key}.log"
+                    self._teams[program.key] = start(program, ps, workers, python, self._children, log)
             for key, team in list(self._teams.items()):
                 try:
                     team.ready()
@@ -114,7 +118,7 @@ class _Run:
     def records(self) -> Iterator[Record]:
         """Measure all that was asked for."""
         args = self.args
-        settings = Settings(args.rounds, args.secs)
+        settings = Settings(args.rounds, args.secs, least_steps=1 if args.quick else 2)
         with self._all_teams():
             if "bars" in args.only:
                 for case in self._cases():
@@ -140,7 +144,7 @@ class _Run:
             for ps in args.ps:
                 self.say(f"memory, {ps} PS")
                 size = min(max(args.sizes), bars.SIZES[-1])
-                yield from memory.measure(size, ps, args.peers_python, self._children)
+                yield from memory.measure(size, ps, self._children)
 
     def _many(self, settings: Settings) -> Iterator[Record]:
         for ps in self.args.ps:
@@ -159,7 +163,7 @@ class _Run:
     def _profile(self) -> Iterator[Record]:
         args = self.args
         settings = Settings(args.rounds if args.profile else 2, args.secs, profile=True)
-        for ps in args.ps:
+        for ps in args.ps[:1] if args.quick else args.ps:
             for size in (size for size in _PROFILED_SIZES if size in args.sizes):
                 self.say(f"profile, {bars.in_words(size)}, {ps} PS")
                 case = Case("dense", size, workers=1, ps=ps)
@@ -201,7 +205,6 @@ def write(records: Sequence[Record], where: Mapping[str, Any], out: Path, name: 
         out: Folder for the results.
         name: Of the files.
     """
-    out.mkdir(parents=True, exist_ok=True)
     (out / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (where, *records)))
     only_profile = all(record.get("profile") for record in records)
     profile = report.profile_table(records, where)
@@ -216,21 +219,26 @@ def write(records: Sequence[Record], where: Mapping[str, Any], out: Path, name: 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and write the results; gives the process's exit code."""
     args = _parse(argv)
-    where = machine()
-    records: list[Record] = []
-    with processes.children() as started:
-        run = _Run(args, started)
-        for name, why in run.missing.items():
-            run.say(f"{name} is absent: {why}")
-        for record in run.records():
-            records.append(record)
-        run.say("done")
-    where |= {
-        "rounds": args.rounds, "secs_per_turn": args.secs, "load_after": round(os.getloadavg()[0], 1),
-        "absent": run.missing, "peer_versions": _versions(args.peers_python),
-    }  # fmt: skip
+    args.out.mkdir(parents=True, exist_ok=True)
+    for log in args.out.glob("*.log"):
+        log.unlink()
+    where = machine() | {"rounds": args.rounds, "secs_per_turn": args.secs, "absent": {}}
+    where["peer_versions"] = _versions(args.peers_python)
     name = "bench-profile" if args.profile else "bench"
-    text = write(records, where, args.out, name)
+    records: list[Record] = []
+    try:
+        with processes.children() as started:
+            run = _Run(args, started)
+            where["absent"] = run.missing
+            for program, why in run.missing.items():
+                run.say(f"{program} is absent: {why}")
+            for record in run.records():
+                records.append(record)
+            run.say("done")
+    finally:
+        # Also what there is of a run that was broken off.
+        where["load_after"] = round(os.getloadavg()[0], 1)
+        text = write(records, where, args.out, name)
     if args.publish:
         report.publish(args.out, name, ROOT / "docs")
         if not args.profile and (args.out / "bench-profile.md").exists():

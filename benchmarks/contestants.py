@@ -84,6 +84,7 @@ class Peer:
 PEERS = (
     Peer("auto", "globalstep", "globalstep", "auto", "#1f6fb4"),
     Peer("session", "globalstep, session.run", "globalstep", "session", "#2a9d5c"),
+    Peer("unix", "globalstep (unix socket)", "globalstep", "unix", "#17becf"),
     Peer("tcp", "globalstep (tcp)", "globalstep", "tcp", "#4f93c6"),
     Peer("grpc", "globalstep (grpc)", "globalstep", "grpc", "#9ec9e8"),
     Peer("tensorflow", "TensorFlow 1 PS", "tensorflow", color="#e08a1e"),
@@ -177,7 +178,7 @@ def _environment(program: Program) -> dict[str, str]:
     return tuned(plain) if program.key == "globalstep" else plain
 
 
-def start(program: Program, ps: int, workers: int, python: str, children: Children) -> Team:
+def start(program: Program, ps: int, workers: int, python: str, children: Children, log: Path) -> Team:
     """Start a program's processes; they are up when `ready` has returned.
 
     Args:
@@ -186,6 +187,7 @@ def start(program: Program, ps: int, workers: int, python: str, children: Childr
         workers: How many workers.
         python: Interpreter of the peers' environment.
         children: Who starts them.
+        log: Where the other systems' processes write what they have to say besides.
     """
     environ = _environment(program)
     if program.key in ("globalstep", "baseline"):
@@ -197,18 +199,21 @@ def start(program: Program, ps: int, workers: int, python: str, children: Childr
         made = [children.start(_worker_of(program, addresses, at), environ) for at in range(workers)]
         return Team(program, servers, made, addresses)
     base = ["-m", f"benchmarks.peers.{program.module}", *program.arguments, "--counts", str(ps), str(workers)]
+
+    def process(job: str, index: int) -> Child:
+        return children.start([*base, "--job", job, "--index", str(index)], environ, python, log)
+
     if program.key == "ray":
         # A cluster of this run alone, which tells nobody of itself.
         environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex, "RAY_USAGE_STATS_ENABLED": "0"}
-        head = children.start([*base, "--job", "ps", "--index", "0"], environ, python)
-        servers, addresses = [head], [head.address()]
+        servers = [process("ps", 0)]
+        addresses = [servers[0].address()]
         base += ["--address", addresses[0]]
-    else:
-        base += ["--ports", *map(str, _free_ports(ps + workers))]
-        servers = [children.start([*base, "--job", "ps", "--index", str(at)], environ, python) for at in range(ps)]
-    made = [children.start([*base, "--job", "worker", "--index", str(at)], environ, python) for at in range(workers)]
-    if program.key != "ray":
-        addresses = [server.address() for server in servers]
+        return Team(program, servers, [process("worker", at) for at in range(workers)], addresses)
+    base += ["--ports", *map(str, _free_ports(ps + workers))]
+    servers = [process("ps", at) for at in range(ps)]
+    made = [process("worker", at) for at in range(workers)]
+    addresses = [server.address() for server in servers]
     return Team(program, servers, made, addresses)
 
 

@@ -44,7 +44,7 @@ def measure(
         for peer in (peer for peer in peers if peer.takes(case)):
             program = next(program for program in PROGRAMS if program.key == peer.program)
             began = time.monotonic()
-            team = start(program, 1, _WORKERS, python, children)
+            team = start(program, 1, _WORKERS, python, children, folder / "peers.log")
             team.ready()
             for repeat in range(repeats):
                 digits_job.sign(str(data)).unlink(missing_ok=True)

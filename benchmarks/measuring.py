@@ -29,11 +29,13 @@ class Settings:
         rounds: How often every peer has its turn in a case.
         secs: Least length of a turn.
         profile: Whether the stages of globalstep's steps are told apart.
+        least_steps: How many steps a turn has at least, of every worker.
     """
 
     rounds: int
     secs: float
     profile: bool = False
+    least_steps: int = 2
 
 
 class _Table:
@@ -62,7 +64,7 @@ class _Table:
             team.workers[0].answer()
         for peer in self.peers:
             self._join(peer)
-            self._run(peer, self.settings.secs / 4, 2)
+            self._run(peer, self.settings.secs / 4, self.settings.least_steps)
 
     def _join(self, peer: Peer) -> None:
         if self._form.get(peer.program) != peer.form:
@@ -95,7 +97,7 @@ class _Table:
         self._join(peer)
         team = self.teams[peer.program]
         cpu, applied = team.server_cpu_secs(), _applied(team, self.case)
-        record = self._run(peer, self.settings.secs, 2 if self.settings.rounds > 1 else 1)
+        record = self._run(peer, self.settings.secs, self.settings.least_steps)
         record["ps_cpu_us"] = (team.server_cpu_secs() - cpu) / record["steps"] * 1e6
         record["apply_us"] = (_applied(team, self.case) - applied) / record["steps"] * 1e6
         return {"case": self.case.as_dict(), "peer": peer.key, "round": number, **record}

@@ -7,6 +7,8 @@ save 2.2 x, with the same allowances.
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,20 +29,19 @@ _STEPS = 5
 _SAVING_SECS = 0.5
 
 
-def measure(size: int, ps: int, python: str, children: Children) -> Iterator[Record]:
+def measure(size: int, ps: int, children: Children) -> Iterator[Record]:
     """Measure with so many PS.
 
     Args:
         size: Parameters.
         ps: How many.
-        python: See contestants.start.
         children: Who starts processes.
 
     Yields:
         One record for pushing, one for saving.
     """
     case = Case("dense", size, rule="adam", workers=_WORKERS, ps=ps)
-    team = start(PROGRAMS[0], ps, _WORKERS, python, children)
+    team = start(PROGRAMS[0], ps, _WORKERS, sys.executable, children, Path(os.devnull))
     team.ready()
     team.workers[0].ask({"do": "create", "case": case.as_dict(), "form": "auto"})
     team.ask(_WORKERS, {"do": "join", "case": case.as_dict(), "form": "auto", "profile": False})

@@ -63,7 +63,7 @@ def _legend(figure: Any, panels: Sequence[Any], columns: int) -> None:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
     figure.legend(found.values(), found.keys(), loc="lower center", ncols=columns, frameon=False, fontsize=9)
-    figure.tight_layout(rect=(0, 0.09, 1, 1), h_pad=2)
+    figure.tight_layout(rect=(0, 0.5 / figure.get_figheight(), 1, 1), h_pad=2)
 
 
 def _sizes(pyplot: Any, records: Sequence[Record]) -> Any:

@@ -40,16 +40,21 @@ class Child:
         args: Arguments of the interpreter, e.g. ["-m", "globalstep.ps"].
         environ: Its whole environment.
         python: The interpreter; default this one.
+        log: Where its stderr goes; default where ours does.
     """
 
-    def __init__(self, args: Sequence[str], environ: Mapping[str, str], python: str = sys.executable) -> None:
+    def __init__(
+        self, args: Sequence[str], environ: Mapping[str, str], python: str = sys.executable, log: Path | None = None
+    ) -> None:
         # Its parent's death ends it even when the benchmark is killed outright.
         guard = [setpriv, "--pdeathsig", "KILL"] if (setpriv := shutil.which("setpriv")) else []
         self._called = " ".join(args)
-        self._process = subprocess.Popen(
-            [*guard, python, *args],
-            env=environ, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        self._says_why = str(log or "above")
+        with contextlib.ExitStack() as stack:
+            self._process = subprocess.Popen(
+                [*guard, python, *args], env=environ, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=stack.enter_context(log.open("ab")) if log else None, text=True,
+            )  # fmt: skip
 
     @property
     def pid(self) -> int:
@@ -87,7 +92,7 @@ class Child:
             raise RuntimeError(f"{self._called} has said nothing for {_PATIENCE_SECS:.0f} s.")
         line = stdout.readline()
         if not line:
-            raise RuntimeError(f"{self._called} ended with code {self._process.wait()}; see above.")
+            raise RuntimeError(f"{self._called} ended with code {self._process.wait()}; see {self._says_why}.")
         return line
 
     @property
@@ -149,11 +154,13 @@ class Children:
         if not self._not_now:
             sys.exit(128 + signum)
 
-    def start(self, args: Sequence[str], environ: Mapping[str, str], python: str = sys.executable) -> Child:
+    def start(
+        self, args: Sequence[str], environ: Mapping[str, str], python: str = sys.executable, log: Path | None = None
+    ) -> Child:
         """Start one; see Child."""
         self._not_now = True
         try:
-            child = Child(args, environ, python)
+            child = Child(args, environ, python, log)
             self._all.append(child)
         finally:
             self._not_now = False

@@ -129,7 +129,7 @@ def profile_table(records: Sequence[Record], machine: Record) -> str:
         cpu, ps_cpu = _medians(profiled, case, "worker_cpu_us"), _medians(profiled, case, "ps_cpu_us")
         applied = _medians(profiled, case, "apply_us")
         for peer in (peer for peer in PEERS if peer.key in steps):
-            mine = [r for r in profiled if r.get("peer") == peer.key and r["case"] == case]
+            mine = [r for r in profiled if r.get("peer") == peer.key and r.get("case") == case]
             stages = [
                 _number(median(r["stages_us"][stage] for r in mine)) if stage in mine[0]["stages_us"] else ""
                 for stage in STAGES

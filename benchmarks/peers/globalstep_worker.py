@@ -2,7 +2,8 @@
 
 Forms, all of one run on the same PS:
 
-- "auto", "grpc", "tcp": the cluster's client over that transport; a step is one `push` that asks for the values.
+- "auto", "unix", "grpc", "tcp": the cluster's client over that transport ("auto" is shared memory here); a step is
+  one `push` that asks for the values. Large gradients are written into `client.room`.
 - "session": what a program writes: a graph, `apply_gradients` and `session.run(train_op)`, in a session as
   MonitoredTrainingSession makes it, over the transport that is chosen by itself.
 
@@ -41,6 +42,8 @@ __all__ = ["GlobalstepWorker", "Program"]
 
 #: More than any value becomes.
 _MUCH = 1e30
+#: Gradients of so many elements together are written where the PS reads them, if there is such a place.
+_ROOM_FROM = 16_384
 
 
 class GlobalstepWorker:
@@ -60,6 +63,7 @@ class GlobalstepWorker:
         self.stages = self._laps.secs
         # Form -> what `join` made; the one that was joined last is what `step` steps.
         self._joined: dict[str, _Joined] = {}
+        self._gradients: dict[str, Array] = {}
         self.step: Any = None
         self.train_on: Any = None
         self.accuracy: Any = None
@@ -107,18 +111,27 @@ class GlobalstepWorker:
         return self._embedding_step(case, client, optimizer)
 
     def _dense_step(self, case: Case, client: ClusterClient, optimizer: str) -> Any:
-        gradients = {name: np.zeros(shape, np.float32) for name, shape in shapes(case).items()}
+        names = list(shapes(case))
         laps = self._laps
-        ops = [Op(OpKind.APPLY, name, gradient, optimizer=optimizer) for name, gradient in gradients.items()]
-        reads = [Read(name) for name in gradients]
+        reads = [Read(name) for name in names]
         increments, uses = [Increment(STEP)], [OptimizerUse(optimizer)]
         client.pull(reads)
+        # All forms have the same arrays: only one of them steps at a time.
+        if not self._gradients and case.size < _ROOM_FROM:
+            self._gradients = {name: np.zeros(shape, np.float32) for name, shape in shapes(case).items()}
+        kept = list(self._gradients.values())
 
         def step() -> None:
             laps.start()
-            for gradient in gradients.values():
+            gradients = kept or client.room(names)
+            laps.lap("encode")
+            for gradient in gradients:
                 gradient.fill(1.0)
             laps.lap("gradient")
+            ops = [
+                Op(OpKind.APPLY, name, gradient, optimizer=optimizer)
+                for name, gradient in zip(names, gradients, strict=True)
+            ]
             # Every step is laid out alike, as every run of a session's train op is.
             _accepted(client.push(Push(ops, increments, uses, reads, layout="step")))
             laps.lap("decode")
@@ -200,6 +213,7 @@ class GlobalstepWorker:
                 joined.session.close()
             joined.client.close()
         self._joined = {}
+        self._gradients = {}
 
 
 _TABLE = "table"

@@ -133,6 +133,8 @@ def test_the_tables_have_bars_rates_and_what_was_lost():
         *turns(case, "tensorflow", [400.0, 500.0, 450.0]),
         {"case": case.as_dict(), "program": "globalstep", "steps": 9000, "lost_steps": 0},
         {"case": case.as_dict(), "program": "tensorflow", "steps": 1350, "lost_steps": 7},
+        {"job": "digits", "peer": "session", "round": 0, "secs": 2.0, "steps": 500, "reached": True},
+        {"round": 0, "elements": 25_000_000, "ps_gb_per_sec": 20.0},
     ]
     text = report.tables(records, MACHINE)
     assert "ray: ray not installed." in text
