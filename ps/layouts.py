@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from globalstep import codec
 from globalstep.declarations import Increment, Op, OptimizerUse, Read

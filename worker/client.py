@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.declarations import Push, Read
-from globalstep.errors import AbortedError, FailedPreconditionError, LostStateError
+from globalstep.errors import AbortedError, FailedPreconditionError
 from globalstep.faulty_lane import with_faults
 from globalstep.lanes import lanes_to
 from globalstep.planned_faults import faults_of_this_process
@@ -21,9 +21,8 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.run_policy import RunPolicy
 from globalstep.wire_options import WireOptions
 from globalstep.worker.gradient_room import GradientRoom
-from globalstep.worker.membership import CONTROL_SECS, RETRY_SECS, Membership
+from globalstep.worker.membership import RETRY_SECS, Membership
 from globalstep.worker.push_result import PushResult
-from globalstep.worker.retry import Retry
 from globalstep.worker.row_merging import RowMerging
 from globalstep.worker.snapshot import Snapshot
 from globalstep.worker.splitting import whole_name
@@ -127,14 +126,7 @@ class ClusterClient(Membership):
             if not self._run.incarnation:
                 self.refresh()
             request = pb.GetGlobalStepRequest(incarnation=self._run.incarnation, floors=self._protocol.floors)
-            lane = self._run.lanes[self._run.sequencer]
-            retry = Retry("GetGlobalStep", self._retry_secs, self._clock, self._rng)
-            while True:
-                try:
-                    return dict(lane.unary("GetGlobalStep", request, CONTROL_SECS).result().steps)
-                except LostStateError as error:
-                    self._run.mend(error)
-                    retry.wait(error)
+            return dict(self._calls.one("GetGlobalStep", self._run.sequencer, request).steps)
 
     def snapshot(self) -> Snapshot:
         """Take a consistent cut of all shards; use it in a `with` block.
@@ -145,7 +137,7 @@ class ClusterClient(Membership):
         with self._lock:
             if not self._run.incarnation:
                 self.refresh()
-            return Snapshot(self._protocol)
+            return Snapshot(self._protocol, self._calls)
 
     def read_journal(self, request: pb.ReadJournalRequest, deadline_secs: float) -> pb.ReadJournalReply:
         """Ask the sequencer for what it has written down of pushes; see chief/journal_keeping.py.
@@ -153,9 +145,15 @@ class ClusterClient(Membership):
         Other calls of this client do not wait for it.
         """
         request.client = self.client_id
-        lane = self._run.lanes[self._run.sequencer]
-        reply: pb.ReadJournalReply = lane.unary("ReadJournal", request, deadline_secs).result()
+        reply: pb.ReadJournalReply = self._calls.one("ReadJournal", self._run.sequencer, request, deadline_secs)
         return reply
+
+    @property
+    def retries(self) -> dict[str, int]:
+        """How often a call was tried again so far, by RPC; "Exchange" is all of the data plane."""
+        counts = self._calls.count.view()
+        exchanged = self._protocol.count.view()
+        return {**counts, **exchanged}
 
     @property
     def traffic(self) -> tuple[int, int]:

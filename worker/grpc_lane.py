@@ -26,6 +26,7 @@ from globalstep.lanes import chosen_transport
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.proto import globalstep_pb2_grpc as pb_grpc
 from globalstep.rpc import CHANNEL_OPTIONS
+from globalstep.worker.retry import POLICIES
 from globalstep.worker.shm_lane import SharedConnection
 from globalstep.worker.socket_lane import SocketConnection, dial
 from globalstep.worker.tickets import Connection, ConnectionTicket
@@ -35,8 +36,8 @@ __all__ = ["GrpcLane", "lanes_to"]
 _log = logging.getLogger(__name__)
 
 #: Longest time that a data-plane call may take before it is broken off and retried.
-CALL_SECS = 60.0
-_OPEN_SECS = 5.0
+CALL_SECS = POLICIES["Exchange"].deadline_secs
+_OPEN_SECS = POLICIES["OpenLane"].deadline_secs
 _REPLY_LIMIT_BYTES = 1 << 40
 #: Transport -> the sockets that it tries to open, in order.
 _SOCKETS: dict[str, tuple[pb.LaneKind.ValueType, ...]] = {

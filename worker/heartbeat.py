@@ -13,6 +13,7 @@ from globalstep.clock import Clock
 from globalstep.errors import OpError
 from globalstep.lanes import Lane
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.worker.retry import POLICIES
 
 __all__ = ["Heartbeat"]
 
@@ -21,7 +22,6 @@ _log = logging.getLogger(__name__)
 #: Seconds of silence after which a PS takes a client for gone.
 LEASE_SECS = 15.0
 _PERIOD_SECS = 2.0
-_DEADLINE_SECS = 4.0
 
 
 class Heartbeat:
@@ -60,7 +60,8 @@ class Heartbeat:
 
     def beat(self) -> None:
         """Tell every PS task once; one that cannot be reached is left to those who need it."""
-        calls = [(lane, lane.unary("Heartbeat", self._message, _DEADLINE_SECS)) for lane in self._lanes]
+        secs = POLICIES["Heartbeat"].deadline_secs
+        calls = [(lane, lane.unary("Heartbeat", self._message, secs)) for lane in self._lanes]
         for lane, call in calls:
             try:
                 if call.result().state == pb.STATE_DONE:

@@ -17,15 +17,16 @@ from typing import Protocol
 from globalstep import codec
 from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.declarations import OptimizerDecl, StopLimit, VariableDecl
-from globalstep.errors import AbortedError, OpError, UnavailableError
+from globalstep.errors import AbortedError, OpError
 from globalstep.lanes import Lane
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.run_policy import RunPolicy
 from globalstep.wire_options import WireOptions
+from globalstep.worker.control_calls import ControlCalls
 from globalstep.worker.heartbeat import Heartbeat
 from globalstep.worker.push_protocol import PushProtocol, Run
 from globalstep.worker.recovering import find_logs, recover_lost
-from globalstep.worker.retry import Retry
+from globalstep.worker.retry import POLICIES
 from globalstep.worker.splitting import Splitter, split_declaration, split_optimizer
 
 __all__ = ["CONTROL_SECS", "RETRY_SECS", "Membership"]
@@ -34,9 +35,6 @@ __all__ = ["CONTROL_SECS", "RETRY_SECS", "Membership"]
 RETRY_SECS = 30.0
 #: Deadline of a control call.
 CONTROL_SECS = 10.0
-#: A PS task compiles the kernels of a rule that nobody on its machine has used before.
-_DECLARE_SECS = 120.0
-_FINISH_SECS = 60.0
 
 
 class JournalStore(Protocol):
@@ -49,6 +47,12 @@ class JournalStore(Protocol):
     def stop(self) -> None:
         """Store what there is now, and end."""
         ...
+
+
+def _absolute(limit: StopLimit, steps: Mapping[str, int]) -> StopLimit:
+    if limit.num_steps is None or limit.step not in steps:
+        return limit
+    return StopLimit(limit.step, last_step=steps[limit.step] + limit.num_steps)
 
 
 class Membership:
@@ -93,6 +97,7 @@ class Membership:
         self._clock = clock
         self._rng = rng or random.Random()
         self._protocol = PushProtocol(self._run, retry_secs, clock, self._rng, wire)
+        self._calls = ControlCalls(self._run, retry_secs, clock, self._rng)
         self._policy = policy or RunPolicy()
         self._splitter = Splitter()
         self._variables: dict[str, VariableDecl] = {}
@@ -163,11 +168,8 @@ class Membership:
         Raises:
             UnavailableError: If one cannot be reached.
         """
-        found: list[pb.StatusReply] = []
-        for status in self.statuses(timeout_secs):
-            if isinstance(status, OpError):
-                raise status
-            found.append(status)
+        asked = self._calls.each("Status", dict.fromkeys(range(self.shards), pb.StatusRequest()), timeout_secs)
+        found = [asked[shard] for shard in range(self.shards)]
         with self._lock:
             incarnations = {status.incarnation for status in found}
             if len(incarnations) == 1 and found[0].incarnation:
@@ -238,7 +240,7 @@ class Membership:
                     policy=codec.encode_policy(self._policy),
                     directory=directory,
                 )
-                reply = lane.unary("Begin", message, CONTROL_SECS).result()
+                reply = self._calls.one("Begin", shard, message)
                 if (reply.incarnation, reply.owner) != (newest + 1, self.client_id):
                     raise AbortedError(
                         f"Client {reply.owner} began incarnation {reply.incarnation} on {lane.label} at the same "
@@ -292,7 +294,7 @@ class Membership:
             messages = [
                 codec.encode_optimizer(split_optimizer(decl, lambda name: split.get(name, 0))) for decl in optimizers
             ]
-            calls = []
+            requests = {}
             for shard, decls in by_shard.items():
                 request = pb.DeclareRequest(
                     incarnation=self._run.incarnation, client=self.client_id, optimizers=messages
@@ -300,9 +302,8 @@ class Membership:
                 for decl in decls:
                     request.variables.append(codec.encode_variable(decl))
                     request.variables[-1].shard = shard
-                calls.append(self._run.lanes[shard].unary("Declare", request, _DECLARE_SECS))
-            for call in calls:
-                call.result()
+                requests[shard] = request
+            self._calls.each("Declare", requests)
             for shard, decls in by_shard.items():
                 for decl in decls:
                     self._know(replace(decl, shard=shard))
@@ -317,6 +318,10 @@ class Membership:
             The limits in force, absolute.
         """
         with self._lock:
+            if any(limit.num_steps is not None for limit in limits):
+                # A second try must mean the same step as the first.
+                status: pb.StatusReply = self._calls.one("Status", self._run.sequencer, pb.StatusRequest(brief=True))
+                limits = [_absolute(limit, status.steps) for limit in limits]
             request = pb.OpenRequest(
                 incarnation=self._run.incarnation,
                 client=self.client_id,
@@ -324,7 +329,7 @@ class Membership:
             )
             # The sequencer first: a limit is in force before any other task serves.
             order = sorted(range(self.shards), key=lambda shard: shard != self._run.sequencer)
-            replies = [self._run.lanes[shard].unary("Open", request, CONTROL_SECS).result() for shard in order]
+            replies = [self._calls.one("Open", shard, request) for shard in order]
             return dict(replies[0].limits)
 
     def set_limits(self, limits: Sequence[StopLimit]) -> dict[str, int]:
@@ -343,15 +348,10 @@ class Membership:
             UnavailableError: If one could not be told. The others know.
         """
         with self._lock:
-            retry = Retry("Finish", min(self._retry_secs, _FINISH_SECS), self._clock, self._rng)
             request = pb.FinishRequest(incarnation=self._run.incarnation, client=self.client_id)
-            while True:
-                calls = [lane.unary("Finish", request, CONTROL_SECS) for lane in self._run.lanes]
-                try:
-                    return sorted({name for call in calls for name in call.result().remaining})
-                except UnavailableError as error:
-                    # A task that does not hear of it would wait for its workers for ever.
-                    retry.wait(error)
+            # A task that does not hear of it would wait for its workers for ever.
+            replies = self._calls.each("Finish", dict.fromkeys(range(self.shards), request))
+            return sorted({name for reply in replies.values() for name in reply.remaining})
 
     def job_done(self) -> bool:
         """Whether the job has been declared done, as last heard (at most some seconds ago)."""
@@ -366,7 +366,8 @@ class Membership:
         if self.journal is not None:
             self.journal.stop()
         self._heartbeat.stop()
-        calls = [lane.unary("Leave", pb.LeaveRequest(client=self.client_id), 2.0) for lane in self._run.lanes]
+        secs = POLICIES["Leave"].deadline_secs
+        calls = [lane.unary("Leave", pb.LeaveRequest(client=self.client_id), secs) for lane in self._run.lanes]
         for call in calls:
             try:
                 call.result()

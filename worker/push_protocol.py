@@ -33,7 +33,7 @@ from globalstep.worker.joined_run import Run
 from globalstep.worker.push_layout import KnownLayout, Part, Split, bytes_of, in_arena_order, may_be_remembered
 from globalstep.worker.push_result import PushResult, applied_of
 from globalstep.worker.refused_pushes import not_finite_in, withdraw
-from globalstep.worker.retry import Retry
+from globalstep.worker.retry import Retry, RetryCount
 from globalstep.worker.wire_packing import WirePacking
 
 __all__ = ["PushProtocol", "Run"]
@@ -69,6 +69,7 @@ class PushProtocol:
         # The layout of pushes that are all alike but for their numbers -> what there is to know of it.
         self._splits: dict[object, Split] = {}
         self._layout_numbers = 0
+        self.count = RetryCount()
         self.bytes_sent = 0
         self.bytes_received = 0
 
@@ -133,7 +134,7 @@ class PushProtocol:
                     lane = self._run.lanes[shard]
                     if retry is None:
                         what = f"{request.WhichOneof('kind')} to {lane.label}"
-                        retry = Retry(what, self._retry_secs, self._clock, self._rng)
+                        retry = Retry(what, self._retry_secs, self._clock, self._rng, count=self.count)
                     try:
                         self._run.mend(error)
                         retry.wait(error)

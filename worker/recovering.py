@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from globalstep.errors import AbortedError, LostStateError, OpError, ResourceExhaustedError, UnavailableError
 from globalstep.lanes import Lane
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.worker.retry import POLICIES
 
 __all__ = ["find_logs", "recover_lost"]
 
 _log = logging.getLogger("globalstep")
 
-_STATUS_SECS = 10.0
-#: A log of many gigabytes takes its time.
-_RECOVER_SECS = 3600.0
+_STATUS_SECS = POLICIES["FindLog"].deadline_secs
+_RECOVER_SECS = POLICIES["Recover"].deadline_secs
 
 
 def recover_lost(lanes: Sequence[Lane], incarnation: int, sequencer: int, directory: str) -> None:

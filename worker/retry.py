@@ -1,26 +1,107 @@
-"""When and how often a call is tried again.
+"""When and how often a call is tried again: one table for every method of the service.
 
-A call may be retried because it is idempotent: reads by nature, pushes by their id. What is retried is
-only UNAVAILABLE, and the loss of a state that comes back from its log; every other answer is an answer.
+A call may be tried again because it is idempotent: reads by nature, pushes by their id, control calls because the
+second one finds what the first one did. Tried again is what was not answered (UNAVAILABLE), and what a task refused
+that had lost its state, once that is mended; every other answer is an answer.
+docs/design/push-protocol.md, "Retries", says why each method may be.
 
-Floor: worker. Threads: a Retry belongs to one call.
+Floor: worker. Threads: a Retry belongs to one call; a RetryCount is thread-safe.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from globalstep.clock import Clock
 from globalstep.errors import OpError
 
-__all__ = ["Retry"]
+__all__ = ["POLICIES", "Retry", "RetryCount", "RetryPolicy"]
 
 _log = logging.getLogger(__name__)
 
-_FIRST_SECS = 0.02
-_LONGEST_SECS = 0.5
+_SAY_AFTER_SECS = 1.0
+_SAY_EVERY_SECS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How one method is called.
+
+    Args:
+        deadline_secs: After so long without an answer a try counts as UNAVAILABLE.
+        limit_secs: How long tries go on after the first that failed, where the session does not give up before;
+            infinity for as long as the session allows; 0 for one try, because something else makes up for it.
+        first_secs: Pause after the first try; each further one doubles it, and each is shortened by chance.
+        longest_secs: Longest pause.
+    """
+
+    deadline_secs: float
+    limit_secs: float
+    first_secs: float = 0.02
+    longest_secs: float = 0.5
+
+
+_AS_LONG_AS_THE_SESSION = math.inf
+_ONCE = 0.0
+
+#: RPC -> how it is called. Every method of the service is here.
+POLICIES: Mapping[str, RetryPolicy] = {
+    # Whoever waits for a task asks anew; the others get over a moment.
+    "Status": RetryPolicy(10.0, 1.0),
+    "Begin": RetryPolicy(10.0, 30.0),
+    # A PS task compiles the kernels of a rule that nobody on its machine has used before.
+    "Declare": RetryPolicy(120.0, 30.0),
+    "Open": RetryPolicy(10.0, 30.0),
+    # The next one comes in 2 s.
+    "Heartbeat": RetryPolicy(4.0, _ONCE),
+    # The lease ends it.
+    "Leave": RetryPolicy(2.0, _ONCE),
+    "Finish": RetryPolicy(10.0, 60.0),
+    "GetGlobalStep": RetryPolicy(10.0, _AS_LONG_AS_THE_SESSION),
+    "Pull": RetryPolicy(60.0, _AS_LONG_AS_THE_SESSION),
+    "Push": RetryPolicy(60.0, _AS_LONG_AS_THE_SESSION),
+    # Each call within it; the stream itself is opened anew by the next call.
+    "Exchange": RetryPolicy(60.0, _AS_LONG_AS_THE_SESSION),
+    # Calls go over gRPC.
+    "OpenLane": RetryPolicy(5.0, _ONCE),
+    # The settler asks again in 2 s.
+    "Settle": RetryPolicy(5.0, _ONCE),
+    "WriteSnapshot": RetryPolicy(3600.0, 30.0),
+    # The next snapshot frees what is left behind.
+    "ReleaseSnapshot": RetryPolicy(10.0, _ONCE),
+    # The journal's keeper asks again in 5 s.
+    "ReadJournal": RetryPolicy(10.0, _ONCE),
+    # Whoever finds a task without its state asks anew; a log of many gigabytes takes its time.
+    "Recover": RetryPolicy(3600.0, _ONCE),
+    "FindLog": RetryPolicy(10.0, _ONCE),
+    # A person asks again.
+    "Stop": RetryPolicy(10.0, _ONCE),
+}
+
+
+class RetryCount:
+    """How often a client has tried again, by method. Thread-safe."""
+
+    def __init__(self) -> None:
+        # Guards the counts; a leaf.
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    def add(self, method: str) -> None:
+        """Count a try after the first."""
+        with self._lock:
+            self._counts[method] += 1
+
+    def view(self) -> dict[str, int]:
+        """Give the counts so far."""
+        with self._lock:
+            return dict(self._counts)
 
 
 class Retry:
@@ -28,14 +109,27 @@ class Retry:
 
     Args:
         what: The call, for messages.
-        limit_secs: From the first failure until it gives up.
+        limit_secs: From the first failure until it gives up; the method's own limit may be shorter.
         clock: Time.
         rng: Jitter.
+        method: The RPC.
+        count: Where tries are counted.
     """
 
-    def __init__(self, what: str, limit_secs: float, clock: Clock, rng: random.Random) -> None:
+    def __init__(
+        self,
+        what: str,
+        limit_secs: float,
+        clock: Clock,
+        rng: random.Random,
+        method: str = "Exchange",
+        count: RetryCount | None = None,
+    ) -> None:
         self._what = what
-        self._limit_secs = limit_secs
+        self._policy = POLICIES[method]
+        self._limit_secs = min(limit_secs, self._policy.limit_secs)
+        self._method = method
+        self._count = count
         self._clock = clock
         self._rng = rng
         self._first: float | None = None
@@ -55,13 +149,18 @@ class Retry:
         if self._first is None:
             self._first = now
         elapsed = now - self._first
+        if self._policy.limit_secs == _ONCE:
+            raise error
         if elapsed >= self._limit_secs:
             raise type(error)(
                 f"{self._what} failed for {elapsed:.0f} s ({self._tries + 1} tries); the last answer: {error.message}"
             )
-        if (self._said is None and elapsed >= 1.0) or (self._said is not None and now - self._said >= 10.0):
+        since, quiet_secs = (self._first, _SAY_AFTER_SECS) if self._said is None else (self._said, _SAY_EVERY_SECS)
+        if now - since >= quiet_secs:
             self._said = now
             _log.warning("%s: trying again for up to %.0f s more: %s", self._what, self._limit_secs - elapsed, error)
-        longest = min(_LONGEST_SECS, _FIRST_SECS * 2 ** min(self._tries, 16))
+        longest = min(self._policy.longest_secs, self._policy.first_secs * 2 ** min(self._tries, 16))
         self._tries += 1
+        if self._count is not None:
+            self._count.add(self._method)
         self._clock.wait(threading.Event(), longest * (0.5 + 0.5 * self._rng.random()))

@@ -18,15 +18,13 @@ from globalstep.errors import InvalidArgumentError, NotFoundError, OpError
 from globalstep.lanes import Lane, lanes_to
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.shard_file import SavedTensor, ShardWritten
+from globalstep.worker.control_calls import ControlCalls
 from globalstep.worker.push_protocol import PushProtocol
+from globalstep.worker.retry import POLICIES
 
 __all__ = ["Snapshot"]
 
 Array = npt.NDArray[Any]
-
-#: Writing a shard may take as long as its disk needs.
-_WRITE_SECS = 3600.0
-_RELEASE_SECS = 10.0
 
 
 class Snapshot:
@@ -36,13 +34,15 @@ class Snapshot:
 
     Args:
         protocol: Of the client; it is used to take the cut, and not afterwards.
+        calls: Of the client.
 
     Attributes:
         index: Place of the cut in the mutation sequence.
         steps: Value of every step at the cut.
     """
 
-    def __init__(self, protocol: PushProtocol) -> None:
+    def __init__(self, protocol: PushProtocol, calls: ControlCalls) -> None:
+        self._calls = calls
         # Of the run as it is now: the client may be in another incarnation when this is written.
         self._protocol = protocol.beside()
         self._run = self._protocol.run
@@ -137,7 +137,7 @@ class Snapshot:
         Returns:
             Shard -> what was written; None where the task does not see that directory and wrote nothing.
         """
-        calls = {}
+        requests = {}
         for shard, file in files.items():
             mine = {key: name for key, name in names.items() if self._run.where.get(name) == shard}
             message = pb.WriteSnapshotRequest(
@@ -149,8 +149,9 @@ class Snapshot:
                 probe_text=probe[1],
                 names=mine,
             )
-            calls[shard] = self._run.lanes[shard].unary("WriteSnapshot", message, _WRITE_SECS)
-        return {shard: _written(call.result()) for shard, call in calls.items()}
+            requests[shard] = message
+        replies = self._calls.each("WriteSnapshot", requests)
+        return {shard: _written(reply) for shard, reply in replies.items()}
 
     def _request(self) -> pb.Request:
         request = pb.Request()
@@ -166,7 +167,8 @@ class Snapshot:
                     mine.close()
         message = pb.ReleaseSnapshotRequest(incarnation=self._run.incarnation, snapshot=codec.encode_push_id(self._id))
         try:
-            calls = [lane.unary("ReleaseSnapshot", message, _RELEASE_SECS) for lane in self._run.lanes]
+            secs = POLICIES["ReleaseSnapshot"].deadline_secs
+            calls = [lane.unary("ReleaseSnapshot", message, secs) for lane in self._run.lanes]
         except ValueError:  # grpc: the client was closed; the next snapshot frees what it leaves behind
             return
         for call in calls:

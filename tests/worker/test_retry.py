@@ -1,0 +1,156 @@
+"""Every call of the service is tried again as the table says, and survives what may happen to it (rung 2)."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from counting_run import declarations, expected, state, step_push
+
+from globalstep.clock import ManualClock
+from globalstep.declarations import Op, OpKind, Push, StopLimit
+from globalstep.errors import UnavailableError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.local import LocalPS
+from globalstep.worker.client import ClusterClient
+from globalstep.worker.retry import POLICIES, Retry, RetryCount
+
+
+def test_every_rpc_of_the_service_is_in_the_table():
+    assert set(POLICIES) == {method.name for method in pb.DESCRIPTOR.services_by_name["ParameterServer"].methods}
+    for name, policy in POLICIES.items():
+        assert 0 < policy.deadline_secs < math.inf, name
+        assert 0 < policy.first_secs <= policy.longest_secs, name
+
+
+class _Lost:
+    def result(self):
+        raise UnavailableError("The network has eaten a message.")
+
+
+class LossyLane:
+    """A lane that loses the first requests of a method, or their replies."""
+
+    def __init__(self, lane, method, before, losses):
+        self._lane, self._method, self._before, self._losses = lane, method, before, losses
+        self.lost = 0
+
+    def __getattr__(self, name):
+        return getattr(self._lane, name)
+
+    def unary(self, method, request, timeout_secs):
+        return self._pass(method == self._method, lambda: self._lane.unary(method, request, timeout_secs))
+
+    def send(self, request, pieces):
+        return self._pass(self._method == "Exchange", lambda: self._lane.send(request, pieces))
+
+    def _pass(self, meant, carry_out):
+        if not meant or self.lost == self._losses:
+            return carry_out()
+        self.lost += 1
+        if not self._before:
+            carry_out()
+        return _Lost()
+
+
+CALLED = ["Status", "Begin", "Declare", "Open", "Heartbeat", "GetGlobalStep", "Exchange", "WriteSnapshot",
+          "ReleaseSnapshot", "ReadJournal", "Finish", "Leave"]  # fmt: skip
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["request lost", "reply lost"])
+@pytest.mark.parametrize("method", CALLED)
+def test_a_run_survives_the_loss_of_any_call(tmp_path, method, before):
+    ps = LocalPS(2)
+    lanes = [LossyLane(lane, method, before, losses=3) for lane in ps.lanes()]
+    client = ClusterClient(lanes, rng=random.Random(1), clock=ManualClock(), member=False)
+    client._heartbeat.beat()
+    variables, optimizers = declarations(2)
+    client.begin(sequencer=1, open=False, directory=str(tmp_path))
+    client.declare(variables, optimizers)
+    client.push(Push(ops=[Op(OpKind.ASSIGN, decl.name, fill=0.0) for decl in variables]))
+    assert client.open([StopLimit("global_step", num_steps=5)]) == {"global_step": 5}
+    for _ in range(5):
+        client.push(step_push())
+    assert client.global_steps() == {"global_step": 5}
+    assert state(client) == expected(5)
+    (tmp_path / "probe").write_text("yes")
+    with client.snapshot() as cut:
+        names = {decl.name: decl.name for decl in variables}
+        written = cut.write(str(tmp_path), {0: "a", 1: "b"}, names, ("probe", "yes"))
+        assert sorted(t.name for shard in written.values() for t in shard.tensors) == sorted(names)
+    request = pb.ReadJournalRequest(incarnation=client.incarnation)
+    try:
+        reply = client.read_journal(request, 1.0)
+    except UnavailableError:
+        assert method == "ReadJournal"
+        reply = next(read for _ in range(9) if (read := _try(client, request)) is not None)
+    assert reply.end >= 7
+    assert client.finish() == []
+    client.close()
+    assert sum(lane.lost for lane in lanes) > 0
+    retried = Counter(client.retries)
+    if POLICIES[method].limit_secs:
+        assert retried == {method: sum(lane.lost for lane in lanes)}
+    else:
+        assert not retried
+
+
+def _try(client, request):
+    try:
+        return client.read_journal(request, 1.0)
+    except UnavailableError:
+        return None
+
+
+def test_a_second_open_means_the_same_step_as_the_first():
+    ps = LocalPS(1)
+    client = ClusterClient(ps.lanes(), clock=ManualClock(), member=False)
+    variables, optimizers = declarations(1)
+    client.declare(variables, optimizers)
+    client.push(
+        Push(ops=[Op(OpKind.ASSIGN, decl.name, value=np.full(decl.shape, 3, decl.dtype)) for decl in variables])
+    )
+    sent = []
+    lane = client._run.lanes[0]
+    unary = lane.unary
+    lane.unary = lambda method, request, secs: (sent.append((method, request)), unary(method, request, secs))[1]
+    assert client.set_limits([StopLimit("global_step", num_steps=4)]) == {"global_step": 7}
+    assert [request.limits[0].last_step for method, request in sent if method == "Open"] == [7]
+    client.close()
+
+
+def waits(retry, error=None):
+    try:
+        while True:
+            retry.wait(error or UnavailableError("gone"))
+    except UnavailableError as final:
+        return final
+
+
+def test_pauses_grow_to_a_limit_and_are_counted():
+    clock, count = ManualClock(), RetryCount()
+    final = waits(Retry("Finish", 1e9, clock, random.Random(1), "Finish", count))
+    assert 60 <= clock.monotonic() < 61
+    assert 120 < count.view()["Finish"] < 260
+    assert "Finish failed for 60 s" in final.message
+
+
+def test_the_session_may_give_up_before_the_method_does():
+    clock = ManualClock()
+    waits(Retry("a push", 5.0, clock, random.Random(1)))
+    assert 5 <= clock.monotonic() < 6
+
+
+def test_what_is_tried_once_raises_what_happened():
+    error = UnavailableError("gone")
+    assert waits(Retry("Leave", 30.0, ManualClock(), random.Random(1), "Leave"), error) is error
+
+
+def test_each_stage_is_told(caplog):
+    waits(Retry("a push", 25.0, ManualClock(), random.Random(1)))
+    told = [record.message for record in caplog.records]
+    assert len(told) == 3
+    assert all("a push: trying again for up to" in text for text in told)
