@@ -8,6 +8,7 @@ Floor: ps. Single thread: the caller's.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,6 +39,10 @@ Array = npt.NDArray[Any]
 HyperMap = Mapping[tuple[str, bool], Mapping[str, float]]
 
 
+#: Stores of one process follow each other, and what was planned for one must not be taken for another's.
+_FIRST_VERSIONS = itertools.count(0, 1 << 32)
+
+
 @dataclass(slots=True)
 class _Optimizer:
     decl: OptimizerDecl
@@ -49,10 +54,10 @@ class VariableStore:
     """Named arrays with their update rules.
 
     Attributes:
-        version: Changes whenever a check that has passed might come out otherwise.
+        version: Changes whenever a check that has passed might come out otherwise; of no other store.
     """
 
-    version: int = 0
+    version: int = field(default_factory=_FIRST_VERSIONS.__next__)
     _held: dict[str, Held] = field(default_factory=dict[str, Held])
     _optimizers: dict[str, _Optimizer] = field(default_factory=dict[str, _Optimizer])
     # How pushes of a known layout split into runs: a cache.
