@@ -183,7 +183,7 @@ class Executor:
         Raises:
             FailedPreconditionError: If one has no value.
         """
-        self._require_declared(reads)
+        self._require_declared([read.variable for read in reads])
         with self.span("pull", variables=len(reads)):
             return [_frozen(value) for value in self.cluster.pull(reads)]
 
@@ -203,8 +203,8 @@ class Executor:
             NotFiniteGradientError: If a gradient was not finite, and the run's policy ends the job with that.
         """
         self._declarer.declare(shapes, push.uses)
-        self._require_declared([Read(op.variable) for op in push.ops])
-        self._require_declared([Read(increment.step) for increment in push.increments])
+        self._require_declared([op.variable for op in push.ops])
+        self._require_declared([increment.step for increment in push.increments])
         trace = self.trace
         with self.span("push", changes=len(push.ops), reads=len(push.reads)):
             began = 0.0 if trace is None else trace.now()
@@ -237,15 +237,15 @@ class Executor:
             for variable in variables
         ]
 
-    def _require_declared(self, reads: Sequence[Read]) -> None:
+    def _require_declared(self, names: Sequence[str]) -> None:
         where = self.cluster.where
-        if all(read.variable in where for read in reads):
+        if all(map(where.__contains__, names)):
             return
         self.cluster.refresh()
         where = self.cluster.where
-        for read in reads:
-            if read.variable not in where:
-                raise FailedPreconditionError(f"Attempting to use uninitialized value {read.variable}")
+        for name in names:
+            if name not in where:
+                raise FailedPreconditionError(f"Attempting to use uninitialized value {name}")
 
 
 def _frozen(value: Any) -> Any:

@@ -140,7 +140,11 @@ def _fitting(node: Node, value: Any) -> Any:
         array = np.asarray(value, dtype=dtype)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{error} [fed to {node.name!r} of dtype {node.dtype.name}]") from None
-    if not shape.is_compatible_with(array.shape):
+    dims = shape.dims
+    if dims is not None and (
+        len(dims) != array.ndim
+        or not all(dim.value is None or dim.value == size for dim, size in zip(dims, array.shape, strict=True))
+    ):
         raise ValueError(
             f"Cannot feed value of shape {array.shape!r} for Tensor {node.name!r}, which has shape "
             f"'{TensorShape(shape)}'"
