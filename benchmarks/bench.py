@@ -50,6 +50,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="sections; default: all")
     parser.add_argument("--profile", action="store_true", help="only where a step's time goes, with all rounds")
     parser.add_argument("--peers-python", default=default_python(), metavar="PATH", help="interpreter of the peers")
+    parser.add_argument("--tuned-peers", action="store_true", help="the peers get globalstep's environment too")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", help="folder for the results")
     parser.add_argument("--publish", action="store_true", help="put tables and plots into docs/ as well")
     args = parser.parse_args(argv)
@@ -94,8 +95,10 @@ class _Run:
             for program in PROGRAMS:
                 if program.key in wanted:
                     ps = max(self.args.ps)
-                    python, log = self.args.peers_python, self.args.out / f"{program.key}.log"
-                    self._teams[program.key] = start(program, ps, workers, python, self._children, log)
+                    log = self.args.out / f"{program.key}.log"
+                    self._teams[program.key] = start(
+                        program, ps, workers, self.args.peers_python, self._children, log, self.args.tuned_peers
+                    )
             for key, team in list(self._teams.items()):
                 try:
                     team.ready()
@@ -223,6 +226,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for log in args.out.glob("*.log"):
         log.unlink()
     where = machine() | {"rounds": args.rounds, "secs_per_turn": args.secs, "absent": {}}
+    where["tuned_peers"] = args.tuned_peers
     where["peer_versions"] = _versions(args.peers_python)
     name = "bench-profile" if args.profile else "bench"
     records: list[Record] = []

@@ -171,14 +171,16 @@ def _free_ports(count: int) -> list[int]:
         return [listening.getsockname()[1] for listening in sockets]
 
 
-def _environment(program: Program) -> dict[str, str]:
-    """Its processes' environment: globalstep's as `globalstep launch` makes it, the plain one for all others."""
+def _environment(program: Program, tuned_peers: bool) -> dict[str, str]:
+    """Its processes' environment: globalstep's as `globalstep launch` makes it; for others the plain one, or the same."""
     plain = {name: value for name, value in os.environ.items() if name not in tuned({})}
     plain.pop("GLOBALSTEP_TRANSPORT", None)
-    return tuned(plain) if program.key == "globalstep" else plain
+    return tuned(plain) if tuned_peers or program.key == "globalstep" else plain
 
 
-def start(program: Program, ps: int, workers: int, python: str, children: Children, log: Path) -> Team:
+def start(
+    program: Program, ps: int, workers: int, python: str, children: Children, log: Path, tuned_peers: bool = False
+) -> Team:
     """Start a program's processes; they are up when `ready` has returned.
 
     Args:
@@ -188,8 +190,9 @@ def start(program: Program, ps: int, workers: int, python: str, children: Childr
         python: Interpreter of the peers' environment.
         children: Who starts them.
         log: Where the other systems' processes write what they have to say besides.
+        tuned_peers: Whether the others' processes get the environment of globalstep's.
     """
-    environ = _environment(program)
+    environ = _environment(program, tuned_peers)
     if program.key in ("globalstep", "baseline"):
         serve = ["-m", "globalstep.ps", "--port", "0", "--log-level", "WARNING"]
         if program.key == "baseline":

@@ -55,12 +55,14 @@ def provenance(machine: Record) -> str:
     """Where, when and how it was measured."""
     missing = "".join(f" {name}: {why}." for name, why in machine.get("absent", {}).items())
     versions = ", ".join(f"{name} {version}" for name, version in machine.get("peer_versions", {}).items())
+    environment = " All peers have globalstep's environment." if machine.get("tuned_peers") else ""
     return (
         f"{machine['date']}; {machine['cpu']}, {machine['cores']} cores, load average {machine['load_before']} before "
         f"and {machine['load_after']} after; Python {machine['python']}, grpcio {machine['grpcio']}, "
         f"protobuf {machine['protobuf']}, numpy {machine['numpy']}, numba {machine['numba']}"
         f"{'; peers: ' + versions if versions else ''}; "
-        f"{machine['rounds']} interleaved rounds of {machine['secs_per_turn']:g} s a turn, medians.{missing}\n"
+        f"{machine['rounds']} interleaved rounds of {machine['secs_per_turn']:g} s a turn, medians."
+        f"{environment}{missing}\n"
     )
 
 

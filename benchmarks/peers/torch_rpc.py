@@ -2,12 +2,12 @@
 
 The form of PyTorch's own tutorials, without what costs time there: one call a step, in which the gradients go and
 the fresh values come back (`rpc_sync`, with several PS `rpc_async` to all before the first wait), tensors as
-arguments, a lock around the update, torch's fused CPU optimizers. The values of the answer are the parameters
-themselves: they are not copied, so that a push of another worker may show in a part of them while they are sent.
-No retries, no identities, no cuts.
+arguments, a lock around the update, torch's optimizers in their fastest form for CPUs. The values of the answer are
+the parameters themselves: they are not copied, so that a push of another worker may show in a part of them while
+they are sent. No retries, no identities, no cuts.
 
 Embeddings: `index_select` for a pull; a push is `index_add_` for SGD, and for Adagrad ids made unique on the PS
-(`torch.unique`), then three row operations, which is several times as fast as the sparse optimizer's step.
+(`torch.unique`), then row operations, which took 2.1 ms where the sparse optimizer's step took 2.5.
 
 Transports: "shm" is TensorPipe's shared memory with its default channels; "tcp" is its "uv" transport with the
 "basic" channel, so that every byte takes the socket.
@@ -53,7 +53,9 @@ class ParameterServer:
         self.table = self.accumulator = torch.empty(0)
         self.params = [value.clone().requires_grad_() for value in values]
         kind = torch.optim.Adam if rule == "adam" else torch.optim.SGD
-        self.optimizer = kind(self.params, lr=rate, fused=True) if values else None
+        # On CPUs the fused form is the fastest for Adam, not for SGD.
+        form = {"fused": True} if rule == "adam" else {"foreach": True}
+        self.optimizer = kind(self.params, lr=rate, **form) if values else None
 
     def make_table(self, rows: int, rule: str) -> None:
         """Hold an embedding table."""
