@@ -69,6 +69,12 @@ class HookedSession:
         except JobDoneError as done:
             self._refused = True
             values = nothing_for(asked) if done.values is None else done.values
+        except UnavailableError:
+            if not self._session.cluster.job_done():
+                raise
+            # The PS tasks have ended with the job, as they had said; no push would be accepted any more.
+            self._refused = True
+            values = nothing_for(asked)
         try:
             for position, hook in enumerate(self._hooks):
                 hook.after_run(context, SessionRunValues(values.get(position), options, run_metadata))

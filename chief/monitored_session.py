@@ -20,7 +20,7 @@ from globalstep.chief.hooked_session import PREEMPTION_ERRORS, HookedSession
 from globalstep.chief.scaffold import Scaffold
 from globalstep.chief.session_creators import ChiefSessionCreator, SessionCreator
 from globalstep.clock import SYSTEM_CLOCK, Clock
-from globalstep.errors import OutOfRangeError
+from globalstep.errors import JobDoneError, OutOfRangeError
 from globalstep.graph import Graph, GraphKeys, get_collection, get_default_graph
 from globalstep.worker.coordinator import Coordinator
 from globalstep.worker.queue_runner import start_queue_runners
@@ -86,6 +86,7 @@ class _MonitoredSession:
         self._recoveries = 0
         self._never = threading.Event()
         self._closed = False
+        self._over = False
         self._session: Any = None
         self._hooked: HookedSession | None = None
         self._coord: Coordinator | None = None
@@ -95,6 +96,10 @@ class _MonitoredSession:
             session_creator.use_hooks(self._hooks)
         try:
             self._session_for_run()
+        except JobDoneError as done:
+            # There is nothing left to do: should_stop() is True from the start.
+            _log.info("%s", done)
+            self._over = True
         except BaseException:
             self._unfreeze_graph()
             raise
@@ -154,7 +159,7 @@ class _MonitoredSession:
 
     def should_stop(self) -> bool:
         """Say whether the loop should end: a hook asked, a thread failed, the job is done, or closed."""
-        if self._closed:
+        if self._closed or self._over:
             return True
         try:
             hooked = self._session_for_run()

@@ -12,7 +12,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from globalstep.chief.cluster_start import wait_for_answers
+from globalstep.chief.checkpoint_state import latest_checkpoint
+from globalstep.chief.cluster_start import stop_limits, wait_for_answers
 from globalstep.chief.patience import Patience
 from globalstep.chief.scaffold import Scaffold
 from globalstep.chief.session_manager import SessionManager
@@ -167,6 +168,8 @@ class WorkerSessionCreator(SessionCreator):
         config: Configuration of the session.
         max_wait_secs: When to give up, in seconds.
         task: Name of this task, "/job:worker/task:1".
+        checkpoint_dir: Where the chief saves, if this task sees it: a checkpoint at the last step of this task's
+            hooks tells a worker that comes too late, or slept too long, that the job is done.
         clock: Where time comes from.
     """
 
@@ -178,6 +181,7 @@ class WorkerSessionCreator(SessionCreator):
         max_wait_secs: float = _WORKER_MAX_WAIT_SECS,
         *,
         task: str = "",
+        checkpoint_dir: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._scaffold = scaffold or Scaffold()
@@ -185,14 +189,38 @@ class WorkerSessionCreator(SessionCreator):
         self._config = config
         self._max_wait_secs = max_wait_secs
         self._task = task
+        self._checkpoint_dir = checkpoint_dir
         self._clock = clock
+        self._hooks: Sequence[SessionRunHook] = ()
+
+    def use_hooks(self, hooks: Sequence[SessionRunHook]) -> None:
+        """See SessionCreator: their stop limits tell whether a checkpoint is the last."""
+        self._hooks = hooks
 
     def create_session(self) -> Any:
-        """See SessionCreator."""
+        """See SessionCreator.
+
+        Raises:
+            JobDoneError: If the parameter servers are gone, and the newest checkpoint is that of the last step.
+        """
         self._scaffold.finalize()
         return _manager(self._scaffold, self._task, self._clock).wait_for_session(
-            self._master, config=self._config, max_wait_secs=self._max_wait_secs
+            self._master, config=self._config, max_wait_secs=self._max_wait_secs, why_over=self._why_over
         )
+
+    def _why_over(self) -> str:
+        """Say which checkpoint shows that the job is done; "" where none does."""
+        limits = stop_limits([hook for hook in self._hooks if _is_absolute(hook)], "", 0, {})
+        newest = latest_checkpoint(self._checkpoint_dir) if self._checkpoint_dir and limits else None
+        step = (newest or "").rpartition("-")[2]
+        if not limits or not step.isdecimal() or int(step) < (limits[0].last_step or 0):
+            return ""
+        return f"the last step is {limits[0].last_step}, and there is checkpoint {newest}"
+
+
+def _is_absolute(hook: SessionRunHook) -> bool:
+    ask = getattr(hook, "store_limit", None)
+    return ask is not None and ask("").last_step is not None
 
 
 def _manager(scaffold: Scaffold, task: str, clock: Clock) -> SessionManager:

@@ -13,8 +13,6 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from globalstep.chief.checkpoint_format import read_index
 from globalstep.chief.checkpoint_state import get_checkpoint_state, latest_checkpoint
 from globalstep.chief.cluster_start import (
@@ -28,9 +26,10 @@ from globalstep.chief.cluster_start import (
 from globalstep.chief.journal_keeping import JournalKeeper
 from globalstep.chief.log_recovery import come_back
 from globalstep.chief.patience import Patience
+from globalstep.chief.readiness import why_not_ready
 from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.cluster import ClusterSpec, session_tasks, target_of
-from globalstep.errors import DeadlineExceededError, FailedPreconditionError, UnavailableError
+from globalstep.errors import DeadlineExceededError, JobDoneError, UnavailableError
 from globalstep.graph import Graph, get_default_graph
 from globalstep.lanes import known_target
 from globalstep.placement import declarations, describe
@@ -47,6 +46,7 @@ _log = logging.getLogger("globalstep")
 #: A push that is not answered is sent again, under its own id, until the PS task is back: one that comes
 #: back has lost its state and says so, and only then is the run started anew. So none is done twice.
 _RETRY_SECS = 600.0
+_UNREACHABLE = "the parameter servers: "
 
 
 class SessionManager:
@@ -214,7 +214,14 @@ class SessionManager:
             session.close()
             raise
 
-    def wait_for_session(self, master: Any, config: Any = None, max_wait_secs: float = float("inf")) -> Any:
+    def wait_for_session(
+        self,
+        master: Any,
+        config: Any = None,
+        max_wait_secs: float = float("inf"),
+        *,
+        why_over: Callable[[], str] = str,
+    ) -> Any:
         """Make a worker's session once the chief has made the model ready.
 
         Quiet for 5 s, then says every 30 s what is missing.
@@ -223,17 +230,23 @@ class SessionManager:
             master: Target of the session.
             config: Configuration of the session.
             max_wait_secs: When to give up, in seconds.
+            why_over: Asked while parameter servers cannot be reached: says how it is known that the job is done,
+                "" as long as it is not.
 
         Returns:
             A session whose model is ready.
 
         Raises:
             DeadlineExceededError: If the model was not ready in time; the text says what was missing.
+            JobDoneError: If the job is done.
         """
         session = self._session(master, config)
         try:
             patience = Patience(self._clock, max_wait_secs)
             while problem := self._why_wait(session):
+                over = why_over() if problem.startswith(_UNREACHABLE) else ""
+                if over:
+                    raise JobDoneError(f"Nothing is left to do: {over}. Waiting for {problem}")
                 if not patience.pause(f"waiting for {problem}"):
                     raise DeadlineExceededError(
                         f"Session was not ready after waiting {max_wait_secs:.0f} secs. It waited for {problem}"
@@ -267,7 +280,7 @@ class SessionManager:
             problem = not_serving(statuses, client.labels)
             return problem or self._try_local_init(session) or self._not_ready(session)
         except UnavailableError as error:
-            return f"the parameter servers: {error}"
+            return f"{_UNREACHABLE}{error}"
 
     def _checkpoint_to_restore(
         self,
@@ -361,14 +374,14 @@ class SessionManager:
         """Run local_init_op once the model is ready for it; say what is missing, "" for nothing."""
         if self._local_init_op is None:
             return ""
-        problem = _check(self._ready_for_local_init_op, session, "Model not ready for local init")
+        problem = why_not_ready(self._ready_for_local_init_op, session, "Model not ready for local init")
         if not problem:
             session.run(self._local_init_op, feed_dict=self._local_init_feed_dict)
         return problem
 
     def _not_ready(self, session: Any) -> str:
         """Say what is not initialized; "" when the model is ready."""
-        return _check(self._ready_op, session, "Model not ready")
+        return why_not_ready(self._ready_op, session, "Model not ready")
 
 
 def _absolute(directory: str | None) -> str:
@@ -379,19 +392,6 @@ def _absolute(directory: str | None) -> str:
 
 def _session_tasks_of(master: Any) -> tuple[str, ...]:
     return session_tasks(master) if isinstance(master, ClusterSpec) else known_target(master).session_tasks
-
-
-def _check(ready_op: Any, session: Any, failure: str) -> str:
-    if ready_op is None:
-        return ""
-    try:
-        missing = session.run(ready_op)
-    except FailedPreconditionError as error:
-        return f"{failure}: {error}"
-    if missing is None or np.size(missing) == 0:
-        return ""
-    names = ", ".join(name.decode() if isinstance(name, bytes) else str(name) for name in np.ravel(missing))
-    return f"Variables not initialized: {names}"
 
 
 def _name(node: Any) -> str:

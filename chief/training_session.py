@@ -96,7 +96,13 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     scaffold = scaffold or Scaffold()
     if not is_chief:
         worker = WorkerSessionCreator(
-            scaffold=scaffold, master=target, config=config, max_wait_secs=max_wait_secs, task=task, clock=clock
+            scaffold=scaffold,
+            master=target,
+            config=config,
+            max_wait_secs=max_wait_secs,
+            task=task,
+            clock=clock,
+            checkpoint_dir=checkpoint_dir,
         )
         return MonitoredSession(worker, hooks, stop_grace_period_secs, clock)
     chief = ChiefSessionCreator(

@@ -5,7 +5,7 @@ Floor: worker. Threads: its owner's lock guards it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from globalstep.errors import LostStateError, OpError, UnavailableError
@@ -28,15 +28,20 @@ class Run:
     #: Whether a PS task that lost its state comes back to it from a log.
     logged: bool = False
     directory: str = ""
+    #: Whether the PS tasks, which cannot be reached, seem to have ended with the job.
+    gone: Callable[[], bool] = lambda: False
 
     def mend(self, error: OpError) -> None:
         """Do what can be done about an error before its call is tried again.
 
         Raises:
             LostStateError: `error` itself, where there is no log; or why a log is of no use.
+            UnavailableError: `error` itself, where nobody will answer any more.
             AbortedError: If the run is in another incarnation.
         """
         if not isinstance(error, LostStateError):
+            if self.gone():
+                raise error
             return
         if not self.logged:
             raise error

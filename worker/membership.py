@@ -102,6 +102,7 @@ class Membership:
         self._splitter = Splitter()
         self._variables: dict[str, VariableDecl] = {}
         self._heartbeat = Heartbeat(self._run.lanes, self.client_id, task, clock)
+        self._run.gone = self._heartbeat.gone
         #: Where this client is the chief's: who stores the run's journal. It is stopped before the client leaves.
         self.journal: JournalStore | None = None
         self._closed = False

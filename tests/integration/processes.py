@@ -10,7 +10,7 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from globalstep.clock import SYSTEM_CLOCK
@@ -105,10 +105,17 @@ class Processes:
         finally:
             os.close(descriptor)
 
+    def until_ended(self, names: Iterable[str], timeout_secs: float = 60.0) -> None:
+        """Wait for some of them; one that does not end is named with its output."""
+        self._wait({name: self._running[name] for name in names}, timeout_secs)
+
     def wait(self, timeout_secs: float = 60.0) -> dict[str, int]:
         """Wait for all; gives their exit codes. One that does not end is named with its output."""
+        return self._wait(self._running, timeout_secs)
+
+    def _wait(self, running: Mapping[str, subprocess.Popen[bytes]], timeout_secs: float) -> dict[str, int]:
         codes = {}
-        for name, process in self._running.items():
+        for name, process in running.items():
             try:
                 codes[name] = process.wait(timeout_secs)
             except subprocess.TimeoutExpired:

@@ -156,3 +156,20 @@ def test_a_dead_worker_keeps_neither_the_others_nor_the_ps(cluster, processes, t
     assert codes.pop("worker:1") == -signal.SIGKILL
     assert codes == dict.fromkeys(tasks[:-1], 0), processes.output("chief:0")
     assert latest_checkpoint(str(tmp_path / "run")).endswith(f"-{LAST_STEP}")
+
+
+@pytest.mark.full_matrix
+def test_a_worker_that_sleeps_past_the_end_leaves_soon(cluster, processes, tmp_path):
+    """Its lease is over, the PS tasks have ended without it; the last checkpoint tells it that the job is done."""
+    others = ["ps:0", "ps:1", "chief:0"]
+    for task in others:
+        cluster(task)
+    worker = cluster("worker:0")
+    processes.until("worker:0", r"^step")
+    worker.send_signal(signal.SIGSTOP)
+    try:
+        processes.until_ended(others)
+    finally:
+        worker.send_signal(signal.SIGCONT)
+    printed = ends_exactly(processes, tmp_path, ["worker:0"])
+    assert "Nothing is left to do" in printed or "done after" in printed

@@ -1,0 +1,37 @@
+"""Whether a session's model is ready, as its ready_op says.
+
+Floor: chief.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from globalstep.errors import FailedPreconditionError
+
+__all__ = ["why_not_ready"]
+
+
+def why_not_ready(ready_op: Any, session: Any, failure: str) -> str:
+    """Run an operation that gives the names of what is missing.
+
+    Args:
+        ready_op: The operation; None for a model that always is ready.
+        session: Where to run it.
+        failure: What to say if it cannot be run, because something that it reads is not initialized.
+
+    Returns:
+        What is missing, for people; "" for nothing.
+    """
+    if ready_op is None:
+        return ""
+    try:
+        missing = session.run(ready_op)
+    except FailedPreconditionError as error:
+        return f"{failure}: {error}"
+    if missing is None or np.size(missing) == 0:
+        return ""
+    names = ", ".join(name.decode() if isinstance(name, bytes) else str(name) for name in np.ravel(missing))
+    return f"Variables not initialized: {names}"

@@ -1,0 +1,153 @@
+"""A worker whose PS tasks have ended: late, or asleep while the job came to its end."""
+
+import pytest
+from small_model import build
+
+from globalstep.chief.hooks_step import StopAtStepHook
+from globalstep.chief.summaries import SummaryWriterCache
+from globalstep.chief.training_session import MonitoredTrainingSession
+from globalstep.clock import SYSTEM_CLOCK, ManualClock
+from globalstep.declarations import Read
+from globalstep.errors import DeadlineExceededError, UnavailableError
+from globalstep.graph import Graph
+from globalstep.ps.server import PSOptions, PSServer
+from globalstep.worker.heartbeat import Heartbeat
+
+
+class Task:
+    """One task's program, on the PS task at an address."""
+
+    def __init__(self, address, is_chief, hooks, folder, clock=SYSTEM_CLOCK, **arguments):
+        self.graph = Graph()
+        with self.graph.as_default():
+            self.model = build()
+            self.session = MonitoredTrainingSession(
+                f"grpc://{address}",
+                is_chief=is_chief,
+                hooks=hooks,
+                checkpoint_dir=str(folder),
+                clock=clock,
+                **arguments,
+            )
+
+    def step(self):
+        with self.graph.as_default():
+            return self.session.run([self.model.train, self.model.step], {self.model.by: 1.0})[1]
+
+    def close(self):
+        with self.graph.as_default():
+            self.session.close()
+
+
+@pytest.fixture(autouse=True)
+def no_writers_left():
+    yield
+    SummaryWriterCache.clear()
+
+
+@pytest.fixture
+def served():
+    server = PSServer(PSOptions(grace_secs=0.2))
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def ended(served, tmp_path):
+    """A job that ended at step 3, its checkpoint, and the address at which nobody serves any more."""
+    chief = Task(served.address, True, [StopAtStepHook(last_step=3)], tmp_path)
+    while not chief.session.should_stop():
+        chief.step()
+    chief.close()
+    served.close()
+    return served.address
+
+
+def test_a_worker_that_starts_after_the_end_has_nothing_to_do(ended, tmp_path):
+    worker = Task(ended, False, [StopAtStepHook(last_step=3)], tmp_path, ManualClock())
+    assert worker.session.should_stop()
+    worker.close()
+
+
+def test_a_run_that_does_not_ask_should_stop_ends_the_with_block(ended, tmp_path):
+    worker = Task(ended, False, [StopAtStepHook(last_step=3)], tmp_path, ManualClock())
+    with worker.graph.as_default(), worker.session:
+        worker.step()
+        pytest.fail("nothing can be run")
+    with pytest.raises(RuntimeError, match="closed session"):
+        worker.step()
+
+
+@pytest.mark.parametrize("hooks", [[StopAtStepHook(last_step=4)], [StopAtStepHook(num_steps=3)], []])
+def test_a_worker_of_a_longer_run_waits(ended, tmp_path, hooks):
+    """The next run in the same folder, whose PS tasks are not there yet."""
+    with pytest.raises(DeadlineExceededError, match="the parameter servers"):
+        Task(ended, False, hooks, tmp_path, ManualClock(), max_wait_secs=5)
+
+
+def test_a_worker_whose_ps_ended_as_they_had_said_leaves(served, tmp_path):
+    chief = Task(served.address, True, [StopAtStepHook(last_step=9)], tmp_path, stop_grace_period_secs=0)
+    worker = Task(served.address, False, [], tmp_path)
+    worker.step()
+    client = worker.session._tf_sess().cluster
+    chief.close()
+    client._heartbeat.beat()
+    assert client.job_done()
+    served.close()
+    miss_beats(client)
+    assert worker.step() is None
+    assert worker.session.should_stop()
+    worker.close()
+
+
+def miss_beats(client):
+    """What the heartbeat finds in the seconds after the PS tasks have ended."""
+    for _ in range(3):
+        client._heartbeat.beat()
+
+
+def test_who_slept_past_its_lease_does_not_try_for_long(served, tmp_path):
+    chief = Task(served.address, True, [StopAtStepHook(last_step=9)], tmp_path)
+    client = chief.session._tf_sess().cluster
+    chief.step()
+    served.close()
+    miss_beats(client)
+    assert not client._run.gone(), "a client that was awake tries on: its PS tasks would have waited for it"
+    client._heartbeat._overslept.set()
+    with pytest.raises(UnavailableError):
+        client.pull([Read("w")])
+    chief.session._release()
+
+
+class SilentLane:
+    """A way to a task that is gone."""
+
+    label = "a task"
+
+    def unary(self, method, request, timeout_secs):
+        return self
+
+    def result(self):
+        raise UnavailableError("nobody is there")
+
+    def expire(self):
+        pass
+
+
+def test_a_process_that_stood_still_notices_it():
+    class Sleep(ManualClock):
+        """Its second pause takes a minute: the process was stopped."""
+
+        pauses = 0
+
+        def wait(self, event, timeout_secs):
+            self.pauses += 1
+            gone.append(heartbeat.gone())
+            self.advance({2: 60.0}.get(self.pauses, 2.0))
+            return self.pauses > 5
+
+    gone = []
+    heartbeat = Heartbeat([SilentLane()], "me", "", Sleep())
+    heartbeat._run()
+    assert gone == [False, False, False, True, True, True]
