@@ -31,8 +31,8 @@ _log = logging.getLogger(__name__)
 
 #: Also carried out here, by the handler, which has points of its own.
 _DATA_PLANE = ("Pull", "Push")
-#: Their replies tell nothing of pushes: they need not wait for a disk.
-_TELL_NOTHING = ("Heartbeat", "OpenLane", "Leave", "Stop")
+#: Their replies tell nothing of pushes, or only what has been on disk: they need not wait for one.
+_TELL_NOTHING = ("Begin", "FindLog", "Heartbeat", "Leave", "OpenLane", "Recover", "Stop")
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class Control:
         self.handler.faults.at(BEFORE, name)
         witness = self.handler.shard.witness
         reply = getattr(self, f"_{method}")(request)
-        if method not in _TELL_NOTHING:
+        if method not in _TELL_NOTHING and not (method == "Status" and not reply.incarnation):
             self.handler.shard.secure(witness)
         self.handler.faults.at(AFTER, name)
         return reply

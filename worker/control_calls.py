@@ -68,8 +68,7 @@ class ControlCalls:
                     if retry is None:
                         retry = Retry(method, self._limit_secs, self._clock, self._rng, method, self.count)
                     try:
-                        self._run.mend(error)
-                        retry.wait(error)
+                        retry.wait(self._run.mend(error))
                     except OpError as final:
                         failed = failed or final
                         break

@@ -31,8 +31,11 @@ class Run:
     #: Whether the PS tasks, which cannot be reached, seem to have ended with the job.
     gone: Callable[[], bool] = lambda: False
 
-    def mend(self, error: OpError) -> None:
+    def mend(self, error: OpError) -> OpError:
         """Do what can be done about an error before its call is tried again.
+
+        Returns:
+            Why the call is to be tried again: `error`, or what is in the way of mending it.
 
         Raises:
             LostStateError: `error` itself, where there is no log; or why a log is of no use.
@@ -42,10 +45,11 @@ class Run:
         if not isinstance(error, LostStateError):
             if self.gone():
                 raise error
-            return
+            return error
         if not self.logged:
             raise error
         try:
             recover_lost(self.lanes, self.incarnation, self.sequencer, self.directory)
-        except UnavailableError:
-            return  # the call is tried again, and comes here again
+        except UnavailableError as obstacle:
+            return obstacle  # the call is tried again, and comes here again
+        return error
