@@ -493,6 +493,8 @@ class StatusReply(_message.Message):
     SPENT_INCARNATIONS_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
     DIRECTORY_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
+    CHIEF_FIELD_NUMBER: _builtins.int
     state: Global___State.ValueType
     incarnation: _builtins.int
     """Names the life of the run's state; each is greater than those before it. 0 while vacant."""
@@ -514,6 +516,8 @@ class StatusReply(_message.Message):
     that it knows nothing of, and are not given again.
     """
     directory: _builtins.str
+    draining: _builtins.bool
+    """Asked to end: waits for a checkpoint."""
     @_builtins.property
     def variables(self) -> _containers.RepeatedCompositeFieldContainer[Global___VariableDecl]: ...
     @_builtins.property
@@ -538,6 +542,10 @@ class StatusReply(_message.Message):
     def policy(self) -> Global___RunPolicy:
         """Of the present incarnation."""
 
+    @_builtins.property
+    def chief(self) -> Global___ChiefOffice:
+        """Who acts as chief, as far as this task knows."""
+
     def __init__(
         self,
         *,
@@ -560,10 +568,12 @@ class StatusReply(_message.Message):
         spent_incarnations: _builtins.int = ...,
         policy: Global___RunPolicy | None = ...,
         directory: _builtins.str = ...,
+        draining: _builtins.bool = ...,
+        chief: Global___ChiefOffice | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "statistics", b"statistics"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "policy", b"policy", "statistics", b"statistics"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "clients", b"clients", "directory", b"directory", "host", b"host", "incarnation", b"incarnation", "limits", b"limits", "optimizers", b"optimizers", "owner", b"owner", "policy", b"policy", "process", b"process", "sequencer", b"sequencer", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "state", b"state", "statistics", b"statistics", "steps", b"steps", "uninitialized", b"uninitialized", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "chief", b"chief", "clients", b"clients", "directory", b"directory", "draining", b"draining", "host", b"host", "incarnation", b"incarnation", "limits", b"limits", "optimizers", b"optimizers", "owner", b"owner", "policy", b"policy", "process", b"process", "sequencer", b"sequencer", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "state", b"state", "statistics", b"statistics", "steps", b"steps", "uninitialized", b"uninitialized", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -732,6 +742,7 @@ class BeginRequest(_message.Message):
     LEDGER_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
     DIRECTORY_FIELD_NUMBER: _builtins.int
+    CHIEF_TERM_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     """Must be greater than the task's present one."""
     shard: _builtins.int
@@ -747,6 +758,8 @@ class BeginRequest(_message.Message):
     """On a restore: the ledger of the checkpoint (JSON), for the sequencer."""
     directory: _builtins.str
     """The run's directory, as the chief names it (path or URL); "" where it has none."""
+    chief_term: _builtins.int
+    """The caller's term as chief: refused once there is a later one. 0 for a plain session."""
     @_builtins.property
     def expected_tasks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """"job/task" names of clients the run expects, so that a PS waits a little for those who are late."""
@@ -767,10 +780,11 @@ class BeginRequest(_message.Message):
         ledger: _builtins.bytes = ...,
         policy: Global___RunPolicy | None = ...,
         directory: _builtins.str = ...,
+        chief_term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "expected_tasks", b"expected_tasks", "incarnation", b"incarnation", "ledger", b"ledger", "open", b"open", "owner", b"owner", "policy", b"policy", "sequencer", b"sequencer", "sequencer_address", b"sequencer_address", "shard", b"shard", "shards", b"shards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief_term", b"chief_term", "directory", b"directory", "expected_tasks", b"expected_tasks", "incarnation", b"incarnation", "ledger", b"ledger", "open", b"open", "owner", b"owner", "policy", b"policy", "sequencer", b"sequencer", "sequencer_address", b"sequencer_address", "shard", b"shard", "shards", b"shards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -919,20 +933,31 @@ class HeartbeatRequest(_message.Message):
     CLIENT_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
     LEASE_SECS_FIELD_NUMBER: _builtins.int
+    CANDIDATE_FIELD_NUMBER: _builtins.int
+    CHIEF_TERM_FIELD_NUMBER: _builtins.int
+    LOSSES_KNOWN_FIELD_NUMBER: _builtins.int
     client: _builtins.str
     task: _builtins.str
     lease_secs: _builtins.float
     """Seconds without a word after which the client counts as gone."""
+    candidate: _builtins.str
+    """Of the acting chief: its id and its term."""
+    chief_term: _builtins.int
+    losses_known: _builtins.int
+    """Of the acting chief: how many losses of clients this task has told it of."""
     def __init__(
         self,
         *,
         client: _builtins.str = ...,
         task: _builtins.str = ...,
         lease_secs: _builtins.float = ...,
+        candidate: _builtins.str = ...,
+        chief_term: _builtins.int = ...,
+        losses_known: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "lease_secs", b"lease_secs", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "chief_term", b"chief_term", "client", b"client", "lease_secs", b"lease_secs", "losses_known", b"losses_known", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -944,36 +969,196 @@ class HeartbeatReply(_message.Message):
 
     STATE_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
+    CHIEF_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
+    LOSSES_FIELD_NUMBER: _builtins.int
     state: Global___State.ValueType
     incarnation: _builtins.int
+    draining: _builtins.bool
+    """Asked to end: waits for a checkpoint."""
+    losses: _builtins.int
+    @_builtins.property
+    def chief(self) -> Global___ChiefOffice: ...
+    @_builtins.property
+    def lost(self) -> _containers.RepeatedCompositeFieldContainer[Global___LostClient]:
+        """To the acting chief: clients whose lease ran out, after those that it knows of, and their number in all."""
+
     def __init__(
         self,
         *,
         state: Global___State.ValueType = ...,
         incarnation: _builtins.int = ...,
+        draining: _builtins.bool = ...,
+        chief: Global___ChiefOffice | None = ...,
+        lost: _abc.Iterable[Global___LostClient] | None = ...,
+        losses: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "draining", b"draining", "incarnation", b"incarnation", "losses", b"losses", "lost", b"lost", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HeartbeatReply: _TypeAlias = HeartbeatReply  # noqa: Y015
 
 @_typing.final
-class LeaveRequest(_message.Message):
+class ChiefOffice(_message.Message):
+    """Who acts as chief."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
+    TERM_FIELD_NUMBER: _builtins.int
+    HOLDER_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
+    SILENT_SECS_FIELD_NUMBER: _builtins.int
+    term: _builtins.int
+    """Each chief's is greater than those before it; 0 while there has been none."""
+    holder: _builtins.str
+    """Its id, which outlives its clients; "" when it has left the office."""
+    task: _builtins.str
+    silent_secs: _builtins.float
+    """Since it was last heard of; since somebody first asked, where there is none."""
+    def __init__(
+        self,
+        *,
+        term: _builtins.int = ...,
+        holder: _builtins.str = ...,
+        task: _builtins.str = ...,
+        silent_secs: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holder", b"holder", "silent_secs", b"silent_secs", "task", b"task", "term", b"term"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChiefOffice: _TypeAlias = ChiefOffice  # noqa: Y015
+
+@_typing.final
+class LostClient(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class StepsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     CLIENT_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
+    SILENT_SECS_FIELD_NUMBER: _builtins.int
+    PUSHES_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
     client: _builtins.str
+    task: _builtins.str
+    silent_secs: _builtins.float
+    pushes: _builtins.int
+    """On the sequencer: its accepted pushes that moved a step on, and the steps that its last one led to."""
+    @_builtins.property
+    def steps(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     def __init__(
         self,
         *,
         client: _builtins.str = ...,
+        task: _builtins.str = ...,
+        silent_secs: _builtins.float = ...,
+        pushes: _builtins.int = ...,
+        steps: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "pushes", b"pushes", "silent_secs", b"silent_secs", "steps", b"steps", "task", b"task"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LostClient: _TypeAlias = LostClient  # noqa: Y015
+
+@_typing.final
+class ClaimChiefRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CANDIDATE_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
+    AFTER_SECS_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    candidate: _builtins.str
+    task: _builtins.str
+    after_secs: _builtins.float
+    """The claim is granted if the holder has been silent for so long; 0 for at once."""
+    term: _builtins.int
+    """The caller's present term, 0 for none: it only says that it still has the office."""
+    def __init__(
+        self,
+        *,
+        candidate: _builtins.str = ...,
+        task: _builtins.str = ...,
+        after_secs: _builtins.float = ...,
+        term: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_secs", b"after_secs", "candidate", b"candidate", "task", b"task", "term", b"term"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClaimChiefRequest: _TypeAlias = ClaimChiefRequest  # noqa: Y015
+
+@_typing.final
+class ClaimChiefReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GRANTED_FIELD_NUMBER: _builtins.int
+    CHIEF_FIELD_NUMBER: _builtins.int
+    granted: _builtins.bool
+    @_builtins.property
+    def chief(self) -> Global___ChiefOffice: ...
+    def __init__(
+        self,
+        *,
+        granted: _builtins.bool = ...,
+        chief: Global___ChiefOffice | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "granted", b"granted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClaimChiefReply: _TypeAlias = ClaimChiefReply  # noqa: Y015
+
+@_typing.final
+class LeaveRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    CANDIDATE_FIELD_NUMBER: _builtins.int
+    client: _builtins.str
+    candidate: _builtins.str
+    """Of a chief that leaves its office too: its id."""
+    def __init__(
+        self,
+        *,
+        client: _builtins.str = ...,
+        candidate: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "client", b"client"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1000,17 +1185,21 @@ class FinishRequest(_message.Message):
 
     INCARNATION_FIELD_NUMBER: _builtins.int
     CLIENT_FIELD_NUMBER: _builtins.int
+    CHIEF_TERM_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     client: _builtins.str
+    chief_term: _builtins.int
+    """As in Begin."""
     def __init__(
         self,
         *,
         incarnation: _builtins.int = ...,
         client: _builtins.str = ...,
+        chief_term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "incarnation", b"incarnation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief_term", b"chief_term", "client", b"client", "incarnation", b"incarnation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2259,6 +2448,7 @@ class PushRequest(_message.Message):
     SEEN_STEPS_FIELD_NUMBER: _builtins.int
     LAYOUT_FIELD_NUMBER: _builtins.int
     KNOWN_LAYOUT_FIELD_NUMBER: _builtins.int
+    AHEAD_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     layout: _builtins.int
@@ -2268,6 +2458,10 @@ class PushRequest(_message.Message):
     known_layout: _builtins.bool
     """The layout was told before: ops, increments, uses and reads are absent, the data is laid out alike.
     A receiver that does not know it answers with the error type "LayoutUnknownError"; tell it in full.
+    """
+    ahead: _builtins.bool
+    """The data was sent ahead, by AHEADs on this stream since its last push of the layout; there is none here.
+    A receiver that does not have all of it answers with "LayoutUnknownError".
     """
     data: _builtins.bytes
     @_builtins.property
@@ -2296,11 +2490,12 @@ class PushRequest(_message.Message):
         seen_steps: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         layout: _builtins.int = ...,
         known_layout: _builtins.bool = ...,
+        ahead: _builtins.bool = ...,
         data: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "id", b"id", "incarnation", b"incarnation", "increments", b"increments", "known_layout", b"known_layout", "layout", b"layout", "ops", b"ops", "reads", b"reads", "seen_steps", b"seen_steps", "uses", b"uses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "data", b"data", "id", b"id", "incarnation", b"incarnation", "increments", b"increments", "known_layout", b"known_layout", "layout", b"layout", "ops", b"ops", "reads", b"reads", "seen_steps", b"seen_steps", "uses", b"uses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2355,10 +2550,12 @@ class StageRequest(_message.Message):
     READS_FIELD_NUMBER: _builtins.int
     LAYOUT_FIELD_NUMBER: _builtins.int
     KNOWN_LAYOUT_FIELD_NUMBER: _builtins.int
+    AHEAD_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     layout: _builtins.int
     """As in PushRequest, for ops and reads."""
     known_layout: _builtins.bool
+    ahead: _builtins.bool
     @_builtins.property
     def id(self) -> Global___PushId: ...
     @_builtins.property
@@ -2374,14 +2571,55 @@ class StageRequest(_message.Message):
         reads: _abc.Iterable[Global___Read] | None = ...,
         layout: _builtins.int = ...,
         known_layout: _builtins.bool = ...,
+        ahead: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "incarnation", b"incarnation", "known_layout", b"known_layout", "layout", b"layout", "ops", b"ops", "reads", b"reads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "id", b"id", "incarnation", b"incarnation", "known_layout", b"known_layout", "layout", b"layout", "ops", b"ops", "reads", b"reads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StageRequest: _TypeAlias = StageRequest  # noqa: Y015
+
+@_typing.final
+class AheadRequest(_message.Message):
+    """Hands over a part of the data of the next push or stage of a layout, while the rest is being computed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAYOUT_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    layout: _builtins.int
+    offset: _builtins.int
+    """Where it belongs in the push's data; a multiple of 8."""
+    def __init__(
+        self,
+        *,
+        layout: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AheadRequest: _TypeAlias = AheadRequest  # noqa: Y015
+
+@_typing.final
+class AheadReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AheadReply: _TypeAlias = AheadReply  # noqa: Y015
 
 @_typing.final
 class StageReply(_message.Message):
@@ -3011,6 +3249,7 @@ class Request(_message.Message):
     COMMIT_FIELD_NUMBER: _builtins.int
     COMPLETE_FIELD_NUMBER: _builtins.int
     READ_SNAPSHOT_FIELD_NUMBER: _builtins.int
+    AHEAD_FIELD_NUMBER: _builtins.int
     SPANS_FIELD_NUMBER: _builtins.int
     REPLY_FORM_FIELD_NUMBER: _builtins.int
     reply_form: Global___Form.ValueType
@@ -3030,6 +3269,8 @@ class Request(_message.Message):
     @_builtins.property
     def read_snapshot(self) -> Global___ReadSnapshotRequest: ...
     @_builtins.property
+    def ahead(self) -> Global___AheadRequest: ...
+    @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___Span]:
         """The data is packed: from its first byte to its last, in these spans. All else in the message speaks of
         the data as it was before.
@@ -3045,14 +3286,15 @@ class Request(_message.Message):
         commit: Global___CommitRequest | None = ...,
         complete: Global___CompleteRequest | None = ...,
         read_snapshot: Global___ReadSnapshotRequest | None = ...,
+        ahead: Global___AheadRequest | None = ...,
         spans: _abc.Iterable[Global___Span] | None = ...,
         reply_form: Global___Form.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "commit", b"commit", "complete", b"complete", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "commit", b"commit", "complete", b"complete", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "commit", b"commit", "complete", b"complete", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "reply_form", b"reply_form", "spans", b"spans", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "commit", b"commit", "complete", b"complete", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "reply_form", b"reply_form", "spans", b"spans", "stage", b"stage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "admit", "commit", "complete", "read_snapshot"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "admit", "commit", "complete", "read_snapshot", "ahead"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -3069,6 +3311,7 @@ class Reply(_message.Message):
     COMMIT_FIELD_NUMBER: _builtins.int
     COMPLETE_FIELD_NUMBER: _builtins.int
     READ_SNAPSHOT_FIELD_NUMBER: _builtins.int
+    AHEAD_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     SPANS_FIELD_NUMBER: _builtins.int
     @_builtins.property
@@ -3086,6 +3329,8 @@ class Reply(_message.Message):
     @_builtins.property
     def read_snapshot(self) -> Global___ReadSnapshotReply: ...
     @_builtins.property
+    def ahead(self) -> Global___AheadReply: ...
+    @_builtins.property
     def error(self) -> Global___Error: ...
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___Span]:
@@ -3101,14 +3346,15 @@ class Reply(_message.Message):
         commit: Global___CommitReply | None = ...,
         complete: Global___CompleteReply | None = ...,
         read_snapshot: Global___ReadSnapshotReply | None = ...,
+        ahead: Global___AheadReply | None = ...,
         error: Global___Error | None = ...,
         spans: _abc.Iterable[Global___Span] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "commit", b"commit", "complete", b"complete", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "commit", b"commit", "complete", b"complete", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "commit", b"commit", "complete", b"complete", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "spans", b"spans", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "commit", b"commit", "complete", b"complete", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "spans", b"spans", "stage", b"stage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "admit", "commit", "complete", "read_snapshot", "error"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "admit", "commit", "complete", "read_snapshot", "ahead", "error"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

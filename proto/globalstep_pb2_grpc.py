@@ -59,6 +59,11 @@ class ParameterServerStub:
                 request_serializer=globalstep_dot_proto_dot_globalstep__pb2.HeartbeatRequest.SerializeToString,
                 response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.HeartbeatReply.FromString,
                 _registered_method=True)
+        self.ClaimChief = channel.unary_unary(
+                '/globalstep.v1.ParameterServer/ClaimChief',
+                request_serializer=globalstep_dot_proto_dot_globalstep__pb2.ClaimChiefRequest.SerializeToString,
+                response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.ClaimChiefReply.FromString,
+                _registered_method=True)
         self.Leave = channel.unary_unary(
                 '/globalstep.v1.ParameterServer/Leave',
                 request_serializer=globalstep_dot_proto_dot_globalstep__pb2.LeaveRequest.SerializeToString,
@@ -164,6 +169,13 @@ class ParameterServerServicer:
 
     def Heartbeat(self, request, context):
         """Presence of a client: joins on first call, renews its lease on every later one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ClaimChief(self, request, context):
+        """Asks for the office of the chief, or says that its holder still has it. PS task 0 decides.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -296,6 +308,11 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.Heartbeat,
                     request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.HeartbeatRequest.FromString,
                     response_serializer=globalstep_dot_proto_dot_globalstep__pb2.HeartbeatReply.SerializeToString,
+            ),
+            'ClaimChief': grpc.unary_unary_rpc_method_handler(
+                    servicer.ClaimChief,
+                    request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.ClaimChiefRequest.FromString,
+                    response_serializer=globalstep_dot_proto_dot_globalstep__pb2.ClaimChiefReply.SerializeToString,
             ),
             'Leave': grpc.unary_unary_rpc_method_handler(
                     servicer.Leave,
@@ -503,6 +520,33 @@ class ParameterServer:
             '/globalstep.v1.ParameterServer/Heartbeat',
             globalstep_dot_proto_dot_globalstep__pb2.HeartbeatRequest.SerializeToString,
             globalstep_dot_proto_dot_globalstep__pb2.HeartbeatReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ClaimChief(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/globalstep.v1.ParameterServer/ClaimChief',
+            globalstep_dot_proto_dot_globalstep__pb2.ClaimChiefRequest.SerializeToString,
+            globalstep_dot_proto_dot_globalstep__pb2.ClaimChiefReply.FromString,
             options,
             channel_credentials,
             insecure,

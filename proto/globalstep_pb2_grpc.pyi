@@ -54,6 +54,8 @@ class ParameterServerStub:
     """Lets everybody in, with the stop limits in force from that moment."""
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.HeartbeatRequest, _globalstep_pb2.HeartbeatReply]
     """Presence of a client: joins on first call, renews its lease on every later one."""
+    ClaimChief: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.ClaimChiefRequest, _globalstep_pb2.ClaimChiefReply]
+    """Asks for the office of the chief, or says that its holder still has it. PS task 0 decides."""
     Leave: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.LeaveRequest, _globalstep_pb2.LeaveReply]
     """A client leaves in good order."""
     Finish: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.FinishRequest, _globalstep_pb2.FinishReply]
@@ -100,6 +102,8 @@ class ParameterServerAsyncStub(ParameterServerStub):
     """Lets everybody in, with the stop limits in force from that moment."""
     Heartbeat: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.HeartbeatRequest, _globalstep_pb2.HeartbeatReply]  # type: ignore[assignment]
     """Presence of a client: joins on first call, renews its lease on every later one."""
+    ClaimChief: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.ClaimChiefRequest, _globalstep_pb2.ClaimChiefReply]  # type: ignore[assignment]
+    """Asks for the office of the chief, or says that its holder still has it. PS task 0 decides."""
     Leave: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.LeaveRequest, _globalstep_pb2.LeaveReply]  # type: ignore[assignment]
     """A client leaves in good order."""
     Finish: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.FinishRequest, _globalstep_pb2.FinishReply]  # type: ignore[assignment]
@@ -173,6 +177,14 @@ class ParameterServerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_globalstep_pb2.HeartbeatReply, _abc.Awaitable[_globalstep_pb2.HeartbeatReply]]:
         """Presence of a client: joins on first call, renews its lease on every later one."""
+
+    @_abc_1.abstractmethod
+    def ClaimChief(
+        self,
+        request: _globalstep_pb2.ClaimChiefRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_globalstep_pb2.ClaimChiefReply, _abc.Awaitable[_globalstep_pb2.ClaimChiefReply]]:
+        """Asks for the office of the chief, or says that its holder still has it. PS task 0 decides."""
 
     @_abc_1.abstractmethod
     def Leave(

@@ -58,8 +58,10 @@ POLICIES: Mapping[str, RetryPolicy] = {
     # A PS task compiles the kernels of a rule that nobody on its machine has used before.
     "Declare": RetryPolicy(120.0, 30.0),
     "Open": RetryPolicy(10.0, 30.0),
-    # The next one comes in 2 s.
+    # The next one comes in a second.
     "Heartbeat": RetryPolicy(4.0, _ONCE),
+    # Whoever wants the office asks anew.
+    "ClaimChief": RetryPolicy(5.0, _ONCE),
     # The lease ends it.
     "Leave": RetryPolicy(2.0, _ONCE),
     "Finish": RetryPolicy(10.0, 60.0),

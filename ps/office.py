@@ -1,0 +1,115 @@
+"""Who acts as chief: the office that PS task 0 gives, to one candidate at a time, by terms.
+
+Whoever holds it keeps it with signs of life, until it leaves, or is silent for as long as somebody who asks for the
+office says. Each holder's term is greater than every one before it, so that one that was replaced while it slept is
+told so when it wakes, and can be refused. The office is not stored: a task that was started again learns of it from
+its holder's next sign of life, and counts the time of silence from there on.
+
+Pure: time comes from a clock; no lock of its own, since `ps/life.py` calls it under its lock.
+
+Floor: ps. Single thread: the caller's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from globalstep.clock import Clock
+from globalstep.errors import AbortedError
+
+__all__ = ["Office", "OfficeView"]
+
+
+@dataclass(frozen=True, slots=True)
+class OfficeView:
+    """Who acts as chief."""
+
+    #: 0 while there has been no chief.
+    term: int
+    #: "" when the chief has left its office.
+    holder: str
+    task: str
+    #: Since the holder was last heard of; without one, since somebody first asked.
+    silent_secs: float
+
+
+class Office:
+    """The office of the chief.
+
+    Args:
+        clock: Tells how long its holder has been silent.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        # Terms of a process that was here before are smaller.
+        self._next_term = int(clock.time() * 1000) + 1
+        self._term = 0
+        self._holder = ""
+        self._task = ""
+        self._heard: float | None = None
+
+    def view(self) -> OfficeView:
+        """Say who holds it."""
+        silent_secs = 0.0 if self._heard is None else self._clock.monotonic() - self._heard
+        return OfficeView(self._term, self._holder, self._task, silent_secs)
+
+    def sign(self, candidate: str, task: str, term: int) -> bool:
+        """Take note that a chief is alive; says whether it still is the chief.
+
+        Args:
+            candidate: Its id.
+            task: Its name.
+            term: Its term.
+        """
+        if term > self._term:
+            self._take(candidate, task, term)
+        elif term == self._term and candidate == self._holder:
+            self._heard = self._clock.monotonic()
+        else:
+            return False
+        return True
+
+    def claim(self, candidate: str, task: str, after_secs: float) -> bool:
+        """Ask for the office; says whether the candidate has it now.
+
+        It is given to whoever held it, to its task's next process, and to everybody else once its holder has been
+        silent, or the office empty and somebody's wish, for `after_secs`. One that was left is given at once.
+
+        Args:
+            candidate: Who asks: an id of its own for each process.
+            task: Its name; "" where it has none.
+            after_secs: For how long the holder must have been silent.
+        """
+        if self._heard is None:
+            self._heard = self._clock.monotonic()
+        if self._holder == candidate:
+            self._heard = self._clock.monotonic()
+            return True
+        left = self._term > 0 and not self._holder
+        successor = bool(task) and task == self._task
+        if not (left or successor) and self._clock.monotonic() - self._heard < after_secs:
+            return False
+        self._take(candidate, task, max(self._term + 1, self._next_term))
+        return True
+
+    def leave(self, candidate: str) -> None:
+        """Take note that a chief gives its office up; nothing happens if it does not hold it."""
+        if candidate and candidate == self._holder:
+            self._holder = self._task = ""
+
+    def check(self, term: int) -> None:
+        """Refuse what a chief asks for that has been replaced; 0 is no chief's.
+
+        Raises:
+            AbortedError: If there has been a later one.
+        """
+        if term and term < self._term:
+            raise AbortedError(
+                f"This was asked by the chief of term {term}, which was silent for too long and has been replaced: "
+                f"{self._task or self._holder or 'nobody'} acts as chief, in term {self._term}. It goes on as a worker."
+            )
+
+    def _take(self, candidate: str, task: str, term: int) -> None:
+        self._holder, self._task, self._term = candidate, task, term
+        self._heard = self._clock.monotonic()
