@@ -14,17 +14,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from globalstep import codec
 from globalstep.clock import Clock
-from globalstep.declarations import Op, OpKind, Outcome, OutcomeKind, PushId
+from globalstep.declarations import Op, OpKind, OutcomeKind, PushId, Read
 from globalstep.errors import DataLossError, GlobalStepError, NotFoundError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import entries
 from globalstep.ps.answers import Kept
 from globalstep.ps.journal import Journal
-from globalstep.ps.ledger import Entry, EntryKind
+from globalstep.ps.ledger import Entry, EntryKind, Ledger
 from globalstep.ps.ledger_image import ledger_of_image
 from globalstep.ps.log_file import LoggedRecord, SegmentReader, segment_path, segments_in
 from globalstep.ps.log_records import PartMemory
@@ -40,6 +41,9 @@ __all__ = ["Replay", "ReplayedShard", "bases_in"]
 class ReplayedShard(Shard):
     """A shard that its log is played to."""
 
+    def _forget_gone(self, ledger: Ledger) -> None:
+        """Clients that are here are not known to be: nobody is forgotten before they could say so."""
+
     def refuse_again(self, push: PushId, kind: OutcomeKind, staleness: int, not_finite: str) -> None:
         """Record that a push was refused, for whatever reason."""
         with self._lock:
@@ -51,6 +55,20 @@ class ReplayedShard(Shard):
         self._make_room([entry.push for entry in found if entry.kind is EntryKind.SNAPSHOT])
         with self._lock:
             self._apply_entries(self._incarnation, PushId("", 0), found, dropped)
+
+    def values(self) -> dict[str, npt.NDArray[Any]]:
+        """Give a copy of every Variable that has a value."""
+        with self._lock:
+            return self._store.snapshot()
+
+    def not_finite(self, names: Sequence[str]) -> list[str]:
+        """Give those of some Variables, and of their slots, that are not finite."""
+        with self._lock:
+            slots = [slot for decl in self._store.optimizers for name in names for slot in decl.slots.get(name, ())]
+            missing = set(self._store.uninitialized())
+            found = [name for name in dict.fromkeys((*names, *slots)) if name not in missing]
+            values = self._store.read([Read(name) for name in found])
+        return [name for name, value in zip(found, values, strict=True) if not np.isfinite(value).all()]
 
     def resume(self, base: pb.LogBase, data: memoryview, values: Mapping[str, npt.NDArray[Any]]) -> None:
         """Take over what a shard held when a segment began; BEGIN has been done."""
@@ -81,7 +99,7 @@ class Replay:
         directory: Of the shard's log.
         clock: For the new shard.
         before: Called with each record before it is played; says whether to go on.
-        from_start: Begin with the first segment that is there, not with the newest base.
+        start: The segment to begin with; default the newest one that has a base.
 
     Attributes:
         shard: What the log has been played to.
@@ -101,7 +119,6 @@ class Replay:
         directory: Path,
         clock: Clock,
         before: Callable[[Replay, pb.LogRecord, memoryview], bool] = lambda replay, record, data: True,
-        from_start: bool = False,
         start: int | None = None,
     ) -> None:
         self.directory = directory
@@ -114,12 +131,13 @@ class Replay:
         self.next_number = 1
         self._before = before
         self._parts = PartMemory()
+        self._split_off: list[pb.LogRecord] = []
         segments = segments_in(directory)
         if not segments:
             raise NotFoundError(f"There is no write-ahead log in {directory}.")
         beginnings = bases_in(directory)
         if start is None and beginnings:
-            start = beginnings[0] if from_start else beginnings[-1]
+            start = beginnings[-1]
         if start is None:
             raise DataLossError(f"The log in {directory} has neither its beginning nor the values of a checkpoint.")
         self._segments = [segment for segment in segments if segment >= start]
@@ -130,7 +148,7 @@ class Replay:
         Raises:
             DataLossError: If the log is damaged, or does not lead to what it says it led to.
         """
-        for record, logged in self._records():
+        for record, logged in self._split_records():
             if not self._before(self, record, logged.data):
                 return
             try:
@@ -141,6 +159,21 @@ class Replay:
                 raise DataLossError(
                     f"Record {logged.number} of the log in {self.directory} cannot be played again: {error}"
                 ) from error
+
+    def split_entries(self, record: pb.LogRecord) -> None:
+        """Play only the first entry of a record that is about to be played, and the others as records after it."""
+        for entry in record.entries.entries[1:]:
+            self._split_off.append(pb.LogRecord(entries=pb.LogEntries(entries=[entry])))
+        if self._split_off:
+            self._split_off[-1].entries.dropped.extend(record.entries.dropped)
+            del record.entries.dropped[:]
+            del record.entries.entries[1:]
+
+    def _split_records(self) -> Iterator[tuple[pb.LogRecord, LoggedRecord]]:
+        for record, logged in self._records():
+            yield record, logged
+            while self._split_off:
+                yield self._split_off.pop(0), logged
 
     def _records(self) -> Iterator[tuple[pb.LogRecord, LoggedRecord]]:
         for at, segment in enumerate(self._segments):
