@@ -54,6 +54,7 @@ class Handler:
             "commit": self._commit,
             "complete": self._complete,
             "read_snapshot": self._read_snapshot,
+            "ahead": self._ahead,
         }
 
     @property
@@ -151,6 +152,12 @@ class Handler:
         reply.stage.not_finite = self.shard.stage(message.incarnation, codec.decode_push_id(message.id), parts)
         reply.stage.SetInParent()
 
+    def _ahead(
+        self, message: pb.AheadRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
+    ) -> None:
+        memory.put_ahead(message.layout, message.offset, data)
+        reply.ahead.SetInParent()
+
     def _admit(
         self, message: pb.AdmitRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
     ) -> None:
@@ -224,6 +231,8 @@ def encode_error(error: Exception) -> pb.Error:
 
 def _parts(message: pb.PushRequest | pb.StageRequest, data: memoryview, memory: LayoutMemory) -> PushParts:
     """Decode a push's part, or recall it where its layout is known."""
+    if message.ahead:
+        data = memory.take_ahead(message.layout)
     if message.known_layout:
         layout = memory.recall(message.layout, data)
         return PushParts((), layout.reads, data, layout, True)

@@ -14,9 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from globalstep import codec
-from globalstep.declarations import Increment, Op, OptimizerUse, Read
+from globalstep.declarations import ALIGNMENT, Increment, Op, OptimizerUse, Read
 from globalstep.errors import InvalidArgumentError, LayoutUnknownError
+from globalstep.frames import padded
 from globalstep.memory import MemoryPool
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.reading import Room
@@ -65,6 +69,15 @@ class PushParts:
 
 
 @dataclass(slots=True)
+class _Ahead:
+    """Data of a push that is still to come."""
+
+    data: npt.NDArray[np.uint8]
+    #: (first byte, bytes with padding) of what is there.
+    parts: set[tuple[int, int]]
+
+
+@dataclass(slots=True)
 class LayoutMemory:
     """The layouts that one stream has been told.
 
@@ -76,6 +89,43 @@ class LayoutMemory:
     room: Room | None = None
     memory: MemoryPool = field(default_factory=MemoryPool)
     _layouts: dict[int, Layout] = field(default_factory=dict[int, Layout])
+    _ahead: dict[int, _Ahead] = field(default_factory=dict[int, _Ahead])
+
+    def put_ahead(self, number: int, offset: int, data: memoryview) -> None:
+        """Keep a part of the data of the next push of a layout.
+
+        Args:
+            number: The layout's number.
+            offset: Where it belongs in the data, bytes.
+            data: The part; copied.
+
+        Raises:
+            LayoutUnknownError: If it was not told on this stream.
+            InvalidArgumentError: If the layout's data has no such place.
+        """
+        layout = self._layouts.get(number)
+        if layout is None:
+            raise LayoutUnknownError(f"This stream has not been told layout {number}; tell it in full.")
+        if offset % ALIGNMENT or offset + data.nbytes > layout.data_bytes:
+            raise InvalidArgumentError(
+                f"Layout {number} has {layout.data_bytes} bytes of data; {data.nbytes} at byte {offset} have no place."
+            )
+        held = self._ahead.get(number)
+        if held is None:
+            held = self._ahead[number] = _Ahead(self.memory.take(layout.data_bytes), set())
+        held.data[offset : offset + data.nbytes] = np.frombuffer(data, np.uint8)
+        held.parts.add((offset, padded(data.nbytes)))
+
+    def take_ahead(self, number: int) -> memoryview:
+        """Give the data of a push of a layout that was sent ahead; it serves once.
+
+        Raises:
+            LayoutUnknownError: If some of it is not there.
+        """
+        held = self._ahead.pop(number, None)
+        if held is None or sum(nbytes for _, nbytes in held.parts) != held.data.nbytes:
+            raise LayoutUnknownError(f"Not all data of layout {number} was sent ahead on this stream; send it in full.")
+        return held.data.data
 
     def recall(self, number: int, data: memoryview) -> Layout:
         """Give a layout that was told before.

@@ -64,7 +64,7 @@ class ClusterClient(Membership):
     def push(self, push: Push) -> PushResult:
         """Push changes, exactly once; see PushProtocol.push."""
         with self._lock:
-            if not self._protocol.remembers(push):
+            if not self._protocol.messages.remembers(push):
                 self._learn([op.variable for op in push.ops] + [read.variable for read in push.reads])
             return self._rows.push(push, self._push_stored)
 
@@ -87,6 +87,17 @@ class ClusterClient(Membership):
         with self._lock:
             self._learn(variables)
             return self._room.arrays(variables, self.incarnation, self._variables, self._run.where)
+
+    def send_ahead(self, layout: object, variable: str, gradient: Array) -> None:
+        """Send a gradient before its push: see worker/gradients_ahead.py. Waits while another call is made.
+
+        Args:
+            layout: Of the push that is to bring it.
+            variable: Whose gradient it is.
+            gradient: It; must not change any more.
+        """
+        with self._lock:
+            self._protocol.messages.send_ahead(layout, variable, gradient)
 
     def _pull_stored(self, reads: Sequence[Read]) -> list[Array]:
         """Read Variables as the PS tasks store them. Caller holds the lock."""

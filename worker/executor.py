@@ -47,6 +47,7 @@ class Executor:
         clock: Tells the age of reused values.
         reuse_values: Ask each push for the values that the same run reads next time, and start from them.
         in_flight: How many pushes a run need not wait for; see Session.
+        gradients_ahead: Send gradients as the backward pass produces them; see Session.
 
     Attributes:
         last_outcome: What became of the last push of any thread; None before the first.
@@ -54,6 +55,7 @@ class Executor:
         local: Values of the local Variables.
         trace: Where runs record what they do; None for nowhere.
         in_flight: As given.
+        gradients_ahead: As given.
         under_way: Sends the pushes that runs do not wait for; None where they wait for all.
     """
 
@@ -64,12 +66,14 @@ class Executor:
         clock: Clock = SYSTEM_CLOCK,
         reuse_values: bool = False,
         in_flight: int = 0,
+        gradients_ahead: bool = False,
     ) -> None:
         self.graph = graph
         self.cluster = cluster
         self.reuse_values = reuse_values
         self.under_way = PushesUnderWay(in_flight) if in_flight else None
         self.in_flight = in_flight
+        self.gradients_ahead = gradients_ahead
         self.last_outcome: Outcome | None = None
         self.dropped = DroppedPushes(cluster.task, clock)
         self.local = LocalVariables()

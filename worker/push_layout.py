@@ -36,6 +36,8 @@ class KnownLayout:
     order: list[int]
     #: How many bytes each of these brings.
     sizes: list[int]
+    #: The Variable that each is for.
+    variables: list[str]
     #: (dtype, shape, first byte) of each read; None until the shard has told.
     places: list[tuple[np.dtype[Any], tuple[int, ...], int]] | None = None
 

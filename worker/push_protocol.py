@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from globalstep import codec
@@ -18,8 +17,6 @@ from globalstep.clock import Clock
 from globalstep.codec import TensorWriter
 from globalstep.declarations import OutcomeKind, Push, PushId, Read
 from globalstep.errors import (
-    FailedPreconditionError,
-    InternalError,
     LayoutUnknownError,
     LostStateError,
     OpError,
@@ -30,11 +27,11 @@ from globalstep.lanes import Lane
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire_options import WireOptions
 from globalstep.worker.joined_run import Run
-from globalstep.worker.push_layout import KnownLayout, Part, Split, bytes_of, in_arena_order, may_be_remembered
+from globalstep.worker.push_layout import Part
+from globalstep.worker.push_messages import PushMessages
 from globalstep.worker.push_result import PushResult, applied_of
 from globalstep.worker.refused_pushes import not_finite_in, withdraw
 from globalstep.worker.retry import Retry, RetryCount
-from globalstep.worker.wire_packing import WirePacking
 
 __all__ = ["PushProtocol", "Run"]
 
@@ -60,18 +57,20 @@ class PushProtocol:
         self, run: Run, retry_secs: float, clock: Clock, rng: random.Random, wire: WireOptions | None = None
     ) -> None:
         self._run = run
-        self._packing = WirePacking(wire or WireOptions())
+        self._messages = PushMessages(run, wire or WireOptions())
         self._retry_secs = retry_secs
         self._clock = clock
         self._rng = rng
         self._sequence = 0
         self._floors: dict[int, int] = {}
-        # The layout of pushes that are all alike but for their numbers -> what there is to know of it.
-        self._splits: dict[object, Split] = {}
-        self._layout_numbers = 0
         self.count = RetryCount()
         self.bytes_sent = 0
         self.bytes_received = 0
+
+    @property
+    def messages(self) -> PushMessages:
+        """How its pushes are put into messages."""
+        return self._messages
 
     @property
     def run(self) -> Run:
@@ -89,7 +88,7 @@ class PushProtocol:
         """
         run = replace(self._run, lanes=self._run.lanes if lanes is None else lanes, where=dict(self._run.where))
         rng = random.Random(self._rng.random())
-        return PushProtocol(run, self._retry_secs, self._clock, rng, self._packing.options)
+        return PushProtocol(run, self._retry_secs, self._clock, rng, self._messages.packing.options)
 
     @property
     def floors(self) -> list[pb.Floor]:
@@ -99,13 +98,7 @@ class PushProtocol:
     def start_over(self) -> None:
         """Forget what belonged to another incarnation."""
         self._floors.clear()
-        self._splits.clear()
-        self._packing.start_over()
-
-    def remembers(self, push: Push) -> bool:
-        """Whether pushes of its layout have been made in this incarnation, so that their names are known."""
-        split = self._splits.get(push.layout)
-        return split is not None and split.counts == (len(push.ops), len(push.reads))
+        self._messages.start_over()
 
     # ---- Calls --------------------------------------------------------------------------------
 
@@ -117,7 +110,7 @@ class PushProtocol:
         """
         tickets = {}
         for shard, (request, pieces) in requests.items():
-            self._packing.ask(request)
+            self._messages.packing.ask(request)
             self.bytes_sent += sum(piece.nbytes for piece in pieces)
             tickets[shard] = self._run.lanes[shard].send(request, pieces)
         replies: dict[int, Message] = {}
@@ -129,15 +122,14 @@ class PushProtocol:
                 try:
                     message = ticket.result()
                     self.bytes_received += message.data.nbytes
-                    replies[shard] = self._packing.unpack(message)
+                    replies[shard] = self._messages.packing.unpack(message)
                 except (UnavailableError, LostStateError) as error:
                     lane = self._run.lanes[shard]
                     if retry is None:
                         what = f"{request.WhichOneof('kind')} to {lane.label}"
                         retry = Retry(what, self._retry_secs, self._clock, self._rng, count=self.count)
                     try:
-                        self._run.mend(error)
-                        retry.wait(error)
+                        retry.wait(self._run.mend(error))
                     except OpError as final:
                         failed = failed or final
                         break
@@ -151,7 +143,7 @@ class PushProtocol:
 
     def pull(self, reads: Sequence[Read]) -> list[Array]:
         """Read values in one cut over all shards."""
-        shards = {self._shard_of(read.variable) for read in reads}
+        shards = {self._messages.shard_of(read.variable) for read in reads}
         if len(shards) > 1:
             return self.push(Push(reads=list(reads))).values
         if not shards:
@@ -168,12 +160,6 @@ class PushProtocol:
         assert reply.reply is not None
         return [codec.decode_tensor(item.value, reply.data) for item in reply.reply.pull.values]
 
-    def _shard_of(self, variable: str) -> int:
-        shard = self._run.where.get(variable)
-        if shard is None:
-            raise FailedPreconditionError(f"Attempting to use uninitialized value {variable}")
-        return shard
-
     # ---- Pushes -------------------------------------------------------------------------------
 
     def push(self, push: Push) -> PushResult:
@@ -185,11 +171,11 @@ class PushProtocol:
             AbortedError: If the run's incarnation is over.
             OpError: If the push was wrong; nothing was changed.
         """
-        push = self._packing.thin(push)
+        push = self._messages.packing.thin(push)
         while True:
             self._sequence += 1
             push_id = PushId(self._run.client, self._sequence)
-            parts = self._split(push)
+            parts = self._messages.split(push)
             try:
                 if set(parts) <= {self._run.sequencer}:
                     result = self._push_alone(push_id, push, parts.get(self._run.sequencer, Part()))
@@ -197,56 +183,11 @@ class PushProtocol:
                     result = self._push_together(push_id, push, parts)
             except OpError:
                 # What was wrong may be corrected, under the same layout.
-                self._splits.pop(push.layout, None)
+                self._messages.forget(push.layout)
                 raise
             # Only a worker that slept longer than the settler's patience is told so: it pushes anew.
             if result.outcome.kind is not OutcomeKind.ABANDONED:
                 return result
-
-    def _split(self, push: Push) -> dict[int, Part]:
-        """Give each participant its part, in order of shards; remember it for pushes that are all alike."""
-        if self.remembers(push):
-            return self._splits[push.layout].parts
-        parts: dict[int, Part] = {}
-        for at, op in enumerate(push.ops):
-            parts.setdefault(self._shard_of(op.variable), Part()).ops.append(at)
-        for read in push.reads:
-            parts.setdefault(self._shard_of(read.variable), Part()).reads.append(read)
-        parts = dict(sorted(parts.items()))
-        if may_be_remembered(push):
-            self._splits[push.layout] = Split(parts, (len(push.ops), len(push.reads)))
-        else:
-            self._splits.pop(push.layout, None)
-        return parts
-
-    def _encode_part(self, message: Any, push: Push, shard: int, part: Part, afresh: bool) -> Sequence[memoryview]:
-        """Write a shard's part into a PUSH or STAGE; gives its bytes.
-
-        A part whose layout the shard has been told is only named, unless it is to be told `afresh`.
-        """
-        split = self._splits.get(push.layout)
-        known = split.told.get(shard) if split is not None else None
-        if known is not None and known.places is not None and not afresh:
-            pieces = [bytes_of(push.ops[at].value) for at in known.order]
-            if [piece.nbytes for piece in pieces] == known.sizes:
-                message.layout, message.known_layout = known.number, True
-                return pieces
-        tensors = TensorWriter()
-        order = in_arena_order(push.ops, part.ops, self._run.where)
-        for at in order:
-            codec.encode_op(push.ops[at], message.ops.add(), tensors)
-        for read in part.reads:
-            codec.encode_read(read, message.reads.add(), tensors)
-        if split is not None:
-            if known is None:
-                self._layout_numbers += 1
-            message.layout = known.number if known is not None else self._layout_numbers
-            valued = [at for at in order if push.ops[at].value is not None]
-            # A shard that has staged the push already, as one that it knew, is told again in vain and answers so.
-            places = known.places if known is not None and afresh else None
-            sizes = [push.ops[at].value.nbytes for at in valued]  # type: ignore[union-attr]
-            split.told[shard] = KnownLayout(message.layout, valued, sizes, places)
-        return tensors.pieces
 
     def _push_alone(self, push_id: PushId, push: Push, part: Part) -> PushResult:
         """The sequencer is the only participant: one message each way."""
@@ -257,7 +198,7 @@ class PushProtocol:
             message = request.push
             message.incarnation = self._run.incarnation
             message.id.client, message.id.sequence = push_id.client, push_id.sequence
-            pieces = self._packing.pack(request, self._encode_part(message, push, shard, part, afresh))
+            pieces = self._messages.packing.pack(request, self._messages.encode(message, push, shard, part, afresh))
             if not message.known_layout:
                 message.increments.extend(codec.encode_increments(push.increments))
                 message.uses.extend(codec.encode_use(use) for use in push.uses)
@@ -272,7 +213,9 @@ class PushProtocol:
         assert reply.reply is not None
         answer = reply.reply.push
         applied = applied_of(shard, answer, 0.0, self._clock.monotonic() - began)
-        return PushResult(codec.decode_outcome(answer.outcome), self._values(push, shard, answer, reply.data), applied)
+        return PushResult(
+            codec.decode_outcome(answer.outcome), self._messages.values(push, shard, answer, reply.data), applied
+        )
 
     def _push_together(self, push_id: PushId, push: Push, parts: Mapping[int, Part]) -> PushResult:
         """Several participants: stage everywhere, have it admitted, tell the others."""
@@ -283,8 +226,8 @@ class PushProtocol:
                 request = pb.Request()
                 request.stage.incarnation = self._run.incarnation
                 request.stage.id.client, request.stage.id.sequence = push_id.client, push_id.sequence
-                pieces = self._encode_part(request.stage, push, shard, part, afresh)
-                requests[shard] = (request, self._packing.pack(request, pieces))
+                pieces = self._messages.encode(request.stage, push, shard, part, afresh)
+                requests[shard] = (request, self._messages.packing.pack(request, pieces))
             return requests
 
         began = self._clock.monotonic()
@@ -304,7 +247,7 @@ class PushProtocol:
             withdraw(self._run.lanes, self._run.incarnation, push_id, others)
             return PushResult(outcome)
         found: dict[int, list[Array]] = {
-            self._run.sequencer: self._values(push, self._run.sequencer, admitted.reply.admit, admitted.data)
+            self._run.sequencer: self._messages.values(push, self._run.sequencer, admitted.reply.admit, admitted.data)
         }
         applied = applied_of(self._run.sequencer, admitted.reply.admit, staged, decided)
         committed = self.commit(push_id, admitted, participants)
@@ -314,28 +257,14 @@ class PushProtocol:
         for shard, reply in committed.items():
             assert reply.reply is not None
             applied += applied_of(shard, reply.reply.commit, decided, done)
-            found[shard] = self._values(push, shard, reply.reply.commit, reply.data)
+            found[shard] = self._messages.values(push, shard, reply.reply.commit, reply.data)
             if reply.reply.commit.as_of > outcome.index:
                 late.add(shard)
         reading = {shard for shard, part in parts.items() if part.reads}
         if late & reading and len(reading) > 1:
             # Values of several places in the sequence are no cut: take another.
             return PushResult(outcome, self.push(Push(reads=push.reads)).values, applied)
-        return PushResult(outcome, self._gather(push.reads, found), applied)
-
-    def _values(self, push: Push, shard: int, answer: Any, data: memoryview) -> list[Array]:
-        """Give the values of a shard's answer; remember where they lie when it tells."""
-        split = self._splits.get(push.layout)
-        known = split.told.get(shard) if split is not None else None
-        if answer.bare:
-            if known is None or known.places is None:
-                raise InternalError(f"{self._run.lanes[shard].label} gave values without saying where they lie.")
-            return [np.ndarray(shape, dtype, data, offset) for dtype, shape, offset in known.places]
-        wanted = sum(self._run.where[read.variable] == shard for read in push.reads)
-        # A push that was refused has no values, and says nothing of where they would lie.
-        if known is not None and known.places is None and len(answer.values) == wanted:
-            known.places = [(np.dtype(i.value.dtype), tuple(i.value.shape), i.value.offset) for i in answer.values]
-        return [codec.decode_tensor(item.value, data) for item in answer.values]
+        return PushResult(outcome, self._messages.gather(push.reads, found), applied)
 
     def admit(
         self, push_id: PushId, kind: pb.EntryKind.ValueType, participants: Sequence[int], push: Push, bad: str = ""
@@ -378,18 +307,6 @@ class PushProtocol:
         request.complete.incarnation = self._run.incarnation
         request.complete.floors.extend(self.floors)
         self._run.lanes[self._run.sequencer].send(request, ())
-
-    def _gather(self, reads: Sequence[Read], found: Mapping[int, Sequence[Array]]) -> list[Array]:
-        """Put the shards' answers into the order of the reads."""
-        left = {shard: iter(values) for shard, values in found.items()}
-        out: list[Array] = []
-        for read in reads:
-            shard = self._run.where[read.variable]
-            value = next(left.get(shard, iter(())), None)
-            if value is None:
-                raise InternalError(f"{self._run.lanes[shard].label} gave no value for {read.variable!r}.")
-            out.append(value)
-        return out
 
     def next_id(self) -> PushId:
         """A new push id, for a snapshot."""

@@ -5,6 +5,7 @@ Floor: worker. Threads: a run belongs to one.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from globalstep.errors import JobDoneError
 from globalstep.graph import Node
 from globalstep.variables import Variable
 from globalstep.worker.evaluation import evaluate
+from globalstep.worker.gradients_ahead import sending
 from globalstep.worker.plan import EMPTY, Plan, Round
 from globalstep.worker.pushing import build_push, is_declaring, operand_of
 
@@ -53,7 +55,8 @@ class Run:
                 for number, current in enumerate(plan.rounds):
                     self._evaluate(current.early)
                     self._read(current, number, carried)
-                    self._evaluate(current.late)
+                    with self._gradients_ahead(current, number):
+                        self._evaluate(current.late)
                     carried = bool(current.mutations) and self._push(current, number)
         except JobDoneError as done:
             done.values = self._fetched()
@@ -76,6 +79,13 @@ class Run:
         if steps:
             with self._executor.span("compute", nodes=len(steps)):
                 evaluate(steps, self.values, self._plan, self._executor)
+
+    def _gradients_ahead(self, current: Round, number: int) -> contextlib.AbstractContextManager[None]:
+        """Have the gradients of the round's push sent as they are produced, where that is asked for."""
+        cluster = self._executor.cluster
+        if not self._executor.gradients_ahead or not current.mutations:
+            return contextlib.nullcontext()
+        return sending(lambda variable, gradient: cluster.send_ahead((self._plan, number), variable, gradient))
 
     def _read(self, current: Round, number: int, carried: bool) -> None:
         """Read what the round needs, apart from what came with the push before it."""

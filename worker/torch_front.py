@@ -18,6 +18,7 @@ from globalstep.codec import DTYPES
 from globalstep.graph import GraphKeys, add_to_collection, as_node, get_default_graph
 from globalstep.variables import Variable
 from globalstep.worker.foreign_loss import Array, Evaluation, LossNode, loss_node, require_extra
+from globalstep.worker.gradients_ahead import produced
 
 __all__ = ["torch_loss"]
 
@@ -130,10 +131,27 @@ class _Model:
             gradients: list[Array] = []
             if wanted and not result.shape:
                 sources = [tensors[i] for i in wanted]
-                found = torch.autograd.grad(result, sources, allow_unused=True)
+                with self._sent_ahead(tensors, wanted):
+                    found = torch.autograd.grad(result, sources, allow_unused=True)
                 gradients = [_gradient(grad, values[i]) for grad, i in zip(found, wanted, strict=True)]
             updates = [_copied(buffer) for buffer in self._buffers()] if training else []
         return Evaluation(result.detach().cpu().numpy(), gradients, updates)
+
+    @contextlib.contextmanager
+    def _sent_ahead(self, tensors: Sequence[Any], wanted: tuple[int, ...]) -> Iterator[None]:
+        """Send each parameter's gradient as soon as it is there, where somebody takes it."""
+        take = produced()
+        names = [variable.op_name for variable in self.parameters.values()]
+        hooks = [
+            tensors[i].register_hook(lambda grad, name=names[i]: _give(take, name, grad))
+            for i in (wanted if take is not None else ())
+            if i < len(names)
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def _buffers(self) -> list[Any]:
         return [getattr(owner, name) for owner, name in self._places.values()]
@@ -157,6 +175,12 @@ class _Model:
         finally:
             for part, mode in modes:
                 part.training = mode
+
+
+def _give(take: Any, name: str, grad: Any) -> None:
+    """Hand on a gradient that lies in memory as a Variable does."""
+    if grad.device.type == "cpu" and not grad.is_sparse and grad.is_contiguous():
+        take(name, grad.detach().numpy())
 
 
 def _check(pytorch: Any, name: str, tensor: Any) -> None:

@@ -34,11 +34,14 @@ class WirePacking:
 
     Args:
         options: How.
+
+    Attributes:
+        active: Whether there is anything to do.
     """
 
     def __init__(self, options: WireOptions) -> None:
         self._options = options
-        self._active = options != WireOptions()
+        self.active = options != WireOptions()
         self._top_k = TopK(options.top_k) if options.top_k < 1.0 else None
         self._memory = MemoryPool()
 
@@ -69,7 +72,7 @@ class WirePacking:
             The bytes to send.
         """
         message: Any = getattr(request, request.WhichOneof("kind") or "pull")
-        if not self._active or not pieces or any(op.kind != pb.OP_APPLY for op in message.ops):
+        if not self.active or not pieces or any(op.kind != pb.OP_APPLY for op in message.ops):
             return pieces
         if message.known_layout:
             dtypes = ["float32" if piece.format == "f" else "other" for piece in pieces]

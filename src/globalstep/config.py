@@ -102,9 +102,9 @@ class GraphOptions(_Options):
 class ConfigProto(_Options):
     """Settings of a session or a Server.
 
-    Three are globalstep's own: `run_policy`, a `gs.RunPolicy` for the run that a chief's session begins; `wire`,
-    `gs.WireOptions` for what a session sends and reads; and `pushes_in_flight`, how many pushes a run need not wait
-    for (see `gs.Session`).
+    Four are globalstep's own: `run_policy`, a `gs.RunPolicy` for the run that a chief's session begins; `wire`,
+    `gs.WireOptions` for what a session sends and reads; and `pushes_in_flight` and `gradients_ahead`, by which
+    computing and communicating overlap (see `gs.Session`).
 
     >>> config = ConfigProto(allow_soft_placement=True)
     >>> config.gpu_options.allow_growth = True
@@ -132,8 +132,9 @@ class ConfigProto(_Options):
         "run_policy": None,
         "wire": None,
         "pushes_in_flight": 0,
+        "gradients_ahead": False,
     }
-    _effective = frozenset({"run_policy", "wire", "pushes_in_flight"})
+    _effective = frozenset({"run_policy", "wire", "pushes_in_flight", "gradients_ahead"})
 
 
 class RunOptions(_Options):
