@@ -29,13 +29,13 @@ class PushesUnderWay:
         self._most = most
         # Guards the attributes below; a leaf: pushes are sent without it.
         self._changed = threading.Condition()
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: deque[Callable[[], object]] = deque()
         self._sending = False
         self._error: BaseException | None = None
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def submit(self, send: Callable[[], None]) -> None:
+    def submit(self, send: Callable[[], object]) -> None:
         """Have a push sent after those before it; waits while too many are unanswered.
 
         Args:
