@@ -172,7 +172,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _environment(program: Program, tuned_peers: bool) -> dict[str, str]:
-    """Its processes' environment: globalstep's as `globalstep launch` makes it; for others the plain one, or the same."""
+    """Its processes' environment: globalstep's as `globalstep launch` makes it; others' is plain, or the same."""
     plain = {name: value for name, value in os.environ.items() if name not in tuned({})}
     plain.pop("GLOBALSTEP_TRANSPORT", None)
     return tuned(plain) if tuned_peers or program.key == "globalstep" else plain

@@ -120,6 +120,8 @@ def _scaling(pyplot: Any, records: Sequence[Record]) -> Any:
                 for count in workers
             }
             present = [count for count in workers if rates[count]]
+            if len(present) < 2:
+                continue
             panel.plot(
                 present, [median(rates[count]) for count in present], marker="o", markersize=4, color=peer.color,
                 linestyle="-" if peer.program == "globalstep" else "--", label=peer.label,
