@@ -1,4 +1,4 @@
-"""Keeps a client's lease: a thread that tells every PS task that the client is alive.
+"""Keeps a client's lease: a thread that tells every PS task that the client is alive, and hears what is new.
 
 Floor: worker. Threads: one, named "globalstep-heartbeat", owned by the Heartbeat.
 """
@@ -13,15 +13,16 @@ from globalstep.clock import Clock
 from globalstep.errors import OpError
 from globalstep.lanes import Lane
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.worker.candidate import Candidate
 from globalstep.worker.retry import POLICIES
 
 __all__ = ["Heartbeat"]
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("globalstep")
 
 #: Seconds of silence after which a PS takes a client for gone.
 LEASE_SECS = 15.0
-_PERIOD_SECS = 2.0
+_PERIOD_SECS = 1.0
 #: So many signs of life in a row that nobody answers, and PS tasks that may have ended have ended.
 _SILENT_BEATS = 3
 
@@ -34,12 +35,22 @@ class Heartbeat:
         client: The client's id.
         task: "/job:worker/task:1"; "" where not known.
         clock: Paces it.
+
+    Attributes:
+        candidate: Set where this client's process may act as chief: it hears of the office, and keeps it so.
+        sequencer: Index of the PS task that knows what clients have pushed.
+        draining: Indices of PS tasks that are about to end and wait for a checkpoint, as last heard.
     """
 
     def __init__(self, lanes: Sequence[Lane], client: str, task: str, clock: Clock) -> None:
         self._lanes = lanes
         self._clock = clock
-        self._message = pb.HeartbeatRequest(client=client, task=task, lease_secs=LEASE_SECS)
+        self._client = client
+        self._task = task
+        self.candidate: Candidate | None = None
+        self.sequencer = 0
+        self.draining: frozenset[int] = frozenset()
+        self._losses_known = [0] * len(lanes)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="globalstep-heartbeat", daemon=True)
         self._job_done = threading.Event()
@@ -74,17 +85,47 @@ class Heartbeat:
 
     def beat(self) -> None:
         """Tell every PS task once; one that cannot be reached is left to those who need it."""
-        secs = POLICIES["Heartbeat"].deadline_secs
-        calls = [(lane, lane.unary("Heartbeat", self._message, secs)) for lane in self._lanes]
-        self._silent_beats += 1
-        for lane, call in calls:
+        secs, candidate = POLICIES["Heartbeat"].deadline_secs, self.candidate
+        calls = []
+        for index, lane in enumerate(self._lanes):
+            message = pb.HeartbeatRequest(client=self._client, task=self._task, lease_secs=LEASE_SECS)
+            if candidate is not None and candidate.term:
+                message.candidate, message.chief_term = candidate.id, candidate.term
+                message.losses_known = self._losses_known[index]
+            calls.append(lane.unary("Heartbeat", message, secs))
+        draining = set()
+        for index, call in enumerate(calls):
             try:
-                if call.result().state == pb.STATE_DONE:
-                    self._job_done.set()
-                self._silent_beats = 0
-                self._overslept.clear()
+                reply: pb.HeartbeatReply = call.result()
             except OpError as error:
-                _log.debug("No heartbeat to %s: %s", lane.label, error)
+                _log.debug("No heartbeat to %s: %s", self._lanes[index].label, error)
+                continue
+            if reply.state == pb.STATE_DONE:
+                self._job_done.set()
+            if reply.draining:
+                draining.add(index)
+            if candidate is not None and index == 0:
+                candidate.heard(reply.chief)
+            self._tell_of_losses(index, reply)
+        self.draining = frozenset(draining)
+
+    def _tell_of_losses(self, index: int, reply: pb.HeartbeatReply) -> None:
+        """Name the clients that a PS task has lost; the sequencer's word is the one that is passed on."""
+        if not reply.losses:
+            return
+        self._losses_known[index] = reply.losses
+        if index != self.sequencer:
+            return
+        for lost in reply.lost:
+            steps = ", ".join(f"{name} {value}" for name, value in sorted(lost.steps.items()))
+            _log.warning(
+                "%s is gone: nothing has been heard of it for %.0f s. It had made %d pushes%s. The others go on; its "
+                "place can be taken at any time.",
+                lost.task or f"client {lost.client}",
+                lost.silent_secs,
+                lost.pushes,
+                f", the last at {steps}" if steps else "",
+            )
 
     def _run(self) -> None:
         last = self._clock.monotonic()

@@ -30,6 +30,8 @@ class Run:
     directory: str = ""
     #: Whether the PS tasks, which cannot be reached, seem to have ended with the job.
     gone: Callable[[], bool] = lambda: False
+    #: Whether the process is to end soon: no call is tried again.
+    hurried: bool = False
 
     def mend(self, error: OpError) -> OpError:
         """Do what can be done about an error before its call is tried again.
@@ -43,7 +45,7 @@ class Run:
             AbortedError: If the run is in another incarnation.
         """
         if not isinstance(error, LostStateError):
-            if self.gone():
+            if self.hurried or self.gone():
                 raise error
             return error
         if not self.logged:

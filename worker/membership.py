@@ -22,6 +22,7 @@ from globalstep.lanes import Lane
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.run_policy import RunPolicy
 from globalstep.wire_options import WireOptions
+from globalstep.worker.attendance import Attendance
 from globalstep.worker.control_calls import ControlCalls
 from globalstep.worker.heartbeat import Heartbeat
 from globalstep.worker.push_protocol import PushProtocol, Run
@@ -55,7 +56,7 @@ def _absolute(limit: StopLimit, steps: Mapping[str, int]) -> StopLimit:
     return StopLimit(limit.step, last_step=steps[limit.step] + limit.num_steps)
 
 
-class Membership:
+class Membership(Attendance):
     """A client's part in a run, without its values. Thread-safe.
 
     Args:
@@ -88,7 +89,6 @@ class Membership:
         client_id: str = "",
     ) -> None:
         self.client_id = client_id or uuid.uuid4().hex
-        self.task = task
         # Guards _run and _protocol: one push, pull or snapshot at a time. Calls are made under it: it is
         # what gives this client's pushes their order.
         self._lock = threading.RLock()
@@ -101,7 +101,7 @@ class Membership:
         self._policy = policy or RunPolicy()
         self._splitter = Splitter()
         self._variables: dict[str, VariableDecl] = {}
-        self._heartbeat = Heartbeat(self._run.lanes, self.client_id, task, clock)
+        super().__init__(self._run, self._calls, Heartbeat(self._run.lanes, self.client_id, task, clock), task)
         self._run.gone = self._heartbeat.gone
         #: Where this client is the chief's: who stores the run's journal. It is stopped before the client leaves.
         self.journal: JournalStore | None = None
@@ -199,7 +199,7 @@ class Membership:
             self._splitter.clear()
             self._protocol.start_over()
         self._run.incarnation = incarnation
-        self._run.sequencer = sequencer
+        self._run.sequencer = self._heartbeat.sequencer = sequencer
 
     def begin(
         self,
@@ -240,6 +240,7 @@ class Membership:
                     ledger=ledger if shard == sequencer else b"",
                     policy=codec.encode_policy(self._policy),
                     directory=directory,
+                    chief_term=self.chief_term,
                 )
                 reply = self._calls.one("Begin", shard, message)
                 if (reply.incarnation, reply.owner) != (newest + 1, self.client_id):
@@ -349,17 +350,17 @@ class Membership:
             UnavailableError: If one could not be told. The others know.
         """
         with self._lock:
-            request = pb.FinishRequest(incarnation=self._run.incarnation, client=self.client_id)
-            # A task that does not hear of it would wait for its workers for ever.
-            replies = self._calls.each("Finish", dict.fromkeys(range(self.shards), request))
-            return sorted({name for reply in replies.values() for name in reply.remaining})
-
-    def job_done(self) -> bool:
-        """Whether the job has been declared done, as last heard (at most some seconds ago)."""
-        return self._heartbeat.job_done
+            request = pb.FinishRequest(
+                incarnation=self._run.incarnation, client=self.client_id, chief_term=self.chief_term
+            )
+            # Task 0 first, which knows for sure who is the chief. And a task that does not hear of it would wait
+            # for its workers for ever.
+            replies = [self._calls.one("Finish", 0, request)]
+            replies += self._calls.each("Finish", dict.fromkeys(range(1, self.shards), request)).values()
+            return sorted({name for reply in replies for name in reply.remaining})
 
     def close(self) -> None:
-        """Leave the run. Safe to call twice."""
+        """Leave the run, and the chief's office where that was asked for. Safe to call twice."""
         with self._lock:
             if self._closed:
                 return
@@ -368,7 +369,7 @@ class Membership:
             self.journal.stop()
         self._heartbeat.stop()
         secs = POLICIES["Leave"].deadline_secs
-        calls = [lane.unary("Leave", pb.LeaveRequest(client=self.client_id), secs) for lane in self._run.lanes]
+        calls = [lane.unary("Leave", self.goodbye(self.client_id), secs) for lane in self._run.lanes]
         for call in calls:
             try:
                 call.result()

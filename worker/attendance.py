@@ -1,0 +1,94 @@
+"""A client's standing in its run: its sign of life, the chief's office, tasks and processes that are about to end.
+
+The lowest part of `worker/client.py`; `worker/membership.py` adds the run itself.
+
+Floor: worker. Threads: an Attendance is thread-safe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+
+from globalstep.errors import OpError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.worker.candidate import Candidate
+from globalstep.worker.control_calls import ControlCalls
+from globalstep.worker.heartbeat import Heartbeat
+from globalstep.worker.joined_run import Run
+from globalstep.worker.retry import POLICIES
+
+__all__ = ["Attendance"]
+
+
+class Attendance:
+    """A client's standing in its run.
+
+    Args:
+        run: The run.
+        calls: Makes calls to its PS tasks.
+        heartbeat: Keeps the client's lease; whoever made it starts and stops it.
+        task: "/job:worker/task:1"; "" where not known.
+
+    Attributes:
+        task: As given.
+        leaves_office: Whether the client gives up the chief's office when it leaves.
+    """
+
+    def __init__(self, run: Run, calls: ControlCalls, heartbeat: Heartbeat, task: str) -> None:
+        self._run = run
+        self._calls = calls
+        self._heartbeat = heartbeat
+        self.task = task
+        self.leaves_office = False
+
+    def job_done(self) -> bool:
+        """Whether the job has been declared done, as last heard (at most some seconds ago)."""
+        return self._heartbeat.job_done
+
+    # ---- The chief's office -------------------------------------------------------------------
+
+    @property
+    def candidate(self) -> Candidate | None:
+        """Set where this client's process may act as chief."""
+        return self._heartbeat.candidate
+
+    @candidate.setter
+    def candidate(self, candidate: Candidate | None) -> None:
+        if candidate is not None:
+            candidate.task = candidate.task or self.task
+        self._heartbeat.candidate = candidate
+
+    @property
+    def chief_term(self) -> int:
+        """This client's term as chief; 0 for none."""
+        return self.candidate.term if self.candidate is not None else 0
+
+    def claim_chief(self, request: pb.ClaimChiefRequest) -> pb.ClaimChiefReply:
+        """Ask for the chief's office; see Candidate."""
+        reply: pb.ClaimChiefReply = self._calls.one("ClaimChief", 0, request)
+        return reply
+
+    def goodbye(self, client: str) -> pb.LeaveRequest:
+        """Give the message with which a client leaves."""
+        candidate = self.candidate.id if self.candidate is not None and self.leaves_office else ""
+        return pb.LeaveRequest(client=client, candidate=candidate)
+
+    # ---- Those who are about to end -----------------------------------------------------------
+
+    @property
+    def draining(self) -> frozenset[int]:
+        """Indices of PS tasks that are about to end and wait for a checkpoint, as last heard."""
+        return self._heartbeat.draining
+
+    def let_end(self, shards: Iterable[int]) -> None:
+        """Tell PS tasks that are about to end that they need not wait any longer."""
+        secs = POLICIES["Stop"].deadline_secs
+        calls = [self._run.lanes[shard].unary("Stop", pb.StopRequest(force=True), secs) for shard in shards]
+        for call in calls:
+            with contextlib.suppress(OpError):  # it ends by itself when its time is up
+                call.result()
+
+    def hurry(self) -> None:
+        """Try no call again from now on, since the process is about to end. Safe in a signal handler."""
+        self._run.hurried = True

@@ -1,0 +1,115 @@
+"""A process that may act as chief: what it knows of the chief's office, and how it asks for it.
+
+PS task 0 gives the office (`ps/office.py`); docs/design/push-protocol.md, "The chief's office", has the rules.
+
+Floor: worker. Threads: a Candidate is thread-safe.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from typing import Any
+
+from globalstep.errors import AbortedError, OpError
+from globalstep.proto import globalstep_pb2 as pb
+
+__all__ = ["Candidate"]
+
+
+class Candidate:
+    """A process that may act as chief. It outlives the sessions, and the clients, of its process.
+
+    Args:
+        task: Name of its task, "/job:worker/task:1"; "" where it has none.
+        failover_secs: It asks for the office when its holder has been silent for so long; None for a chief that
+            takes it at once, whoever has it.
+
+    Attributes:
+        id: Who this is, new with every process.
+        task: As given; a session that learns its task later sets it.
+        failover_secs: As given.
+    """
+
+    def __init__(self, task: str = "", failover_secs: float | None = None) -> None:
+        self.id = uuid.uuid4().hex
+        self.task = task
+        self.failover_secs = failover_secs
+        # Guards the attributes below; a leaf.
+        self._lock = threading.Lock()
+        self._term = 0
+        self._office = pb.ChiefOffice()
+        self._due = False
+
+    @property
+    def term(self) -> int:
+        """Its term as chief; 0 while it is none, or was replaced."""
+        return self._term
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to ask for the office, as last heard."""
+        return self._due
+
+    @property
+    def chief(self) -> str:
+        """Who acts as chief, as last heard; "" for nobody."""
+        return self._office.task or self._office.holder
+
+    def heard(self, office: pb.ChiefOffice) -> None:
+        """Take note of who acts as chief.
+
+        Args:
+            office: As PS task 0 has it.
+        """
+        with self._lock:
+            self._office = office
+            if self._term:
+                if office.term > self._term:
+                    self._term = 0
+            elif self.failover_secs is not None:
+                # A task that was started again does not know of a chief until that gives a sign of life.
+                self._due = not office.holder or office.silent_secs >= self.failover_secs
+
+    def claim(self, cluster: Any) -> bool:
+        """Ask for the office, or make sure of it; says whether this is the chief.
+
+        Args:
+            cluster: A client of the PS tasks.
+
+        Raises:
+            UnavailableError: If PS task 0 cannot be reached.
+        """
+        request = pb.ClaimChiefRequest(
+            candidate=self.id, task=self.task, after_secs=self.failover_secs or 0.0, term=self._term
+        )
+        reply: pb.ClaimChiefReply = cluster.claim_chief(request)
+        with self._lock:
+            self._due = False
+            self._office = reply.chief
+            self._term = reply.chief.term if reply.granted else 0
+        return reply.granted
+
+    def try_to_claim(self, cluster: Any) -> bool:
+        """Ask for the office if that is due; one that cannot be asked for now is not given."""
+        if self._term or not self._due:
+            return False
+        try:
+            return self.claim(cluster)
+        except OpError:
+            return False
+
+    def confirm(self, cluster: Any) -> None:
+        """Make sure that this still is the chief, before something that only a chief may do.
+
+        Raises:
+            AbortedError: If it has been replaced.
+        """
+        if not self.claim_holds(cluster):
+            raise AbortedError(
+                f"This task was silent for too long and has been replaced as chief, by {self.chief or 'nobody yet'}."
+            )
+
+    def claim_holds(self, cluster: Any) -> bool:
+        """Say whether this is the chief, without asking for the office if it is not."""
+        return bool(self._term) and self.claim(cluster)
