@@ -24,7 +24,7 @@ _log = logging.getLogger("globalstep")
 LEASE_SECS = 15.0
 _PERIOD_SECS = 1.0
 #: So many signs of life in a row that nobody answers, and PS tasks that may have ended have ended.
-_SILENT_BEATS = 3
+_SILENT_BEATS = 6
 
 
 class Heartbeat:
@@ -93,6 +93,7 @@ class Heartbeat:
                 message.candidate, message.chief_term = candidate.id, candidate.term
                 message.losses_known = self._losses_known[index]
             calls.append(lane.unary("Heartbeat", message, secs))
+        self._silent_beats += 1
         draining = set()
         for index, call in enumerate(calls):
             try:
@@ -100,6 +101,8 @@ class Heartbeat:
             except OpError as error:
                 _log.debug("No heartbeat to %s: %s", self._lanes[index].label, error)
                 continue
+            self._silent_beats = 0
+            self._overslept.clear()
             if reply.state == pb.STATE_DONE:
                 self._job_done.set()
             if reply.draining:
