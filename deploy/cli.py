@@ -18,7 +18,7 @@ _SUBCOMMANDS = {
     "audit": ("globalstep.deploy.audit_cli", "prove from a run's journal that no push was lost or done twice"),
     "checkpoint": ("globalstep.deploy.checkpoint_cli", "list, show, verify and import checkpoints"),
     "launch": ("globalstep.deploy.launch", "run a training script as PS, workers and chief on this machine"),
-    "replay": ("globalstep.deploy.replay_cli", "play a run's write-ahead log again, up to any step; find the first NaN"),
+    "replay": ("globalstep.deploy.replay_cli", "play a run's log again, up to any step; find the first NaN"),
 }
 
 

@@ -27,6 +27,7 @@ def ledger_image(ledger: Ledger) -> bytes:
     state: dict[str, Any] = {
         "book": json.loads(ledger.dump()),
         "parent": ledger.parent,
+        "stopped": ledger.stopped,
         "visible": ledger.visible,
         "limits": ledger.limits,
         "floors": floors,
@@ -50,6 +51,7 @@ def ledger_of_image(image: bytes, shards: int, sequencer: int) -> Ledger:
         state = json.loads(image)
         ledger = Ledger.load(json.dumps(state["book"]).encode(), shards, sequencer)
         ledger.parent = int(state["parent"])
+        ledger.stopped = bool(state["stopped"])
         ledger.visible = {name: int(value) for name, value in state["visible"].items()}
         ledger.limits = {name: int(value) for name, value in state["limits"].items()}
         ledger.resume(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import uuid
 from pathlib import Path
@@ -62,6 +63,22 @@ def test_no_other_task_goes_back_when_ps_are_killed(processes, tmp_path, victims
     assert "go back together" not in printed
     for victim in victims:
         assert f"PS task {victim[-1]} is back at entry" in printed
+    ends_exactly(tmp_path, printed)
+
+
+def test_when_a_log_is_gone_all_go_back_to_the_checkpoint_as_without_one(processes, tmp_path):
+    pids = launch(processes, tmp_path, "launch", restarts=3)
+    processes.until("launch", r"\bstep 1[3-9]\d$", 60.0)
+    victim = pids()["ps:1"]
+    (log,) = (tmp_path / "run" / "log").glob("*/shard-1-of-2")
+    shutil.rmtree(log)
+    os.kill(victim, signal.SIGKILL)
+    assert processes.wait(120.0) == {"launch": 0}, processes.output("launch")
+    printed = processes.output("launch")
+    assert re.search(
+        r"No recovery from the write-ahead logs, but from a checkpoint: .*There is no write-ahead log in", printed
+    )
+    assert re.search(r"All PS tasks go back together, from step \d+ to step 12\d, to checkpoint", printed)
     ends_exactly(tmp_path, printed)
 
 

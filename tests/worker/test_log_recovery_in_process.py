@@ -1,4 +1,4 @@
-"""durability="log" within one process: every kind of change, a base, retries, refusals, full disks, lost logs (rung 2)."""
+"""durability="log" within one process: every kind of change, bases, retries, refusals, full disks, lost logs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from globalstep.expressions import Expr
 from globalstep.faults import AFTER
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import log_file
-from globalstep.ps.handler import Handler
 from globalstep.ps.local import LocalPS
 from globalstep.ps.shard import Shard
 from globalstep.run_policy import RunPolicy
@@ -133,7 +132,9 @@ def change(rng):
 
 def everything(client):
     names = [*NAMES, "c", "c/m", "c/v"]
-    return {name: value.tobytes() for name, value in zip(names, client.pull([Read(name) for name in names]), strict=True)}
+    return {
+        name: value.tobytes() for name, value in zip(names, client.pull([Read(name) for name in names]), strict=True)
+    }
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3])
