@@ -22,6 +22,7 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import entries
 from globalstep.ps.durability import Durability
 from globalstep.ps.handler import Handler, push_ids
+from globalstep.ps.office import OfficeView
 from globalstep.shard_file import write_shard
 from globalstep.storage import Probe, sees_probe, storage_for
 
@@ -32,7 +33,7 @@ _log = logging.getLogger(__name__)
 #: Also carried out here, by the handler, which has points of its own.
 _DATA_PLANE = ("Pull", "Push")
 #: Their replies tell nothing of pushes, or only what has been on disk: they need not wait for one.
-_TELL_NOTHING = ("Begin", "FindLog", "Heartbeat", "Leave", "OpenLane", "Recover", "Stop")
+_TELL_NOTHING = ("Begin", "ClaimChief", "FindLog", "Heartbeat", "Leave", "OpenLane", "Recover", "Stop")
 
 
 @dataclass(slots=True)
@@ -104,6 +105,8 @@ class Control:
             host=self.host,
             policy=codec.encode_policy(view.policy),
             directory=view.directory,
+            draining=view.draining,
+            chief=_office(view.chief),
             statistics=pb.Statistics(
                 secs=view.secs,
                 accepted=counted.accepted,
@@ -122,6 +125,7 @@ class Control:
         )
 
     def _Begin(self, request: pb.BeginRequest) -> pb.BeginReply:  # noqa: N802
+        self.handler.shard.check_chief(request.chief_term)
         incarnation, owner = self.durability.begin(request)
         return pb.BeginReply(incarnation=incarnation, owner=owner)
 
@@ -143,15 +147,39 @@ class Control:
     def _Heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:  # noqa: N802
         if not request.client:
             raise InvalidArgumentError("A Heartbeat must name its client.")
-        state, incarnation = self.handler.shard.heartbeat(request.client, request.task, request.lease_secs)
-        return pb.HeartbeatReply(state=int(state), incarnation=incarnation)  # type: ignore[arg-type]
+        shard = self.handler.shard
+        state, incarnation, chief = shard.heartbeat(
+            request.client, request.task, request.lease_secs, request.candidate, request.chief_term
+        )
+        reply = pb.HeartbeatReply(
+            state=int(state),  # type: ignore[arg-type]
+            incarnation=incarnation,
+            draining=shard.draining,
+            chief=_office(chief),
+        )
+        if request.chief_term:
+            reply.losses, lost = shard.losses_after(request.losses_known)
+            for one in lost:
+                reply.lost.add(
+                    client=one.client, task=one.task, silent_secs=one.silent_secs, pushes=one.pushes, steps=one.steps
+                )
+        return reply
+
+    def _ClaimChief(self, request: pb.ClaimChiefRequest) -> pb.ClaimChiefReply:  # noqa: N802
+        if not request.candidate:
+            raise InvalidArgumentError("A ClaimChief must name its candidate.")
+        granted, chief = self.handler.shard.claim_chief(
+            request.candidate, request.task, request.after_secs, request.term
+        )
+        return pb.ClaimChiefReply(granted=granted, chief=_office(chief))
 
     def _Leave(self, request: pb.LeaveRequest) -> pb.LeaveReply:  # noqa: N802
-        self.handler.shard.leave(request.client)
+        self.handler.shard.leave(request.client, request.candidate)
         self.durability.end()
         return pb.LeaveReply()
 
     def _Finish(self, request: pb.FinishRequest) -> pb.FinishReply:  # noqa: N802
+        self.handler.shard.check_chief(request.chief_term)
         remaining = self.handler.shard.finish(request.incarnation, request.client)
         self.durability.end()
         return pb.FinishReply(remaining=remaining)
@@ -249,3 +277,7 @@ class Control:
             raise FailedPreconditionError("The job is not done; set `force` to end this PS task all the same.")
         self.ended.set()
         return pb.StopReply()
+
+
+def _office(view: OfficeView) -> pb.ChiefOffice:
+    return pb.ChiefOffice(term=view.term, holder=view.holder, task=view.task, silent_secs=view.silent_secs)

@@ -8,7 +8,6 @@ Floor: ps.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,10 +15,12 @@ from globalstep.clock import Clock
 from globalstep.declarations import OptimizerDecl, StopLimit, VariableDecl
 from globalstep.errors import AbortedError, InvalidArgumentError, LostStateError
 from globalstep.faults import NO_FAULTS, Faults
+from globalstep.ps.attendance import Attendance
 from globalstep.ps.cores import ONE_CORE
 from globalstep.ps.journal import Journal
 from globalstep.ps.ledger import Ledger
-from globalstep.ps.presence import ClientView, Presence, State
+from globalstep.ps.office import OfficeView
+from globalstep.ps.presence import State
 from globalstep.ps.rules import check_declaration
 from globalstep.ps.statistics import Statistics
 from globalstep.ps.store import VariableStore
@@ -50,9 +51,11 @@ class ShardView:
     secs: float
     policy: RunPolicy
     directory: str
+    draining: bool
+    chief: OfficeView
 
 
-class Life:
+class Life(Attendance):
     """A PS task's state, without its data plane. Thread-safe: every public method takes the one lock.
 
     Args:
@@ -65,14 +68,10 @@ class Life:
     faults: Faults = NO_FAULTS
 
     def __init__(self, clock: Clock) -> None:
-        # Guards all attributes of this class and of Shard, and the presence. A leaf: nothing else is
-        # taken under it, and no I/O is done under it.
-        self._lock = threading.Lock()
-        self._clock = clock
+        super().__init__(clock)
         self._statistics = Statistics(since=clock.monotonic())
         #: Incarnations up to this one may have been those of lives that this process knows nothing of.
         self.spent_incarnations = int(clock.time() * 1000)
-        self.presence = Presence(clock)
         self._state = State.VACANT
         self._incarnation = 0
         self._shard = 0
@@ -118,6 +117,8 @@ class Life:
                 self._clock.monotonic() - self._statistics.since,
                 self._policy,
                 self._directory,
+                self._draining,
+                self.office.view(),
             )
 
     def begin(
@@ -254,24 +255,36 @@ class Life:
             self.presence.finish()
             return self.presence.others(client)
 
-    def heartbeat(self, client: str, task: str, lease_secs: float) -> tuple[State, int]:
-        """Take note that a client is alive; gives (state, incarnation)."""
+    def heartbeat(
+        self, client: str, task: str, lease_secs: float, candidate: str = "", chief_term: int = 0
+    ) -> tuple[State, int, OfficeView]:
+        """Take note that a client is alive; gives state, incarnation, and who acts as chief.
+
+        Args:
+            client: Its id.
+            task: Its name.
+            lease_secs: After which silence it counts as gone.
+            candidate: Its id as a candidate for the chief's office.
+            chief_term: Its term, if it acts as chief; else 0.
+        """
         with self._lock:
             self.presence.heard(client, task, lease_secs)
-            return self._state, self._incarnation
+            if chief_term:
+                self.office.sign(candidate, task, chief_term)
+            return self._state, self._incarnation, self.office.view()
 
-    def leave(self, client: str) -> None:
-        """Take note that a client is gone for good."""
+    def leave(self, client: str, candidate: str = "") -> None:
+        """Take note that a client is gone for good, and from the chief's office if `candidate` holds it."""
         with self._lock:
+            self.office.leave(candidate)
             self.presence.left(client)
             if self._ledger is not None:
                 self._ledger.departed(client)
+            self._drop_kept(client)
             self.witness.left(client)
 
-    def clients(self) -> list[ClientView]:
-        """Clients with a live lease."""
-        with self._lock:
-            return self.presence.clients()
+    def _drop_kept(self, client: str) -> None:
+        """Drop what is kept for the retries of a client that left. Caller holds the lock."""
 
     def secure(self, before: Witness) -> None:
         """Return once a call may be answered: once what it did, and what it saw, will not be forgotten.

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from globalstep.clock import Clock
 
-__all__ = ["ClientView", "Presence", "State"]
+__all__ = ["ClientView", "LostClient", "Presence", "State"]
 
 #: How long a finished PS waits for tasks of the ClusterSpec that never showed up.
 LINGER_SECS = 30.0
@@ -23,6 +24,8 @@ MAX_LEASE_SECS = 600.0
 #: Lease, since its last sign of life, of a client whose task another one has joined as: a task that was started
 #: again. A client that lives, and gives signs of it, keeps its own lease.
 REPLACED_LEASE_SECS = 5.0
+#: Losses that are remembered for a chief that has not asked yet.
+_LOSSES_KEPT = 64
 
 
 class State(enum.IntEnum):
@@ -40,6 +43,8 @@ class _Lease:
     lease_secs: float
     heard: float
     pushes: int = 0
+    steps: Mapping[str, int] = field(default_factory=dict[str, int])
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,19 @@ class ClientView:
     silent_secs: float
     #: Accepted pushes that moved a step on, since it joined.
     pushes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LostClient:
+    """A client whose lease ran out: it died, hangs, or cannot be reached."""
+
+    client: str
+    task: str
+    silent_secs: float
+    #: Accepted pushes that moved a step on, since it joined.
+    pushes: int
+    #: What its last one led to.
+    steps: Mapping[str, int]
 
 
 class Presence:
@@ -66,6 +84,9 @@ class Presence:
         self._seen_tasks: set[str] = set()
         self._expected: set[str] = set()
         self._finished_at: float | None = None
+        #: Clients whose lease has run out so far.
+        self.losses = 0
+        self._lost: deque[LostClient] = deque(maxlen=_LOSSES_KEPT)
 
     def begin(self, expected_tasks: Sequence[str]) -> None:
         """Start a new incarnation: who was here stays, who is expected is told anew."""
@@ -89,17 +110,37 @@ class Presence:
             for other in self._leases.values():
                 if other.task == task:
                     other.lease_secs = min(other.lease_secs, REPLACED_LEASE_SECS)
-        pushes = lease.pushes if lease is not None else 0
         lease_secs = min(max(lease_secs, 0.1), MAX_LEASE_SECS)
-        self._leases[client] = _Lease(task, lease_secs, self._clock.monotonic(), pushes)
+        if lease is None:
+            lease = self._leases[client] = _Lease(task, lease_secs, 0.0)
+        lease.task, lease.lease_secs, lease.heard, lease.lost = task, lease_secs, self._clock.monotonic(), False
         if task:
             self._seen_tasks.add(task)
 
-    def pushed(self, client: str) -> None:
-        """Count a client's push that moved a step on. Who keeps no lease is not counted."""
+    def pushed(self, client: str, steps: Mapping[str, int]) -> None:
+        """Count a client's push that moved a step on, to `steps`. Who keeps no lease is not counted."""
         lease = self._leases.get(client)
         if lease is not None:
             lease.pushes += 1
+            lease.steps = steps
+
+    def find_losses(self) -> list[LostClient]:
+        """Give the clients whose lease has run out since this was last asked, each once until it comes back."""
+        now = self._clock.monotonic()
+        found = []
+        for client, lease in self._leases.items():
+            if not lease.lost and now - lease.heard > lease.lease_secs:
+                lease.lost = True
+                found.append(LostClient(client, lease.task, now - lease.heard, lease.pushes, lease.steps))
+        self.losses += len(found)
+        self._lost.extend(found)
+        return found
+
+    def losses_after(self, known: int) -> list[LostClient]:
+        """Give the losses, of those that are remembered, after the first `known`."""
+        # Whoever knows of more knew a process that was here before.
+        news = self.losses - known if known <= self.losses else self.losses
+        return list(self._lost)[-news:] if news else []
 
     def left(self, client: str) -> None:
         """Take note that a client is gone."""

@@ -189,18 +189,23 @@ class Shard(Applying):
         dumped = ledger.dump() if kind is EntryKind.SNAPSHOT else b""
         outcome = ledger.admit(push, kind, taking_part, increments, hypers, staleness)
         if kind is EntryKind.PUSH:
-            self._count(push, increments, seen_steps, staleness)
+            self._count(push, increments, seen_steps, staleness, outcome.steps)
         self._apply_entry(Entry(outcome.index, kind, push, self._applied, hypers), uses, dumped)
         return self._admission(ledger, outcome, push, taking_part)
 
     def _count(
-        self, push: PushId, increments: Sequence[Increment], seen_steps: Mapping[str, int], staleness: int
+        self,
+        push: PushId,
+        increments: Sequence[Increment],
+        seen_steps: Mapping[str, int],
+        staleness: int,
+        steps: Mapping[str, int],
     ) -> None:
         """Keep the statistics of an accepted push."""
         known = any(item.step in seen_steps for item in increments)
         self._statistics.accept(staleness if known else None)
         if increments:
-            self.presence.pushed(push.client)
+            self.presence.pushed(push.client, steps)
 
     def _examine(
         self,
