@@ -14,6 +14,7 @@ from globalstep.ps.cuts import Cuts
 from globalstep.ps.ledger import Ledger
 from globalstep.ps.life import Life
 from globalstep.ps.presence import State
+from globalstep.ps.push_table import PushTable
 from globalstep.ps.shard import Shard
 from globalstep.worker.push_protocol import PushProtocol
 
@@ -23,25 +24,21 @@ Patch = tuple[type, str, Any]
 
 
 def _id_after_the_apply() -> Patch:
-    record = Ledger._record
+    record = PushTable.record
 
     def late(self: Any, push: Any, outcome: Any) -> None:
         before, self.held_back = getattr(self, "held_back", None), (push, outcome)
         if before is not None:
             record(self, *before)
 
-    return Ledger, "_record", late
+    return PushTable, "record", late
 
 
 def _ids_lost_in_a_restore() -> Patch:
-    load = Ledger.load.__func__  # type: ignore[attr-defined]
+    def forgetful(cls: Any, dumped: Any) -> Any:
+        return cls()
 
-    def forgetful(cls: Any, *args: Any) -> Any:
-        ledger = load(cls, *args)
-        ledger._clients.clear()
-        return ledger
-
-    return Ledger, "load", classmethod(forgetful)
+    return PushTable, "load", classmethod(forgetful)
 
 
 def _only_its_own_entry() -> Patch:
@@ -111,14 +108,15 @@ def _a_retry_under_a_new_id() -> Patch:
 
 
 def _values_of_two_places() -> Patch:
-    gather = PushProtocol._gather
+    push_once = PushProtocol.push
 
-    def torn(self: Any, reads: Any, found: Any) -> Any:
-        if len(found) > 1 and reads:
-            return [self.pull([read])[0] for read in reads]
-        return gather(self, reads, found)
+    def torn(self: Any, push: Any) -> Any:
+        result = push_once(self, push)
+        if result.values:
+            result.values[:] = [self.pull([read])[0] for read in push.reads]
+        return result
 
-    return PushProtocol, "_gather", torn
+    return PushProtocol, "push", torn
 
 
 #: Name -> what makes the patch.

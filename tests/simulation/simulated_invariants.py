@@ -18,8 +18,8 @@ from simulated_workload import EMPTY, OTHER, STEP, Content, State, names_on
 from globalstep.declarations import OutcomeKind, PushId
 from globalstep.errors import AbortedError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.ledger import WINDOW
 from globalstep.ps.presence import State as TaskState
+from globalstep.ps.push_table import WINDOW
 
 __all__ = ["Checkpoint", "Entry", "Life", "Violation", "Watch"]
 
@@ -85,6 +85,8 @@ class Life:
     visible: int = 0
     #: Shard -> the start of its process that began this life.
     began: dict[int, int] = field(default_factory=dict)
+    #: Shards that were told more than to begin.
+    told: set[int] = field(default_factory=set)
     #: Shards that began it once more, with nothing of what they had held.
     emptied: set[int] = field(default_factory=set)
     #: Shard -> the last entry that it was seen to have applied.
@@ -123,6 +125,8 @@ class Watch:
         if error is None:
             if call.method == "Begin":
                 self._begun(task, request)
+            elif call.method == "Declare":
+                self.lives[shard._incarnation].told.add(task.index)
             elif call.method == "Leave":
                 self._departed.add(request.client)
             elif call.method == "Open" and shard._ledger is not None:
@@ -154,7 +158,10 @@ class Watch:
             life = Life(request.incarnation, request.owner, 0, {}, none, (0,) * self._shards)
             self.lives[life.number] = life
         if life.began.setdefault(task.index, task.starts) != task.starts:
-            life.emptied.add(task.index)
+            life.began[task.index] = task.starts
+            # Where nothing had come after the first BEGIN, nothing is lost.
+            if task.index in life.told:
+                life.emptied.add(task.index)
         elif task.index == request.sequencer and request.ledger and not life.base:
             self._begun_from(task, life, request.ledger)
 
@@ -176,7 +183,12 @@ class Watch:
             newest[push.client] = max(newest.get(push.client, 0), push.sequence)
         for entry in life.entries.values():
             push = entry.push
-            if push.client in self._departed or push.sequence <= newest[push.client] - WINDOW:
+            # Of those that were gone already when that life began nothing need be known.
+            if (
+                entry.index < before.base
+                or push.client in self._departed
+                or push.sequence <= newest[push.client] - WINDOW
+            ):
                 continue
             try:
                 outcome = kept.recorded(push)

@@ -18,6 +18,7 @@ from simulated_time import Hub, Process
 from globalstep.errors import OpError, UnavailableError, error_from_code
 from globalstep.frames import Assembler, Message, frames_of
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.presence import MAX_LEASE_SECS
 
 __all__ = ["Call", "Connection", "Network", "SimulatedLane", "Weather"]
 
@@ -132,6 +133,7 @@ class Network:
         cut: (client process, shard) -> until when no message passes between them.
         watchers: Called with (where, process, method) at each point where a fault may strike: "send" before a client
             sends, "arrive" before a task handles a request, "handled" after it did.
+        lasting_leases: Whether one sign of life is to last, instead of one every two seconds.
         counts: How often each kind of trouble happened.
     """
 
@@ -141,6 +143,7 @@ class Network:
         self.tasks: list[Task] = []
         self.calm = False
         self.cut: dict[tuple[Process, int], float] = {}
+        self.lasting_leases = False
         self.watchers: list[Callable[[str, Process, str], None]] = []
         self.counts = {"messages": 0, "lost": 0, "doubled": 0, "late": 0, "broken": 0}
         self._random = rng.random
@@ -150,18 +153,20 @@ class Network:
         hub, weather = self.hub, self.weather
         hub.after(deadline_secs, self._expire, call, deadline_secs)
         self.counts["messages"] += 1
+        task = self.tasks[call.shard]
+        process = task.process if task.up else None
         arrival = self._arrival()
         if arrival is None:
             self._notice(call, "the request was lost")
         else:
             if weather.ordered and call.connection is not None:
                 arrival = call.connection.last_arrival = max(arrival, call.connection.last_arrival)
-            hub.at(arrival, self._arrive, call)
+            hub.at(arrival, self._arrive, call, process)
         if not self.calm and self._random() < weather.doubled:
             copy = self._arrival()
             if copy is not None:
                 self.counts["doubled"] += 1
-                hub.at(copy, self._arrive_again, call, self.tasks[call.shard].process)
+                hub.at(copy, self._arrive, call, process)
 
     def _arrival(self) -> float | None:
         """When a message that is sent now arrives; None if it never does."""
@@ -177,26 +182,29 @@ class Network:
                 secs += weather.late_secs * draw()
         return self.hub.now + secs
 
-    def _arrive_again(self, call: Call, process: Process) -> None:
-        """A second copy reaches no process that was started since: it came over a connection to the one before."""
-        if self.tasks[call.shard].process is process:
-            self._arrive(call)
+    def _arrive(self, call: Call, process: Process | None) -> None:
+        """Bring a request to its task.
 
-    def _arrive(self, call: Call) -> None:
+        Args:
+            call: The request's.
+            process: That its connection leads to: it reaches no later one. None for a request that waited for a
+                connection, which it does until its deadline.
+        """
         task = self.tasks[call.shard]
-        if not task.up:
+        gone = process is not task.process if process is not None else call.settled
+        if gone or not task.up:
             self._notice(call, "nobody listens there")
             return
         if self._is_cut(call):
             self._notice(call, "the link is cut")
             return
         if self.hub.now < task.process.stopped_until:
-            self.hub.at(task.process.stopped_until, self._arrive, call)
+            self.hub.at(task.process.stopped_until, self._arrive, call, process)
             return
         for watch in self.watchers:
             watch("arrive", task.process, call.method)
         if not task.process.alive or self.hub.now < task.process.stopped_until:
-            self._arrive(call)
+            self._arrive(call, process)
             return
         value, error, pieces = task.handle(call, memoryview(bytearray(call.data)))
         reply = self._pack(call, value, error, pieces)
@@ -298,6 +306,8 @@ class SimulatedLane:
     def unary(self, method: str, request: Any, timeout_secs: float) -> Call:
         """See Lane."""
         self._before(method)
+        if method == "Heartbeat" and self._network.lasting_leases:
+            request.lease_secs = MAX_LEASE_SECS
         if self._network.weather.serialize:
             request = type(request).FromString(request.SerializeToString())
         call = Call(self._client, self._shard, None, method, request, b"")

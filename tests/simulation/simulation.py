@@ -74,6 +74,7 @@ class Simulation:
         self._trace = trace
         self.hub = Hub()
         self.network = Network(self.hub, random.Random(f"{scenario.seed} network"), scenario.weather)
+        self.network.lasting_leases = not scenario.heartbeats
         if trace or scenario.faults:
             self.network.watchers.append(self._passed)
         self.tasks: list[SimulatedTask] = []
