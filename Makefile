@@ -77,6 +77,11 @@ bench-peers: .venv-peers/.installed ## install the peers of the benchmark into a
 bench-saving: $(VENV)/.installed-bench ## measure how long a save holds up training, and how fast it writes (2 minutes)
 	$(BIN)/python -m benchmarks.saving
 
+.PHONY: bench-options
+bench-options: $(VENV)/.installed-bench $(VENV)/.installed-examples $(VENV)/.installed-torch ## measure fewer bytes on the wire, and overlapping computing and communicating (6 minutes)
+	$(BIN)/python -m benchmarks.compression
+	$(BIN)/python -m benchmarks.overlap
+
 .PHONY: clean
 clean: ## remove what make has made, the runs and the virtual environment included
 	rm -rf $(VENV) .venv-peers build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.machine import machine
+from benchmarks.report import publish
 from globalstep.chief.events import summary_iterator
 from globalstep.process_env import tuned
 from globalstep.wire_options import WIRE_VARIABLE
@@ -87,9 +88,9 @@ def bytes_of_a_step(choice: str) -> tuple[float, float]:
 
 def table(records: Sequence[Mapping[str, Any]], where: Mapping[str, Any], steps: int) -> str:
     """Write the results as Markdown, a line for each choice."""
+    rounds = len(records) // len(CHOICES)
     lines = [
-        f"{where['date']}; {where['cpu']}, {where['cores']} cores; {steps} global steps, "
-        f"{len(records) // len(CHOICES)} runs each, medians.",
+        f"{where['date']}; {where['cpu']}, {where['cores']} cores; {steps} global steps, {rounds} runs each, medians.",
         "",
         "| WireOptions | bytes sent a step | bytes read a step | loss at the end | test accuracy |",
         "| --- | ---: | ---: | ---: | ---: |",
@@ -131,6 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compression", description=__doc__)
     parser.add_argument("--steps", type=int, default=3000, help="global steps of each run (default 3000)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each choice, interleaved (default 3)")
+    parser.add_argument("--publish", action="store_true", help="put the table into docs/ as well")
     args = parser.parse_args(argv)
     where = machine()
     moved = {choice: bytes_of_a_step(choice) for choice in CHOICES}
@@ -147,6 +149,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     (RESULTS / "compression.md").write_text(text)
     plot(records, RESULTS / "compression.png")
     print(text)
+    if args.publish:
+        publish(RESULTS, "compression", ROOT / "docs")
     return 0
 
 
