@@ -146,7 +146,7 @@ class SegmentReader:
             raise DataLossError(f"{path} is damaged: its head is not that of a log's segment.")
         self.end = _START.size
         self.cut_bytes = 0
-        self._next = self.first
+        self._next: int = self.first
 
     @property
     def next_number(self) -> int:

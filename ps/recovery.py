@@ -293,6 +293,6 @@ def read_base(directory: Path, segment: int) -> dict[str, npt.NDArray[Any]]:
     with ShardReader(storage_for(str(path)), str(path)) as reader:
         values = {name: reader.read(name) for name in checksums}
     for name, value in values.items():
-        if zlib.crc32(value.reshape(-1).view("u1")) != checksums[name]:
+        if zlib.crc32(value.reshape(-1).view(np.uint8).data) != checksums[name]:
             raise DataLossError(f"{path} is damaged: {name!r} is not what was written.")
     return values

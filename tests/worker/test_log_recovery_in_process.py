@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from globalstep import codec
 from globalstep.clock import SYSTEM_CLOCK
+from globalstep.codec import TensorWriter
 from globalstep.declarations import (
     Increment,
     Op,
@@ -242,15 +244,15 @@ def test_parts_that_wait_for_a_decision_come_back_also_from_a_base(tmp_path):
     other = ClusterClient(tasks.lanes(), retry_secs=5.0)
     other.refresh()
     push = next(change(np.random.default_rng(4)))
-    protocol = other._protocol
-    protocol._sequence += 1
-    push_id, requests = PushId(other.client_id, protocol._sequence), {}
-    for shard, part in protocol._split(push).items():
-        request = pb.Request()
+    protocol, push_id = other._protocol, PushId(other.client_id, 77)
+    for shard, lane in enumerate(other._run.lanes):
+        request, tensors = pb.Request(), TensorWriter()
         request.stage.incarnation = other.incarnation
-        request.stage.id.client, request.stage.id.sequence = push_id.client, push_id.sequence
-        requests[shard] = (request, protocol._encode_part(request.stage, push, shard, part, True))
-    protocol.call(requests)
+        request.stage.id.client, request.stage.id.sequence = other.client_id, 77
+        for op in push.ops:
+            if other.where[op.variable] == shard:
+                codec.encode_op(op, request.stage.ops.add(), tensors)
+        lane.send(request, tensors.pieces).result()
     for victims in [(0,), (1,), (0, 1)]:
         with client.snapshot():
             pass

@@ -1,0 +1,195 @@
+"""`python -m benchmarks.durability`: what a run pays for durability="log", beside "checkpoint".
+
+Real processes on this machine: one PS that holds float32 Variables, and workers that push dense gradients of all of
+them and read the values back, without a pause. For every size and number of workers both kinds of run are there at
+once, and take turns; in between, as many bytes as a push has are written to a file in the log's directory and brought
+to the disk by fdatasync, again and again: no log of single pushes can be faster than that. Writes durability.jsonl and
+durability.md into --out; --publish puts the table into docs/performance.md. Needs the extra "bench".
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks import processes, report
+from benchmarks.machine import machine
+from benchmarks.processes import ROOT, Child
+from benchmarks.workload import STEP
+from globalstep.declarations import Op, OpKind, OptimizerDecl, Push, VariableDecl
+from globalstep.expressions import Expr
+from globalstep.lanes import lanes_to
+from globalstep.process_env import tuned
+from globalstep.run_policy import RunPolicy
+from globalstep.worker.client import ClusterClient
+
+__all__ = ["main"]
+
+Record = dict[str, Any]
+
+_KINDS = ("checkpoint", "log")
+_VARIABLES = 4
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.durability", description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5, help="how often all is measured (default 5)")
+    parser.add_argument("--secs", type=float, default=1.0, help="length of a turn (default 1)")
+    parser.add_argument("--params", type=int, nargs="+", default=[1_000, 1_000_000, 10_000_000], metavar="N")
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 4], metavar="N")
+    parser.add_argument("--dir", type=Path, help="where to put logs (default: a temporary directory)")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", help="folder for the results")
+    parser.add_argument("--quick", action="store_true", help="shorter and less sure: 2 rounds of 0.5 s")
+    parser.add_argument("--publish", action="store_true", help="put the table into docs/ as well")
+    return parser.parse_args(argv)
+
+
+class _Cluster:
+    """A PS with a run of one kind, and workers that push."""
+
+    def __init__(self, kind: str, params: int, workers: int, directory: Path, started: processes.Children) -> None:
+        environ = tuned(os.environ)
+        self._server = started.start(["-m", "globalstep.ps", "--port", "0", "--log-level", "ERROR"], environ)
+        target = "grpc://" + self._server.address()
+        self._chief = ClusterClient(lanes_to(target), policy=RunPolicy(durability=kind))
+        names = [f"w{at}" for at in range(_VARIABLES)]
+        self._chief.begin(open=False, directory=str(directory / kind))
+        rate = {"learning_rate": Expr("const", value=2.0**-20)}
+        self._chief.declare(
+            [*(VariableDecl(name, "float32", (params // _VARIABLES,)) for name in names),
+             VariableDecl(STEP, "int64", (), is_step=True)],
+            [OptimizerDecl("sgd", "gradient_descent", rate, dict.fromkeys(names, ()))],
+        )  # fmt: skip
+        step = Op(OpKind.ASSIGN, STEP, value=np.array(0))
+        self._chief.push(Push([*(Op(OpKind.ASSIGN, name, fill=0.0) for name in names), step]))
+        self._chief.open()
+        args = ["-m", "benchmarks.saving_worker", "--target", target, "--names", ",".join(names)]
+        self._workers = [started.start(args, environ) for _ in range(workers)]
+        self.turn(0.2)
+
+    def turn(self, secs: float) -> tuple[float, list[float]]:
+        """Have all push for some time; gives pushes a second, and how long each took."""
+        began = time.monotonic()
+        _all(self._workers, "start")
+        time.sleep(secs)
+        pushes = [push for reply in _all(self._workers, "stop") for push in reply["pushes"]]
+        return len(pushes) / (time.monotonic() - began), [took for _, took in pushes]
+
+    def end(self) -> None:
+        """Let everything go."""
+        for worker in self._workers:
+            worker.end()
+        self._chief.finish()
+        self._chief.close()
+        self._server.end()
+
+
+def _all(workers: Sequence[Child], what: str) -> list[dict[str, Any]]:
+    for worker in workers:
+        worker.tell({"do": what})
+    return [worker.answer() for worker in workers]
+
+
+def _plainly(directory: Path, nbytes: int, secs: float) -> float:
+    """Write and fdatasync, again and again; gives how often a second."""
+    data, count = os.urandom(nbytes), 0
+    path = directory / "plain"
+    with path.open("wb", buffering=0) as file:
+        began = time.monotonic()
+        while time.monotonic() - began < secs:
+            file.write(data)
+            os.fdatasync(file.fileno())
+            count += 1
+        took = time.monotonic() - began
+    path.unlink()
+    return count / took
+
+
+def _measure(args: argparse.Namespace, directory: Path, started: processes.Children) -> Iterator[Record]:
+    for params in args.params:
+        for workers in args.workers:
+            clusters = {
+                kind: _Cluster(kind, params, workers, directory / f"{params}-{workers}", started) for kind in _KINDS
+            }
+            for number in range(args.rounds):
+                record: Record = {"params": params, "workers": workers, "round": number}
+                record["plain"] = _plainly(directory, 4 * params, args.secs / 2)
+                for kind in _KINDS if number % 2 else reversed(_KINDS):
+                    rate, took = clusters[kind].turn(args.secs)
+                    record[kind] = rate
+                    record[f"{kind}_median_secs"] = median(took)
+                yield record
+            for cluster in clusters.values():
+                cluster.end()
+
+
+def _table(records: Sequence[Record], description: Record) -> str:
+    rows = []
+    for params, workers in dict.fromkeys((record["params"], record["workers"]) for record in records):
+        of_case = [r for r in records if (r["params"], r["workers"]) == (params, workers)]
+
+        def middle(what: str, of_case: Sequence[Record] = of_case) -> float:
+            return median(record[what] for record in of_case)
+
+        share = median(record["log"] / record["checkpoint"] for record in of_case)
+        rows.append(
+            [
+                f"{params:,}",
+                str(workers),
+                f"{middle('checkpoint'):,.0f}",
+                f"**{middle('log'):,.0f}**",
+                f"{share:.2f}",
+                f"{middle('plain'):,.0f}",
+                f"{middle('checkpoint_median_secs') * 1e3:,.2f}",
+                f"{middle('log_median_secs') * 1e3:,.2f}",
+            ]
+        )
+    head = ["parameters", "workers", "checkpoint, pushes/s", "**log, pushes/s**", "of checkpoint's",
+            "plain write + fdatasync, 1/s", "a push, ms", "with log, ms"]  # fmt: skip
+    lines = [head, ["---:"] * len(head), *rows]
+    text = "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
+    return (
+        f"{description['date']}; {description['cpu']}, {description['cores']} cores, load average "
+        f"{description['load_before']} before and {description['load_after']} after; Python {description['python']}, "
+        f"numpy {description['numpy']}; "
+        f"{description['rounds']} interleaved rounds of {description['secs']:g} s, medians.\n\n{text}"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, and write the results."""
+    args = _parse(argv)
+    if args.quick:
+        args.rounds, args.secs = 2, 0.5
+    description = machine() | {"rounds": args.rounds, "secs": args.secs}
+    records: list[Record] = []
+    with (
+        tempfile.TemporaryDirectory(dir=args.dir, prefix="globalstep-log-") as directory,
+        processes.children() as started,
+    ):
+        for record in _measure(args, Path(directory), started):
+            records.append(record)
+            print(json.dumps(record), flush=True)
+    description["load_after"] = round(os.getloadavg()[0], 1)
+    args.out.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps(item) for item in ({"machine": description}, *records)]
+    (args.out / "durability.jsonl").write_text("\n".join(lines) + "\n")
+    (args.out / "durability.md").write_text(_table(records, description))
+    print((args.out / "durability.md").read_text())
+    if args.publish:
+        report.publish(args.out, "durability", ROOT / "docs")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
