@@ -213,9 +213,12 @@ class PushProtocol:
         assert reply.reply is not None
         answer = reply.reply.push
         applied = applied_of(shard, answer, 0.0, self._clock.monotonic() - began)
-        return PushResult(
-            codec.decode_outcome(answer.outcome), self._messages.values(push, shard, answer, reply.data), applied
-        )
+        outcome = codec.decode_outcome(answer.outcome)
+        values = self._messages.values(push, shard, answer, reply.data)
+        if outcome.kind is OutcomeKind.ACCEPTED and len(values) < len(part.reads):
+            # A shard that has taken this client for gone since gives none on a retry.
+            values = self.push(Push(reads=push.reads)).values
+        return PushResult(outcome, values, applied)
 
     def _push_together(self, push_id: PushId, push: Push, parts: Mapping[int, Part]) -> PushResult:
         """Several participants: stage everywhere, have it admitted, tell the others."""
@@ -252,16 +255,16 @@ class PushProtocol:
         applied = applied_of(self._run.sequencer, admitted.reply.admit, staged, decided)
         committed = self.commit(push_id, admitted, participants)
         done = self._clock.monotonic() - began
-        # A shard that has given its values before, in a reply that was lost, gives those of now.
-        late = {self._run.sequencer} if admitted.reply.admit.as_of > outcome.index else set()
+        # A shard that has given its values before, in a reply that was lost, gives those of now; one that has taken
+        # this client for gone since gives none.
+        as_of = {self._run.sequencer: admitted.reply.admit.as_of}
         for shard, reply in committed.items():
             assert reply.reply is not None
             applied += applied_of(shard, reply.reply.commit, decided, done)
             found[shard] = self._messages.values(push, shard, reply.reply.commit, reply.data)
-            if reply.reply.commit.as_of > outcome.index:
-                late.add(shard)
-        reading = {shard for shard, part in parts.items() if part.reads}
-        if late & reading and len(reading) > 1:
+            as_of[shard] = reply.reply.commit.as_of
+        places = [as_of[shard] for shard, part in parts.items() if part.reads]
+        if 0 in places or (len(places) > 1 and any(place != outcome.index for place in places)):
             # Values of several places in the sequence are no cut: take another.
             return PushResult(outcome, self.push(Push(reads=push.reads)).values, applied)
         return PushResult(outcome, self._messages.gather(push.reads, found), applied)

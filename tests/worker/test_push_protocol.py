@@ -172,6 +172,32 @@ def test_values_are_one_cut_also_when_a_reply_was_lost_and_another_push_came_bet
     assert state(client) == expected(2)
 
 
+@pytest.mark.parametrize(("count", "method"), [(1, "push"), (2, "admit"), (2, "commit")])
+def test_a_client_that_was_taken_for_gone_before_its_retry_gets_values_all_the_same(connected, count, method):
+    """The simulation found it: a worker that slept past its lease woke up in the middle of a push."""
+
+    class Forget:
+        def __init__(self) -> None:
+            self.struck = False
+
+        def at(self, point: str, called: str) -> None:
+            if armed and point == AFTER and called == method and not self.struck:
+                self.struck = True
+                for control in ps.controls:
+                    control.handler.shard._kept.pop(client.client_id, None)
+                raise UnavailableError("injected")
+
+    armed: list[bool] = []
+    faults = Forget()
+    ps = LocalPS(count, faults=faults)
+    client = connected(ps, clock=ManualClock(), member=False)
+    initialize(client)
+    armed.append(True)
+    result = client.push(step_push(reads=tuple(SHAPES)))
+    assert faults.struck
+    assert [value.tolist() for value in result.values] == [expected(1)[name] for name in SHAPES]
+
+
 def test_no_push_is_accepted_beyond_the_limit(shards, connected):
     ps = LocalPS(shards)
     clients = [connected(ps) for _ in range(2)]
