@@ -54,6 +54,9 @@ class Applying(Cuts):
             kept.values = None
         return Answer(kept.reads, values, kept.packing, kept.index, self._applied, kept.apply_secs)
 
+    def _drop_kept(self, client: str) -> None:
+        self._kept.pop(client, None)
+
     def _apply_entry(self, entry: Entry, uses: Sequence[OptimizerUse] = (), ledger_dump: bytes = b"") -> None:
         """Do what an entry says, and take its reads. Caller holds the lock; `previous` was checked.
 
@@ -66,6 +69,13 @@ class Applying(Cuts):
             self._snapshots.keep_of(here)
             for client in self._kept.keys() - here:
                 self._kept[client].values = None
+            expired = self.presence.expired()
+            for client in expired & self._kept.keys():
+                del self._kept[client]
+            if self._ledger is not None:
+                self._forget_gone(self._ledger)
+            else:
+                self.presence.forget(list(expired))
             self._snapshots.take(entry.push, self._store, ledger_dump)
             return
         staged = self._staged.pop(entry.push, None)

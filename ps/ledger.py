@@ -10,23 +10,21 @@ from __future__ import annotations
 
 import base64
 import json
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from globalstep.declarations import Increment, Outcome, OutcomeKind, PushId, StopLimit
 from globalstep.errors import AbortedError, InvalidArgumentError, NotFoundError
 from globalstep.journal_records import EventKind
+from globalstep.ps.push_table import PushTable
 
 if TYPE_CHECKING:
     from globalstep.ps.journal import Journal
 
 __all__ = ["Entry", "EntryKind", "HyperValues", "Ledger", "Unfinished"]
-
-#: Outcomes remembered of each client. A client has at most a few pushes under way at a time.
-WINDOW = 64
 
 
 class EntryKind(IntEnum):
@@ -58,15 +56,6 @@ class Entry:
 
 
 @dataclass(slots=True)
-class _Client:
-    """What is remembered of one client's pushes."""
-
-    outcomes: OrderedDict[int, Outcome] = field(default_factory=OrderedDict[int, Outcome])
-    #: Numbers up to this one are forgotten: neither retried nor new.
-    forgotten: int = 0
-
-
-@dataclass(slots=True)
 class Unfinished:
     """An admitted mutation that some participant is not known to have applied."""
 
@@ -87,6 +76,7 @@ class Ledger:
         steps: Value of each step after all admitted pushes.
         visible: Value of each step after the pushes that every participant is known to have applied.
         limits: Values of steps that no push may pass.
+        table: What became of each client's last pushes.
         incarnation: The one that it is the book of; 0 where that does not matter.
         parent: The incarnation of the checkpoint that it was loaded from; 0 for none.
         stopped: Whether a gradient that was not finite has ended the job: limits do not count any more.
@@ -105,7 +95,7 @@ class Ledger:
         self.journal: Journal | None = None
         self.stopped = False
         self._last_push = PushId("", 0)
-        self._clients: dict[str, _Client] = {}
+        self.table = PushTable()
         self._last_of_shard = [0] * shards
         self._floors = [0] * shards
         self._pending: list[deque[Entry]] = [deque() for _ in range(shards)]
@@ -149,18 +139,7 @@ class Ledger:
         Raises:
             AbortedError: If the number is older than what is remembered.
         """
-        client = self._clients.get(push.client)
-        if client is None:
-            return None
-        outcome = client.outcomes.get(push.sequence)
-        if outcome is not None:
-            return replace(outcome, duplicate=True)
-        if push.sequence <= client.forgotten:
-            raise AbortedError(
-                f"Push {push.sequence} of client {push.client} is older than the {WINDOW} that are "
-                "remembered: whether it was applied is no longer known here. Start the run anew."
-            )
-        return None
+        return self.table.recorded(push)
 
     def staleness(self, increments: Sequence[Increment], seen_steps: Mapping[str, int]) -> int:
         """Give how far the carried steps moved on since the worker read them; 0 where it did not say."""
@@ -257,11 +236,7 @@ class Ledger:
             self.journal.assigned(self._last_push, self.index, name, value)
 
     def _record(self, push: PushId, outcome: Outcome) -> None:
-        client = self._clients.setdefault(push.client, _Client())
-        client.outcomes[push.sequence] = outcome
-        while len(client.outcomes) > WINDOW:
-            oldest, _ = client.outcomes.popitem(last=False)
-            client.forgotten = max(client.forgotten, oldest)
+        self.table.record(push, outcome)
 
     def pending(self, shard: int, up_to: int) -> list[Entry]:
         """The entries that a shard is not known to have applied, in order, up to and with `up_to`."""
@@ -327,16 +302,6 @@ class Ledger:
         self._floors, self._last_of_shard, self._pending = floors, last_of_shard, pending
         self._unfinished = unfinished
 
-    def departed(self, client: str) -> None:
-        """Forget the outcomes of a client that left, but not its numbers.
-
-        A copy of one of its messages that was held up somewhere must not count as new.
-        """
-        record = self._clients.get(client)
-        if record is not None and record.outcomes:
-            record.forgotten = max(record.forgotten, *record.outcomes)
-            record.outcomes.clear()
-
     def dump(self) -> bytes:
         """Give the book as it stands, for a checkpoint."""
         state: dict[str, Any] = {
@@ -344,16 +309,7 @@ class Ledger:
             "index": self.index,
             "incarnation": self.incarnation,
             "steps": self.steps,
-            "clients": {
-                name: {
-                    "forgotten": client.forgotten,
-                    "outcomes": [
-                        [sequence, int(o.kind), o.index, dict(o.steps), o.staleness]
-                        for sequence, o in client.outcomes.items()
-                    ],
-                }
-                for name, client in self._clients.items()
-            },
+            "clients": self.table.dump(),
         }
         return json.dumps(state, sort_keys=True).encode()
 
@@ -372,14 +328,7 @@ class Ledger:
             ledger.index = int(state["index"])
             ledger.parent = int(state.get("incarnation", 0))
             ledger.steps = {str(name): int(value) for name, value in state["steps"].items()}
-            for name, kept in state["clients"].items():
-                ledger._clients[name] = _Client(
-                    OrderedDict(
-                        (int(s), Outcome(OutcomeKind(kind), int(index), dict(steps), int(staleness)))
-                        for s, kind, index, steps, staleness in kept["outcomes"]
-                    ),
-                    int(kept["forgotten"]),
-                )
+            ledger.table = PushTable.load(state["clients"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             text = base64.b64encode(dumped[:60]).decode()
             raise InvalidArgumentError(f"Not a ledger: {error!r} in (base64) {text}...") from None

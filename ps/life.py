@@ -21,6 +21,7 @@ from globalstep.ps.journal import Journal
 from globalstep.ps.ledger import Ledger
 from globalstep.ps.office import OfficeView
 from globalstep.ps.presence import State
+from globalstep.ps.push_table import LIMIT_CLIENTS
 from globalstep.ps.rules import check_declaration
 from globalstep.ps.statistics import Statistics
 from globalstep.ps.store import VariableStore
@@ -28,6 +29,9 @@ from globalstep.ps.witness import NO_WITNESS, Witness
 from globalstep.run_policy import RunPolicy
 
 __all__ = ["Life", "ShardView"]
+
+#: A chief that has been silent for so long is not waited for.
+_CHIEF_SILENT_SECS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +182,7 @@ class Life(Attendance):
                 self._ledger = loaded
                 if loaded is not None:
                     loaded.incarnation = incarnation
+                    loaded.table.end_of_life()
                     if directory:
                         life = f"{self.spent_incarnations}.{incarnation}"
                         loaded.journal = Journal(life, loaded, self.presence.task_of)
@@ -279,12 +284,21 @@ class Life(Attendance):
             self.office.leave(candidate)
             self.presence.left(client)
             if self._ledger is not None:
-                self._ledger.departed(client)
+                self._ledger.table.departed(client)
+                if len(self._ledger.table) > 2 * LIMIT_CLIENTS:  # no checkpoint has been taken for long
+                    self._forget_gone(self._ledger)
             self._drop_kept(client)
             self.witness.left(client)
 
     def _drop_kept(self, client: str) -> None:
         """Drop what is kept for the retries of a client that left. Caller holds the lock."""
+
+    def _forget_gone(self, ledger: Ledger) -> None:
+        """Forget clients that have been gone for long. Caller holds the lock."""
+        here = {view.client for view in self.presence.clients()}
+        expired = self.presence.expired()
+        ledger.table.forget_gone(here, expired)
+        self.presence.forget(list(expired))
 
     def secure(self, before: Witness) -> None:
         """Return once a call may be answered: once what it did, and what it saw, will not be forgotten.
@@ -342,6 +356,18 @@ class Life(Attendance):
         self._shard, self._shards, self._sequencer = other._shard, other._shards, other._sequencer
         self._policy, self._directory = other._policy, other._directory
         self._store, self._ledger, self._applied = other._store, other._ledger, other._applied
+
+    def awaits_checkpoint(self) -> bool:
+        """Whether this task holds what a checkpoint would keep, and a chief is there who may save one."""
+        with self._lock:
+            chief = self.office.view()
+            return (
+                self._state is State.READY
+                and self._policy.durability == "checkpoint"
+                and bool(self._directory)
+                and bool(chief.holder)
+                and chief.silent_secs < _CHIEF_SILENT_SECS
+            )
 
     def over(self) -> bool:
         """Whether the job is done and nobody needs this task any more."""

@@ -21,6 +21,8 @@ __all__ = ["ClientView", "LostClient", "Presence", "State"]
 LINGER_SECS = 30.0
 #: Longest lease that a client may ask for.
 MAX_LEASE_SECS = 600.0
+#: Silence after which a client tries nothing again: sessions give up before.
+GONE_SECS = 600.0
 #: Lease, since its last sign of life, of a client whose task another one has joined as: a task that was started
 #: again. A client that lives, and gives signs of it, keeps its own lease.
 REPLACED_LEASE_SECS = 5.0
@@ -150,6 +152,16 @@ class Presence:
         """Give a client's task; "" where it did not say."""
         lease = self._leases.get(client)
         return "" if lease is None else lease.task
+
+    def expired(self) -> set[str]:
+        """Clients that did not leave, and have been silent for longer than any session tries a call."""
+        now = self._clock.monotonic()
+        return {name for name, lease in self._leases.items() if now - lease.heard > max(lease.lease_secs, GONE_SECS)}
+
+    def forget(self, clients: Sequence[str]) -> None:
+        """Forget clients that are not here any more."""
+        for client in self.expired().intersection(clients):
+            del self._leases[client]
 
     def silent_secs(self, client: str) -> float:
         """Give how long nothing has been heard of a client; infinity for one that keeps no lease."""

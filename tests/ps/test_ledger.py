@@ -6,7 +6,8 @@ import pytest
 
 from globalstep.declarations import Increment, OutcomeKind, PushId, StopLimit
 from globalstep.errors import AbortedError, InvalidArgumentError, NotFoundError
-from globalstep.ps.ledger import WINDOW, EntryKind, Ledger
+from globalstep.ps.ledger import EntryKind, Ledger
+from globalstep.ps.push_table import WINDOW
 
 STEP = [Increment("global_step")]
 
@@ -53,7 +54,7 @@ def test_a_number_older_than_the_window_is_refused_not_guessed():
 def test_a_departed_clients_numbers_are_never_new_again():
     ledger = make()
     admit(ledger, "a", 1)
-    ledger.departed("a")
+    ledger.table.departed("a")
     with pytest.raises(AbortedError):
         ledger.recorded(PushId("a", 1))
 
