@@ -9,6 +9,7 @@ Floor: deploy.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import threading
@@ -19,6 +20,7 @@ from globalstep.cluster import ClusterSpec, from_tf_config, session_tasks
 from globalstep.errors import InvalidArgumentError
 from globalstep.lanes import register_target
 from globalstep.process_env import raise_malloc_thresholds
+from globalstep.ps.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer
 
 __all__ = ["Server"]
@@ -42,6 +44,7 @@ class Server:
     Raises:
         ValueError: If the cluster has no such task.
         AlreadyExistsError: If the address is taken.
+        FailedPreconditionError: If a "ps" task would serve other machines without TLS; see docs/security.md.
 
     Attributes:
         server_def: (ClusterSpec, job_name, task_index).
@@ -77,7 +80,8 @@ class Server:
         self._ps: PSServer | None = None
         if job_name == "ps":
             raise_malloc_thresholds()
-            self._ps = PSServer(PSOptions(bind=self._address))
+            options = PSOptions(bind=self._address, security=SecurityOptions.from_environ(os.environ))
+            self._ps = PSServer(options)
             self._address = self._ps.address
             addresses = list(cluster.job_tasks("ps"))
             addresses[cluster.task_indices("ps").index(task_index)] = self._address

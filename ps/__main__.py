@@ -16,9 +16,11 @@ import sys
 from types import FrameType
 
 from globalstep.cluster import from_tf_config
+from globalstep.errors import FailedPreconditionError
 from globalstep.planned_faults import faults_of_this_process
 from globalstep.process_env import raise_malloc_thresholds
 from globalstep.ps.cores import default_threads
+from globalstep.ps.security import SecurityOptions, add_arguments
 from globalstep.ps.server import PSOptions, PSServer
 
 EXIT_TERMINATED = 143
@@ -52,7 +54,10 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         metavar="DIR",
         help='directory for the write-ahead logs of runs with durability="log" (default: log/ in the run\'s directory)',
     )
-    parser.add_argument("--grace-secs", type=float, default=5.0, help="time for calls under way at the end (default 5)")
+    add_arguments(parser)
+    parser.add_argument(
+        "--grace-secs", type=float, default=8.0, help="time to end in when asked to, for a checkpoint too (default 8)"
+    )
     parser.add_argument("--log-level", default="INFO", help="DEBUG, INFO, WARNING or ERROR (default INFO)")
     return parser.parse_args(argv)
 
@@ -81,12 +86,8 @@ def bind_address(bind: str, port: int | None, environ: dict[str, str]) -> str:
     return "127.0.0.1:0"
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Serve until the job is done or a signal comes; gives the process's exit code."""
-    args = _parse(argv)
-    logging.basicConfig(level=args.log_level.upper(), format="%(levelname)s:globalstep:%(message)s")
-    raise_malloc_thresholds()
-    server = PSServer(
+def _server(args: argparse.Namespace) -> PSServer:
+    return PSServer(
         PSOptions(
             bind=bind_address(args.bind, args.port, dict(os.environ)),
             max_clients=args.max_clients,
@@ -95,9 +96,22 @@ def main(argv: list[str] | None = None) -> int:
             lane_port=args.lane_port,
             log_dir=args.log_dir,
             apply_threads=args.apply_threads,
+            security=SecurityOptions.from_arguments(args, os.environ),
         ),
         faults=faults_of_this_process(),
     )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Serve until the job is done or a signal comes; gives the process's exit code."""
+    args = _parse(argv)
+    logging.basicConfig(level=args.log_level.upper(), format="%(levelname)s:globalstep:%(message)s")
+    raise_malloc_thresholds()
+    try:
+        server = _server(args)
+    except FailedPreconditionError as error:
+        print(f"python -m globalstep.ps: {error}", file=sys.stderr)
+        return 2
 
     def on_signal(signum: int, frame: FrameType | None) -> None:
         server.stop()

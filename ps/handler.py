@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from globalstep import codec
+from globalstep.clock import SYSTEM_CLOCK
 from globalstep.codec import TensorWriter
 from globalstep.declarations import PushId, Read
 from globalstep.errors import GlobalStepError, InvalidArgumentError, code_of
@@ -19,6 +20,7 @@ from globalstep.frames import padded
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import entries
 from globalstep.ps.answers import Admission, Answer
+from globalstep.ps.authorization import Authorization
 from globalstep.ps.layouts import Layout, LayoutMemory, PushParts
 from globalstep.ps.ledger import EntryKind
 from globalstep.ps.packed_data import pack_reply, unpack_request
@@ -38,12 +40,14 @@ class Handler:
 
     Attributes:
         shard: As given.
+        authorization: Who may do what; everybody everything, until a server says otherwise.
         traffic: Counts the tensor bytes of all requests and replies.
     """
 
     def __init__(self, shard: Shard, faults: Faults = NO_FAULTS, limit_bytes: int = 16 << 30) -> None:
         self.shard = shard
         self._limit_bytes = limit_bytes
+        self.authorization = Authorization(SYSTEM_CLOCK)
         self.traffic = Traffic()
         self._faults = shard.faults = faults
         self._methods: dict[str, Callable[[Any, memoryview, pb.Reply, TensorWriter, LayoutMemory], None]] = {
@@ -84,6 +88,7 @@ class Handler:
                 raise InvalidArgumentError("A Request must hold one of the data-plane messages.")
             self._faults.at(BEFORE, method)
             reply = pb.Reply()
+            self.authorization.check_request(memory.caller, request)
             witness = self.shard.witness
             unpacked = unpack_request(request, data, memory.memory, self._limit_bytes)
             self._methods[method](getattr(request, method), unpacked, reply, tensors, memory)

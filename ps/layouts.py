@@ -23,6 +23,7 @@ from globalstep.errors import InvalidArgumentError, LayoutUnknownError
 from globalstep.frames import padded
 from globalstep.memory import MemoryPool
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.authorization import NOBODY, Caller
 from globalstep.ps.reading import Room
 from globalstep.ps.store import PushPlan
 
@@ -84,10 +85,12 @@ class LayoutMemory:
     Attributes:
         room: Where values for the stream's replies are to be put; None for anywhere.
         memory: For data that is packed on the wire.
+        caller: Whose stream it is.
     """
 
     room: Room | None = None
     memory: MemoryPool = field(default_factory=MemoryPool)
+    caller: Caller = NOBODY
     _layouts: dict[int, Layout] = field(default_factory=dict[int, Layout])
     _ahead: dict[int, _Ahead] = field(default_factory=dict[int, _Ahead])
 

@@ -7,6 +7,7 @@ SocketServer.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import threading
@@ -25,8 +26,9 @@ from globalstep.ps.control import Control
 from globalstep.ps.cores import Cores, default_threads
 from globalstep.ps.handler import Handler
 from globalstep.ps.hogwild import HogwildShard
+from globalstep.ps.security import Security, SecurityOptions
 from globalstep.ps.servicer import SERVICE_NAME, generic_handler
-from globalstep.ps.settler import Settler
+from globalstep.ps.settler import Settler, asking
 from globalstep.ps.socket_server import SocketServer
 from globalstep.rpc import CHANNEL_OPTIONS
 
@@ -45,14 +47,16 @@ class PSOptions:
     max_clients: int = 512
     #: Largest tensor bytes of one message.
     max_message_bytes: int = 16 << 30
-    #: Seconds that calls under way get when the process is asked to end.
-    grace_secs: float = 5.0
+    #: Seconds to end in when the process is asked to: half of them for a checkpoint, the rest for calls under way.
+    grace_secs: float = 8.0
     #: Threads that share the work of applying a large push.
     apply_threads: int = field(default_factory=default_threads)
     #: Where TCP lanes are taken, on the host of `bind`, once a client asks for one; 0 takes a free port.
     lane_port: int = 0
     #: Where write-ahead logs are, for example on a fast disk; "" for the run's directory.
     log_dir: str = ""
+    #: What it asks of its callers.
+    security: SecurityOptions = field(default_factory=SecurityOptions)
 
 
 class PSServer:
@@ -65,6 +69,7 @@ class PSServer:
 
     Raises:
         AlreadyExistsError: If the address is taken.
+        FailedPreconditionError: If it would serve other machines without TLS, or files for that cannot be used.
 
     Attributes:
         address: "host:port" that it really serves on.
@@ -77,9 +82,11 @@ class PSServer:
         options = options or PSOptions()
         self._options = options
         self._clock = clock
+        security = Security(options.security, options.bind, clock)
         self.shard = HogwildShard(clock)
         self.shard.cores = Cores(options.apply_threads)
         handler = Handler(self.shard, faults, options.max_message_bytes)
+        handler.authorization = security.authorization
         self.control = Control(handler, uuid.uuid4().hex, socket.gethostname(), log_dir=options.log_dir)
         self._pool = ThreadPoolExecutor(options.max_clients + 16, thread_name_prefix="globalstep-rpc")
         self._server = grpc.server(
@@ -91,13 +98,13 @@ class PSServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         try:
-            port = self._server.add_insecure_port(options.bind)
+            port = security.add_port(self._server, options.bind)
         except RuntimeError:
             port = 0
         if port == 0:
             raise AlreadyExistsError(f"Cannot serve on {options.bind}: the address is taken or is not this machine's.")
         self.address = f"{options.bind.rpartition(':')[0]}:{port}"
-        self._settler = Settler(self.shard, clock)
+        self._settler = Settler(self.shard, clock, asking(lambda: security.credentials))
         self._stop_asked = False
         self._sockets = SocketServer(
             self.control.handler,
@@ -106,6 +113,7 @@ class PSServer:
             port=options.lane_port,
             limit_bytes=options.max_message_bytes,
             max_connections=options.max_clients,
+            tls=security.lane_context,
         )
         self.control.open_lane = self._sockets.open
 
@@ -118,14 +126,32 @@ class PSServer:
 
     def join(self, poll_secs: float = 0.1) -> None:
         """Serve until the job is done and everybody has left, or `stop` is called; then close down."""
+        leave_at = math.inf
         while not self._clock.wait(self.control.ended, poll_secs):
-            if self._stop_asked or self.shard.over():
+            self._name_losses()
+            if self._stop_asked and leave_at == math.inf:
+                self.shard.drain()
+                # Half of the time is for the chief, the other for calls under way.
+                leave_at = self._clock.monotonic() + self._options.grace_secs / 2
+            late = self._clock.monotonic() >= leave_at
+            if self.shard.over() or late or (self._stop_asked and not self.shard.awaits_checkpoint()):
                 self.control.ended.set()
         self.control.durability.end()
         self.close()
 
+    def _name_losses(self) -> None:
+        """Say who has not been heard of for longer than its lease."""
+        for lost in self.shard.find_losses():
+            steps = ", ".join(f"{name} {value}" for name, value in sorted(lost.steps.items()))
+            _log.warning(
+                "%s is gone: nothing was heard of it for %.0f s.%s",
+                lost.task or f"Client {lost.client}",
+                lost.silent_secs,
+                f" It had made {lost.pushes} pushes here, the last at {steps}." if steps else "",
+            )
+
     def stop(self) -> None:
-        """Ask `join` to return. Safe in a signal handler."""
+        """Ask `join` to hand over and to return. Safe in a signal handler."""
         # Setting the event takes its lock, which the very thread that the signal interrupts may hold.
         self._stop_asked = True
 

@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from globalstep.errors import code_of
+from globalstep.errors import InvalidArgumentError, OpError, code_of
 from globalstep.faults import ConnectionCutError
 from globalstep.frames import Assembler, frames_of
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.authorization import CALLER, Caller
 from globalstep.ps.control import Control
 from globalstep.ps.handler import encode_error
 from globalstep.ps.layouts import LayoutMemory
@@ -46,16 +48,33 @@ def generic_handler(control: Control, limit_bytes: int) -> grpc.GenericRpcHandle
             continue
         request, reply = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
         handlers[method.name] = grpc.unary_unary_rpc_method_handler(
-            _unary(control, method.name),
-            request_deserializer=request.FromString,
+            _unary(control, method.name, request),
             response_serializer=reply.SerializeToString,
         )
     return grpc.method_handlers_generic_handler(SERVICE_NAME, handlers)
 
 
-def _unary(control: Control, name: str) -> Callable[[Any, grpc.ServicerContext], Any]:
-    def serve(request: Any, context: grpc.ServicerContext) -> Any:
+def _caller(control: Control, name: str, context: grpc.ServicerContext) -> Caller:
+    """Find out who calls an RPC; refuse who may not."""
+    authorization = control.handler.authorization
+    proven = context.auth_context()
+    names = [*proven.get("x509_common_name", ()), *proven.get("x509_subject_alternative_name", ())]
+    caller = authorization.identify(name, context.invocation_metadata() or (), names, context.peer())
+    authorization.check_method(caller, name)
+    return caller
+
+
+def _unary(control: Control, name: str, kind: Any) -> Callable[[bytes, grpc.ServicerContext], Any]:
+    def serve(raw: bytes, context: grpc.ServicerContext) -> Any:
         try:
+            # A stranger's message is not even parsed.
+            caller = _caller(control, name, context)
+            try:
+                request = kind.FromString(raw)
+            except DecodeError as error:
+                raise InvalidArgumentError(f"Not a {kind.DESCRIPTOR.full_name}: {error}") from None
+            control.handler.authorization.check_method(caller, name, request)
+            CALLER.set(caller)
             return control.call(name, request)
         except Exception as error:
             if code_of(error) == 13:
@@ -71,7 +90,12 @@ def _unary(control: Control, name: str) -> Callable[[Any, grpc.ServicerContext],
 
 def _exchange(control: Control, limit_bytes: int) -> Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]:
     def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        assembler, memory = Assembler(limit_bytes), LayoutMemory()
+        try:
+            caller = _caller(control, "Exchange", context)
+        except OpError as error:
+            context.abort(_CODES[error.code], error.message)
+            return
+        assembler, memory = Assembler(limit_bytes), LayoutMemory(caller=caller)
         for raw in requests:
             try:
                 message = assembler.add(raw)

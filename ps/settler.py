@@ -15,16 +15,18 @@ import grpc
 
 from globalstep import codec
 from globalstep.clock import Clock
+from globalstep.credentials import Credentials
 from globalstep.declarations import PushId
-from globalstep.errors import GlobalStepError
+from globalstep.errors import FailedPreconditionError, GlobalStepError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.proto import globalstep_pb2_grpc as pb_grpc
 from globalstep.ps import entries
 from globalstep.ps.life import ShardView
 from globalstep.ps.shard import Shard
-from globalstep.rpc import CHANNEL_OPTIONS
+from globalstep.secure_channel import SecureChannel
+from globalstep.tls_probe import find_tls_mistake
 
-__all__ = ["Settler"]
+__all__ = ["Settler", "asking"]
 
 _log = logging.getLogger(__name__)
 
@@ -36,9 +38,23 @@ _PERIOD_SECS = 2.0
 _DEADLINE_SECS = 5.0
 
 
-def _ask_over_grpc(address: str, request: pb.SettleRequest) -> pb.SettleReply:
-    with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
-        return pb_grpc.ParameterServerStub(channel).Settle(request, timeout=_DEADLINE_SECS)
+def asking(credentials: Callable[[], Credentials]) -> Callable[[str, pb.SettleRequest], pb.SettleReply]:
+    """Make what brings a SETTLE to the sequencer at an address over gRPC, showing this task's credentials."""
+
+    def ask(address: str, request: pb.SettleRequest) -> pb.SettleReply:
+        secured = SecureChannel(address, credentials())
+        with secured.make() as channel:
+            stub = pb_grpc.ParameterServerStub(channel)
+            try:
+                return stub.Settle(request, timeout=_DEADLINE_SECS, metadata=secured.metadata())
+            except grpc.RpcError as error:
+                if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNAVAILABLE:
+                    mistake = find_tls_mistake(address, secured.credentials.tls)
+                    if mistake:
+                        raise UnavailableError(mistake) from None
+                raise
+
+    return ask
 
 
 class Settler:
@@ -47,11 +63,14 @@ class Settler:
     Args:
         shard: The shard whose parts these are.
         clock: Paces the asking.
-        ask: Brings a SETTLE to the sequencer at an address; over gRPC by default.
+        ask: Brings a SETTLE to the sequencer at an address; over gRPC by default, without credentials.
     """
 
     def __init__(
-        self, shard: Shard, clock: Clock, ask: Callable[[str, pb.SettleRequest], pb.SettleReply] = _ask_over_grpc
+        self,
+        shard: Shard,
+        clock: Clock,
+        ask: Callable[[str, pb.SettleRequest], pb.SettleReply] = asking(Credentials),  # noqa: B008
     ) -> None:
         self._shard = shard
         self._clock = clock
@@ -78,6 +97,8 @@ class Settler:
                 # The sequencer is away, or holds nothing yet: the next round asks again.
                 why = error.details() if isinstance(error, grpc.Call) else error
                 _log.info("Cannot settle with the sequencer now: %s", why)
+            except (FailedPreconditionError, UnavailableError) as error:
+                _log.warning("Cannot settle with the sequencer: %s", error)
             except GlobalStepError as error:
                 _log.info("Cannot settle now, since the run began anew: %s", error)
 

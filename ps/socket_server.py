@@ -16,8 +16,10 @@ import logging
 import os
 import secrets
 import socket
+import ssl
 import sys
 import threading
+from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
 
@@ -25,11 +27,13 @@ from globalstep.clock import Clock
 from globalstep.errors import OpError, ResourceExhaustedError, UnavailableError, UnimplementedError
 from globalstep.frames import padded
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.authorization import CALLER, Caller
 from globalstep.ps.handler import Handler, encode_error
 from globalstep.ps.layouts import LayoutMemory
 from globalstep.ps.shared_blocks import Placed, SharedBlocks
 from globalstep.shared_memory import is_offered
 from globalstep.socket_messages import TOKEN_BYTES, WELCOME, Incoming, Outgoing, SocketMessage, prepare
+from globalstep.tls_socket import TlsSocket
 
 __all__ = ["SocketServer"]
 
@@ -50,10 +54,19 @@ class SocketServer:
         port: On which port; 0 takes a free one.
         limit_bytes: Largest tensor bytes of one message.
         max_connections: Connections that may be open at once.
+        tls: Gives the context of TLS on a TCP connection; None, or what gives None, for plain ones.
     """
 
     def __init__(
-        self, handler: Handler, clock: Clock, *, host: str, port: int, limit_bytes: int, max_connections: int
+        self,
+        handler: Handler,
+        clock: Clock,
+        *,
+        host: str,
+        port: int,
+        limit_bytes: int,
+        max_connections: int,
+        tls: Callable[[], ssl.SSLContext | None] | None = None,
     ) -> None:
         self.handler = handler
         self.limit_bytes = limit_bytes
@@ -61,13 +74,14 @@ class SocketServer:
         self._host = host
         self._port = port
         self._max_connections = max_connections
+        self._tls = tls
         self._numbers = itertools.count(1)
         # Guards the attributes below; a leaf.
         self._lock = threading.Lock()
         self._listeners: dict[pb.LaneKind.ValueType, _Listener] = {}
         self._connections: set[_Connection] = set()
-        #: Token -> when it is over, and what it was given for.
-        self._tokens: dict[bytes, tuple[float, pb.LaneKind.ValueType]] = {}
+        #: Token -> when it is over, what it was given for, and to whom.
+        self._tokens: dict[bytes, tuple[float, pb.LaneKind.ValueType, Caller]] = {}
         self._closed = False
 
     def open(self, kind: pb.LaneKind.ValueType) -> tuple[str, bytes]:
@@ -101,7 +115,7 @@ class SocketServer:
             listening = pb.LANE_TCP if kind == pb.LANE_TCP else pb.LANE_UNIX
             if listening not in self._listeners:
                 self._listeners[listening] = self._listen(listening)
-            self._tokens[token] = now + _TOKEN_SECS, kind
+            self._tokens[token] = now + _TOKEN_SECS, kind, CALLER.get()
             return self._listeners[listening].address, token
 
     def _listen(self, kind: pb.LaneKind.ValueType) -> _Listener:
@@ -122,13 +136,18 @@ class SocketServer:
             self._connections.add(connection)
             connection.thread.start()
 
-    def redeem(self, token: bytes) -> pb.LaneKind.ValueType | None:
-        """Give what a token is good for, None for nothing; it is used up by that."""
+    def secured(self, accepted: socket.socket) -> socket.socket | TlsSocket:
+        """Speak TLS on a TCP connection, where this task does; raises OSError if the client is not believed."""
+        context = self._tls() if self._tls is not None and accepted.family != socket.AF_UNIX else None
+        return accepted if context is None else TlsSocket(accepted, context, None, _HELLO_SECS)
+
+    def redeem(self, token: bytes) -> tuple[pb.LaneKind.ValueType, Caller] | None:
+        """Give what a token is good for, and to whom it was given, None for nothing; it is used up by that."""
         with self._lock:
             now = self._clock.monotonic()
             # Every token is compared with, and as a whole, so that time tells nothing about any.
             found = [known for known in self._tokens if hmac.compare_digest(known, token)]
-            good = [kind for until, kind in map(self._tokens.pop, found) if now < until]
+            good = [(kind, caller) for until, kind, caller in map(self._tokens.pop, found) if now < until]
             return good[0] if good else None
 
     def forget(self, connection: _Connection) -> None:
@@ -195,7 +214,8 @@ class _Connection:
 
     def __init__(self, server: SocketServer, accepted: socket.socket, number: int) -> None:
         self._server = server
-        self._socket = accepted
+        self._accepted = accepted
+        self._socket: socket.socket | TlsSocket = accepted
         #: The memory that it shares with its client, once that has asked for some.
         self.blocks: SharedBlocks | None = None
         self.thread = threading.Thread(target=self._run, name=f"globalstep-lane-{number}", daemon=True)
@@ -207,19 +227,23 @@ class _Connection:
 
     def _run(self) -> None:
         try:
-            with self._socket:
-                kind = self._admitted()
-                if kind == pb.LANE_SHM:
-                    self.blocks = SharedBlocks(self._server.limit_bytes)
-                if kind is not None:
-                    self._serve(self.blocks)
+            # The accepted socket is given up whatever becomes of TLS on it.
+            with self._accepted, self._server.secured(self._accepted) as self._socket:
+                admitted = self._admitted()
+                if admitted is not None:
+                    kind, caller = admitted
+                    if kind == pb.LANE_SHM:
+                        self.blocks = SharedBlocks(self._server.limit_bytes)
+                    self._serve(self.blocks, caller)
+        except ssl.SSLError as error:
+            _log.warning("%s: a connection was refused by TLS: %s", self.thread.name, error)
         except (OSError, DecodeError, OpError) as error:
             # The client goes on over gRPC, or is gone.
             _log.info("%s: %s", self.thread.name, error)
         finally:
             self._server.forget(self)
 
-    def _admitted(self) -> pb.LaneKind.ValueType | None:
+    def _admitted(self) -> tuple[pb.LaneKind.ValueType, Caller] | None:
         """Have the token shown, and give what it is good for; say nothing at all where that is nothing."""
         self._socket.settimeout(_HELLO_SECS)
         shown = b""
@@ -228,17 +252,17 @@ class _Connection:
             if not more:
                 return None
             shown += more
-        kind = self._server.redeem(shown)
-        if kind is None:
+        admitted = self._server.redeem(shown)
+        if admitted is None:
             _log.warning("%s: a connection without a valid token was closed.", self.thread.name)
             return None
         prepare(self._socket)
         self._socket.sendall(WELCOME)
-        return kind
+        return admitted
 
-    def _serve(self, blocks: SharedBlocks | None) -> None:
+    def _serve(self, blocks: SharedBlocks | None, caller: Caller) -> None:
         incoming = Incoming(self._socket, self._server.limit_bytes, shares=blocks is not None)
-        memory = LayoutMemory(room=blocks)
+        memory = LayoutMemory(room=blocks, caller=caller)
         while not self._server.closing and self._serve_one(incoming, memory, blocks):
             pass
 

@@ -10,9 +10,10 @@ waits for one.
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -20,12 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.clock import SYSTEM_CLOCK, Clock
+from globalstep.credentials import Credentials
 from globalstep.errors import OpError, UnavailableError, UnimplementedError, error_from_code
 from globalstep.frames import Assembler, Message, frames_of
 from globalstep.lanes import chosen_transport
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.proto import globalstep_pb2_grpc as pb_grpc
-from globalstep.rpc import CHANNEL_OPTIONS
+from globalstep.secure_channel import SecureChannel
 from globalstep.worker.retry import POLICIES
 from globalstep.worker.shm_lane import SharedConnection
 from globalstep.worker.socket_lane import SocketConnection, dial
@@ -54,10 +56,12 @@ class _Stream(Connection):
 
     kind = "grpc"
 
-    def __init__(self, label: str, open_stream: Callable[[Iterator[bytes]], Any]) -> None:
+    def __init__(self, label: str, link: _Link, secured: SecureChannel) -> None:
         super().__init__(label)
+        self.link = link
+        self._secured = secured
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._replies = open_stream(iter(self._outbox.get, None))
+        self._replies = link.exchange(iter(self._outbox.get, None), metadata=secured.metadata())
         self._assembler = Assembler(_REPLY_LIMIT_BYTES)
 
     def _transmit(self, call: int, request: pb.Request, load: Any) -> None:
@@ -68,11 +72,13 @@ class _Stream(Connection):
     def _receive(self) -> Message | None:
         """See Connection. Reads one frame."""
         try:
-            return self._assembler.add(next(self._replies))
+            message = self._assembler.add(next(self._replies))
+            self._secured.answered()
+            return message
         except StopIteration:
             raise UnavailableError(f"{self._label} ended the connection.") from None
         except grpc.RpcError as error:
-            raise _from_rpc(error, self._label) from None
+            raise self._secured.judge(_from_rpc(error, self._label)) from None
 
     def _end(self) -> None:
         """See Connection."""
@@ -80,11 +86,21 @@ class _Stream(Connection):
         self._replies.cancel()
 
 
+class _Link:
+    """A channel and what is called on it."""
+
+    def __init__(self, secured: SecureChannel) -> None:
+        self.channel = secured.make()
+        self.stub = pb_grpc.ParameterServerStub(self.channel)
+        self.exchange: Any = self.channel.stream_stream("/globalstep.v1.ParameterServer/Exchange", None, None)
+
+
 class _Call:
     """A unary call under way; see lanes.Pending."""
 
-    def __init__(self, future: Any, label: str, method: str, timeout_secs: float) -> None:
+    def __init__(self, future: Any, label: str, method: str, timeout_secs: float, secured: SecureChannel) -> None:
         self._future = future
+        self._secured = secured
         self._label = label
         self._method = method
         self._timeout_secs = timeout_secs
@@ -92,13 +108,15 @@ class _Call:
     def result(self) -> Any:
         """See lanes.Pending."""
         try:
-            return self._future.result()
+            reply = self._future.result()
+            self._secured.answered()
+            return reply
         except grpc.RpcError as error:
             if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 # The deadline is ours, not the program's: to it, a task that is silent is one not reached.
                 text = f"{self._label} has not answered {self._method} for {self._timeout_secs:g} s."
                 raise UnavailableError(text) from None
-            raise _from_rpc(error, self._label) from None
+            raise self._secured.judge(_from_rpc(error, self._label)) from None
 
 
 def _from_rpc(error: grpc.RpcError, label: str) -> OpError:
@@ -119,18 +137,31 @@ class GrpcLane:
         index: Number of the PS task, for messages.
         transport: See lanes.chosen_transport.
         clock: Time, for deadlines.
+        credentials: What to show; by default what the environment names, see Credentials.from_environ.
+
+    Raises:
+        FailedPreconditionError: If the credentials cannot be used.
     """
 
-    def __init__(self, address: str, index: int, transport: str | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        address: str,
+        index: int,
+        transport: str | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        credentials: Credentials | None = None,
+    ) -> None:
         self.address = address
         self.label = f"/job:ps/task:{index} at {address}"
         self._clock = clock
-        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
-        self._stub = pb_grpc.ParameterServerStub(self._channel)
-        self._exchange: Any = self._channel.stream_stream("/globalstep.v1.ParameterServer/Exchange", None, None)
+        credentials = Credentials.from_environ(os.environ) if credentials is None else credentials
+        self._secured = SecureChannel(address, credentials, clock)
+        self._link = _Link(self._secured)
         # Guards the attributes below; taken before a connection's own locks. No call is made under it.
         self._lock = threading.Lock()
         self._connection: Connection | None = None
+        # Channels with certificates that were renewed since: a stream may still go on there.
+        self._old: list[_Link] = []
         # The sockets to try when a connection is needed; none once there is no use in trying.
         self._socket_kinds = _SOCKETS.get(chosen_transport(transport), ())
         self._closed = False
@@ -164,7 +195,8 @@ class GrpcLane:
         """Open a connection in the place of a broken one, unless another thread has been faster."""
         if broken is not None and broken.kind != "grpc":
             self._give_up_sockets(broken.broken)
-        fresh = self._open_socket() or _Stream(self.label, self._exchange)
+        self._renew()
+        fresh = self._open_socket() or _Stream(self.label, self._link, self._secured)
         closing = UnavailableError(f"The connection to {self.label} was closed here.")
         kept, spare = fresh, broken
         with self._lock:
@@ -187,7 +219,8 @@ class GrpcLane:
             made_of = SharedConnection if kind == pb.LANE_SHM else SocketConnection
             try:
                 reply = self.unary("OpenLane", pb.OpenLaneRequest(kind=kind), _OPEN_SECS).result()
-                connection = dial(self.label, kind, self.address.rpartition(":")[0].strip("[]"), reply, made_of)
+                host = self.address.rpartition(":")[0].strip("[]")
+                connection = dial(self.label, kind, host, reply, made_of, self._secured.credentials.tls)
             except UnavailableError:
                 return None  # the task itself cannot be reached now; the call will say so
             except UnimplementedError as error:
@@ -214,8 +247,33 @@ class GrpcLane:
 
     def unary(self, method: str, request: Any, timeout_secs: float) -> _Call:
         """See lanes.Lane."""
-        future = getattr(self._stub, method).future(request, timeout=timeout_secs)
-        return _Call(future, self.label, method, timeout_secs)
+        self._renew()
+        call = getattr(self._link.stub, method)
+        future = call.future(request, timeout=timeout_secs, metadata=self._secured.metadata())
+        return _Call(future, self.label, method, timeout_secs, self._secured)
+
+    def _renew(self) -> None:
+        """Show renewed certificates from now on. What is under way on the old channel comes to its end there."""
+        if not self._secured.outdated():
+            return
+        fresh = _Link(self._secured)
+        with self._lock:
+            in_use = self._connection.link if isinstance(self._connection, _Stream) else None
+            spare = [link for link in self._old if link is not in_use]
+            # Of the last one, calls may still be under way.
+            self._old = [link for link in self._old if link is in_use] + [self._link]
+            self._link = fresh
+            closed = self._closed
+        for link in spare:
+            link.channel.close()
+        if closed:
+            self._close_links()
+
+    def _close_links(self) -> None:
+        with self._lock:
+            links, self._old = [*self._old, self._link], []
+        for link in links:
+            link.channel.close()
 
     def expire(self) -> None:
         """See lanes.Lane."""
@@ -238,7 +296,7 @@ class GrpcLane:
             connection, self._connection = self._connection, None
         if connection is not None:
             connection.close(UnavailableError(f"The connection to {self.label} was closed here."))
-        self._channel.close()
+        self._close_links()
 
 
 def lanes_to(addresses: str, transport: str | None = None) -> list[GrpcLane]:

@@ -7,17 +7,21 @@ Floor: worker. Threads: none of its own.
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from globalstep.credentials import TlsFiles
 from globalstep.errors import InvalidArgumentError, OpError, UnavailableError
 from globalstep.frames import Message
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.socket_messages import WELCOME, Incoming, Outgoing, SocketMessage, prepare
+from globalstep.tls_socket import TlsSocket
 from globalstep.worker.tickets import Connection
 
 __all__ = ["REPLY_LIMIT_BYTES", "SocketConnection", "dial"]
@@ -35,7 +39,7 @@ class SocketConnection(Connection):
         connection: The socket, past its welcome.
     """
 
-    def __init__(self, label: str, connection: socket.socket) -> None:
+    def __init__(self, label: str, connection: socket.socket | TlsSocket) -> None:
         super().__init__(label)
         self.kind = "unix" if connection.family == socket.AF_UNIX else "tcp"
         self._socket = connection
@@ -110,7 +114,8 @@ def dial(
     kind: pb.LaneKind.ValueType,
     host: str,
     reply: pb.OpenLaneReply,
-    made_of: Callable[[str, socket.socket], SocketConnection] = SocketConnection,
+    made_of: Callable[[str, Any], SocketConnection] = SocketConnection,
+    tls: TlsFiles | None = None,
 ) -> SocketConnection:
     """Connect to where a PS task waits for it.
 
@@ -120,6 +125,7 @@ def dial(
         host: Where gRPC reaches the task; for TCP.
         reply: The task's answer to OpenLane.
         made_of: Makes the connection of the label and the socket.
+        tls: What to speak TLS with over TCP; None for plain TCP.
 
     Returns:
         The connection.
@@ -127,6 +133,7 @@ def dial(
     Raises:
         OSError: If there is no way to it, or it does not welcome us.
     """
+    connection: socket.socket | TlsSocket
     if kind != pb.LANE_TCP:
         connection = socket.socket(socket.AF_UNIX)
         try:
@@ -136,7 +143,12 @@ def dial(
             connection.close()
             raise
     else:
-        connection = socket.create_connection((host, int(reply.address)), _CONNECT_SECS)
+        connection = plain = socket.create_connection((host, int(reply.address)), _CONNECT_SECS)
+        if tls is not None:
+            with contextlib.ExitStack() as spare:
+                spare.callback(plain.close)
+                connection = TlsSocket(plain, tls.context(ssl.PROTOCOL_TLS_CLIENT), host, _CONNECT_SECS)
+                spare.pop_all()
     try:
         connection.sendall(reply.token)
         _expect_welcome(connection)
@@ -147,7 +159,7 @@ def dial(
         raise
 
 
-def _expect_welcome(connection: socket.socket) -> None:
+def _expect_welcome(connection: socket.socket | TlsSocket) -> None:
     got = b""
     while len(got) < len(WELCOME):
         more = connection.recv(len(WELCOME) - len(got))

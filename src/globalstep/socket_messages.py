@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
 from globalstep.frames import padded
 from globalstep.memory import MemoryPool
+from globalstep.tls_socket import TlsSocket
 
 __all__ = ["TOKEN_BYTES", "WELCOME", "Incoming", "Outgoing", "Place", "SocketMessage", "prepare"]
 
@@ -96,7 +97,7 @@ class SocketMessage:
     place: Place | None = None
 
 
-def prepare(connection: socket.socket) -> None:
+def prepare(connection: socket.socket | TlsSocket) -> None:
     """Set the options that a connection of messages wants."""
     connection.settimeout(None)
     if connection.family == socket.AF_UNIX:
@@ -154,7 +155,7 @@ class Outgoing:
             first = _HEADER.pack(_PLACED_MAGIC, len(head), call, total) + place.packed() + head
             self._left.insert(0, memoryview(first))
 
-    def send(self, connection: socket.socket, flags: int = 0) -> None:
+    def send(self, connection: socket.socket | TlsSocket, flags: int = 0) -> None:
         """Send all that is left of it.
 
         Args:
@@ -193,7 +194,12 @@ class Incoming:
     """
 
     def __init__(
-        self, connection: socket.socket, limit_bytes: int, *, shares: bool = False, takes_descriptors: bool = False
+        self,
+        connection: socket.socket | TlsSocket,
+        limit_bytes: int,
+        *,
+        shares: bool = False,
+        takes_descriptors: bool = False,
     ) -> None:
         self._shares = shares
         self._takes_descriptors = takes_descriptors
@@ -296,7 +302,7 @@ class Incoming:
         """Receive what is there; gives False at the end of the connection."""
         if self._begin == self._end:
             self._begin = self._end = 0
-        if self._takes_descriptors:
+        if self._takes_descriptors and isinstance(self._connection, socket.socket):
             got, rights, _, _ = self._connection.recvmsg_into(
                 [self._buffer[self._end :]], _RIGHTS_BYTES, socket.MSG_CMSG_CLOEXEC
             )

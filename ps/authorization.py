@@ -1,0 +1,297 @@
+"""Who may do what on a PS task: roles, the tables of what each may call, and how a caller's role is known.
+
+The one place where that is decided. A caller proves its role by a token (in the metadata of every gRPC call), by its
+certificate's name, or by both. A stream, and a connection beside gRPC, has the role that it was opened with.
+
+Without a file of tokens, and unless roles are required, a caller that shows no role may do everything, as in a cluster
+without roles; what shows one has no more than that.
+
+Floor: ps. Threads: an Authorization is thread-safe; a Caller is a value.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from globalstep.clock import Clock
+from globalstep.errors import OpError, PermissionDeniedError, UnauthenticatedError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.role_tokens import RoleTokens
+from globalstep.ps.run_paths import RunPaths
+
+__all__ = ["CALLER", "KINDS", "METHODS", "NOBODY", "Authorization", "Caller", "Role"]
+
+_log = logging.getLogger(__name__)
+
+
+class Role(enum.StrEnum):
+    """What a caller is."""
+
+    CHIEF = "chief"
+    #: May take the chief's place at any time, and so may do all that it may.
+    STANDBY = "standby"
+    WORKER = "worker"
+    #: Another PS task of the cluster.
+    PS = "ps"
+
+
+_CHIEFS = frozenset({Role.CHIEF, Role.STANDBY})
+_CLIENTS = _CHIEFS | {Role.WORKER}
+_PS_TASKS = frozenset({Role.PS})
+
+#: RPC -> who may call it. Every method of the service is here; what is not may be called by nobody who has a role.
+METHODS: Mapping[str, frozenset[Role]] = {
+    "Status": _CLIENTS | _PS_TASKS,
+    "Heartbeat": _CLIENTS,
+    "Leave": _CLIENTS,
+    "GetGlobalStep": _CLIENTS,
+    "Pull": _CLIENTS,
+    "Push": _CLIENTS,
+    # What comes in a stream, or on a connection, is looked at call by call: KINDS.
+    "Exchange": _CLIENTS,
+    "OpenLane": _CLIENTS,
+    # A worker declares what its program has. While a run is being initialized, only the chief's client is served.
+    "Declare": _CLIENTS,
+    "ClaimChief": _CHIEFS,
+    "Begin": _CHIEFS,
+    "Open": _CHIEFS,
+    "Finish": _CHIEFS,
+    "Stop": _CHIEFS,
+    "WriteSnapshot": _CHIEFS,
+    "ReleaseSnapshot": _CHIEFS,
+    "ReadJournal": _CHIEFS,
+    "FindLog": _CHIEFS,
+    "Recover": _CHIEFS,
+    "Settle": _PS_TASKS,
+}
+
+#: Data-plane request -> who may send it.
+KINDS: Mapping[str, frozenset[Role]] = {
+    "pull": _CLIENTS,
+    "push": _CLIENTS,
+    "ahead": _CLIENTS,
+    "stage": _CLIENTS,
+    "admit": _CLIENTS,
+    "commit": _CLIENTS,
+    "complete": _CLIENTS,
+    "read_snapshot": _CHIEFS,
+}
+
+_ASSIGNS = frozenset({int(pb.OP_ASSIGN), int(pb.OP_ASSIGN_ADD), int(pb.OP_ASSIGN_SUB)})
+#: What only the acting chief says of itself.
+_OF_CHIEFS = ("candidate", "chief_term")
+_SAY_EVERY_SECS = 10.0
+_ROLE_MARK = "role="
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who makes a call.
+
+    Attributes:
+        role: What it has proven to be; None for a caller without a role where none is asked for.
+        peer: Its address, for messages.
+    """
+
+    role: Role | None = None
+    peer: str = ""
+
+
+NOBODY = Caller()
+#: Who makes the unary call that this thread carries out.
+CALLER: ContextVar[Caller] = ContextVar("globalstep_caller", default=NOBODY)
+
+
+class Authorization:
+    """Decides for one PS task. Thread-safe.
+
+    Args:
+        clock: Time, so that refusals do not flood the log.
+        tokens: Token -> role; None for none.
+        require_role: Refuse callers without a role also where there are no tokens.
+        workers_assign: Whether workers may assign to Variables.
+        paths: Where requests may have files written and read.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        tokens: RoleTokens | None = None,
+        *,
+        require_role: bool = False,
+        workers_assign: bool = True,
+        paths: RunPaths | None = None,
+    ) -> None:
+        self._clock = clock
+        self._tokens = tokens
+        self._require_role = require_role or tokens is not None
+        self._workers_assign = workers_assign
+        self._paths = paths or RunPaths()
+        # Guards the attributes below; a leaf.
+        self._lock = threading.Lock()
+        #: Client ids that the chief, or a standby, goes by: nobody else may.
+        self._chiefs_ids: set[str] = set()
+        #: (peer's host, what) -> when it was last said, and how often it was not since.
+        self._said: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def identify(self, method: str, metadata: Iterable[Any], names: Iterable[bytes], peer: str) -> Caller:
+        """Find out who makes a call.
+
+        Args:
+            method: The RPC, for messages.
+            metadata: Of the call: pairs.
+            names: Of the caller's certificate, which TLS has proven.
+            peer: Its address.
+
+        Raises:
+            UnauthenticatedError: If it shows a wrong token, or nothing at all where that is needed.
+            PermissionDeniedError: If its certificate names another role than its token.
+        """
+        named = _role_in(names)
+        shown = None
+        token = next((str(value) for key, value in metadata if key == "authorization"), "").removeprefix("Bearer ")
+        if token and self._tokens is not None:
+            word = self._tokens.role_of(token)
+            if word is None:
+                raise self._refuse(peer, UnauthenticatedError, f"{method}: the token shown is none of this PS task's.")
+            shown = Role(word)
+        if shown is not None and named is not None and shown is not named:
+            raise self._refuse(
+                peer,
+                PermissionDeniedError,
+                f"{method}: the token is of role {shown.value!r}, the certificate of role {named.value!r}.",
+            )
+        role = shown or named
+        if role is None and self._require_role:
+            what = "a token (GLOBALSTEP_TOKEN_FILE)" if self._tokens is not None else "a certificate named role=..."
+            raise self._refuse(peer, UnauthenticatedError, f"{method}: the caller shows no role; it needs {what}.")
+        return Caller(role, peer)
+
+    def check_method(self, caller: Caller, method: str, request: Any = None) -> None:
+        """Refuse a call that the caller's role may not make.
+
+        Args:
+            caller: Who calls.
+            method: The RPC.
+            request: Its message; None where it is not there yet.
+
+        Raises:
+            PermissionDeniedError: If it may not, or not there.
+            InvalidArgumentError: If it names a file that cannot be.
+        """
+        if caller.role is not None:
+            self._check_role(caller, method, METHODS.get(method, frozenset()))
+        if request is None:
+            return
+        self._paths.check(request)
+        if caller.role is None:
+            return
+        if caller.role in _CHIEFS:
+            self._learn(request)
+            return
+        for name in _OF_CHIEFS:
+            if getattr(request, name, 0):
+                raise self._denied(caller, f"{method} as chief", _CHIEFS)
+        self._check_id(caller, method, _client_of(request))
+        if method == "Push":
+            self._check_ops(caller, method, request.ops)
+
+    def check_request(self, caller: Caller, request: pb.Request) -> None:
+        """Refuse a data-plane request that the caller's role may not make.
+
+        Raises:
+            PermissionDeniedError: If it may not.
+        """
+        if caller.role is None:
+            return
+        kind = request.WhichOneof("kind") or ""
+        self._check_role(caller, kind, KINDS.get(kind, frozenset()))
+        if caller.role in _CHIEFS:
+            return
+        message = getattr(request, kind)
+        self._check_id(caller, kind, _client_of(message))
+        if kind in ("push", "stage"):
+            self._check_ops(caller, kind, message.ops)
+        elif kind == "admit" and message.kind == pb.ENTRY_SNAPSHOT:
+            raise self._denied(caller, "take a snapshot (admit)", _CHIEFS)
+
+    def _learn(self, request: Any) -> None:
+        """Remember by which id the chief goes."""
+        for name in (getattr(request, "owner", ""), _client_of(request)):
+            if name and name not in self._chiefs_ids:
+                with self._lock:
+                    self._chiefs_ids.add(name)
+
+    def _check_role(self, caller: Caller, what: str, allowed: frozenset[Role]) -> None:
+        if caller.role not in allowed:
+            raise self._denied(caller, what, allowed)
+
+    def _check_id(self, caller: Caller, what: str, client: str) -> None:
+        if client in self._chiefs_ids:
+            raise self._denied(caller, f"{what} in the name of the chief's client {client}", _CHIEFS)
+
+    def _check_ops(self, caller: Caller, what: str, ops: Iterable[pb.Op]) -> None:
+        if self._workers_assign:
+            return
+        for op in ops:
+            if int(op.kind) in _ASSIGNS:
+                text = f"{what} with an assignment to {op.variable!r} (--no-worker-assigns)"
+                raise self._denied(caller, text, _CHIEFS)
+
+    def _denied(self, caller: Caller, what: str, allowed: frozenset[Role]) -> OpError:
+        whose = " or ".join(repr(role.value) for role in Role if role in allowed) or "nobody"
+        role = caller.role.value if caller.role is not None else ""
+        text = f"Role {role!r} may not {what}; this is for {whose}. SECURITY.md has the roles."
+        return self._refuse(caller.peer, PermissionDeniedError, text)
+
+    def _refuse(self, peer: str, kind: type[OpError], text: str) -> OpError:
+        """Say in the log, not too often, that somebody was refused; gives the error."""
+        # A port says nothing, and makes every connection look like somebody new.
+        whose = peer.rpartition(":")[0] or peer
+        now = self._clock.monotonic()
+        with self._lock:
+            if len(self._said) > 1000:
+                self._said.clear()
+            when, unsaid = self._said.get((whose, text), (None, 0))
+            quiet = when is not None and now - when < _SAY_EVERY_SECS
+            self._said[whose, text] = (when, unsaid + 1) if quiet and when is not None else (now, 0)
+        if not quiet:
+            more = f" ({unsaid} more since the last such line)" if unsaid else ""
+            _log.warning("Refused %s: %s%s", peer or "a caller", text, more)
+        return kind(text)
+
+
+def _client_of(request: Any) -> str:
+    """Give the client id that a message bears; "" where it bears none."""
+    client = getattr(request, "client", "")
+    if client:
+        return str(client)
+    for name in ("id", "snapshot"):
+        inner = getattr(request, name, None)
+        if inner is not None:
+            return str(inner.client)
+    return ""
+
+
+def _role_in(names: Iterable[bytes]) -> Role | None:
+    """Find the role that a certificate's names speak of: a common or alternative name "role=worker".
+
+    Raises:
+        UnauthenticatedError: If they name several, or one that there is not.
+    """
+    found = set()
+    for raw in names:
+        name = raw.decode(errors="replace")
+        if name.startswith(_ROLE_MARK):
+            found.add(name.removeprefix(_ROLE_MARK))
+    if not found:
+        return None
+    if len(found) > 1 or not found <= {role.value for role in Role}:
+        raise UnauthenticatedError(f"The certificate names the roles {sorted(found)}; one of {[*Role]} is needed.")
+    return Role(found.pop())

@@ -1,0 +1,174 @@
+"""How a PS task is closed to strangers: its options, and how it listens.
+
+Floor: ps. Threads: functions and values.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import logging
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import grpc
+
+from globalstep.clock import Clock
+from globalstep.credentials import Credentials, CurrentTls, is_loopback, tls_files
+from globalstep.errors import FailedPreconditionError
+from globalstep.ps.authorization import Authorization
+from globalstep.ps.role_tokens import RoleTokens
+from globalstep.ps.run_paths import RunPaths
+
+__all__ = ["Security", "SecurityOptions", "add_arguments"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityOptions:
+    """What a PS task asks of its callers.
+
+    Attributes:
+        credentials: What it shows, and whom it believes.
+        tokens_file: Of role_tokens; "" for none.
+        require_role: Refuse callers without a role; always so with a tokens_file.
+        workers_assign: Whether the role worker may assign to Variables.
+        run_root: See RunPaths.
+    """
+
+    credentials: Credentials = field(default_factory=Credentials)
+    tokens_file: str = ""
+    require_role: bool = False
+    workers_assign: bool = True
+    run_root: str = ""
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> SecurityOptions:
+        """Take them from the environment: see Credentials.from_environ, and GLOBALSTEP_TOKENS_FILE.
+
+        Raises:
+            FailedPreconditionError: As Credentials.from_environ.
+        """
+        return cls(Credentials.from_environ(environ), environ.get("GLOBALSTEP_TOKENS_FILE", ""))
+
+    @classmethod
+    def from_arguments(cls, args: argparse.Namespace, environ: Mapping[str, str]) -> SecurityOptions:
+        """Take them from the command line, and what it does not say from the environment."""
+        base = cls.from_environ(environ)
+        credentials = base.credentials
+        tls = tls_files(args.tls_cert, args.tls_key, args.tls_ca, names=["--tls-cert", "--tls-key", "--tls-ca"])
+        return cls(
+            dataclasses.replace(
+                credentials, tls=tls or credentials.tls, insecure=args.insecure or credentials.insecure
+            ),
+            args.tokens_file or base.tokens_file,
+            args.require_role,
+            not args.no_worker_assigns,
+            args.run_root,
+        )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options to a command line."""
+    group = parser.add_argument_group("security", "SECURITY.md has what they defend, docs/security.md how to use them")
+    for name, what in (("cert", "certificate"), ("key", "private key"), ("ca", "certificates of the CA")):
+        group.add_argument(
+            f"--tls-{name}",
+            default="",
+            metavar="FILE",
+            help=f"mutual TLS on all channels: {what}, PEM (default: GLOBALSTEP_TLS_{name.upper()})",
+        )
+    group.add_argument(
+        "--tokens-file",
+        default="",
+        metavar="FILE",
+        help="the tokens of the roles, a line each (default: GLOBALSTEP_TOKENS_FILE)",
+    )
+    group.add_argument("--require-role", action="store_true", help="refuse callers whose certificate names no role")
+    group.add_argument("--no-worker-assigns", action="store_true", help="forbid role worker to assign to Variables")
+    group.add_argument(
+        "--run-root", default="", metavar="DIR", help="write and read only within DIR, whatever directory a run names"
+    )
+    group.add_argument(
+        "--insecure",
+        action="store_true",
+        help="serve other machines without TLS, in a network that is trusted (or GLOBALSTEP_INSECURE=1)",
+    )
+
+
+class Security:
+    """The security of one PS task. Thread-safe.
+
+    Args:
+        options: What it asks of its callers.
+        bind: "host:port" that it serves on.
+        clock: Time.
+
+    Raises:
+        FailedPreconditionError: If files cannot be used, or it would serve other machines without TLS.
+
+    Attributes:
+        authorization: Who may do what.
+        credentials: What the task shows to other PS tasks.
+    """
+
+    def __init__(self, options: SecurityOptions, bind: str, clock: Clock) -> None:
+        host = bind.rpartition(":")[0]
+        credentials = options.credentials
+        self._tls = CurrentTls(credentials.tls) if credentials.tls is not None else None
+        if self._tls is None and not is_loopback(host):
+            if not credentials.insecure:
+                raise FailedPreconditionError(
+                    f"{bind} is reached from other machines, and nothing says who may. Serve it with --tls-cert, "
+                    "--tls-key and --tls-ca (or GLOBALSTEP_TLS_CERT, _KEY and _CA); or with --insecure (or "
+                    "GLOBALSTEP_INSECURE=1), if the network is trusted. docs/security.md has the steps."
+                )
+            _log.warning(
+                "INSECURE: whoever reaches %s can read and change this run, and what is sent can be read on the way.",
+                bind,
+            )
+        self._tokens = RoleTokens(options.tokens_file) if options.tokens_file else None
+        self._credentials = credentials
+        self.authorization = Authorization(
+            clock,
+            self._tokens,
+            require_role=options.require_role,
+            workers_assign=options.workers_assign,
+            paths=RunPaths(options.run_root),
+        )
+
+    @property
+    def credentials(self) -> Credentials:
+        """What the task shows to other PS tasks now."""
+        mine = self._credentials
+        if mine.token or mine.token_file or self._tokens is None:
+            return mine
+        return dataclasses.replace(mine, token=self._tokens.of_ps())
+
+    def add_port(self, server: grpc.Server, bind: str) -> int:
+        """Have a grpc server listen; gives the port, 0 if it cannot.
+
+        The certificates are looked at for every connection that is made, so renewed ones are taken up at once.
+        """
+        if self._tls is None:
+            return server.add_insecure_port(bind)
+        config = self._configuration()
+        return server.add_secure_port(
+            bind, grpc.dynamic_ssl_server_credentials(config, self._configuration, require_client_authentication=True)
+        )
+
+    def _configuration(self) -> grpc.ServerCertificateConfiguration:
+        """Give the certificates to serve with."""
+        assert self._tls is not None
+        material = self._tls.latest()
+        return grpc.ssl_server_certificate_configuration([(material.key, material.cert)], material.ca)
+
+    def lane_context(self) -> ssl.SSLContext | None:
+        """Give the TLS context of a TCP lane that is made now; None for plain ones.
+
+        Raises:
+            OSError: If certificates are being replaced at this moment.
+        """
+        return None if self._tls is None else self._tls.files.context(ssl.PROTOCOL_TLS_SERVER)
