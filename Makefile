@@ -77,6 +77,10 @@ bench-peers: .venv-peers/.installed ## install the peers of the benchmark into a
 bench-saving: $(VENV)/.installed-bench ## measure how long a save holds up training, and how fast it writes (2 minutes)
 	$(BIN)/python -m benchmarks.saving
 
+.PHONY: bench-durability
+bench-durability: $(VENV)/.installed-bench ## measure what durability="log" costs (2 minutes)
+	$(BIN)/python -m benchmarks.durability
+
 .PHONY: bench-options
 bench-options: $(VENV)/.installed-bench $(VENV)/.installed-examples $(VENV)/.installed-torch ## measure fewer bytes on the wire, and overlapping computing and communicating (6 minutes)
 	$(BIN)/python -m benchmarks.compression
