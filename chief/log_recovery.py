@@ -6,6 +6,7 @@ Floor: chief.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,10 +14,17 @@ from globalstep.chief.cluster_start import wait_for_answers
 from globalstep.chief.patience import Patience
 from globalstep.clock import Clock
 from globalstep.errors import AbortedError, OpError, UnavailableError
+from globalstep.storage import storage_for
 
-__all__ = ["come_back"]
+__all__ = ["absolute", "come_back"]
 
 _log = logging.getLogger("globalstep")
+
+
+def absolute(directory: str | None) -> str:
+    """Name a directory so that a PS task, which may have another working directory, means the same one."""
+    name = str(directory or "")
+    return os.path.abspath(name) if name and storage_for(name).is_local else name
 
 
 def come_back(

@@ -9,7 +9,6 @@ Floor: chief.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +23,7 @@ from globalstep.chief.cluster_start import (
     wait_for_answers,
 )
 from globalstep.chief.journal_keeping import JournalKeeper
-from globalstep.chief.log_recovery import come_back
+from globalstep.chief.log_recovery import absolute, come_back
 from globalstep.chief.patience import Patience
 from globalstep.chief.readiness import why_not_ready
 from globalstep.clock import SYSTEM_CLOCK, Clock
@@ -62,6 +61,7 @@ class SessionManager:
         local_init_feed_dict: What to feed for `local_init_op`.
         task: Name of this task, "/job:worker/task:1"; "" where it has none.
         clock: Where time comes from.
+        admit: Called with the client when the PS tasks answer; what it raises ends the making of the session.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class SessionManager:
         *,
         task: str = "",
         clock: Clock = SYSTEM_CLOCK,
+        admit: Callable[[Any], None] = lambda cluster: None,
     ) -> None:
         if ready_for_local_init_op is not None and local_init_op is None:
             raise ValueError(
@@ -89,6 +90,7 @@ class SessionManager:
         self._local_init_feed_dict = local_init_feed_dict
         self._task = task
         self._clock = clock
+        self._admit = admit
 
     def prepare_session(
         self,
@@ -140,11 +142,8 @@ class SessionManager:
             statuses = self._statuses(client, checkpoint_dir, max_wait_secs)
             found = survey(statuses)
             if found is Found.RUNNING:
-                _log.info(
-                    "Taking over a running model: all %d PS task(s) are in incarnation %d.",
-                    len(statuses),
-                    statuses[0].incarnation,
-                )
+                lives = len(statuses), statuses[0].incarnation
+                _log.info("Taking over a running model: all %d PS task(s) are in incarnation %d.", *lives)
             else:
                 prefix = self._checkpoint_to_restore(
                     saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs
@@ -259,7 +258,8 @@ class SessionManager:
     def _statuses(self, client: Any, directory: str | None, max_wait_secs: float) -> list[Any]:
         """Ask every PS task for its status, after having those come back that can."""
         statuses = wait_for_answers(client, self._clock, max_wait_secs)
-        return come_back(client, statuses, _absolute(directory), self._clock, max_wait_secs)
+        self._admit(client)
+        return come_back(client, statuses, absolute(directory), self._clock, max_wait_secs)
 
     def _session(self, master: Any, config: Any) -> Any:
         target = target_of(master) if isinstance(master, ClusterSpec) else master
@@ -277,6 +277,7 @@ class SessionManager:
         try:
             client = session.cluster
             statuses = come_back(client, client.refresh(), None, self._clock, 0.0)
+            self._admit(client)
             problem = not_serving(statuses, client.labels)
             return problem or self._try_local_init(session) or self._not_ready(session)
         except UnavailableError as error:
@@ -312,7 +313,7 @@ class SessionManager:
             open=False,
             expected_tasks=tuple(expected_tasks),
             ledger=ledger,
-            directory=_absolute(directory),
+            directory=absolute(directory),
         )
 
     def _restore(self, session: Any, saver: Any, prefix: str, directory: str | None) -> None:
@@ -336,8 +337,8 @@ class SessionManager:
         if step is None:
             return
         known = [status.steps[step.op_name] for status in statuses if step.op_name in status.steps]
-        labels = session.cluster.labels
-        lost = [label for label, status in zip(labels, statuses, strict=True) if status.state == pb.STATE_VACANT]
+        named = zip(session.cluster.labels, statuses, strict=True)
+        lost = [label for label, status in named if status.state == pb.STATE_VACANT]
         announce_return(lost, max(known, default=None), int(session.run(step)), prefix)
 
     def _make_ready(self, session: Any, init_op: Any, init_fn: Any) -> None:
@@ -382,12 +383,6 @@ class SessionManager:
     def _not_ready(self, session: Any) -> str:
         """Say what is not initialized; "" when the model is ready."""
         return why_not_ready(self._ready_op, session, "Model not ready")
-
-
-def _absolute(directory: str | None) -> str:
-    """Name a directory so that a PS task, which may have another working directory, means the same one."""
-    name = str(directory or "")
-    return os.path.abspath(name) if name and storage_for(name).is_local else name
 
 
 def _session_tasks_of(master: Any) -> tuple[str, ...]:
