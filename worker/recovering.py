@@ -11,7 +11,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from globalstep.errors import AbortedError, LostStateError, OpError, ResourceExhaustedError, UnavailableError
+from globalstep.errors import (
+    AbortedError,
+    LostStateError,
+    OpError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
 from globalstep.lanes import Lane
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.worker.retry import POLICIES
@@ -87,7 +94,8 @@ def _recover(lane: Lane, request: pb.RecoverRequest) -> int:
         reply: pb.RecoverReply = lane.unary("Recover", request, _RECOVER_SECS).result()
     except (AbortedError, UnavailableError):
         raise
-    except ResourceExhaustedError as error:
+    except (PermissionDeniedError, ResourceExhaustedError) as error:
+        # Room may be made; and where there are roles, it is the chief who brings a task back.
         raise UnavailableError(error.message) from None
     except OpError as error:
         raise LostStateError(f"{lane.label} lost its state, and cannot come back from a log: {error.message}") from None
