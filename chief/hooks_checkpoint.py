@@ -148,6 +148,9 @@ class CheckpointSaverHook(SessionRunHook):
         self._settle_done(run_context)
         if run_values.results is None:
             return
+        if getattr(run_context.session.cluster, "draining", None):
+            self._save_before_a_drain(run_context)
+            return
         if self._timer.should_trigger_for_step(int(run_values.results) + 1):
             step = step_now(run_context.session, self._step)
             if self._timer.should_trigger_for_step(step) and self._start_save(run_context.session):
@@ -162,8 +165,20 @@ class CheckpointSaverHook(SessionRunHook):
             last_step = _admitted_step(session, self._step)
             if last_step != self._timer.last_triggered_step():
                 self._save(session)
+        if getattr(session.cluster, "draining", None):
+            session.cluster.let_end(session.cluster.draining)
         for listener in self._listeners:
             listener.end(session, last_step)
+
+    def _save_before_a_drain(self, run_context: SessionRunContext) -> None:
+        """Save for PS tasks that are about to end, and tell them that they may."""
+        cluster = run_context.session.cluster
+        shards = cluster.draining
+        _log.info("Saving a checkpoint now: %s about to end.", ", ".join(cluster.labels[shard] for shard in shards))
+        should_stop = self._settle(run_context.session)
+        if self._save(run_context.session) or should_stop:
+            run_context.request_stop()
+        cluster.let_end(shards)
 
     def _save(self, session: Any) -> bool:
         """Save, and wait until it is durable; say whether a listener wants training to stop."""

@@ -189,6 +189,11 @@ class StepCounterHook(SessionRunHook):
         self._step = global_step_for("StepCounterHook")
         self._tag = f"{self._step.op.name}/sec"
 
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """See SessionRunHook: counts anew from a step that went back."""
+        if step_now(session, self._step) < (self._timer.last_triggered_step() or 0):
+            self._timer.reset()
+
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """See SessionRunHook."""
         return SessionRunArgs(self._step)

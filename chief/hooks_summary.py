@@ -69,6 +69,17 @@ class SummarySaverHook(SessionRunHook):
         self._next_step = None
         self._step = global_step_for("SummarySaverHook")
 
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """See SessionRunHook: where the step went back, what is shown from there on is dropped, and comes anew."""
+        if self._next_step is None:
+            return
+        step = step_now(session, self._step)
+        if step < self._next_step - 1:
+            if self._writer is not None:
+                self._writer.add_session_log(SessionLog(status=SessionLog.START), step + 1)
+            self._timer.reset()
+            self._next_step = step + 1
+
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """See SessionRunHook: asks for the summaries when it is time."""
         self._triggered = self._next_step is None or self._timer.should_trigger_for_step(self._next_step)

@@ -16,11 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from globalstep.chief.draining import EXIT_DRAINED, Drain
 from globalstep.chief.hooked_session import PREEMPTION_ERRORS, HookedSession
 from globalstep.chief.scaffold import Scaffold
 from globalstep.chief.session_creators import ChiefSessionCreator, SessionCreator
+from globalstep.chief.step_context import StepContext
 from globalstep.clock import SYSTEM_CLOCK, Clock
-from globalstep.errors import JobDoneError, OutOfRangeError
+from globalstep.errors import JobDoneError, OpError, OutOfRangeError
 from globalstep.graph import Graph, GraphKeys, get_collection, get_default_graph
 from globalstep.worker.coordinator import Coordinator
 from globalstep.worker.queue_runner import start_queue_runners
@@ -34,36 +36,6 @@ _log = logging.getLogger("globalstep")
 MAX_RECOVERIES = 20
 _FIRST_BACKOFF_SECS = 0.1
 _LAST_BACKOFF_SECS = 10.0
-
-
-class StepContext:
-    """What a `step_fn` gets: the session below the hooks, runs with hooks, and a way to end the loop.
-
-    Args:
-        session: The session below the hooks.
-        run_with_hooks_fn: The monitored session's `run`.
-    """
-
-    def __init__(self, session: Any, run_with_hooks_fn: Callable[..., Any]) -> None:
-        self._session = session
-        self._run_with_hooks_fn = run_with_hooks_fn
-
-    @property
-    def session(self) -> Any:
-        """The session below the hooks."""
-        return self._session
-
-    def run_with_hooks(self, *args: Any, **kwargs: Any) -> Any:
-        """Run as MonitoredSession.run does."""
-        return self._run_with_hooks_fn(*args, **kwargs)
-
-    def request_stop(self) -> None:
-        """End the loop around `run_step_fn`.
-
-        Raises:
-            StopIteration: Always; the monitored session's `with` block takes it as a normal end.
-        """
-        raise StopIteration("step_fn has requested the iterations to stop.")
 
 
 class _MonitoredSession:
@@ -80,20 +52,27 @@ class _MonitoredSession:
         self._graph_was_finalized = get_default_graph().finalized
         self._hooks = list(hooks or ())
         self._creator = session_creator
+        self._ours = session_creator if isinstance(session_creator, SessionCreator) else None
+        # The hooks of the present session: those of the chief come and go with its office.
+        self._active = self._hooks
         self._recover_errors = PREEMPTION_ERRORS if recover else ()
         self._grace_secs = stop_grace_period_secs
         self._clock = clock
         self._recoveries = 0
         self._never = threading.Event()
         self._closed = False
+        self._drain = Drain()
+        # Whether the program asks should_stop(), and so ends by itself when it should.
+        self._asks = False
         self._over = False
         self._session: Any = None
         self._hooked: HookedSession | None = None
         self._coord: Coordinator | None = None
         for hook in self._hooks:
             hook.begin()
-        if isinstance(session_creator, SessionCreator):
-            session_creator.use_hooks(self._hooks)
+        if self._ours is not None:
+            self._ours.use_hooks(self._hooks)
+        self._drain.watch()
         try:
             self._session_for_run()
         except JobDoneError as done:
@@ -101,6 +80,7 @@ class _MonitoredSession:
             _log.info("%s", done)
             self._over = True
         except BaseException:
+            self._drain.unwatch()
             self._unfreeze_graph()
             raise
 
@@ -158,8 +138,9 @@ class _MonitoredSession:
         return self._recovering(lambda hooked: step_fn(StepContext(self._session, hooked.run)))
 
     def should_stop(self) -> bool:
-        """Say whether the loop should end: a hook asked, a thread failed, the job is done, or closed."""
-        if self._closed or self._over:
+        """Say whether the loop should end: a hook asked, a thread failed, the job is done, SIGTERM, or closed."""
+        self._asks = True
+        if self._closed or self._over or self._drain.asked:
             return True
         try:
             hooked = self._session_for_run()
@@ -188,7 +169,8 @@ class _MonitoredSession:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        clean = kind is None or issubclass(kind, (OutOfRangeError, StopIteration))
+        drained = self._drain.asked and kind is not None and issubclass(kind, SystemExit)
+        clean = kind is None or drained or issubclass(kind, (OutOfRangeError, StopIteration))
         self._close(None if clean else kind)
         return clean
 
@@ -200,6 +182,8 @@ class _MonitoredSession:
         while True:
             if self._closed:
                 raise RuntimeError("Attempted to use a closed session.")
+            if self._drain.asked and not self._asks:
+                raise SystemExit(EXIT_DRAINED)
             try:
                 result = self._coordinated(act)
             except self._recover_errors as error:
@@ -232,32 +216,42 @@ class _MonitoredSession:
             raise
 
     def _session_for_run(self) -> HookedSession:
-        """Give the session, made if there is none."""
+        """Give the session, made if there is none, and anew if this task's role has changed."""
+        if self._hooked is not None and self._ours is not None and (why := self._ours.outdated(self._session)):
+            _log.warning("The session is made anew: %s.", why)
+            self._release()
         while self._hooked is None:
             try:
-                self._create()
+                with self._drain.interruptible():
+                    self._create()
             except self._recover_errors as error:
                 self._discard(error)
         return self._hooked
 
     def _create(self) -> None:
         self._session = self._creator.create_session()
+        hooks = self._ours.active_hooks() if self._ours is not None else None
+        self._active = self._hooks if hooks is None else hooks
+        self._drain.on_ask = getattr(getattr(self._session, "cluster", None), "hurry", self._drain.on_ask)
         # Every exception of a thread counts here: none is a clean stop.
         self._coord = Coordinator(clean_stop_exception_types=(), clock=self._clock)
         try:
             if get_collection(GraphKeys.QUEUE_RUNNERS):
                 start_queue_runners(sess=self._session, coord=self._coord)
-            for hook in self._hooks:
+            for hook in self._active:
                 hook.after_create_session(self._session, self._coord)
         except BaseException:
             # What was started must not outlive the error, which is the one to be told of.
             with contextlib.suppress(Exception):
                 self._release()
             raise
-        self._hooked = HookedSession(self._session, self._hooks)
+        self._hooked = HookedSession(self._session, self._active)
 
     def _discard(self, error: BaseException) -> None:
         """Close a session that is lost, and wait a little; raises `error` once that was done too often."""
+        if self._drain.asked:
+            _log.warning("What was under way when SIGTERM came is not done: %s", error)
+            raise SystemExit(EXIT_DRAINED) from error
         self._recoveries += 1
         if self._recoveries > MAX_RECOVERIES:
             _log.error("Giving up after %d recoveries without a completed run.", MAX_RECOVERIES)
@@ -281,28 +275,55 @@ class _MonitoredSession:
     def _close(self, failed: type[BaseException] | None) -> None:
         if self._closed:
             raise RuntimeError("Session is already closed.")
-        ours = self._creator if isinstance(self._creator, SessionCreator) else None
+        drained = self._drain.asked and not (self._hooked is not None and self._hooked.should_stop)
         try:
             if failed is None and self._session is not None:
-                if ours is not None:
-                    ours.before_end(self._session, self._grace_secs)
-                for hook in self._hooks:
-                    hook.end(self._session)
-                if ours is not None:
-                    ours.after_end(self._session)
+                if drained:
+                    self._hand_over()
+                else:
+                    self._end()
         finally:
             self._closed = True
             try:
-                self._release()
+                self._release(for_good=True)
             finally:
                 self._unfreeze_graph()
+                self._drain.unwatch()
+        if drained and failed is None:
+            raise SystemExit(EXIT_DRAINED)
+
+    def _end(self) -> None:
+        """Do what is owed at the end of the job."""
+        ours = self._ours
+        if ours is not None:
+            with self._drain.interruptible():
+                takes_over = ours.takes_over_at_end(self._session, self._grace_secs)
+            if takes_over:
+                self._release()
+                self._session_for_run()
+            ours.before_end(self._session, self._grace_secs)
+        for hook in self._active:
+            hook.end(self._session)
+        if ours is not None:
+            ours.after_end(self._session)
+
+    def _hand_over(self) -> None:
+        """Do what is owed when the process ends and the job goes on: the chief's hooks save."""
+        _log.warning("SIGTERM: this task hands over its work and exits with %d; the job goes on.", EXIT_DRAINED)
+        for hook in self._active:
+            try:
+                hook.end(self._session)
+            except OpError as error:
+                _log.warning("%s could not end as it should: %s", type(hook).__name__, error)
 
     def _unfreeze_graph(self) -> None:
         if not self._graph_was_finalized:
             get_default_graph().finalized = False
 
-    def _release(self) -> None:
-        """Stop the threads, then close the session."""
+    def _release(self, for_good: bool = False) -> None:
+        """Stop the threads, then close the session; for good, the chief's office is left too."""
+        if self._ours is not None and self._session is not None and (for_good or self._drain.asked):
+            self._session.cluster.leaves_office = True
         coord, session = self._coord, self._session
         self._hooked = self._coord = self._session = None
         try:

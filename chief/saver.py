@@ -279,6 +279,9 @@ class Saver:
                     cluster.journal.catch_up()
                 streamed = save_cut(cut, cluster, saveables, prefix, storage, self._clock.time(), write_state)
             self._tell_streamed(streamed, directory)
+            if getattr(cluster, "chief_term", 0):
+                # A chief that was replaced meanwhile does not touch its successor's list.
+                cluster.candidate.confirm(cluster)
             if write_state:
                 self._keeping.commit(storage, directory, prefix, latest_filename, meta_graph_suffix)
             return prefix

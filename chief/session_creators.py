@@ -9,7 +9,7 @@ Floor: chief.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from globalstep.chief.checkpoint_state import latest_checkpoint
@@ -22,6 +22,11 @@ from globalstep.errors import OpError
 from globalstep.graph import get_default_graph
 from globalstep.worker.session_run_hook import SessionRunHook
 
+
+def _admit_all(cluster: Any) -> None:
+    """Let every client go on."""
+
+
 __all__ = ["ChiefSessionCreator", "SessionCreator", "WorkerSessionCreator"]
 
 _log = logging.getLogger("globalstep")
@@ -31,7 +36,13 @@ _CHIEF_MAX_WAIT_SECS = 7200
 
 
 class SessionCreator:
-    """Base of session creators: makes a session, and knows what is owed at its end."""
+    """Base of session creators: makes a session, and knows what is owed at its end.
+
+    Attributes:
+        admit: Called with the cluster's client when it can be reached; what it raises ends the making of a session.
+    """
+
+    admit: Callable[[Any], None] = staticmethod(_admit_all)
 
     def create_session(self) -> Any:
         """Make a session that is ready to run."""
@@ -43,6 +54,23 @@ class SessionCreator:
         Args:
             hooks: The hooks.
         """
+
+    def active_hooks(self) -> list[SessionRunHook] | None:
+        """Give the hooks of the session that was made last; None for all that are used."""
+        return None
+
+    def outdated(self, session: Any) -> str:
+        """Say why a session that works is to be made anew; "" where it is not."""
+        return ""
+
+    def takes_over_at_end(self, session: Any, stop_grace_period_secs: float) -> bool:
+        """Wait for the chief at a clean end; say whether this task is the chief now, on a session made anew.
+
+        Args:
+            session: The session below the hooks.
+            stop_grace_period_secs: How long this may take, in seconds.
+        """
+        return False
 
     def before_end(self, session: Any, stop_grace_period_secs: float) -> None:
         """Act on a clean end, before the hooks' `end`.
@@ -109,7 +137,7 @@ class ChiefSessionCreator(SessionCreator):
     def create_session(self) -> Any:
         """See SessionCreator."""
         self._scaffold.finalize()
-        session = _manager(self._scaffold, self._task, self._clock).prepare_session(
+        session = _manager(self._scaffold, self._task, self._clock, self.admit).prepare_session(
             self._master,
             saver=self._scaffold.saver,
             checkpoint_dir=self._checkpoint_dir,
@@ -204,7 +232,7 @@ class WorkerSessionCreator(SessionCreator):
             JobDoneError: If the parameter servers are gone, and the newest checkpoint is that of the last step.
         """
         self._scaffold.finalize()
-        return _manager(self._scaffold, self._task, self._clock).wait_for_session(
+        return _manager(self._scaffold, self._task, self._clock, self.admit).wait_for_session(
             self._master, config=self._config, max_wait_secs=self._max_wait_secs, why_over=self._why_over
         )
 
@@ -223,7 +251,7 @@ def _is_absolute(hook: SessionRunHook) -> bool:
     return ask is not None and ask("").last_step is not None
 
 
-def _manager(scaffold: Scaffold, task: str, clock: Clock) -> SessionManager:
+def _manager(scaffold: Scaffold, task: str, clock: Clock, admit: Callable[[Any], None]) -> SessionManager:
     return SessionManager(
         local_init_op=scaffold.local_init_op,
         local_init_feed_dict=scaffold.local_init_feed_dict,
@@ -232,6 +260,7 @@ def _manager(scaffold: Scaffold, task: str, clock: Clock) -> SessionManager:
         graph=get_default_graph(),
         task=task,
         clock=clock,
+        admit=admit,
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from globalstep.chief.chief_role import RoleSessionCreator, failover_of
 from globalstep.chief.hooks_checkpoint import CheckpointSaverHook
 from globalstep.chief.hooks_statistics import ClusterStatisticsHook
 from globalstep.chief.hooks_step import StepCounterHook
@@ -48,6 +49,7 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     save_checkpoint_steps: int | None = USE_DEFAULT,
     summary_dir: str | None = None,
     *,
+    failover_secs: float | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> MonitoredSession:
     """Make the MonitoredSession of a task: the chief's with everything, the others' with their hooks.
@@ -76,6 +78,9 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
         max_wait_secs: How long a worker waits for the chief, and the chief for the parameter servers.
         save_checkpoint_steps: Global steps between checkpoints.
         summary_dir: Where summaries go; default `checkpoint_dir`.
+        failover_secs: The chief's silence, in seconds, after which this task acts as chief in its place, with all
+            that the chief has: its hooks, and the right to restore and to end the run. To be given to the chief
+            too. Default the environment variable GLOBALSTEP_FAILOVER_SECS; 0 for never.
         clock: Where time comes from.
 
     Returns:
@@ -94,16 +99,17 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     )
     target, is_chief, task, expected_tasks = _place_in_cluster(master, is_chief)
     scaffold = scaffold or Scaffold()
-    if not is_chief:
-        worker = WorkerSessionCreator(
-            scaffold=scaffold,
-            master=target,
-            config=config,
-            max_wait_secs=max_wait_secs,
-            task=task,
-            clock=clock,
-            checkpoint_dir=checkpoint_dir,
-        )
+    failover_secs = failover_of(failover_secs)
+    worker = WorkerSessionCreator(
+        scaffold=scaffold,
+        master=target,
+        config=config,
+        max_wait_secs=max_wait_secs,
+        task=task,
+        clock=clock,
+        checkpoint_dir=checkpoint_dir,
+    )
+    if not is_chief and failover_secs is None:
         return MonitoredSession(worker, hooks, stop_grace_period_secs, clock)
     chief = ChiefSessionCreator(
         scaffold=scaffold,
@@ -126,8 +132,11 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
         all_hooks.append(
             CheckpointSaverHook(checkpoint_dir, checkpoint_secs, checkpoint_steps, scaffold=scaffold, clock=clock)
         )
-    all_hooks.extend(hooks or ())
-    return MonitoredSession(chief, all_hooks, stop_grace_period_secs, clock)
+    role = RoleSessionCreator(
+        chief, worker, is_chief=is_chief, failover_secs=failover_secs, chief_hooks=all_hooks, clock=clock
+    )
+    own_hooks = list(hooks or ())
+    return MonitoredSession(role, all_hooks + own_hooks if is_chief else own_hooks, stop_grace_period_secs, clock)
 
 
 def _one_of(steps: Any, secs: Any, default_steps: Any, default_secs: Any) -> tuple[Any, Any]:

@@ -42,6 +42,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--grace-secs", type=float, default=10.0, metavar="S",
         help="how long processes may take to end when asked, and PS when the job is done (default 10)",
     )  # fmt: skip
+    parser.add_argument(
+        "--failover", type=float, default=0.0, metavar="SECS",
+        help="a worker acts as chief when the chief has been silent for so long (default 0: never)",
+    )  # fmt: skip
     parser.add_argument("--log-dir", type=Path, metavar="DIR", help="also write each task's output to a file")
     parser.add_argument("script", help="the training script, run by every worker and the chief")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
@@ -58,8 +62,11 @@ def run(args: argparse.Namespace) -> int:
     console = Console(sys.stdout, os.environ)
     with reserve_ports(args.ps + args.workers + args.chief) as ports:
         cluster = cluster_jobs(args.ps, ports)
-        tasks = make_tasks(cluster, [args.script, *args.args], os.environ)
-        launcher = Launcher(tasks, console, args.max_restarts, args.grace_secs, args.log_dir)
+        environ = {**os.environ, "GLOBALSTEP_FAILOVER_SECS": str(args.failover)} if args.failover else os.environ
+        tasks = make_tasks(cluster, [args.script, *args.args], environ)
+        launcher = Launcher(
+            tasks, console, args.max_restarts, args.grace_secs, args.log_dir, failover=bool(args.failover)
+        )
         try:
             return asyncio.run(launcher.run())
         finally:

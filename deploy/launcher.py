@@ -66,6 +66,7 @@ class Launcher:
         max_restarts: How often each of them is started again after a failure.
         grace_secs: Seconds to wait for a process that was asked to end, and for the PS after the workers.
         log_dir: Folder for a file with each task's output; None for none.
+        failover: Whether the chief and workers go on without one of them that failed and is not started again.
     """
 
     def __init__(
@@ -75,7 +76,9 @@ class Launcher:
         max_restarts: int = 0,
         grace_secs: float = 10.0,
         log_dir: Path | None = None,
+        failover: bool = False,
     ) -> None:
+        self._failover = failover
         self._tasks = list(tasks)
         self._console = console
         self._max_restarts = max_restarts
@@ -111,8 +114,9 @@ class Launcher:
         return 128 + self._signal if self._signal else code
 
     def _on_signal(self, number: int) -> None:
-        # The second signal means that the user's patience has ended.
-        passed_on = signal.SIGKILL if self._signal else number
+        # SIGTERM for Ctrl-C too: sessions hand over their work on it. The second signal means that the user's patience
+        # has ended.
+        passed_on = signal.SIGKILL if self._signal else signal.SIGTERM
         self._signal = self._signal or number
         self._stopping = True
         self._asked.set()
@@ -132,7 +136,8 @@ class Launcher:
             for future in done:
                 if (code := future.result()) and not self._stopping:
                     self._report(running[future], code)
-                    return code
+                    if not self._failover or running[future].is_ps or all(running[one].is_ps for one in pending):
+                        return code
             if self._stopping:
                 timeout = None
                 return 0
@@ -197,7 +202,7 @@ class Launcher:
             os.close(write_end)
         if self._stopping:
             # It was not there yet when the others were asked to end.
-            task.signal(self._signal or signal.SIGTERM)
+            task.signal(signal.SIGTERM)
         output = asyncio.create_task(self._show(task, reader, log))
         code = await task.process.wait()
         # What the task left running in its group goes with it, and so does its hold on the pipe.

@@ -261,7 +261,7 @@ def test_the_chief_waits_for_the_others_last_pushes(cluster, tmp_path):
             in_finish.set()
             return left.wait(60.0)
 
-    chief.session._creator._clock = WorkerGoesOn()
+    chief.session._creator._chief._clock = WorkerGoesOn()
     closing = threading.Thread(target=chief.close, name="closing-chief")
     closing.start()
     in_finish.wait()

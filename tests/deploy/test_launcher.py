@@ -150,7 +150,7 @@ def test_a_task_that_is_started_again_too_late_for_the_job_is_not_waited_for(tmp
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_are_passed_on(number):
+def test_signals_are_passed_on_as_sigterm(number):
     tell = (
         "import signal, sys; "
         "h = lambda n, f: (print('got', n, flush=True), sys.exit(0)); "
@@ -159,12 +159,12 @@ def test_signals_are_passed_on(number):
     stream = Stream("ready", lambda: os.kill(os.getpid(), number))
     code, output = launch(task("chief:0", tell), stream=stream)
     assert code == 128 + number
-    assert f"got {int(number)}" in output
+    assert "got 15" in output
     assert "its last lines" not in output
 
 
 def test_a_process_that_ignores_the_signal_is_killed():
-    deaf = "import signal; signal.signal(2, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
+    deaf = "import signal; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
     stream = Stream("deaf", lambda: os.kill(os.getpid(), signal.SIGINT))
     code, output = launch(task("chief:0", deaf), stream=stream, grace_secs=0.5)
     assert code == 128 + signal.SIGINT

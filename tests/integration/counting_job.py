@@ -8,6 +8,7 @@ says what it does on its standard output, a line each: `step N` now and then, `g
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import threading
 import time
@@ -37,12 +38,15 @@ def main():
     parser.add_argument("--dir", default=None)
     parser.add_argument("--save-steps", type=int, default=100)
     parser.add_argument("--say-steps", type=int, default=50, help="own runs between two lines")
+    parser.add_argument("--verbose", action="store_true", help="show what the library logs")
     parser.add_argument("--pause-secs", type=float, default=0.0, help="time that the computation of a step takes")
     parser.add_argument(
         "--slow-until", nargs=2, metavar=("FILE", "LINES"), help="10 steps a second until FILE is so long"
     )
     args = parser.parse_args()
     slow = args.slow_until is not None
+    if args.verbose:
+        logging.basicConfig(level=logging.INFO, format="%(levelname)s:%(name)s:%(message)s")
 
     sums = [gs.Variable(np.zeros(size), name=f"sum_{size}") for size in (1, 3, 1000, 70000)]
     global_step = gs.train.get_or_create_global_step()

@@ -73,6 +73,10 @@ class Processes:
         self._running[name] = process
         return process
 
+    def pid(self, name: str) -> int:
+        """The process id of a process."""
+        return self._running[name].pid
+
     def output(self, name: str) -> str:
         """What a process has printed so far."""
         return (self._folder / f"{name}.log").read_text()

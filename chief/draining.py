@@ -1,0 +1,76 @@
+"""How a session notices that its process has been asked to end, by SIGTERM, without any code of the program's.
+
+The step that is under way is finished, `should_stop()` is True after it, and at the end of the session the process
+exits with 143, so that an engine starts it again. A program that handles SIGTERM itself is left alone.
+
+Floor: chief. Threads: belongs to the main thread, where Python runs signal handlers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+__all__ = ["EXIT_DRAINED", "Drain"]
+
+#: What a shell gives for a process that SIGTERM has ended.
+EXIT_DRAINED = 128 + signal.SIGTERM
+
+
+class Drain:
+    """Whether the process has been asked to end.
+
+    A second SIGTERM ends the process at once.
+
+    Attributes:
+        asked: Whether it has been.
+        on_ask: Called within the signal handler, so it may take no lock.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.on_ask: Callable[[], None] = _nothing
+        self._installed = False
+        self._interruptible = False
+
+    def watch(self) -> None:
+        """Notice SIGTERM from now on: in the main thread, and unless the program has a handler of its own."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        handler = signal.getsignal(signal.SIGTERM)
+        if handler is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._on_signal)
+            self._installed = True
+
+    def unwatch(self) -> None:
+        """Leave SIGTERM as it was found. Safe to call twice."""
+        if not self._installed or threading.current_thread() is not threading.main_thread():
+            return
+        self._installed = False
+        if signal.getsignal(signal.SIGTERM) == self._on_signal:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    @contextlib.contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Exit at once, within the block, when asked: nothing is under way that could be finished."""
+        if self.asked:
+            raise SystemExit(EXIT_DRAINED)
+        before, self._interruptible = self._interruptible, True
+        try:
+            yield
+        finally:
+            self._interruptible = before
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self.on_ask()
+        if self._interruptible:
+            raise SystemExit(EXIT_DRAINED)
+
+
+def _nothing() -> None:
+    pass
