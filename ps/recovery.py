@@ -184,10 +184,10 @@ class Replay:
                     f"{self.next_number}, segment {segment} begins with record {reader.first}."
                 )
             self.segment, self.next_number = segment, reader.first
-            for number, logged in enumerate(reader.records()):
+            for logged in reader.records():
                 record = pb.LogRecord.FromString(logged.head)
                 self.next_number = logged.number + 1
-                if not (number and record.WhichOneof("kind") == "base"):
+                if not (at and record.WhichOneof("kind") == "base"):
                     yield record, logged
             self.end, self.cut_bytes = reader.end, reader.cut_bytes
 

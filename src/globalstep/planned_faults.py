@@ -7,7 +7,8 @@ GLOBALSTEP_FAULTS is a list of faults, "TASK ACTION at METHOD.POINT [nth=N]; ...
 They happen one after the other: a fault is waited for once all before it have happened, at the N-th time from then
 on (default 1) that a process which is TASK, by its TF_CONFIG, passes the point. GLOBALSTEP_FAULTS_TRACE names a file
 that each fault adds a line to right before it happens: "TASK ACTION at METHOD.POINT pid=P". The lines prove that it
-did, keep the processes in step, and see to it that a process that is started again does not do it twice.
+did, keep the processes in step, and see to it that a process that is started again does not do it twice. Instead of a
+list there may be a rate of faults by chance: see globalstep.random_faults.
 
 | action | what happens |
 |---|---|
@@ -36,6 +37,7 @@ from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.cluster import from_tf_config
 from globalstep.errors import UnavailableError
 from globalstep.faults import APPLY, CUT, NO_FAULTS, REPLY, SEND, ConnectionCutError, Faults, Verdict
+from globalstep.random_faults import START_VARIABLE, RandomFaults, parse_random
 
 __all__ = ["FAULTS_VARIABLE", "TRACE_VARIABLE", "PlannedFaults", "faults_of_this_process", "parse"]
 
@@ -150,7 +152,10 @@ class PlannedFaults:
 
 
 @cache
-def _faults(plan: str, task: str, trace: str) -> Faults:
+def _faults(plan: str, task: str, trace: str, start: int) -> Faults:
+    by_chance = parse_random(plan)
+    if by_chance is not None:
+        return RandomFaults(by_chance, task, trace, start)
     return PlannedFaults(parse(plan), task, trace)
 
 
@@ -168,4 +173,4 @@ def faults_of_this_process(environ: Mapping[str, str] | None = None) -> Faults:
     if not trace:
         raise ValueError(f"{FAULTS_VARIABLE} needs {TRACE_VARIABLE}, the file that the faults are written to.")
     config = from_tf_config(environ)
-    return _faults(plan, f"{config.job}:{config.index}", trace)
+    return _faults(plan, f"{config.job}:{config.index}", trace, int(environ.get(START_VARIABLE, "0")))

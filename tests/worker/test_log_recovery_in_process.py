@@ -172,6 +172,30 @@ def test_every_kind_of_change_comes_back_bit_for_bit(tmp_path, shards, cut):
     other.close()
 
 
+@pytest.mark.parametrize("victims", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("base", [False, True], ids=["from the beginning", "from a base"])
+def test_a_task_that_is_killed_during_a_save_comes_back(tmp_path, victims, base):
+    """The segment that began with the cut has no base yet; the log is played through it."""
+    tasks, rng = Tasks(2), np.random.default_rng(6)
+    client = started(tasks, tmp_path)
+    other = ClusterClient(tasks.lanes(), retry_secs=5.0)
+    for push in change(rng):
+        other.push(push)
+    if base:
+        with client.snapshot():
+            pass
+    with client.snapshot():
+        for push in change(rng):
+            other.push(push)
+        before, steps, incarnation = everything(other), other.global_steps(), client.incarnation
+        tasks.kill(*victims)
+        assert everything(other) == before
+        assert other.global_steps() == steps
+    assert {status.incarnation for status in client.refresh()} == {incarnation}
+    client.close()
+    other.close()
+
+
 @pytest.mark.parametrize("shards", [1, 2])
 def test_a_push_whose_reply_was_lost_in_the_crash_is_not_done_twice(tmp_path, shards):
     class DieAfter:

@@ -1,0 +1,132 @@
+"""What must hold when a round of the soak is over: values, slots, steps, checkpoint, journal and answers agree."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from soak_job import TASKS, Model, rows_of, table_faults
+
+import globalstep as gs
+from globalstep.chief.checkpoint_state import latest_checkpoint
+from globalstep.chief.checkpoint_variables import list_variables, load_checkpoint
+from globalstep.deploy.audit_reading import Findings, read_volumes
+from globalstep.journal_records import EventKind
+
+
+def expected_values(last_step: int) -> dict[str, np.ndarray]:
+    """Give all values but the table's after so many pushes, made one after the other where nothing fails."""
+    with gs.Graph().as_default() as graph:
+        model = Model(last_step, table=False)
+        with gs.Session(graph=graph) as session:
+            session.run(gs.global_variables_initializer())
+            for _ in range(last_step):
+                session.run(model.push)
+            variables = gs.global_variables()
+            values = session.run(variables)
+    return {variable.op_name: value for variable, value in zip(variables, values, strict=True)}
+
+
+def value_faults(saved: dict[str, np.ndarray], expected: dict[str, np.ndarray], last_step: int) -> Iterator[str]:
+    """Compare a checkpoint with what must come of so many pushes, to the last bit."""
+    if missing := {*expected, "table"} ^ set(saved):
+        yield f"the checkpoint and the graph do not have the same Variables: {sorted(missing)}"
+        return
+    for name, value in expected.items():
+        found = saved[name]
+        if found.tobytes() != value.tobytes():
+            yield f"{name} is {np.unique(found)[:5]}; {last_step} pushes make it {np.unique(value)[:5]}"
+    yield from table_faults(saved["table"], last_step)
+
+
+def task_faults(table: np.ndarray, pushes: dict[str, int]) -> Iterator[str]:
+    """Compare the rows that belong to tasks with the pushes that the journal has of each."""
+    for number in range(TASKS):
+        task = "/job:chief/task:0" if number == 0 else f"/job:worker/task:{number - 1}"
+        found = table[rows_of(number)[0], 0]
+        if found != pushes.get(task, 0):
+            yield f"the rows of {task} count {found:.0f} pushes, the journal has {pushes.get(task, 0)}"
+
+
+def answers_in(folder: Path) -> dict[tuple[int, int], str]:
+    """Read what pushes were answered: (incarnation, index) -> task.
+
+    Raises:
+        ValueError: If two were given one index.
+    """
+    answers: dict[tuple[int, int], str] = {}
+    for path in sorted(folder.iterdir()):
+        job, index, _ = path.name.split("-")
+        for line in path.read_text().splitlines():
+            incarnation, place, _ = map(int, line.split())
+            if (incarnation, place) in answers:
+                raise ValueError(f"index {place} of incarnation {incarnation} was given to two pushes")
+            answers[incarnation, place] = f"/job:{job}/task:{index}"
+    return answers
+
+
+def pushes_in_journal(directory: Path) -> dict[tuple[int, int], str]:
+    """Read a run's journal: (incarnation, index) -> task of each accepted push."""
+    found: dict[tuple[int, int], str] = {}
+    for volume in read_volumes(str(directory), Findings()):
+        for piece in volume.pieces(Findings()):
+            rows = piece.rows[piece.rows["kind"] == EventKind.PUSH]
+            for index, client in zip(rows["index"].tolist(), rows["client"].tolist(), strict=True):
+                found[volume.incarnation, index] = piece.clients[client][1]
+    return found
+
+
+def answer_faults(
+    answers: dict[tuple[int, int], str], journal: dict[tuple[int, int], str], kept_until: dict[int, int]
+) -> Iterator[str]:
+    """Hold what programs were told against the journal: what the run kept is there, and is that task's."""
+    for (incarnation, index), task in answers.items():
+        known = journal.get((incarnation, index))
+        if known is None and index > kept_until.get(incarnation, 0):
+            continue
+        if known != task:
+            yield f"{task} was told that its push is entry {index} of incarnation {incarnation}; there is {known}"
+
+
+def faults_of(folder: Path, last_step: int, durability: str) -> tuple[list[str], dict]:
+    """Check a round that is over.
+
+    Returns:
+        What is wrong, and what the audit says.
+    """
+    run = folder / "run"
+    done = subprocess.run(
+        [sys.executable, "-m", "globalstep", "audit", str(run), "--json"], capture_output=True, text=True, check=False
+    )
+    told = json.loads(done.stdout) if done.stdout.startswith("{") else {}
+    if done.returncode or not told.get("proven"):
+        return [f"audit: {(told.get('wrong') or []) + (told.get('unreadable') or [])} {done.stderr}"], told
+    wrong = []
+    step = told["steps"]["global_step"]
+    if (step["base"], step["pushes"], step["value"]) != (0, last_step, last_step):
+        wrong.append(f"audit: global_step is {step}, the last step is {last_step}")
+    if told["checkpoint_steps"] != {"global_step": last_step}:
+        wrong.append(f"the newest checkpoint has {told['checkpoint_steps']}")
+    lost = sum(item["lost"] for item in told["incarnations"])
+    if durability == "log" and (lost or len(told["incarnations"]) != 1):
+        wrong.append(f"a log was kept, and {lost} pushes were lost in {len(told['incarnations'])} incarnations")
+    prefix = latest_checkpoint(str(run))
+    if prefix != str(run / f"model.ckpt-{last_step}"):
+        return [*wrong, f"the newest checkpoint is {prefix}"], told
+    reader = load_checkpoint(prefix)
+    saved = {name: np.asarray(reader.get_tensor(name)) for name, _ in list_variables(prefix)}
+    wrong += value_faults(saved, expected_values(last_step), last_step)
+    if "table" in saved:
+        wrong += task_faults(saved["table"], {task: worker["pushes"] for task, worker in told["workers"].items()})
+    try:
+        kept = {item["number"]: item["kept_until"] for item in told["incarnations"]}
+        wrong += answer_faults(answers_in(folder / "answers"), pushes_in_journal(run), kept)
+    except ValueError as error:
+        wrong.append(str(error))
+    return wrong, told
+
+

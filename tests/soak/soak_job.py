@@ -1,0 +1,211 @@
+"""The soak's training script: every accepted push changes known rows by known amounts, whatever fails meanwhile.
+
+Every push brings the same gradients, so that all dense values, slots and the optimizer's own scalars are a function of
+the step alone (`soak_checks.py` computes it). Of the table, a Variable split over all PS tasks, it changes rows that
+belong to its task, one on each PS task, and rows chosen by chance. What each push was answered is added to a file of
+its process as soon as the program knows it; at the end the run's journal has to agree.
+
+Steps are made in bursts, no further than the clock allows, so that the job lasts as long as the faults do. A program
+that finds Variables that do not agree in one cut, or a step that went back and must not, ends with exit code 9.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import threading
+import time
+
+import numpy as np
+
+import globalstep as gs
+
+#: How many tasks run sessions: the chief and the workers.
+TASKS = 5
+#: 5 MB of float32, more than a third of all bytes: every PS task holds a third of the rows.
+ROWS, COLUMNS = 20000, 64
+SHARDS = 3
+#: A task's rows lie so far apart that each PS task has one of them.
+SPREAD = ROWS // SHARDS + 1
+#: Rows below it belong to tasks, on each PS task; chance takes the others.
+OWNED = 8
+DRAWN = 6
+WRONG = 9
+
+
+def number_of(job, index):
+    """Number a task among those that run sessions: the chief is 0."""
+    return 0 if job == "chief" else index + 1
+
+
+def rows_of(number):
+    """Give the rows of the table that belong to a task: one on each PS task."""
+    return [number + shard * SPREAD for shard in range(SHARDS)]
+
+
+def drawn_rows(rng):
+    """Draw rows that belong to no task; some come twice."""
+    rows = [shard * SPREAD + rng.randrange(OWNED, SPREAD - OWNED) for shard in rng.choices(range(SHARDS), k=DRAWN - 1)]
+    return [*rows, rows[0]]
+
+
+class Model:
+    """The Variables of the job, and the one push that it makes again and again.
+
+    Args:
+        last_step: Where the job ends; the learning rates change on the way.
+        table: Whether there is a table.
+    """
+
+    def __init__(self, last_step, table=True):
+        self.step = gs.train.get_or_create_global_step()
+        self.sums = [gs.Variable(np.zeros(size, "f4"), name=f"sum_{size}") for size in (1, 3, 1000, 30000)]
+        self.momentum = gs.Variable(np.zeros(2000, "f8"), name="momentum")
+        self.scheduled = gs.Variable(np.zeros((40, 7), "f8"), name="scheduled")
+        self.adam = gs.Variable(np.zeros(777, "f4"), name="adam")
+        self.counter = gs.Variable(np.array(0, "i8"), name="counter", trainable=False)
+        rate = gs.train.piecewise_constant(self.step, [last_step // 3, 2 * last_step // 3], [1.0, 2.0, 0.5])
+        added = [_down(one) for one in self.sums]
+        self.table = self.rows = None
+        if table:
+            self.table = gs.Variable(np.zeros((ROWS, COLUMNS), "f4"), name="table")
+            self.rows = gs.placeholder("int64", [None])
+            added.append((gs.IndexedSlices(gs.constant(-np.ones((SHARDS + DRAWN, COLUMNS), "f4")), self.rows), self.table))
+        changes = [
+            gs.train.GradientDescentOptimizer(1.0).apply_gradients(added, global_step=self.step),
+            gs.train.MomentumOptimizer(1.0, 1.0).apply_gradients([_down(self.momentum)]),
+            gs.train.GradientDescentOptimizer(rate).apply_gradients([_down(self.scheduled)]),
+            gs.train.AdamOptimizer(0.01).apply_gradients([_down(self.adam)]),
+            gs.assign_add(self.counter, 2),
+        ]
+        self.push = gs.group(*changes)
+
+    def disagreement(self, session):
+        """Read all in one cut and give what is wrong with it; "" where it is as it must be."""
+        fetches = [self.step, self.counter, *self.sums, self.momentum, self.table]
+        step, counter, *sums, momentum, table = session.run(fetches)
+        if step is None:
+            return ""
+        named = zip(self.sums, sums, strict=True)
+        wrong = [f"{one.op_name} is {np.unique(value)}" for one, value in named if np.any(value != step)]
+        if counter != 2 * step:
+            wrong.append(f"counter is {counter}")
+        if np.any(momentum != step * (step + 1) / 2):
+            wrong.append(f"momentum is {np.unique(momentum)}")
+        wrong += table_faults(table, int(step))
+        return f"at step {step}: {'; '.join(wrong)}" if wrong else ""
+
+
+def table_faults(table, step):
+    """Give what is wrong with the table: each push changed a row of its task on every PS task, and DRAWN others."""
+    wrong = []
+    if np.any(table != table[:, :1]):
+        wrong.append("rows of the table are torn")
+    counts = table[:, 0].astype("f8")
+    for number in range(TASKS):
+        if len(set(counts[rows_of(number)])) != 1:
+            wrong.append(f"the rows of task {number} are {counts[rows_of(number)]}")
+    own = sum(counts[rows_of(number)[0]] for number in range(TASKS))
+    if own != step or counts.sum() != (SHARDS + DRAWN) * step:
+        wrong.append(f"tasks' rows count {own:.0f} pushes, all rows {counts.sum():.0f} changes")
+    return wrong
+
+
+def _down(variable):
+    return gs.constant(np.full(variable.shape.as_list(), -1.0, variable.dtype.as_numpy_dtype)), variable
+
+
+class Answers(gs.train.SessionRunHook):
+    """Writes down what became of each push: "incarnation index step" a line for one that was accepted.
+
+    With `forward` a step that goes back ends the program.
+    """
+
+    def __init__(self, path, forward):
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._forward = forward
+        self._seen = 0
+        self._last = None
+
+    def after_run(self, context, values):
+        """See SessionRunHook."""
+        outcome = context.session.last_outcome
+        if outcome is None or outcome is self._last:
+            return
+        self._last = outcome
+        if outcome.index:
+            step = outcome.steps["global_step"]
+            os.write(self._file, f"{context.session.cluster.incarnation} {outcome.index} {step}\n".encode())
+            if self._forward and step <= self._seen:
+                fail(f"the push after step {self._seen} is step {step}: the step went back")
+            self._seen = step
+
+    def close(self):
+        """Close the file."""
+        os.close(self._file)
+
+
+def fail(text):
+    """End the program: an invariant is broken."""
+    print(f"WRONG {text}", flush=True)
+    sys.stdout.flush()
+    os._exit(WRONG)
+
+
+def main():
+    """Train until the last step."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--last-step", type=int, required=True)
+    parser.add_argument("--dir", required=True)
+    parser.add_argument("--answers", required=True, help="folder for a file of each process")
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--began", type=float, required=True, help="when the faults began, by the clock on the wall")
+    parser.add_argument("--secs", type=float, required=True, help="how long they last")
+    parser.add_argument("--save-steps", type=int, default=60)
+    parser.add_argument("--forward", action="store_true", help="the step must never go back")
+    args = parser.parse_args()
+    task = json.loads(os.environ["TF_CONFIG"])["task"]
+    number = number_of(task["type"], task["index"])
+    rng = random.Random(f"{args.seed}/{number}/{os.environ.get('GLOBALSTEP_FAULTS_START')}")
+    model = Model(args.last_step)
+    answers = Answers(f"{args.answers}/{task['type']}-{task['index']}-{os.getpid()}", args.forward)
+    pause, runs, step = threading.Event(), 0, 0
+
+    def allowed():
+        part = (time.time() - args.began) / args.secs
+        return part >= 1.0 or step < part * (args.last_step - 50)
+
+    with gs.train.MonitoredTrainingSession(
+        checkpoint_dir=args.dir,
+        hooks=[gs.train.StopAtStepHook(last_step=args.last_step), answers],
+        save_checkpoint_steps=args.save_steps,
+        save_summaries_steps=None,
+        log_step_count_steps=50,
+    ) as session:
+        print("ready", flush=True)
+        while not session.should_stop():
+            if not allowed():
+                pause.wait(0.02)
+                read = session.run(model.step)
+                step = step if read is None else int(read)
+                continue
+            feed = {model.rows: [*rows_of(number), *drawn_rows(rng)]}
+            _, read = session.run([model.push, model.step], feed)
+            step = step if read is None else int(read)
+            runs += 1
+            if runs % 20 == 0 and not session.should_stop():
+                wrong = model.disagreement(session)
+                if wrong:
+                    fail(wrong)
+        below = session._tf_sess()
+        if below is not None:
+            print(f"retries {sum(below.cluster.retries.values())}", flush=True)
+    answers.close()
+    print(f"done after {runs} runs", flush=True)
+
+
+if __name__ == "__main__":
+    main()
