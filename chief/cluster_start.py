@@ -20,7 +20,7 @@ from globalstep.declarations import StopLimit
 from globalstep.errors import DeadlineExceededError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 
-__all__ = ["Found", "announce_return", "not_serving", "stop_limits", "survey", "wait_for_answers"]
+__all__ = ["Found", "announce_return", "not_serving", "nothing_left", "stop_limits", "survey", "wait_for_answers"]
 
 _log = logging.getLogger("globalstep")
 
@@ -54,6 +54,18 @@ def survey(statuses: Sequence[Any]) -> Found:
     if one_life and statuses[0].incarnation and all(status.state in _SERVING for status in statuses):
         return Found.RUNNING
     return Found.BROKEN
+
+
+def nothing_left(statuses: Sequence[Any]) -> str:
+    """Say why there is nothing left to do for who joins now; "" where there is.
+
+    A task that was told of the job's end after it had lost its state waits for nobody, and nobody restores it.
+
+    Args:
+        statuses: What each PS task says of itself.
+    """
+    empty = [str(at) for at, s in enumerate(statuses) if s.state == pb.STATE_DONE and not s.incarnation]
+    return f"the job was declared done, and PS task {', '.join(empty)} was restarted since" if empty else ""
 
 
 def not_serving(statuses: Sequence[Any], labels: Sequence[str]) -> str:

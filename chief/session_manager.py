@@ -18,6 +18,7 @@ from globalstep.chief.cluster_start import (
     Found,
     announce_return,
     not_serving,
+    nothing_left,
     stop_limits,
     survey,
     wait_for_answers,
@@ -278,6 +279,8 @@ class SessionManager:
             client = session.cluster
             statuses = come_back(client, client.refresh(), None, self._clock, 0.0)
             self._admit(client)
+            if over := nothing_left(statuses):
+                raise JobDoneError(f"Nothing is left to do: {over}.")
             problem = not_serving(statuses, client.labels)
             return problem or self._try_local_init(session) or self._not_ready(session)
         except UnavailableError as error:

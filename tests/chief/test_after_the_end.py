@@ -151,3 +151,11 @@ def test_a_process_that_stood_still_notices_it():
     heartbeat = Heartbeat([SilentLane()], "me", "", Sleep())
     heartbeat._run()
     assert gone == [False] * 6 + [True] * 3
+
+
+def test_a_worker_does_not_wait_for_a_task_that_was_restarted_after_the_end(served, tmp_path):
+    # As a chief does that ends the job while a PS task has just been restarted; found by the simulation.
+    served.shard.finish(0, "chief")
+    worker = Task(served.address, False, [StopAtStepHook(last_step=3)], tmp_path, ManualClock())
+    assert worker.session.should_stop()
+    worker.close()

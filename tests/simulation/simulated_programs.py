@@ -15,7 +15,7 @@ from simulated_workload import OTHER, STEP, Content, State, declarations, names_
 
 from globalstep.chief.session_manager import SessionManager
 from globalstep.declarations import OutcomeKind, PushId, Read, StopLimit
-from globalstep.errors import AbortedError, DeadlineExceededError, UnavailableError
+from globalstep.errors import AbortedError, DeadlineExceededError, JobDoneError, UnavailableError
 from globalstep.graph import Graph
 from globalstep.training_util import create_global_step
 from globalstep.worker.client import ClusterClient
@@ -183,6 +183,9 @@ class Program:
             except (AbortedError, UnavailableError):
                 self.client.close()
                 self.process.sleep(0.1)
+            except JobDoneError:
+                self.done = True
+                return
             except DeadlineExceededError:
                 # A task that lost its state after the last save waits for nobody, and nobody comes to restore it.
                 if self.client.job_done():
