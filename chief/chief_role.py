@@ -3,7 +3,7 @@
 The configured chief asks PS task 0 for the office when its session is made. With a failover time, other tasks ask
 for it once the chief has been silent for so long, or has left; whoever is given it makes its session anew, with the
 chief's hooks and the right to restore and to finish. A chief that wakes and finds that it was replaced goes on as a
-worker, and may ask again. docs/operations.md tells users, docs/design/push-protocol.md the rules.
+worker, and may ask again. docs/operations/failures.md tells users, docs/design/push-protocol.md the rules.
 
 Floor: chief.
 """
