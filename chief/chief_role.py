@@ -91,7 +91,7 @@ class RoleSessionCreator(SessionCreator):
         self._chief = chief
         self._worker = worker
         self._is_chief = is_chief
-        self._candidate = Candidate(failover_secs=failover_secs)
+        self._candidate = Candidate(failover_secs=failover_secs, configured=is_chief)
         self._chief_hooks = list(chief_hooks)
         self._own_hooks: list[SessionRunHook] = []
         self._begun = is_chief

@@ -474,6 +474,26 @@ class StatusReply(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class VariablePushesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     STATE_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     SHARD_FIELD_NUMBER: _builtins.int
@@ -495,6 +515,8 @@ class StatusReply(_message.Message):
     DIRECTORY_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     CHIEF_FIELD_NUMBER: _builtins.int
+    LOAD_FIELD_NUMBER: _builtins.int
+    VARIABLE_PUSHES_FIELD_NUMBER: _builtins.int
     state: Global___State.ValueType
     incarnation: _builtins.int
     """Names the life of the run's state; each is greater than those before it. 0 while vacant."""
@@ -546,6 +568,12 @@ class StatusReply(_message.Message):
     def chief(self) -> Global___ChiefOffice:
         """Who acts as chief, as far as this task knows."""
 
+    @_builtins.property
+    def load(self) -> Global___Load: ...
+    @_builtins.property
+    def variable_pushes(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Pushes that changed each Variable here, since the process started; left out of a brief reply."""
+
     def __init__(
         self,
         *,
@@ -570,14 +598,112 @@ class StatusReply(_message.Message):
         directory: _builtins.str = ...,
         draining: _builtins.bool = ...,
         chief: Global___ChiefOffice | None = ...,
+        load: Global___Load | None = ...,
+        variable_pushes: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "policy", b"policy", "statistics", b"statistics"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "load", b"load", "policy", b"policy", "statistics", b"statistics"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "chief", b"chief", "clients", b"clients", "directory", b"directory", "draining", b"draining", "host", b"host", "incarnation", b"incarnation", "limits", b"limits", "optimizers", b"optimizers", "owner", b"owner", "policy", b"policy", "process", b"process", "sequencer", b"sequencer", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "state", b"state", "statistics", b"statistics", "steps", b"steps", "uninitialized", b"uninitialized", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "chief", b"chief", "clients", b"clients", "directory", b"directory", "draining", b"draining", "host", b"host", "incarnation", b"incarnation", "limits", b"limits", "load", b"load", "optimizers", b"optimizers", "owner", b"owner", "policy", b"policy", "process", b"process", "sequencer", b"sequencer", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "state", b"state", "statistics", b"statistics", "steps", b"steps", "uninitialized", b"uninitialized", "variable_pushes", b"variable_pushes", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StatusReply: _TypeAlias = StatusReply  # noqa: Y015
+
+@_typing.final
+class Load(_message.Message):
+    """What a PS task holds and has to do at this moment."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALUE_BYTES_FIELD_NUMBER: _builtins.int
+    RESIDENT_BYTES_FIELD_NUMBER: _builtins.int
+    STAGED_PARTS_FIELD_NUMBER: _builtins.int
+    STAGED_BYTES_FIELD_NUMBER: _builtins.int
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    LAST_SAVE_FIELD_NUMBER: _builtins.int
+    value_bytes: _builtins.int
+    """Bytes of all values and slots, and of memory that the process has, as the system counts it; 0 where that
+    is not known.
+    """
+    resident_bytes: _builtins.int
+    staged_parts: _builtins.int
+    """Parts of pushes that wait for their decision, and their tensor bytes."""
+    staged_bytes: _builtins.int
+    requests: _builtins.int
+    """Data-plane requests that have come and are not answered."""
+    @_builtins.property
+    def last_save(self) -> Global___LastSave: ...
+    def __init__(
+        self,
+        *,
+        value_bytes: _builtins.int = ...,
+        resident_bytes: _builtins.int = ...,
+        staged_parts: _builtins.int = ...,
+        staged_bytes: _builtins.int = ...,
+        requests: _builtins.int = ...,
+        last_save: Global___LastSave | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_save", b"last_save"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_save", b"last_save", "requests", b"requests", "resident_bytes", b"resident_bytes", "staged_bytes", b"staged_bytes", "staged_parts", b"staged_parts", "value_bytes", b"value_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Load: _TypeAlias = Load  # noqa: Y015
+
+@_typing.final
+class LastSave(_message.Message):
+    """The snapshot that was given back last in this incarnation, by a chief that had its values: a checkpoint, unless
+    the chief could not finish it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class StepsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    AGE_SECS_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    age_secs: _builtins.float
+    """Seconds since it was given back."""
+    path: _builtins.str
+    """Where this task wrote its part; "" where the chief did."""
+    @_builtins.property
+    def steps(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """On the sequencer: the steps at its cut."""
+
+    def __init__(
+        self,
+        *,
+        age_secs: _builtins.float = ...,
+        steps: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        path: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_secs", b"age_secs", "path", b"path", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LastSave: _TypeAlias = LastSave  # noqa: Y015
 
 @_typing.final
 class Statistics(_message.Message):
@@ -662,6 +788,8 @@ class ClientInfo(_message.Message):
     TASK_FIELD_NUMBER: _builtins.int
     SILENT_SECS_FIELD_NUMBER: _builtins.int
     PUSHES_FIELD_NUMBER: _builtins.int
+    STALENESS_FIELD_NUMBER: _builtins.int
+    STALENESS_SUM_FIELD_NUMBER: _builtins.int
     client: _builtins.str
     task: _builtins.str
     """"/job:worker/task:0"; "" where the program did not say."""
@@ -669,6 +797,9 @@ class ClientInfo(_message.Message):
     """Seconds since it was last heard of."""
     pushes: _builtins.int
     """On the sequencer: its accepted pushes that moved a step on, since it joined."""
+    staleness: _builtins.int
+    """Of those: the staleness of the last one in steps, and the sum of all."""
+    staleness_sum: _builtins.int
     def __init__(
         self,
         *,
@@ -676,10 +807,12 @@ class ClientInfo(_message.Message):
         task: _builtins.str = ...,
         silent_secs: _builtins.float = ...,
         pushes: _builtins.int = ...,
+        staleness: _builtins.int = ...,
+        staleness_sum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "pushes", b"pushes", "silent_secs", b"silent_secs", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "pushes", b"pushes", "silent_secs", b"silent_secs", "staleness", b"staleness", "staleness_sum", b"staleness_sum", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1096,12 +1229,15 @@ class ClaimChiefRequest(_message.Message):
     TASK_FIELD_NUMBER: _builtins.int
     AFTER_SECS_FIELD_NUMBER: _builtins.int
     TERM_FIELD_NUMBER: _builtins.int
+    CONFIGURED_FIELD_NUMBER: _builtins.int
     candidate: _builtins.str
     task: _builtins.str
     after_secs: _builtins.float
     """The claim is granted if the holder has been silent for so long; 0 for at once."""
     term: _builtins.int
     """The caller's present term, 0 for none: it only says that it still has the office."""
+    configured: _builtins.bool
+    """The cluster's own chief: given an office at once that nobody has held."""
     def __init__(
         self,
         *,
@@ -1109,10 +1245,11 @@ class ClaimChiefRequest(_message.Message):
         task: _builtins.str = ...,
         after_secs: _builtins.float = ...,
         term: _builtins.int = ...,
+        configured: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_secs", b"after_secs", "candidate", b"candidate", "task", b"task", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_secs", b"after_secs", "candidate", b"candidate", "configured", b"configured", "task", b"task", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -38,7 +38,9 @@ class Attendance:
         with self._lock:
             return self.presence.clients()
 
-    def claim_chief(self, candidate: str, task: str, after_secs: float, term: int) -> tuple[bool, OfficeView]:
+    def claim_chief(
+        self, candidate: str, task: str, after_secs: float, term: int, configured: bool
+    ) -> tuple[bool, OfficeView]:
         """Give the chief's office, or say that its holder still has it; see Office.
 
         Args:
@@ -46,12 +48,13 @@ class Attendance:
             task: Its name.
             after_secs: For how long the holder must have been silent.
             term: The caller's, if it holds the office; else 0.
+            configured: Whether it is the cluster's own chief.
         """
         with self._lock:
             if term:
                 granted = self.office.sign(candidate, task, term)
             else:
-                granted = self.office.claim(candidate, task, after_secs)
+                granted = self.office.claim(candidate, task, after_secs, configured)
             return granted, self.office.view()
 
     def check_chief(self, term: int) -> None:

@@ -22,6 +22,7 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import entries
 from globalstep.ps.durability import Durability
 from globalstep.ps.handler import Handler, push_ids
+from globalstep.ps.load_report import LoadReport
 from globalstep.ps.office import OfficeView
 from globalstep.shard_file import write_shard
 from globalstep.storage import Probe, sees_probe, storage_for
@@ -57,9 +58,11 @@ class Control:
     open_lane: Callable[[pb.LaneKind.ValueType], tuple[str, bytes]] | None = None
 
     durability: Durability = field(init=False)
+    load: LoadReport = field(init=False)
 
     def __post_init__(self) -> None:
         self.durability = Durability(self.handler, SYSTEM_CLOCK, self.log_dir)
+        self.load = LoadReport(self.handler, SYSTEM_CLOCK)
 
     def call(self, method: str, request: Any) -> Any:
         """Carry out the unary RPC `method` of the service.
@@ -83,7 +86,7 @@ class Control:
         view = shard.view(request.brief)
         bytes_in, bytes_out = self.handler.traffic.view()
         counted = view.statistics
-        return pb.StatusReply(
+        reply = pb.StatusReply(
             state=int(view.state),  # type: ignore[arg-type]
             incarnation=view.incarnation,
             shard=view.shard,
@@ -96,7 +99,14 @@ class Control:
             limits=view.limits,
             applied=view.applied,
             clients=[
-                pb.ClientInfo(client=item.client, task=item.task, silent_secs=item.silent_secs, pushes=item.pushes)
+                pb.ClientInfo(
+                    client=item.client,
+                    task=item.task,
+                    silent_secs=item.silent_secs,
+                    pushes=item.pushes,
+                    staleness=item.staleness,
+                    staleness_sum=item.staleness_sum,
+                )
                 for item in shard.clients()
             ],
             owner=view.owner,
@@ -123,6 +133,8 @@ class Control:
                 staleness_squares=counted.staleness_squares,
             ),
         )
+        self.load.fill(reply, request.brief)
+        return reply
 
     def _Begin(self, request: pb.BeginRequest) -> pb.BeginReply:  # noqa: N802
         self.handler.shard.check_chief(request.chief_term)
@@ -169,7 +181,7 @@ class Control:
         if not request.candidate:
             raise InvalidArgumentError("A ClaimChief must name its candidate.")
         granted, chief = self.handler.shard.claim_chief(
-            request.candidate, request.task, request.after_secs, request.term
+            request.candidate, request.task, request.after_secs, request.term, request.configured
         )
         return pb.ClaimChiefReply(granted=granted, chief=_office(chief))
 
@@ -247,6 +259,7 @@ class Control:
             raise InvalidArgumentError(f"The snapshot does not hold {missing}: they had no value.")
         tensors = [(name, values[variable]) for name, variable in sorted(request.names.items())]
         written = write_shard(storage, request.directory, request.file, tensors)
+        self.load.wrote(codec.decode_push_id(request.snapshot), f"{request.directory}/{request.file}")
         if storage.is_local and all(name == variable for name, variable in request.names.items()):
             path = Path(request.directory, request.file)
             self.durability.written(codec.decode_push_id(request.snapshot), path, written.tensors)
@@ -262,6 +275,7 @@ class Control:
     def _ReleaseSnapshot(self, request: pb.ReleaseSnapshotRequest) -> pb.ReleaseSnapshotReply:  # noqa: N802
         snapshot = codec.decode_push_id(request.snapshot)
         self.durability.releasing(request.incarnation, snapshot)
+        self.load.releasing(request.incarnation, snapshot)
         self.handler.shard.release(request.incarnation, snapshot)
         return pb.ReleaseSnapshotReply()
 

@@ -70,23 +70,25 @@ class Office:
             return False
         return True
 
-    def claim(self, candidate: str, task: str, after_secs: float) -> bool:
+    def claim(self, candidate: str, task: str, after_secs: float, configured: bool = False) -> bool:
         """Ask for the office; says whether the candidate has it now.
 
         It is given to whoever held it, to its task's next process, and to everybody else once its holder has been
-        silent, or the office empty and somebody's wish, for `after_secs`. One that was left is given at once.
+        silent, or the office empty and somebody's wish, for `after_secs`. One that was left is given at once; one
+        that nobody has held is given at once to the configured chief.
 
         Args:
             candidate: Who asks: an id of its own for each process.
             task: Its name; "" where it has none.
             after_secs: For how long the holder must have been silent.
+            configured: Whether it is the cluster's own chief.
         """
         if self._heard is None:
             self._heard = self._clock.monotonic()
         if self._holder == candidate:
             self._heard = self._clock.monotonic()
             return True
-        left = self._term > 0 and not self._holder
+        left = not self._holder and (configured or self._term > 0)
         successor = bool(task) and task == self._task
         if not (left or successor) and self._clock.monotonic() - self._heard < after_secs:
             return False

@@ -24,6 +24,7 @@ class Candidate:
         task: Name of its task, "/job:worker/task:1"; "" where it has none.
         failover_secs: It asks for the office when its holder has been silent for so long; None for a chief that
             takes it at once, whoever has it.
+        configured: Whether it is the cluster's own chief, which is given an office at once that nobody has held.
 
     Attributes:
         id: Who this is, new with every process.
@@ -31,10 +32,11 @@ class Candidate:
         failover_secs: As given.
     """
 
-    def __init__(self, task: str = "", failover_secs: float | None = None) -> None:
+    def __init__(self, task: str = "", failover_secs: float | None = None, configured: bool = False) -> None:
         self.id = uuid.uuid4().hex
         self.task = task
         self.failover_secs = failover_secs
+        self._configured = configured
         # Guards the attributes below; a leaf.
         self._lock = threading.Lock()
         self._term = 0
@@ -81,7 +83,11 @@ class Candidate:
             UnavailableError: If PS task 0 cannot be reached.
         """
         request = pb.ClaimChiefRequest(
-            candidate=self.id, task=self.task, after_secs=self.failover_secs or 0.0, term=self._term
+            candidate=self.id,
+            task=self.task,
+            after_secs=self.failover_secs or 0.0,
+            term=self._term,
+            configured=self._configured,
         )
         reply: pb.ClaimChiefReply = cluster.claim_chief(request)
         with self._lock:

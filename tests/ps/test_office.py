@@ -66,6 +66,12 @@ def test_where_there_was_no_chief_its_time_runs_from_the_first_claim(office, clo
     assert not office.claim("one", "", 10.0)
     clock.advance(10.0)
     assert office.claim("two", "", 10.0)
+    assert not office.claim("the chief", "", 10.0, configured=True)
+
+
+def test_the_configured_chief_is_given_an_office_at_once_that_nobody_has_held(office):
+    assert not office.claim("one", "", 10.0)
+    assert office.claim("the chief", "", 10.0, configured=True)
 
 
 def test_a_task_that_was_started_again_learns_of_the_chief_from_its_sign(clock):
