@@ -27,7 +27,7 @@ from globalstep.chief.journal_files import (
     write_segment,
 )
 from globalstep.clock import SYSTEM_CLOCK, Clock
-from globalstep.errors import AbortedError, FailedPreconditionError, OpError
+from globalstep.errors import AbortedError, FailedPreconditionError, LostStateError, OpError
 from globalstep.journal_records import EventKind
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.storage import path_error, storage_for
@@ -96,6 +96,10 @@ class JournalKeeper:
             try:
                 while not self._over and self._fetch(deadline_secs):
                     pass
+            except LostStateError as error:
+                # It may come back from its log, and the incarnation go on; if not, the next keeper finds a new one.
+                _log.debug("The journal of incarnation %d waits for its sequencer: %s", self._incarnation, error)
+                return False
             except (AbortedError, FailedPreconditionError) as error:
                 # The incarnation has ended, or has no journal.
                 self._over = True

@@ -26,6 +26,7 @@ from globalstep.errors import UnavailableError
 from globalstep.journal_records import RECORD_DTYPE, EventKind
 from globalstep.ps.journal import Journal
 from globalstep.ps.local import LocalPS
+from globalstep.ps.shard import Shard
 from globalstep.worker.client import ClusterClient
 
 STEP = [Increment("global_step")]
@@ -406,3 +407,16 @@ def test_a_sequencer_that_comes_back_from_its_log_goes_on_in_the_same_journal(jo
     found = audit(str(tmp_path))
     assert found.proven, found.findings
     assert (found.steps["global_step"].pushes, found.incarnations[0].begin_index) == (9, 0)
+
+
+def test_a_sequencer_that_has_not_recovered_yet_does_not_end_the_journal(job, tmp_path):
+    """With durability="log" it is vacant for a moment, and the same incarnation goes on."""
+    chief = job.begin()
+    push(chief, 5)
+    handler = job.ps.controls[0].handler
+    whole, handler.shard = handler.shard, Shard(ManualClock())
+    assert not chief.journal.catch_up()
+    handler.shard = whole
+    push(chief, 2)
+    assert chief.journal.catch_up()
+    assert audit(str(tmp_path)).steps["global_step"].pushes == 7
