@@ -85,6 +85,12 @@ def _gradients(node: Node, values: list[Any], plan: Plan) -> Any:
 
     slots = [(covered, plan.slots[covered]) for covered in node.attrs["covers"] if covered in plan.slots]
     known = {covered: values[slot] for covered, slot in slots if values[slot] is not EMPTY}
+    course, given = (None, ()) if known else plan.courses.get(node) or plan.find_course(node)
+    straight = None if course is None else course.evaluate([values[slot] for slot in given])
+    if straight is not None:
+        for (_, slot), value in zip(slots, straight[1], strict=True):
+            values[slot] = value
+        return straight[0]
     found, forward = evaluate_gradients(node, value_of, known)
     for covered, slot in slots:
         if values[slot] is EMPTY:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from globalstep.declarations import OpKind
+from globalstep.gradient_course import Course, course_of
 from globalstep.graph import Node
 from globalstep.mutations import Mutation, OptimizerSpec
 from globalstep.variables import Variable
@@ -88,6 +89,16 @@ class Plan:
     wanted: frozenset[Mutation]
     steps: tuple[Variable, ...] = ()
     worker_hypers: dict[OptimizerSpec, dict[str, Any]] = field(default_factory=dict)
+
+    #: For each Gradients node, when it was first evaluated: its course, if any, and the slots of what that needs.
+    courses: dict[Node, tuple[Course | None, tuple[int, ...]]] = field(default_factory=dict)
+
+    def find_course(self, node: Node) -> tuple[Course | None, tuple[int, ...]]:
+        """Give what `courses` holds of a Gradients node from now on. Nothing that it covers may be fed."""
+        course = course_of(node)
+        pairs = () if course is None else course.pairs
+        found = self.courses[node] = course, tuple(self.slot_for(source, consumer) for source, consumer in pairs)
+        return found
 
     @property
     def overlaps(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from globalstep.graph import Node, tuple_item
 from globalstep.indexed_slices import IndexedSlices
+from globalstep.slopes import slope_of
 
 __all__ = ["Plan"]
 
@@ -38,6 +39,7 @@ class Plan:
         gathers: For each Variable whose gradient is sparse, the gathers that read its rows.
         covers: Nodes to evaluate on the tape, in order.
         needs: Nodes whose values they need.
+        slopes: Of those among them that have one, and that a gradient goes on from.
 
     Raises:
         LookupError: If a function on the way has no gradient.
@@ -77,6 +79,7 @@ class Plan:
             and any(source in depends for source in node.inputs)
         )
         self.needs = tuple(self._needs(rows))
+        self.slopes = {node: slope for node in self.covers if self.flows.get(node) and (slope := slope_of(node.fn))}
 
     def _inlets(self, node: Node, carries: set[Node]) -> tuple[Node, ...]:
         """The inputs of `node` to which a gradient of its value goes on."""

@@ -18,6 +18,7 @@ from globalstep.ops import math_ops
 from globalstep.ops.array_ops import stop_gradient
 from globalstep.ops.building import normal_axes, operands, require_float
 from globalstep.shapes import TensorShape
+from globalstep.slopes import Found, with_slope
 
 __all__ = [
     "log_poisson_loss",
@@ -62,6 +63,14 @@ defvjp(
 )
 
 
+def _slope(logits: Any, labels: Any, axis: int) -> Found:
+    logs = _log_softmax(logits, axis)
+    return -np.sum(labels * logs, axis=axis), (
+        lambda g: np.expand_dims(g, axis) * (np.exp(logs) - labels),
+        lambda g: -np.expand_dims(g, axis) * logs,
+    )
+
+
 def softmax_cross_entropy_with_logits_v2(
     _sentinel: Any = None,
     labels: Any = None,
@@ -101,7 +110,7 @@ def softmax_cross_entropy_with_logits_v2(
     return Node(
         "SoftmaxCrossEntropyWithLogits",
         (scores, wanted),
-        lambda x, p: _cross_entropy(x, p, place),
+        with_slope(lambda x, p: _cross_entropy(x, p, place), lambda x, p: _slope(x, p, place)),
         name=name or "softmax_cross_entropy_with_logits",
         dtype=scores.dtype,
         shape=TensorShape(rest),
@@ -141,6 +150,35 @@ def _sparse_vjp(ans: Any, logits: Any, labels: Any) -> Any:
 defvjp(_sparse_cross_entropy, _sparse_vjp)
 
 
+def _sparse_slope(logits: Any, labels: Any) -> Found:
+    _check_classes(logits, labels)
+    logs = _log_softmax(logits, -1)
+    places = labels[..., None]
+
+    def to_logits(g: Any) -> Any:
+        hot = (places == np.arange(logits.shape[-1])).astype(logits.dtype)
+        return np.expand_dims(g, -1) * (np.exp(logs) - hot)
+
+    # Labels are no numbers that a gradient goes to.
+    value = -np.take_along_axis(logs, places.astype(np.int64), axis=-1)[..., 0]
+    return value, (to_logits, np.zeros_like)
+
+
+def _check_classes(scores: Any, classes: Any) -> None:
+    count = np.shape(scores)[-1]
+    if np.shape(scores)[:-1] != np.shape(classes):
+        raise InvalidArgumentError(
+            f"logits and labels must have the same first dimension, got logits shape {np.shape(scores)} and "
+            f"labels shape {np.shape(classes)}"
+        )
+    if classes.size and (classes.min() < 0 or classes.max() >= count):
+        wrong = classes[(classes < 0) | (classes >= count)].reshape(-1)[0]
+        raise InvalidArgumentError(
+            f"Received a label value of {wrong} which is outside the valid range of [0, {count}).  Label "
+            f"values: {' '.join(map(str, np.reshape(classes, -1)[:10]))}"
+        )
+
+
 def sparse_softmax_cross_entropy_with_logits(
     _sentinel: Any = None, labels: Any = None, logits: Any = None, name: str | None = None
 ) -> Node:
@@ -177,24 +215,13 @@ def sparse_softmax_cross_entropy_with_logits(
         )
 
     def evaluate(x: Any, classes: Any) -> Any:
-        count = np.shape(x)[-1]
-        if np.shape(x)[:-1] != np.shape(classes):
-            raise InvalidArgumentError(
-                f"logits and labels must have the same first dimension, got logits shape {np.shape(x)} and "
-                f"labels shape {np.shape(classes)}"
-            )
-        if classes.size and (classes.min() < 0 or classes.max() >= count):
-            wrong = classes[(classes < 0) | (classes >= count)].reshape(-1)[0]
-            raise InvalidArgumentError(
-                f"Received a label value of {wrong} which is outside the valid range of [0, {count}).  Label "
-                f"values: {' '.join(map(str, np.reshape(classes, -1)[:10]))}"
-            )
+        _check_classes(x, classes)
         return _sparse_cross_entropy(x, classes)
 
     return Node(
         "SparseSoftmaxCrossEntropyWithLogits",
         (scores, wanted),
-        evaluate,
+        with_slope(evaluate, _sparse_slope),
         name=name or "SparseSoftmaxCrossEntropyWithLogits",
         dtype=scores.dtype,
         shape=wanted.shape,

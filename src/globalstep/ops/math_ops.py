@@ -26,6 +26,7 @@ from globalstep.ops.primitives import cast as cast_array
 from globalstep.ops.primitives import maximum as maximum_array
 from globalstep.ops.primitives import minimum as minimum_array
 from globalstep.ops.primitives import select, sum_to_shape
+from globalstep.slopes import Found, with_slope
 
 __all__ = [
     "abs",
@@ -106,6 +107,14 @@ def _sigmoid(x: Any) -> Any:
 defvjp(_sigmoid, lambda ans, x: lambda g: g * ans * (1 - ans))
 
 
+def _sigmoid_slope(x: Any) -> Found:
+    value = 1 / (1 + np.exp(-x))
+    return value, (lambda g: g * value * (1 - value),)
+
+
+with_slope(_sigmoid, _sigmoid_slope)
+
+
 @primitive
 def _tanh(x: Any) -> Any:
     return np.tanh(x)
@@ -114,12 +123,21 @@ def _tanh(x: Any) -> Any:
 defvjp(_tanh, lambda ans, x: lambda g: g * (1 - ans * ans))
 
 
+def _tanh_slope(x: Any) -> Found:
+    value = np.tanh(x)
+    return value, (lambda g: g * (1 - value * value),)
+
+
+with_slope(_tanh, _tanh_slope)
+
+
 @primitive
 def _square(x: Any) -> Any:
     return x * x
 
 
 defvjp(_square, lambda ans, x: lambda g: g * x * 2)
+with_slope(_square, lambda x: (x * x, (lambda g: g * x * 2,)))
 
 # autograd raises a negative base to a real power through its logarithm; TensorFlow takes the gradient at
 # the exponent as zero there.
@@ -153,6 +171,22 @@ def _truncated_quotient(x: Any, y: Any) -> Any:
 def _quotient_or_zero(x: Any, y: Any) -> Any:
     zero = anp.equal(y, 0)
     return select(zero, anp.zeros_like(x), x / select(zero, anp.ones_like(y), y))
+
+
+def _quotient_slope(x: Any, y: Any) -> Found | None:
+    if x.shape != y.shape:
+        return None
+    zero = np.equal(y, 0)
+    none = np.zeros((), x.dtype)
+    safe = np.where(zero, np.ones_like(y), y)
+
+    def to_y(g: Any) -> Any:
+        return np.where(zero, none, -np.where(zero, none, g) * x / safe**2)
+
+    return np.where(zero, np.zeros_like(x), x / safe), (lambda g: np.where(zero, none, g) / safe, to_y)
+
+
+with_slope(_quotient_or_zero, _quotient_slope)
 
 
 abs = unary("abs", "Abs", anp.abs, "Give the absolute value of each element.")

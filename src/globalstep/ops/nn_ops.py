@@ -23,6 +23,7 @@ from globalstep.ops.primitives import select, take_rows
 from globalstep.ops.product_ops import matmul
 from globalstep.ops.random_ops import random_uniform
 from globalstep.shapes import TensorShape
+from globalstep.slopes import with_slope
 
 __all__ = [
     "bias_add",
@@ -53,6 +54,7 @@ def _relu(x: Any) -> Any:
 
 
 defvjp(_relu, lambda ans, x: lambda g: g * (anp.greater(x, 0)))
+with_slope(_relu, lambda x: (np.maximum(x, 0), (lambda g: g * np.greater(x, 0),)))
 
 
 def relu(features: Any, name: str | None = None) -> Node:
@@ -199,11 +201,9 @@ def bias_add(value: Any, bias: Any, data_format: str | None = None, name: str | 
             )
 
     def evaluate(values: Any, vector: Any) -> Any:
-        if first:
-            vector = anp.reshape(vector, (-1,) + (1,) * (np.ndim(values) - 2))
-        return values + vector
+        return values + anp.reshape(vector, (-1,) + (1,) * (np.ndim(values) - 2))
 
-    return Node("BiasAdd", (x, b), evaluate, name=name or "BiasAdd", dtype=x.dtype, shape=x.shape)
+    return Node("BiasAdd", (x, b), evaluate if first else anp.add, name=name or "BiasAdd", dtype=x.dtype, shape=x.shape)
 
 
 def xw_plus_b(x: Any, weights: Any, biases: Any, name: str | None = None) -> Node:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import autograd.numpy as anp
+import numpy as np
 
 from globalstep.graph import Node
 from globalstep.ops.building import (
@@ -16,6 +17,7 @@ from globalstep.ops.building import (
     static_ints,
 )
 from globalstep.shapes import TensorShape
+from globalstep.slopes import Found, with_slope
 
 __all__ = [
     "einsum",
@@ -67,9 +69,17 @@ def matmul(
     def product(u: Any, v: Any) -> Any:
         return anp.matmul(_swap(u) if flip_a else u, _swap(v) if flip_b else v)
 
+    if not flip_a and not flip_b:
+        with_slope(product, _product_slope)
     attrs = {"transpose_a": flip_a, "transpose_b": flip_b}
     kind = "MatMul" if shape.ndims in (2, None) else "BatchMatMul"
     return Node(kind, (x, y), product, name=name or "MatMul", dtype=x.dtype, shape=shape, attrs=attrs)
+
+
+def _product_slope(u: Any, v: Any) -> Found | None:
+    if u.ndim != 2 or v.ndim != 2:
+        return None
+    return np.matmul(u, v), (lambda g: np.matmul(g, v.T), lambda g: np.matmul(u.T, g))
 
 
 def _matmul_shape(x: Node, y: Node, flip_a: bool, flip_b: bool) -> TensorShape:

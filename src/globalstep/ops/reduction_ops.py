@@ -18,6 +18,7 @@ from globalstep.graph import Node, as_node
 from globalstep.ops.building import elementwise, normal_axes, static_ints
 from globalstep.ops.primitives import flip, largest, product, running_sum, scatter_rows, take_rows
 from globalstep.shapes import TensorShape
+from globalstep.slopes import sum_slope, with_slope
 
 __all__ = [
     "argmax",
@@ -68,6 +69,8 @@ def _reduce(
             return kept
         return anp.reshape(kept, tuple(n for i, n in enumerate(np.shape(value)) if i not in wanted))
 
+    if fn in (_sum, _mean):
+        with_slope(reduce, lambda value: sum_slope(value, None if everything else axes, keepdims, fn is _mean))
     attrs = {"axis": None if everything else axes, "keepdims": keepdims}
     shape = _reduced_shape(x, None if everything else axes, keepdims)
     return Node(op_type, (x,), reduce, name=name or op_type, dtype=dtype or x.dtype, shape=shape, attrs=attrs)
