@@ -9,11 +9,12 @@ waits for one.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -60,14 +61,24 @@ class _Stream(Connection):
         super().__init__(label)
         self.link = link
         self._secured = secured
-        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._replies = link.exchange(iter(self._outbox.get, None), metadata=secured.metadata())
+        self._outbox: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
+        self._replies = link.exchange(self._frames(), metadata=secured.metadata())
         self._assembler = Assembler(_REPLY_LIMIT_BYTES)
 
     def _transmit(self, call: int, request: pb.Request, load: Any) -> None:
         """See Connection."""
-        for frame in frames_of(call, request=request, pieces=load):
-            self._outbox.put(frame)
+        frames = frames_of(call, request=request, pieces=load)
+        # What is wrong with the message shows in its first frame, here; the others are made when grpc asks for
+        # them, in memory that the one before has just left.
+        self._outbox.put(itertools.chain((next(frames),), frames))
+
+    def _frames(self) -> Iterator[bytes]:
+        """Give grpc's thread the frames of all messages; what a broken connection has left is not read any more."""
+        for message in iter(self._outbox.get, None):
+            for frame in message:
+                if self.broken is not None:
+                    return
+                yield frame
 
     def _receive(self) -> Message | None:
         """See Connection. Reads one frame."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from globalstep.declarations import ALIGNMENT
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
+from globalstep.memory import MemoryPool
 from globalstep.proto import globalstep_pb2 as pb
 
 __all__ = ["CHUNK_BYTES", "Assembler", "Message", "frames_of", "padded"]
@@ -176,6 +177,7 @@ class Assembler:
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._head: pb.Frame | None = None
+        self._pool = MemoryPool()
         self._buffer = np.empty(0, np.uint8)
         self._size = 0
 
@@ -183,7 +185,7 @@ class Assembler:
         """Take a frame; give the message when this was its last one.
 
         The data of a message of one frame is a view into `raw`. That of a longer one lies in a buffer of
-        its own, 64-byte aligned and never used again by the assembler, since a staged push keeps it.
+        its own, which is used again when nobody refers to it any more: a staged push keeps it.
 
         Raises:
             InvalidArgumentError: If the frames do not make a message.
@@ -199,7 +201,7 @@ class Assembler:
             if frame.last:
                 return self._message(frame, data)
             self._head, self._size = frame, 0
-            self._buffer = np.empty(frame.data_bytes, np.uint8)
+            self._buffer = self._pool.take(frame.data_bytes)
         elif frame.call != self._head.call:
             raise InvalidArgumentError("Frames of two calls are mixed on one stream.")
         end = self._size + data.nbytes
