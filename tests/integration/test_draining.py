@@ -71,7 +71,8 @@ def test_the_chief_saves_and_its_successor_goes_on_from_the_running_model(launch
     before, after = re.split(ENDED.format("chief:0"), printed)
     saved = [int(step) for step in re.findall(r"\[chief:0\].*Saving checkpoints for (\d+) into", before)]
     assert len(saved) == 2
-    assert saved[0] == 0 and saved[1] >= 100
+    assert saved[0] == 0
+    assert saved[1] >= 100
     assert "[chief:0] INFO:globalstep:Taking over a running model" in after
     assert "go back" not in printed
 
