@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from globalstep.clock import Clock
 from globalstep.declarations import Op, OptimizerUse, PushId, Read
 from globalstep.faults import AFTER, APPLY, BEFORE, CUT
 from globalstep.ps.answers import Answer, Kept, Packing, Staged
@@ -22,6 +23,7 @@ from globalstep.ps.hypers import advance_scalars
 from globalstep.ps.layouts import PushParts
 from globalstep.ps.ledger import Entry, EntryKind, Ledger
 from globalstep.ps.reading import Room
+from globalstep.ps.statistics import ChangeCounts, LoadView
 from globalstep.ps.store import PushPlan
 
 __all__ = ["Applying"]
@@ -35,6 +37,10 @@ class Applying(Cuts):
     Args:
         clock: Tells how long clients have been silent, and parts have been staged.
     """
+
+    def __init__(self, clock: Clock) -> None:
+        self._changes = ChangeCounts()
+        super().__init__(clock)
 
     def _drop(self) -> None:
         super()._drop()
@@ -122,7 +128,33 @@ class Applying(Cuts):
         kept.changed = apply_secs is not None
         if apply_secs is not None:
             self._statistics.apply(apply_secs)
+            self._count_changes(parts)
         self._kept[entry.push.client] = kept
+
+    def _count_changes(self, parts: PushParts) -> None:
+        """Count a push for the Variables that it changed. Caller holds the lock."""
+        layout = parts.layout
+        if layout is None:
+            self._changes.add(tuple(op.variable for op in parts.ops))
+            return
+        if layout.count is None:
+            layout.count = self._changes.of(tuple(op.variable for op in layout.ops))
+        layout.count.pushes += 1
+
+    def load(self, brief: bool = False) -> LoadView:
+        """Say what this shard holds, what waits here, and which Variables pushes have changed.
+
+        Args:
+            brief: Leave out the Variables.
+        """
+        with self._lock:
+            staged = [item.parts.data for item in self._staged.values()]
+            return LoadView(
+                self._store.nbytes(),
+                len(staged),
+                sum(data.nbytes for data in staged if data is not None),
+                {} if brief else self._changes.by_variable(),
+            )
 
     def _move_on(
         self,

@@ -83,6 +83,7 @@ class Handler:
         """
         method = request.WhichOneof("kind") or ""
         tensors = TensorWriter()
+        self.traffic.arrive()
         try:
             if method not in self._methods:
                 raise InvalidArgumentError("A Request must hold one of the data-plane messages.")
@@ -100,6 +101,8 @@ class Handler:
         except Exception as error:
             self.traffic.count(data.nbytes, 0)
             return pb.Reply(error=encode_error(error)), []
+        finally:
+            self.traffic.leave()
         self.traffic.count(data.nbytes, sum(padded(piece.nbytes) for piece in pieces) if reply.spans else tensors.size)
         return reply, pieces
 

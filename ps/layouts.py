@@ -18,13 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep import codec
-from globalstep.declarations import ALIGNMENT, Increment, Op, OptimizerUse, Read
+from globalstep.declarations import ALIGNMENT, Increment, Op, OpKind, OptimizerUse, Read
 from globalstep.errors import InvalidArgumentError, LayoutUnknownError
 from globalstep.frames import padded
 from globalstep.memory import MemoryPool
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.authorization import NOBODY, Caller
 from globalstep.ps.reading import Room
+from globalstep.ps.statistics import ChangeCount
 from globalstep.ps.store import PushPlan
 
 __all__ = ["Layout", "LayoutMemory", "PushParts"]
@@ -48,6 +49,10 @@ class Layout:
     gradients: Sequence[tuple[Any, int, int, Sequence[int], Sequence[str]]] | None = None
     #: Its changes and reads as the write-ahead log has them, once it does.
     logged: bytes = b""
+    #: See PushParts.optimizers, once somebody has asked.
+    optimizers: frozenset[tuple[str, bool]] | None = None
+    #: Counts the pushes of it that the shard applied, once there is one.
+    count: ChangeCount | None = None
 
     def bind(self, data: memoryview) -> list[Op]:
         """Give the ops with their values in `data`."""
@@ -67,6 +72,16 @@ class PushParts:
     known: bool = False
     #: Where what is read is to be put, if there is such a place; only for a push that is answered at once.
     room: Room | None = None
+
+    @property
+    def optimizers(self) -> frozenset[tuple[str, bool]]:
+        """Optimizers that the changes are made by, each with whether after the push's increments."""
+        layout = self.layout
+        if layout is None:
+            return frozenset((op.optimizer, op.after_increment) for op in self.ops if op.kind is OpKind.APPLY)
+        if layout.optimizers is None:
+            layout.optimizers = frozenset((op.optimizer, op.after_increment) for op in layout.ops)
+        return layout.optimizers
 
 
 @dataclass(slots=True)

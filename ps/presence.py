@@ -45,6 +45,8 @@ class _Lease:
     lease_secs: float
     heard: float
     pushes: int = 0
+    staleness: int = 0
+    staleness_sum: int = 0
     steps: Mapping[str, int] = field(default_factory=dict[str, int])
     lost: bool = False
 
@@ -58,6 +60,9 @@ class ClientView:
     silent_secs: float
     #: Accepted pushes that moved a step on, since it joined.
     pushes: int
+    #: Of those: how many steps the last one lagged behind, and all together.
+    staleness: int = 0
+    staleness_sum: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +124,13 @@ class Presence:
         if task:
             self._seen_tasks.add(task)
 
-    def pushed(self, client: str, steps: Mapping[str, int]) -> None:
+    def pushed(self, client: str, steps: Mapping[str, int], staleness: int = 0) -> None:
         """Count a client's push that moved a step on, to `steps`. Who keeps no lease is not counted."""
         lease = self._leases.get(client)
         if lease is not None:
             lease.pushes += 1
+            lease.staleness = max(staleness, 0)
+            lease.staleness_sum += lease.staleness
             lease.steps = steps
 
     def find_losses(self) -> list[LostClient]:
@@ -172,7 +179,7 @@ class Presence:
         """Clients whose lease is not over."""
         now = self._clock.monotonic()
         return [
-            ClientView(client, lease.task, now - lease.heard, lease.pushes)
+            ClientView(client, lease.task, now - lease.heard, lease.pushes, lease.staleness, lease.staleness_sum)
             for client, lease in self._leases.items()
             if now - lease.heard <= lease.lease_secs
         ]

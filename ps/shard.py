@@ -20,7 +20,7 @@ from globalstep.ps.admission_policy import refusal, scaled
 from globalstep.ps.answers import Admission, Answer, Staged
 from globalstep.ps.applying import Applying
 from globalstep.ps.finite import find_not_finite
-from globalstep.ps.hypers import evaluate_use
+from globalstep.ps.hypers import check_covered, evaluate_use
 from globalstep.ps.layouts import PushParts
 from globalstep.ps.ledger import Entry, EntryKind, HyperValues, Ledger
 from globalstep.ps.life import Life
@@ -205,7 +205,7 @@ class Shard(Applying):
         known = any(item.step in seen_steps for item in increments)
         self._statistics.accept(staleness if known else None)
         if increments:
-            self.presence.pushed(push.client, steps)
+            self.presence.pushed(push.client, steps, staleness if known else 0)
 
     def _examine(
         self,
@@ -230,7 +230,11 @@ class Shard(Applying):
         after = dict(ledger.steps)
         for item in increments:
             after[item.step] += item.by
-        return tuple(evaluate_use(use, after if use.after_increment else ledger.steps, self._store) for use in uses)
+        hypers = tuple(evaluate_use(use, after if use.after_increment else ledger.steps, self._store) for use in uses)
+        staged = self._staged.get(push)
+        if staged is not None:
+            check_covered(staged.parts.optimizers, hypers, self._store)
+        return hypers
 
     def _admission(self, ledger: Ledger, outcome: Outcome, push: PushId, participants: Sequence[int]) -> Admission:
         answer = self._answer(push)
@@ -261,10 +265,14 @@ class Shard(Applying):
     ) -> None:
         """Apply those that are new here; then drop parts that will never be admitted."""
         done: list[Entry] = []
+        before = self._applied
+        for entry in entries:
+            if entry.index > before:
+                self._check_entry(entry, before)
+                before = entry.index
         try:
             for entry in entries:
                 if entry.index > self._applied:
-                    self._check_entry(entry)
                     self._apply_entry(entry)
                     done.append(entry)
                     if entry.kind is EntryKind.SNAPSHOT:
@@ -280,14 +288,22 @@ class Shard(Applying):
     def _image(self) -> Image:
         return Image(self._state, self._applied, self._store, self._ledger, self._staged, self._kept)
 
-    def _check_entry(self, entry: Entry) -> None:
-        if entry.previous > self._applied:
+    def _check_entry(self, entry: Entry, applied: int) -> None:
+        """Refuse an entry that cannot be applied after entry `applied`. Changes nothing."""
+        if self._ledger is not None:
+            raise InvalidArgumentError(
+                f"Entry {entry.index} was never admitted: this is the sequencer, which has come to {self._ledger.index}."
+            )
+        if entry.previous > applied:
             raise AbortedError(
-                f"Shard {self._shard} has applied entry {self._applied} and was told of {entry.index} after "
+                f"Shard {self._shard} has applied entry {applied} and was told of {entry.index} after "
                 f"{entry.previous}: entries are missing. Ask the sequencer again."
             )
-        if entry.kind is EntryKind.PUSH and entry.push not in self._staged:
-            raise AbortedError(f"Shard {self._shard} holds no part of the admitted push {entry.push}.")
+        if entry.kind is EntryKind.PUSH:
+            staged = self._staged.get(entry.push)
+            if staged is None:
+                raise AbortedError(f"Shard {self._shard} holds no part of the admitted push {entry.push}.")
+            check_covered(staged.parts.optimizers, entry.hypers, self._store)
 
     # ---- Settling -----------------------------------------------------------------------------
 

@@ -9,12 +9,16 @@ Floor: ps.
 from __future__ import annotations
 
 import threading
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from globalstep.declarations import OutcomeKind
 
-__all__ = ["STALENESS_BUCKETS", "Statistics", "Traffic", "staleness_bucket"]
+__all__ = ["STALENESS_BUCKETS", "ChangeCount", "ChangeCounts", "LoadView", "Statistics", "Traffic", "staleness_bucket"]
 
+#: Combinations of Variables that pushes without a layout are counted by, before they are added up.
+_COMBINATIONS = 1024
 #: How many buckets the histogram of staleness has; the last begins at 2^22 steps.
 STALENESS_BUCKETS = 24
 
@@ -93,23 +97,99 @@ class Statistics:
         return replace(self, staleness=self.staleness.copy())
 
 
+@dataclass(slots=True)
+class ChangeCount:
+    """How many pushes changed the same Variables."""
+
+    names: tuple[str, ...]
+    pushes: int = 0
+
+
+class ChangeCounts:
+    """How many pushes changed each Variable. Single thread: used under the shard's lock.
+
+    Counted by the Variables that a push changes together, and added up when somebody asks: whoever keeps a
+    ChangeCount, as a layout does, counts a push of any number of Variables by adding 1.
+
+    >>> counts = ChangeCounts()
+    >>> counts.of(("w", "b")).pushes += 2
+    >>> counts.add(("w",))
+    >>> sorted(counts.by_variable().items())
+    [('b', 2), ('w', 3)]
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, ...], ChangeCount] = {}
+        self._passing: Counter[tuple[str, ...]] = Counter()
+        self._others: Counter[str] = Counter()
+
+    def of(self, names: tuple[str, ...]) -> ChangeCount:
+        """Give the count of pushes that change these Variables, to be kept and added to."""
+        return self._kept.setdefault(names, ChangeCount(names))
+
+    def add(self, names: tuple[str, ...]) -> None:
+        """Count a push that changed these Variables."""
+        if len(self._passing) >= _COMBINATIONS:
+            self._others = self.by_variable(kept=False)
+            self._passing.clear()
+        self._passing[names] += 1
+
+    def by_variable(self, kept: bool = True) -> Counter[str]:
+        """Give the pushes that changed each Variable so far; without `kept`, only those that `add` counted."""
+        out = self._others.copy()
+        counts = [*self._passing.items(), *((count.names, count.pushes) for count in self._kept.values() if kept)]
+        for names, pushes in counts:
+            for name in set(names):
+                out[name] += pushes
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class LoadView:
+    """What a shard holds, and what waits there."""
+
+    #: Bytes of all values and slots.
+    value_bytes: int
+    #: Parts of pushes that wait for their decision, and their tensor bytes.
+    staged_parts: int
+    staged_bytes: int
+    #: Variable -> pushes that changed it.
+    variable_pushes: Mapping[str, int]
+
+
 class Traffic:
-    """The tensor bytes that a PS task received and sent. Thread-safe.
+    """The requests that a PS task has, and the tensor bytes that it received and sent. Thread-safe.
 
     Apart from the shard's Statistics, since a reply that is ready must not wait for the shard's lock.
     """
 
     def __init__(self) -> None:
-        # Guards both numbers; a leaf.
+        # Guards all numbers; a leaf.
         self._lock = threading.Lock()
         self._bytes_in = 0
         self._bytes_out = 0
+        self._under_way = 0
+
+    def arrive(self) -> None:
+        """Take note of a request; `leave` is to follow."""
+        with self._lock:
+            self._under_way += 1
+
+    def leave(self) -> None:
+        """Take note that a request is answered, or never will be."""
+        with self._lock:
+            self._under_way -= 1
 
     def count(self, bytes_in: int, bytes_out: int) -> None:
-        """Count a request and its reply."""
+        """Count the tensor bytes of a request and its reply."""
         with self._lock:
             self._bytes_in += bytes_in
             self._bytes_out += bytes_out
+
+    @property
+    def under_way(self) -> int:
+        """How many requests have come and are not answered."""
+        return self._under_way
 
     def view(self) -> tuple[int, int]:
         """Give the bytes received and the bytes sent so far."""
