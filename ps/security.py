@@ -9,13 +9,15 @@ import argparse
 import dataclasses
 import logging
 import ssl
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 
 from globalstep.clock import Clock
-from globalstep.credentials import Credentials, CurrentTls, is_loopback, tls_files
+from globalstep.credentials import Credentials, CurrentTls, TlsMaterial, is_loopback, tls_files
 from globalstep.errors import FailedPreconditionError
 from globalstep.ps.authorization import Authorization
 from globalstep.ps.role_tokens import RoleTokens
@@ -129,6 +131,9 @@ class Security:
                 "INSECURE: whoever reaches %s can read and change this run, and what is sent can be read on the way.",
                 bind,
             )
+        # Guards which certificates were given to grpc last; a leaf.
+        self._lock = threading.Lock()
+        self._offered: object = None
         self._tokens = RoleTokens(options.tokens_file) if options.tokens_file else None
         self._credentials = credentials
         self.authorization = Authorization(
@@ -154,16 +159,26 @@ class Security:
         """
         if self._tls is None:
             return server.add_insecure_port(bind)
-        config = self._configuration()
+        material = self._tls.latest()
+        self._offered = material.stamp
+        offered = _configuration(material)
         return server.add_secure_port(
-            bind, grpc.dynamic_ssl_server_credentials(config, self._configuration, require_client_authentication=True)
+            bind, grpc.dynamic_ssl_server_credentials(offered, self._renewed, require_client_authentication=True)
         )
 
-    def _configuration(self) -> grpc.ServerCertificateConfiguration:
-        """Give the certificates to serve with."""
+    def _renewed(self) -> Any:
+        """Give the certificates to serve with from now on, if they are others than before.
+
+        To give the same ones again is not only a waste: grpc takes the old ones away from under handshakes that
+        begin at the same moment (gRPC 1.85), which ends the process. So each is given once, by one thread.
+        """
         assert self._tls is not None
         material = self._tls.latest()
-        return grpc.ssl_server_certificate_configuration([(material.key, material.cert)], material.ca)
+        with self._lock:
+            if material.stamp == self._offered:
+                return None
+            self._offered = material.stamp
+        return _configuration(material)
 
     def lane_context(self) -> ssl.SSLContext | None:
         """Give the TLS context of a TCP lane that is made now; None for plain ones.
@@ -172,3 +187,7 @@ class Security:
             OSError: If certificates are being replaced at this moment.
         """
         return None if self._tls is None else self._tls.files.context(ssl.PROTOCOL_TLS_SERVER)
+
+
+def _configuration(material: TlsMaterial) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(material.key, material.cert)], material.ca)
