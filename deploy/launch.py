@@ -20,7 +20,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from globalstep.deploy.console import Console
+from globalstep.deploy.launch_security import add_arguments, environ_for_all, environ_of_task
 from globalstep.deploy.launcher import Launcher, Task
+from globalstep.errors import FailedPreconditionError
 from globalstep.process_env import tuned
 
 __all__ = ["cluster_jobs", "configure", "make_tasks", "reserve_ports", "run"]
@@ -46,6 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--failover", type=float, default=0.0, metavar="SECS",
         help="a worker acts as chief when the chief has been silent for so long (default 0: never)",
     )  # fmt: skip
+    add_arguments(parser)
     parser.add_argument("--log-dir", type=Path, metavar="DIR", help="also write each task's output to a file")
     parser.add_argument("script", help="the training script, run by every worker and the chief")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
@@ -62,8 +65,13 @@ def run(args: argparse.Namespace) -> int:
     console = Console(sys.stdout, os.environ)
     with reserve_ports(args.ps + args.workers + args.chief) as ports:
         cluster = cluster_jobs(args.ps, ports)
-        environ = {**os.environ, "GLOBALSTEP_FAILOVER_SECS": str(args.failover)} if args.failover else os.environ
-        tasks = make_tasks(cluster, [args.script, *args.args], environ)
+        failover = {"GLOBALSTEP_FAILOVER_SECS": str(args.failover)} if args.failover else {}
+        try:
+            environ = environ_for_all(args, {**os.environ, **failover})
+            tasks = make_tasks(cluster, [args.script, *args.args], environ)
+        except FailedPreconditionError as error:
+            print(f"globalstep launch: {error}", file=sys.stderr)
+            return 2
         launcher = Launcher(
             tasks, console, args.max_restarts, args.grace_secs, args.log_dir, failover=bool(args.failover)
         )
@@ -114,6 +122,9 @@ def make_tasks(jobs: Mapping[str, list[str]], script: list[str], environ: Mappin
         jobs: Job name -> addresses.
         script: The script and its arguments.
         environ: The environment to start from; what it sets already stays.
+
+    Raises:
+        FailedPreconditionError: If it names a file of tokens that has none for a task.
     """
     # Its parent's death ends a task even when the launcher is killed outright.
     guard = [setpriv, "--pdeathsig", "TERM"] if (setpriv := shutil.which("setpriv")) else []
@@ -122,7 +133,8 @@ def make_tasks(jobs: Mapping[str, list[str]], script: list[str], environ: Mappin
     tasks = []
     for job, addresses in jobs.items():
         program = [sys.executable, "-m", "globalstep.ps"] if job == "ps" else [sys.executable, *script]
+        shown = environ_of_task(base, job)
         for index in range(len(addresses)):
             config = {"cluster": jobs, "task": {"type": job, "index": index}}
-            tasks.append(Task(f"{job}:{index}", guard + program, base | {"TF_CONFIG": json.dumps(config)}))
+            tasks.append(Task(f"{job}:{index}", guard + program, shown | {"TF_CONFIG": json.dumps(config)}))
     return tasks
