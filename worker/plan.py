@@ -20,6 +20,7 @@ from globalstep.gradient_course import Course, course_of
 from globalstep.graph import Node
 from globalstep.mutations import Mutation, OptimizerSpec
 from globalstep.variables import Variable
+from globalstep.worker.push_form import PushForm
 
 __all__ = ["EMPTY", "Plan", "Round", "RowRead", "Step"]
 
@@ -90,6 +91,8 @@ class Plan:
     steps: tuple[Variable, ...] = ()
     worker_hypers: dict[OptimizerSpec, dict[str, Any]] = field(default_factory=dict)
 
+    #: For each round whose push was sent: what its pushes have in common.
+    forms: dict[int, PushForm] = field(default_factory=dict)
     #: For each Gradients node, when it was first evaluated: its course, if any, and the slots of what that needs.
     courses: dict[Node, tuple[Course | None, tuple[int, ...]]] = field(default_factory=dict)
 

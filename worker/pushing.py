@@ -1,4 +1,4 @@
-"""From mutations and the values of their operands to a push, and to declarations where it needs them.
+"""Operands as their Variables take them, and declarations where a push needs them; see `push_form` for the push.
 
 Floor: worker.
 """
@@ -6,90 +6,25 @@ Floor: worker.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from globalstep.declarations import Increment, Op, OpKind, OptimizerUse, Push
+from globalstep.declarations import OpKind, OptimizerUse
 from globalstep.errors import InvalidArgumentError
-from globalstep.graph import Graph, Node
-from globalstep.mutations import Mutation, OptimizerSpec, Part
+from globalstep.graph import Graph
+from globalstep.mutations import Part
 from globalstep.placement import Declarations, declarations
 from globalstep.variables import Variable
 
 if TYPE_CHECKING:
     from globalstep.worker.client import ClusterClient
 
-__all__ = ["Declarer", "build_push", "is_declaring", "operand_of"]
+__all__ = ["Declarer", "as_fill", "is_declaring", "operand_of"]
 
 #: From this size on, an initial value is looked through for being one number throughout.
 _FILL_BYTES = 256
-
-ValueOf = Callable[[Node, Node], Any]
-
-
-def build_push(
-    mutations: Sequence[Mutation], value_of: ValueOf, worker_hypers: Mapping[OptimizerSpec, Mapping[str, Any]]
-) -> Push:
-    """Make the push of mutations; parts of local Variables are left out.
-
-    Args:
-        mutations: In order.
-        value_of: Gives the value of a node as a mutation is to see it.
-        worker_hypers: For each optimizer, the hyper-parameters that this worker evaluates.
-
-    Raises:
-        InvalidArgumentError: If such a hyper-parameter is no number.
-    """
-    push = Push()
-    uses: dict[OptimizerSpec, OptimizerUse] = {}
-    for mutation in mutations:
-        for part in mutation.parts:
-            if not part.variable.is_local:
-                push.ops.append(_op(part, mutation, value_of))
-        push.increments += [Increment(step.op_name, by) for step, by in mutation.increments]
-        applied = [part.optimizer for part in mutation.parts if part.optimizer is not None]
-        for spec in dict.fromkeys((*mutation.uses, *applied)):
-            before = uses.get(spec)
-            uses[spec] = OptimizerUse(
-                optimizer=spec.name,
-                after_increment=mutation.after_increment,
-                finish=spec in mutation.uses or (before is not None and before.finish),
-                overrides=before.overrides
-                if before is not None
-                else {
-                    name: _number(spec, name, hyper, mutation, value_of)
-                    for name, hyper in worker_hypers.get(spec, {}).items()
-                },
-            )
-    push.uses = list(uses.values())
-    return push
-
-
-def _op(part: Part, mutation: Mutation, value_of: ValueOf) -> Op:
-    op = Op(
-        kind=part.kind,
-        variable=part.variable.op_name,
-        fill=part.fill,
-        source="" if part.source is None else part.source.op_name,
-        optimizer="" if part.optimizer is None else part.optimizer.name,
-        unique=part.unique,
-        after_increment=mutation.after_increment,
-    )
-    if part.operand is None:
-        return op
-    value = operand_of(part, value_of(part.operand, mutation))
-    if part.indices is not None:
-        op.indices = np.asarray(value_of(part.indices, mutation), dtype=np.int64)
-        if op.indices.ndim != 1:
-            value = value.reshape(op.indices.size, *value.shape[op.indices.ndim :])
-            op.indices = op.indices.reshape(-1)
-    elif part.declare and (fill := _as_fill(value)) is not None:
-        op.fill = fill
-        return op
-    op.value = value
-    return op
 
 
 def operand_of(part: Part, value: Any) -> np.ndarray[Any, Any]:
@@ -105,8 +40,8 @@ def operand_of(part: Part, value: Any) -> np.ndarray[Any, Any]:
     )
 
 
-def _as_fill(value: np.ndarray[Any, Any]) -> float | None:
-    """The number that an array repeats, bit for bit; None where it does not or is small anyway."""
+def as_fill(value: np.ndarray[Any, Any]) -> float | None:
+    """Give the number that an array repeats, bit for bit; None where it does not or is small anyway."""
     if value.nbytes < _FILL_BYTES or value.dtype.kind not in "fiub":
         return None
     flat = value.reshape(-1)
@@ -114,16 +49,6 @@ def _as_fill(value: np.ndarray[Any, Any]) -> float | None:
     if flat[-1] != first or not np.array_equal(flat.view(np.uint8), np.full_like(flat, first).view(np.uint8)):
         return None
     return float(first) if value.dtype.type(float(first)) == first else None
-
-
-def _number(spec: OptimizerSpec, name: str, hyper: Any, mutation: Mutation, value_of: ValueOf) -> float:
-    value = value_of(hyper, mutation) if isinstance(hyper, Node) else hyper()
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise InvalidArgumentError(
-            f"The {name} of optimizer {spec.name!r} must be one number; this run gave {value!r}."
-        ) from None
 
 
 def is_declaring(part: Part) -> bool:

@@ -18,7 +18,8 @@ from globalstep.variables import Variable
 from globalstep.worker.evaluation import evaluate
 from globalstep.worker.gradients_ahead import sending
 from globalstep.worker.plan import EMPTY, Plan, Round
-from globalstep.worker.pushing import build_push, is_declaring, operand_of
+from globalstep.worker.push_form import Change, PushForm
+from globalstep.worker.pushing import operand_of
 
 if TYPE_CHECKING:
     from globalstep.worker.executor import Executor
@@ -71,10 +72,6 @@ class Run:
             for slot in self._plan.fetches
         ]
 
-    def value_of(self, source: Node, consumer: Node) -> Any:
-        """Give the value of a node as another one is to see it."""
-        return self.values[self._plan.slot_for(source, consumer)]
-
     def _evaluate(self, steps: Sequence[Any]) -> None:
         if steps:
             with self._executor.span("compute", nodes=len(steps)):
@@ -121,24 +118,16 @@ class Run:
     def _push(self, current: Round, number: int) -> bool:
         """Send the round's push; say whether it brought what the next round reads."""
         plan, executor = self._plan, self._executor
-        push = build_push(current.mutations, self.value_of, plan.worker_hypers)
-        shapes = self._whole_values(current)
-        following = plan.rounds[number + 1] if number + 1 < len(plan.rounds) else None
-        # A row read needs ids that are not there yet; what else the round reads waits for it, for one cut.
-        ahead = () if following is None or following.row_reads else following.reads
-        again: tuple[Variable, ...] = ()
-        first = plan.rounds[0]
-        lookups = executor.lookups_ahead(plan) if following is None and first.row_reads else []
-        if following is None and (lookups or (executor.reuse_values and not first.row_reads)):
-            again = tuple(variable for variable, _ in first.reads)
-        wanted = [m for m in current.mutations if m in plan.wanted]
-        shared = [m.value_of for m in wanted if m.value_of is not None and not m.value_of.is_local]
-        reads = tuple(dict.fromkeys((*shared, *(variable for variable, _ in ahead), *again)))
+        form = plan.forms.get(number) or self._form_of(current, number)
+        ends, looks_up = number + 1 == len(plan.rounds), bool(plan.rounds[0].row_reads)
+        lookups = executor.lookups_ahead(plan) if ends and looks_up else []
+        again = form.again if ends and (lookups or (executor.reuse_values and not looks_up)) else ()
+        reads, named = form.reading(bool(again))
         values: Mapping[Variable, Any] | None = {}
-        if push.ops or push.increments or push.uses:
-            push.reads = [Read(variable.op_name) for variable in reads]
-            push.reads += [Read(variable.op_name, ids) for variable, ids in lookups]
-            push.seen_steps = self._seen_steps()
+        if not form.is_empty:
+            push = form.push(self.values)
+            shapes = form.whole_values(self.values)
+            push.reads = [*named, *(Read(variable.op_name, ids) for variable, ids in lookups)]
             # But for lookups, a plan's push is always the same but for its numbers: it is described to the PS once.
             push.layout = None if lookups else (plan, number)
             write = executor.begin_write()
@@ -156,13 +145,12 @@ class Run:
                 executor.under_way.submit(send)
             else:
                 values = send()
-        self._change_local(current)
+        self._change_local(form.local)
+        ahead = plan.rounds[number + 1].reads if form.ahead else ()
         if values is None:
-            values = dict(zip(shared, executor.pull([Read(v.op_name) for v in shared]), strict=True))
+            values = dict(zip(form.shared, executor.pull([Read(v.op_name) for v in form.shared]), strict=True))
             ahead = ()
-        for mutation in wanted:
-            variable = mutation.value_of
-            assert variable is not None
+        for mutation, variable in form.wanted:
             local = variable.is_local
             self.values[plan.slots[mutation]] = executor.local.read(variable) if local else values[variable]
         for variable, slot in ahead:
@@ -170,6 +158,22 @@ class Run:
                 return False
             self.values[slot] = values[variable]
         return bool(ahead)
+
+    def _form_of(self, current: Round, number: int) -> PushForm:
+        """Find the form of the round's push, when it is first sent."""
+        plan = self._plan
+        first, following = plan.rounds[0], plan.rounds[number + 1 : number + 2]
+        form = plan.forms[number] = PushForm(
+            current.mutations,
+            plan.slot_for,
+            plan.worker_hypers,
+            plan.wanted,
+            # A row read needs ids that are not there yet; what else the round reads waits for it, for one cut.
+            ahead=[variable for after in following if not after.row_reads for variable, _ in after.reads],
+            again=[variable for variable, _ in first.reads],
+            steps=[(step, plan.read_slots[0][step]) for step in plan.steps if step in plan.read_slots[0]],
+        )
+        return form
 
     def _keep_from_caller(self, push: Push) -> None:
         """Copy what the caller fed and may write into, since the push outlives this run."""
@@ -179,37 +183,15 @@ class Run:
                 if array is not None and any(np.may_share_memory(array, feed) for feed in self._fed):
                     setattr(op, name, array.copy())
 
-    def _whole_values(self, current: Round) -> dict[Variable, tuple[int, ...]]:
-        shapes: dict[Variable, tuple[int, ...]] = {}
-        for mutation in current.mutations:
-            for part in mutation.parts:
-                if is_declaring(part) and not part.variable.is_local:
-                    shape = part.variable.shape
-                    if shape.is_fully_defined():
-                        shapes[part.variable] = tuple(int(size) for size in shape)
-                    elif part.operand is not None:
-                        shapes[part.variable] = np.shape(self.value_of(part.operand, mutation))
-        return shapes
-
-    def _seen_steps(self) -> dict[str, int]:
-        first = self._plan.read_slots[0]
-        return {
-            step.op_name: int(self.values[first[step]])
-            for step in self._plan.steps
-            if step in first and self.values[first[step]] is not EMPTY
-        }
-
-    def _change_local(self, current: Round) -> None:
-        local = self._executor.local
-        for mutation in current.mutations:
-            for part in mutation.parts:
-                if part.variable.is_local:
-                    if part.operand is None:
-                        operand: Any = part.fill if part.source is None else local.read(part.source)
-                    else:
-                        operand = operand_of(part, self.value_of(part.operand, mutation))
-                    rows = None if part.indices is None else self.value_of(part.indices, mutation)
-                    local.change(part.kind, part.variable, operand, None if rows is None else np.asarray(rows))
+    def _change_local(self, changes: Sequence[Change]) -> None:
+        local, values = self._executor.local, self.values
+        for part, _, _, operand_slot, indices_slot in changes:
+            if operand_slot is None:
+                operand: Any = part.fill if part.source is None else local.read(part.source)
+            else:
+                operand = operand_of(part, values[operand_slot])
+            rows = None if indices_slot is None else np.asarray(values[indices_slot])
+            local.change(part.kind, part.variable, operand, rows)
 
 
 def _owned(value: Any, constant: Any) -> Any:
