@@ -296,11 +296,12 @@ class _MonitoredSession:
         """Do what is owed at the end of the job."""
         ours = self._ours
         if ours is not None:
-            with self._drain.interruptible():
-                takes_over = ours.takes_over_at_end(self._session, self._grace_secs)
-            if takes_over:
-                self._release()
-                self._session_for_run()
+            if not self._drain.asked:
+                with self._drain.interruptible():
+                    takes_over = ours.takes_over_at_end(self._session, self._grace_secs)
+                if takes_over:
+                    self._release()
+                    self._session_for_run()
             ours.before_end(self._session, self._grace_secs)
         for hook in self._active:
             hook.end(self._session)
