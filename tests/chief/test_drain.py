@@ -9,6 +9,7 @@ from small_model import build
 from globalstep.chief.checkpoint_state import latest_checkpoint
 from globalstep.chief.draining import EXIT_DRAINED
 from globalstep.chief.hooks_step import StopAtStepHook
+from globalstep.chief.summaries import SummaryWriterCache
 from globalstep.chief.training_session import MonitoredTrainingSession
 from globalstep.worker.session_run_hook import SessionRunHook
 
@@ -24,6 +25,7 @@ class TermAfter(SessionRunHook):
 def _handler():
     before = signal.getsignal(signal.SIGTERM)
     yield
+    SummaryWriterCache.clear()
     assert signal.getsignal(signal.SIGTERM) == before
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
