@@ -7,6 +7,9 @@ PYTEST_ARGS ?= -n auto
 DEMO_STEPS ?= 3000
 # How long the simulation looks for a seed that fails.
 SECS ?= 60
+# How long the soak makes processes and messages fail; SOAK_ARGS may have --seed, see python tests/soak --help.
+SOAK_SECS ?= 120
+SOAK_ARGS ?=
 
 # The package is installed as links to these files: edits count at once, a new file after a re-install.
 FILES := $(sort $(shell find src ps worker chief deploy proto \( -name '*.py' -o -name '*.pyi' \) -print))
@@ -26,14 +29,19 @@ test: $(VENV)/.installed-test ## run the tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 .PHONY: nightly
-nightly: $(VENV)/.installed-test ## run the whole fault matrix, and the tests ten times over, to find flaky ones
+nightly: $(VENV)/.installed-test ## run the whole fault matrix, a soak, and the tests ten times over, to find flaky ones
 	$(BIN)/python -m pytest -q -n 2 -m full_matrix
 	GLOBALSTEP_SIMULATION_SEEDS=200000 $(BIN)/python -m pytest -q -n 2 -k test_the_invariants_hold
+	$(BIN)/python tests/soak --secs 1800 --round-secs 60
 	for round in 1 2 3 4 5 6 7 8 9 10; do $(BIN)/python -m pytest -q -n 2 $(PYTEST_ARGS) || exit 1; done
 
 .PHONY: simulate
 simulate: $(VENV)/.installed-test ## run the simulation for SECS seconds, from a seed that nobody has tried
 	$(BIN)/python tests/simulation --from $$(date +%s)0000 --secs $(SECS)
+
+.PHONY: soak
+soak: $(VENV)/.installed-test ## kill, stop, cut and lie to a cluster for SOAK_SECS seconds; values, steps and ledger must be exact
+	$(BIN)/python tests/soak --secs $(SOAK_SECS) $(SOAK_ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.installed-dev ## check style, types and generated files

@@ -104,6 +104,8 @@ def soak(one: Round, folder: Path, every_secs: float, rate: float) -> None:
                 SYSTEM_CLOCK.wait(pause, 0.05)
         except SoakError as error:
             one.wrong.append(str(error))
+            cluster.ask_where()
+            SYSTEM_CLOCK.wait(pause, 1.0)
         one.took_secs = SYSTEM_CLOCK.monotonic() - began
     gather(one, cluster)
     if not one.wrong:

@@ -128,5 +128,3 @@ def faults_of(folder: Path, last_step: int, durability: str) -> tuple[list[str],
     except ValueError as error:
         wrong.append(str(error))
     return wrong, told
-
-

@@ -198,6 +198,13 @@ class Cluster:
             waiting = waiting or task.process is None or task.process.poll() is None
         return waiting
 
+    def ask_where(self) -> None:
+        """Have all tasks that run sessions print where their threads are, into their logs."""
+        for task in self.tasks.values():
+            if not task.name.startswith("ps"):
+                self._signal(task, signal.SIGCONT)
+                self._signal(task, signal.SIGUSR1)
+
     def continue_all(self) -> None:
         """Let nothing stay stopped."""
         for task in self.tasks.values():

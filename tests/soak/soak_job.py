@@ -12,9 +12,11 @@ that finds Variables that do not agree in one cut, or a step that went back and 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -73,7 +75,8 @@ class Model:
         if table:
             self.table = gs.Variable(np.zeros((ROWS, COLUMNS), "f4"), name="table")
             self.rows = gs.placeholder("int64", [None])
-            added.append((gs.IndexedSlices(gs.constant(-np.ones((SHARDS + DRAWN, COLUMNS), "f4")), self.rows), self.table))
+            ones = gs.constant(-np.ones((SHARDS + DRAWN, COLUMNS), "f4"))
+            added.append((gs.IndexedSlices(ones, self.rows), self.table))
         changes = [
             gs.train.GradientDescentOptimizer(1.0).apply_gradients(added, global_step=self.step),
             gs.train.MomentumOptimizer(1.0, 1.0).apply_gradients([_down(self.momentum)]),
@@ -167,6 +170,8 @@ def main():
     parser.add_argument("--save-steps", type=int, default=60)
     parser.add_argument("--forward", action="store_true", help="the step must never go back")
     args = parser.parse_args()
+    # Whoever finds this process hanging asks it where.
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     task = json.loads(os.environ["TF_CONFIG"])["task"]
     number = number_of(task["type"], task["index"])
     rng = random.Random(f"{args.seed}/{number}/{os.environ.get('GLOBALSTEP_FAULTS_START')}")

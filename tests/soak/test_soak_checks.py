@@ -1,0 +1,91 @@
+"""The soak's own checks: each thing that may be wrong at the end is found (rung 1)."""
+
+import random
+
+import numpy as np
+import pytest
+from soak_checks import answer_faults, answers_in, expected_values, task_faults, value_faults
+from soak_job import COLUMNS, ROWS, TASKS, drawn_rows, rows_of, table_faults
+
+LAST = 30
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return expected_values(LAST)
+
+
+@pytest.fixture
+def saved(expected):
+    """What a run without a fault leaves."""
+    rng = random.Random(1)
+    table = np.zeros((ROWS, COLUMNS), "f4")
+    for step in range(LAST):
+        np.add.at(table, [*rows_of(step % TASKS), *drawn_rows(rng)], 1.0)
+    return {name: np.array(value) for name, value in expected.items()} | {"table": table}
+
+
+def test_the_expected_values_are_those_of_the_formulas(expected):
+    assert np.all(expected["sum_1000"] == LAST)
+    assert np.all(expected["momentum"] == LAST * (LAST + 1) / 2)
+    assert np.all(expected["momentum/Momentum"] == -LAST)
+    assert expected["counter"] == 2 * LAST
+    assert expected["global_step"] == LAST
+    assert 0 < expected["adam"][0] < 1
+    assert len(expected) > 10
+
+
+def test_a_run_without_a_fault_is_exact(saved, expected):
+    assert not list(value_faults(saved, expected, LAST))
+    assert not list(task_faults(saved["table"], _pushes()))
+
+
+def _pushes():
+    tasks = ["/job:chief/task:0", *(f"/job:worker/task:{index}" for index in range(TASKS - 1))]
+    return dict.fromkeys(tasks, LAST // TASKS)
+
+
+@pytest.mark.parametrize("name", ["sum_30000", "momentum/Momentum", "scheduled", "adam", "adam/Adam_1", "beta1_power"])
+def test_one_bit_that_is_wrong_is_found(saved, expected, name):
+    saved[name].reshape(-1).view(np.uint8)[-4] ^= 1
+    assert [fault.partition(" ")[0] for fault in value_faults(saved, expected, LAST)] == [name]
+
+
+def test_a_push_that_one_ps_task_lost_is_found(saved):
+    saved["table"][rows_of(2)[1]] -= 1
+    assert any("the rows of task 2" in fault for fault in table_faults(saved["table"], LAST))
+
+
+def test_a_push_that_was_applied_twice_is_found(saved):
+    saved["table"][rows_of(2)] += 1
+    assert any("count 31 pushes" in fault for fault in table_faults(saved["table"], LAST))
+    assert [fault.partition(";")[0] for fault in task_faults(saved["table"], _pushes())] == [
+        "the rows of /job:worker/task:1 count 7 pushes, the journal has 6"
+    ]
+
+
+def test_a_torn_row_is_found(saved):
+    saved["table"][5, 3] += 1
+    assert "rows of the table are torn" in table_faults(saved["table"], LAST)
+
+
+def test_an_answer_that_the_journal_does_not_have_is_found():
+    answers = {(7, 1): "a", (7, 2): "b", (7, 3): "a", (7, 9): "a"}
+    journal = {(7, 1): "a", (7, 2): "a"}
+    found = list(answer_faults(answers, journal, {7: 5}))
+    assert len(found) == 2
+    assert "entry 2 of incarnation 7; there is a" in found[0]
+    assert "entry 3 of incarnation 7; there is None" in found[1]
+
+
+def test_an_index_that_was_given_twice_is_found(tmp_path):
+    (tmp_path / "chief-0-11").write_text("7 1 1\n7 2 2\n")
+    (tmp_path / "worker-1-12").write_text("7 3 3\n")
+    assert answers_in(tmp_path) == {
+        (7, 1): "/job:chief/task:0",
+        (7, 2): "/job:chief/task:0",
+        (7, 3): "/job:worker/task:1",
+    }
+    (tmp_path / "worker-1-13").write_text("7 2 2\n")
+    with pytest.raises(ValueError, match="index 2 of incarnation 7 was given to two pushes"):
+        answers_in(tmp_path)
