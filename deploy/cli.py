@@ -18,7 +18,10 @@ _SUBCOMMANDS = {
     "audit": ("globalstep.deploy.audit_cli", "prove from a run's journal that no push was lost or done twice"),
     "checkpoint": ("globalstep.deploy.checkpoint_cli", "list, show, verify and import checkpoints"),
     "launch": ("globalstep.deploy.launch", "run a training script as PS, workers and chief on this machine"),
+    "status": ("globalstep.deploy.status_cli", "where a running cluster stands: steps, rates, workers, PS tasks"),
+    "where": ("globalstep.deploy.where_cli", "where each Variable of a running cluster lies"),
     "replay": ("globalstep.deploy.replay_cli", "play a run's log again, up to any step; find the first NaN"),
+    "slurm": ("globalstep.deploy.slurm_cli", "write an sbatch script for a training job, and submit it to Slurm"),
 }
 
 

@@ -1,0 +1,91 @@
+"""Asks the PS tasks of a running cluster for their Status, without becoming a member of the run.
+
+Floor: deploy. Threads: a ClusterWatch belongs to one thread at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+from globalstep.cluster import ClusterSpec
+from globalstep.deploy.cluster_status import Answer
+from globalstep.errors import InvalidArgumentError, OpError
+from globalstep.lanes import lanes_to
+from globalstep.proto import globalstep_pb2 as pb
+
+__all__ = ["ClusterWatch", "addresses_of"]
+
+#: How long a task may take to answer.
+ANSWER_SECS = 3.0
+
+
+def addresses_of(arguments: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Say which PS tasks are meant.
+
+    Args:
+        arguments: Addresses as they were given, each "host:port", or several with commas.
+        environ: For TF_CONFIG, where none were given.
+
+    Raises:
+        InvalidArgumentError: If there are none.
+        ValueError, TypeError: If TF_CONFIG has no cluster that makes sense.
+
+    >>> addresses_of(["grpc://a:1,b:2", "c:3"], {})
+    ['a:1', 'b:2', 'c:3']
+    """
+    found = [one for text in arguments for one in text.removeprefix("grpc://").split(",") if one]
+    if not found and environ.get("TF_CONFIG"):
+        # Of a tool's TF_CONFIG only the cluster matters: it is no task of it.
+        cluster = ClusterSpec(json.loads(environ["TF_CONFIG"]).get("cluster", {}))
+        found = [task for task in (cluster.job_tasks("ps") if "ps" in cluster.jobs else []) if task]
+    if not found:
+        raise InvalidArgumentError("Name the addresses of the PS tasks, host:port, in order, or set TF_CONFIG.")
+    return found
+
+
+class ClusterWatch:
+    """Connections to the PS tasks of a cluster; use it in a `with` block.
+
+    They show what this process's environment says of certificates and tokens, as a session's do.
+
+    Args:
+        addresses: Of the PS tasks, in order.
+    """
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self.addresses = list(addresses)
+        self._lanes = lanes_to("grpc://" + ",".join(addresses), "grpc")
+
+    def __enter__(self) -> ClusterWatch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def ask(self, brief: bool = True, timeout_secs: float = ANSWER_SECS) -> list[Answer]:
+        """Ask all at once.
+
+        Args:
+            brief: Leave out Variables.
+            timeout_secs: How long one may take.
+
+        Returns:
+            In order: what each has answered, or why it has not.
+        """
+        calls = [lane.unary("Status", pb.StatusRequest(brief=brief), timeout_secs) for lane in self._lanes]
+        answers: list[Answer] = []
+        for call in calls:
+            try:
+                answers.append(call.result())
+            except OpError as error:
+                answers.append(error)
+        return answers
+
+    def close(self) -> None:
+        """Give up the connections."""
+        for lane in self._lanes:
+            lane.close()
