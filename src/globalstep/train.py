@@ -45,6 +45,7 @@ _NAMES = {
         "linear_warmup natural_exp_decay noisy_linear_cosine_decay piecewise_constant "
         "piecewise_constant_decay polynomial_decay"
     ),
+    "globalstep.slurm": "from_slurm",
     "globalstep.training_util": (
         "assert_global_step create_global_step get_global_step get_or_create_global_step global_step"
     ),

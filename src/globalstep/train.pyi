@@ -81,6 +81,7 @@ from globalstep.schedules import noisy_linear_cosine_decay as noisy_linear_cosin
 from globalstep.schedules import piecewise_constant as piecewise_constant
 from globalstep.schedules import piecewise_constant_decay as piecewise_constant_decay
 from globalstep.schedules import polynomial_decay as polynomial_decay
+from globalstep.slurm import from_slurm as from_slurm
 from globalstep.training_util import assert_global_step as assert_global_step
 from globalstep.training_util import create_global_step as create_global_step
 from globalstep.training_util import get_global_step as get_global_step
