@@ -37,10 +37,13 @@ def evaluate(steps: Sequence[Step], values: list[Any], plan: Plan, executor: Exe
     step = steps[0]
     try:
         for step in steps:
-            if step.fn is not None:
-                values[step.out] = step.fn(*[values[i] for i in step.inputs])
+            fn, inputs, out, _ = step
+            if fn is None:
+                values[out] = _special(step, values, plan, executor)
+            elif len(inputs) == 1:
+                values[out] = fn(values[inputs[0]])
             else:
-                values[step.out] = _special(step, values, plan, executor)
+                values[out] = fn(*[values[i] for i in inputs])
     except GlobalStepError:
         raise
     except (ValueError, IndexError) as error:

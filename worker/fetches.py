@@ -6,6 +6,7 @@ Floor: worker.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -35,17 +36,16 @@ def flatten(fetches: Any, graph: Graph) -> tuple[tuple[Node, ...], Rebuild]:
         ValueError: If it is not in the graph.
     """
     if isinstance(fetches, Node) and fetches.graph is graph:
-        return (fetches,), _first
+        return (fetches,), itemgetter(0)
     nodes: list[Node] = []
     rebuild = _flatten(fetches, graph, nodes)
     return tuple(nodes), rebuild
 
 
-def _first(values: Sequence[Any]) -> Any:
-    return values[0]
-
-
 def _flatten(fetch: Any, graph: Graph, nodes: list[Node]) -> Rebuild:
+    if isinstance(fetch, Node) and fetch.graph is graph:
+        nodes.append(fetch)
+        return itemgetter(len(nodes) - 1)
     if isinstance(fetch, IndexedSlices):
         parts = [_flatten(part, graph, nodes) for part in (fetch.values, fetch.indices)]
         shape = fetch.dense_shape
@@ -60,9 +60,8 @@ def _flatten(fetch: Any, graph: Graph, nodes: list[Node]) -> Rebuild:
         keyed = {key: _flatten(item, graph, nodes) for key, item in fetch.items()}
         kind = type(fetch)
         return lambda values: kind((key, item(values)) for key, item in keyed.items())
-    place = len(nodes)
     nodes.append(_node(fetch, graph))
-    return lambda values: values[place]
+    return itemgetter(len(nodes) - 1)
 
 
 def _node(fetch: Any, graph: Graph) -> Node:

@@ -245,7 +245,11 @@ def _step(plan: Plan, node: Node, by_rows: bool) -> Step:
     if node.op_type == "Gradients":
         return Step(None, (), plan.slots[node], node)
     inputs = tuple(plan.slot_for(source, node) for source in node.inputs)
-    return Step(node.fn, inputs, plan.slots[node], node)
+    fn: Any = node.fn
+    # One of autograd's functions looks for what it is to trace: in a run there is nothing.
+    if getattr(fn, "_is_autograd_primitive", False):
+        fn = fn.fun
+    return Step(fn, inputs, plan.slots[node], node)
 
 
 def _row_read(plan: Plan, node: Node) -> RowRead:

@@ -153,7 +153,7 @@ def filled(op_type: str, shape: Any, value: Any, dtype: DType, name: str | None)
     kind = dtype.as_numpy_dtype
 
     def make(wanted: Any) -> Any:
-        return np.full(tuple(int(size) for size in np.asarray(wanted).reshape(-1)), value, dtype=kind)
+        return np.full(tuple(np.asarray(wanted, np.int64).reshape(-1).tolist()), value, dtype=kind)
 
     return Node(op_type, (sizes,), make, name=name, dtype=dtype, shape=TensorShape(known), attrs={"fill": value})
 
@@ -188,7 +188,7 @@ def fill(dims: Any, value: Any, name: str | None = None) -> Node:
     sizes = as_shape_node(dims)
 
     def make(wanted: Any, scalar: Any) -> Any:
-        return broadcast(scalar, tuple(int(size) for size in np.asarray(wanted).reshape(-1)))
+        return broadcast(scalar, tuple(np.asarray(wanted, np.int64).reshape(-1).tolist()))
 
     return Node("Fill", (sizes, node), make, name=name, dtype=node.dtype, shape=TensorShape(sizes_of(sizes)))
 

@@ -66,8 +66,10 @@ def getitem(node: Node, key: Any, name: str = "strided_slice") -> Node:
             return _slice(*(resolve(p, values) for p in (part.start, part.stop, part.step)))
         return int(values[part[1]]) if isinstance(part, tuple) else part
 
+    static = None if dynamic else tuple(plan)
+
     def evaluate(*values: Any) -> Any:
-        index = tuple(resolve(part, values) for part in plan)
+        index = tuple(resolve(part, values) for part in plan) if static is None else static
         try:
             return values[0][index]
         except IndexError as error:

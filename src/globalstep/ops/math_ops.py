@@ -310,7 +310,13 @@ def cast(x: Any, dtype: Any, name: str | None = None) -> Node:
     node, wanted = as_node(x), as_dtype(dtype)
     if node.dtype == wanted:
         return node
-    return elementwise("Cast", node, lambda v: cast_array(v, wanted.as_numpy_dtype), name, wanted)
+    kind = wanted.as_numpy_dtype
+
+    def convert(value: Any) -> Any:
+        plain = isinstance(value, (np.ndarray, np.generic))
+        return np.asarray(value).astype(kind) if plain else cast_array(value, kind)
+
+    return elementwise("Cast", node, convert, name, wanted)
 
 
 def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> Node:

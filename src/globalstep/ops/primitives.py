@@ -64,7 +64,13 @@ def sum_to_shape(x: Any, shape: tuple[int, ...]) -> Any:
 @primitive
 def broadcast(x: Any, shape: tuple[int, ...]) -> Any:
     """Broadcast `x` to `shape`."""
-    return np.array(np.broadcast_to(x, shape))
+    value = np.asarray(x)
+    if value.ndim:
+        return np.array(np.broadcast_to(value, shape))
+    # numpy takes several times as long over the general case.
+    filled = np.empty(shape, value.dtype)
+    filled[...] = value
+    return filled
 
 
 defvjp(sum_to_shape, lambda ans, x, shape: lambda g: broadcast(g, np.shape(x)))
