@@ -5,18 +5,47 @@ Floor: ps. Threads: functions are pure.
 
 from __future__ import annotations
 
+import math
+import os
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from globalstep.declarations import Op, OpKind, VariableDecl
-from globalstep.errors import InvalidArgumentError
+from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
 from globalstep.ps.arena import Held
 
-__all__ = ["check_indices", "check_operand"]
+__all__ = ["check_indices", "check_operand", "check_room"]
 
 Array = npt.NDArray[Any]
+
+
+def check_room(fresh: Iterable[VariableDecl], held: Iterable[VariableDecl]) -> None:
+    """Refuse Variables that this machine could not hold, before any memory is taken for them.
+
+    Args:
+        fresh: Newly declared.
+        held: Declared before.
+
+    Raises:
+        ResourceExhaustedError: If all together have more bytes than the machine has memory.
+    """
+    room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    total = sum(_nbytes(decl) for decl in held)
+    for decl in fresh:
+        total += _nbytes(decl)
+        if total > room:
+            raise ResourceExhaustedError(
+                f"Variable {decl.name!r}, {decl.dtype} {list(decl.shape)}, has {_nbytes(decl)} bytes; with those "
+                f"before it the shard would hold {total}, and this machine has {room} bytes of memory. "
+                "Use more PS tasks."
+            )
+
+
+def _nbytes(decl: VariableDecl) -> int:
+    return math.prod(decl.shape) * np.dtype(decl.dtype).itemsize
 
 
 def check_operand(op: Op, held: Held, source: Held | None) -> None:

@@ -25,7 +25,7 @@ from globalstep.errors import (
     NotFoundError,
 )
 from globalstep.ps.arena import Held, PushPlan, Run, lay_out, plan_reads, plan_runs
-from globalstep.ps.checking import check_indices, check_operand
+from globalstep.ps.checking import check_indices, check_operand, check_room
 from globalstep.ps.cores import ONE_CORE, Cores
 from globalstep.ps.reading import Room, copies
 from globalstep.ps.rules import get_rule
@@ -75,6 +75,7 @@ class VariableStore:
         Raises:
             AlreadyExistsError: If something is declared differently from before. Nothing is changed.
             InvalidArgumentError: If an optimizer is of an unknown kind. Nothing is changed.
+            ResourceExhaustedError: If the machine could not hold them. Nothing is changed.
         """
         fresh = [decl for decl in variables if decl.name not in self._held]
         for decl in variables:
@@ -85,6 +86,7 @@ class VariableStore:
                     f"has it as {held.decl.dtype} {list(held.decl.shape)}; all programs of a run build the "
                     "same Variables."
                 )
+        check_room(fresh, (held.decl for held in self._held.values()))
         prepared = [_Optimizer(decl, get_rule(decl.kind)) for decl in optimizers]
         for new in prepared:
             old = self._optimizers.get(new.decl.name)

@@ -16,11 +16,12 @@ from counting_run import SHAPES, declarations, expected, initialize, state, step
 
 from globalstep.clock import ManualClock
 from globalstep.credentials import Credentials
-from globalstep.declarations import Op, OpKind, Push
+from globalstep.declarations import Op, OpKind, Push, VariableDecl
 from globalstep.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     PermissionDeniedError,
+    ResourceExhaustedError,
     UnauthenticatedError,
 )
 from globalstep.proto import globalstep_pb2 as pb
@@ -446,3 +447,18 @@ def test_nothing_in_the_package_can_unpickle():
                 found += [f"{path.name}: {name}" for name in names & (forbidden | {"eval", "exec", "allow_pickle"})]
     assert looked > 200
     assert not found
+
+
+# ---- Sizes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1 << 45,), (1 << 30, 1 << 30, 1 << 30)])
+def test_a_declared_shape_takes_no_memory_that_is_not_there(serving, joined, shape):
+    (server,) = serving()
+    chief = joined([server], "chief")
+    huge = [VariableDecl("huge", "float32", shape, 0)]
+    with pytest.raises(ResourceExhaustedError, match="'huge'.*bytes of memory"):
+        chief.declare(huge, [])
+    assert not server.shard.view().variables
+    initialize(chief)
+    assert state(chief) == expected(0)

@@ -427,9 +427,9 @@ def test_what_is_loopback():
 
 def test_a_token_does_not_leave_the_machine_in_the_clear():
     with pytest.raises(FailedPreconditionError, match="GLOBALSTEP_INSECURE=1"):
-        SecureChannel("10.0.0.1:2222", Credentials(token=TOKENS["chief"]), SYSTEM_CLOCK)
-    SecureChannel("127.0.0.1:2222", Credentials(token=TOKENS["chief"]))
-    SecureChannel("10.0.0.1:2222", Credentials(token=TOKENS["chief"], insecure=True))
+        SecureChannel("10.0.0.1:99", Credentials(token=TOKENS["chief"]), SYSTEM_CLOCK)
+    SecureChannel("127.0.0.1:99", Credentials(token=TOKENS["chief"]))
+    SecureChannel("10.0.0.1:99", Credentials(token=TOKENS["chief"], insecure=True))
 
 
 # ---- The environment -------------------------------------------------------------------------------
