@@ -33,6 +33,9 @@ __all__ = ["Saver"]
 
 _log = logging.getLogger("globalstep")
 
+#: How often the journal is asked for before a checkpoint comes into being.
+_JOURNAL_TRIES = 3
+
 _RESTORE_FAILED = (
     "Restoring from checkpoint failed. This is most likely due to {} from the checkpoint. Please ensure "
     "that you have not altered the graph expected based on the checkpoint. Original error:\n\n{}"
@@ -275,8 +278,8 @@ class Saver:
                 prefix = self._prefix(save_path, step)
                 on_cut(prefix)
                 if getattr(cluster, "journal", None) is not None:
-                    # What the journal proves is to reach as far as any checkpoint.
-                    cluster.journal.catch_up()
+                    # What the journal proves is to reach as far as any checkpoint; a reply may get lost.
+                    any(cluster.journal.catch_up() for _ in range(_JOURNAL_TRIES))
                 streamed = save_cut(cut, cluster, saveables, prefix, storage, self._clock.time(), write_state)
             self._tell_streamed(streamed, directory)
             if getattr(cluster, "chief_term", 0):

@@ -73,6 +73,22 @@ def test_a_checkpoint_is_a_file_for_each_ps_an_index_and_the_state_file(session,
         np.testing.assert_array_equal(value, session.cluster.values[name])
 
 
+def test_the_journal_is_asked_for_again_when_a_reply_of_it_got_lost(session, tmp_path):
+    """What a checkpoint holds is to be in the journal before the checkpoint is there."""
+
+    class Journal:
+        answers = [False, True]
+
+        def catch_up(self):
+            assert latest_checkpoint(str(tmp_path)) is None
+            return self.answers.pop(0)
+
+    session.cluster.journal = Journal()
+    Saver().save(session, str(tmp_path / "my-model"))
+    assert not Journal.answers
+    session.cluster.journal = None
+
+
 def test_restore_gives_every_value_back_in_one_push(session, tmp_path):
     saver = Saver()
     path = saver.save(session, str(tmp_path / "m"))

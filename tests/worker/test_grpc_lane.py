@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from globalstep.errors import UnavailableError
+from globalstep.errors import LostStateError, UnavailableError
 from globalstep.process_env import tuned
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.server import PSOptions, PSServer
@@ -30,6 +30,20 @@ def test_a_silent_task_is_one_that_is_not_reached_so_that_sessions_recover(silen
             lane.unary("Status", pb.StatusRequest(), 0.1).result()
     finally:
         lane.close()
+
+
+def test_the_type_of_an_error_comes_with_its_code():
+    """A task that lost its state is to be recovered; another ABORTED is the end of a life."""
+    server = PSServer(PSOptions())
+    server.start()
+    lane = GrpcLane(server.address, 0)
+    try:
+        request = pb.ReadJournalRequest(incarnation=7, client="somebody")
+        with pytest.raises(LostStateError, match=r"^/job:ps/task:0 at .*: This PS task holds no state"):
+            lane.unary("ReadJournal", request, 5.0).result()
+    finally:
+        lane.close()
+        server.close()
 
 
 #: Asks a task until it does not answer, and then until it does again; says how long that took from the word on.
