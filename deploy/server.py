@@ -19,6 +19,7 @@ from typing import Any
 from globalstep.cluster import ClusterSpec, from_tf_config, session_tasks
 from globalstep.errors import InvalidArgumentError
 from globalstep.lanes import register_target
+from globalstep.metrics_port import port_of_environ
 from globalstep.process_env import raise_malloc_thresholds
 from globalstep.ps.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer
@@ -80,7 +81,9 @@ class Server:
         self._ps: PSServer | None = None
         if job_name == "ps":
             raise_malloc_thresholds()
-            options = PSOptions(bind=self._address, security=SecurityOptions.from_environ(os.environ))
+            options = PSOptions(
+                bind=self._address, security=SecurityOptions.from_environ(os.environ), metrics_port=port_of_environ()
+            )
             self._ps = PSServer(options)
             self._address = self._ps.address
             addresses = list(cluster.job_tasks("ps"))

@@ -16,7 +16,9 @@ import sys
 from types import FrameType
 
 from globalstep.cluster import from_tf_config
-from globalstep.errors import FailedPreconditionError
+from globalstep.errors import FailedPreconditionError, InvalidArgumentError
+from globalstep.log_format import FORMATS, VARIABLE, chosen_format, formatter
+from globalstep.metrics_port import port_of_environ
 from globalstep.planned_faults import faults_of_this_process
 from globalstep.process_env import raise_malloc_thresholds
 from globalstep.ps.cores import default_threads
@@ -58,6 +60,15 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--grace-secs", type=float, default=8.0, help="time to end in when asked to, for a checkpoint too (default 8)"
     )
+    parser.add_argument(
+        "--metrics-port",
+        default=port_of_environ(),
+        metavar="[HOST:]PORT",
+        help="where Prometheus reads this task's numbers, on 127.0.0.1 unless said (default: GLOBALSTEP_METRICS_PORT)",
+    )
+    parser.add_argument(
+        "--log-format", choices=FORMATS, default="", help=f"how log lines look (default: {VARIABLE}, or text)"
+    )
     parser.add_argument("--log-level", default="INFO", help="DEBUG, INFO, WARNING or ERROR (default INFO)")
     return parser.parse_args(argv)
 
@@ -96,6 +107,7 @@ def _server(args: argparse.Namespace) -> PSServer:
             lane_port=args.lane_port,
             log_dir=args.log_dir,
             apply_threads=args.apply_threads,
+            metrics_port=args.metrics_port,
             security=SecurityOptions.from_arguments(args, os.environ),
         ),
         faults=faults_of_this_process(),
@@ -105,11 +117,13 @@ def _server(args: argparse.Namespace) -> PSServer:
 def main(argv: list[str] | None = None) -> int:
     """Serve until the job is done or a signal comes; gives the process's exit code."""
     args = _parse(argv)
-    logging.basicConfig(level=args.log_level.upper(), format="%(levelname)s:globalstep:%(message)s")
     raise_malloc_thresholds()
     try:
+        handler = logging.StreamHandler()
+        handler.setFormatter(formatter(chosen_format(args.log_format)))
+        logging.basicConfig(level=args.log_level.upper(), handlers=[handler])
         server = _server(args)
-    except FailedPreconditionError as error:
+    except (FailedPreconditionError, InvalidArgumentError) as error:
         print(f"python -m globalstep.ps: {error}", file=sys.stderr)
         return 2
 

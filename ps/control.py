@@ -81,6 +81,11 @@ class Control:
         self.handler.faults.at(AFTER, name)
         return reply
 
+    def brief_status(self) -> pb.StatusReply:
+        """Say what this task is and has counted, without its Variables."""
+        reply: pb.StatusReply = self.call("Status", pb.StatusRequest(brief=True))
+        return reply
+
     def _Status(self, request: pb.StatusRequest) -> pb.StatusReply:  # noqa: N802 - the RPC's own name
         shard = self.handler.shard
         view = shard.view(request.brief)

@@ -22,6 +22,7 @@ from grpc_reflection.v1alpha import reflection
 from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.errors import AlreadyExistsError
 from globalstep.faults import NO_FAULTS, Faults
+from globalstep.metrics_port import MetricsPort, open_port
 from globalstep.ps.control import Control
 from globalstep.ps.cores import Cores, default_threads
 from globalstep.ps.handler import Handler
@@ -55,6 +56,8 @@ class PSOptions:
     lane_port: int = 0
     #: Where write-ahead logs are, for example on a fast disk; "" for the run's directory.
     log_dir: str = ""
+    #: Where Prometheus may read its numbers: "PORT" or "HOST:PORT"; "" for nowhere.
+    metrics_port: str = ""
     #: What it asks of its callers.
     security: SecurityOptions = field(default_factory=SecurityOptions)
 
@@ -106,6 +109,7 @@ class PSServer:
         self.address = f"{options.bind.rpartition(':')[0]}:{port}"
         self._settler = Settler(self.shard, clock, asking(lambda: security.credentials))
         self._stop_asked = False
+        self._metrics: MetricsPort | None = None
         self._sockets = SocketServer(
             self.control.handler,
             clock,
@@ -122,6 +126,10 @@ class PSServer:
         self._server.start()
         self._health.set(SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
         self._settler.start()
+        if self._options.metrics_port:
+            from globalstep.ps.metrics import PSCollector
+
+            self._metrics = open_port(self._options.metrics_port, [PSCollector(self.control.brief_status)])
         _log.info("PS task serves on %s", self.address)
 
     def join(self, poll_secs: float = 0.1) -> None:
@@ -158,6 +166,9 @@ class PSServer:
     def close(self) -> None:
         """Stop serving: calls under way get their grace period. Safe to call twice."""
         self._health.enter_graceful_shutdown()
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
         self._settler.stop()
         stopped: threading.Event = self._server.stop(self._options.grace_secs)
         self._sockets.close(self._options.grace_secs)

@@ -16,6 +16,7 @@ from globalstep.declarations import Push, Read
 from globalstep.errors import AbortedError, FailedPreconditionError
 from globalstep.faulty_lane import with_faults
 from globalstep.lanes import lanes_to
+from globalstep.metrics_port import port_of_environ
 from globalstep.planned_faults import faults_of_this_process
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.run_policy import RunPolicy
@@ -197,4 +198,9 @@ def connect(
         The client; close it.
     """
     lanes = with_faults(lanes_to(target, transport), faults_of_this_process())
-    return ClusterClient(lanes, task=task, clock=clock, retry_secs=retry_secs, policy=policy, wire=wire)
+    client = ClusterClient(lanes, task=task, clock=clock, retry_secs=retry_secs, policy=policy, wire=wire)
+    if port := port_of_environ():
+        from globalstep.worker.metrics import watch
+
+        watch(client, port)
+    return client

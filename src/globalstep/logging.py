@@ -1,7 +1,8 @@
 """`gs.logging`: TensorFlow's logging functions over Python's own logging.
 
 Everything goes to the logger "globalstep". Its lines read `INFO:globalstep:loss = 1.396970 at step 1` as
-long as the program has not set up logging by itself; then its handlers get them instead.
+long as the program has not set up logging by itself; then its handlers get them instead. With
+GLOBALSTEP_LOG_FORMAT=json they are JSON objects (globalstep.log_format).
 
 Floor: face. Thread-safe, as Python's logging is.
 """
@@ -10,11 +11,14 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from logging import DEBUG, ERROR, FATAL, INFO
 from logging import WARNING as WARN
 from typing import Any, TextIO
+
+from globalstep.log_format import VARIABLE, formatter
 
 __all__ = [
     "DEBUG",
@@ -39,7 +43,6 @@ __all__ = [
     "warning",
 ]
 
-_FORMAT = "%(levelname)s:globalstep:%(message)s"
 _logger = logging.getLogger("globalstep")
 
 
@@ -48,7 +51,8 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
-        self.setFormatter(logging.Formatter(_FORMAT))
+        # A word that is no format is no reason for a program not to start: the PS and the launcher refuse it.
+        self.setFormatter(formatter("json" if os.environ.get(VARIABLE) == "json" else "text"))
 
     @property
     def stream(self) -> TextIO:  # type: ignore[override]

@@ -1,0 +1,61 @@
+"""How log lines look: plain text, or one JSON object a line for programs that collect logs.
+
+GLOBALSTEP_LOG_FORMAT chooses for every process that globalstep logs in by itself; a program that has set up Python's
+logging keeps what it has set up.
+
+Floor: shared. Threads: a JsonFormatter is thread-safe. Imports nothing of globalstep but errors.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+
+from globalstep.errors import InvalidArgumentError
+
+__all__ = ["FORMATS", "VARIABLE", "JsonFormatter", "chosen_format", "formatter"]
+
+FORMATS = ("text", "json")
+VARIABLE = "GLOBALSTEP_LOG_FORMAT"
+_TEXT = "%(levelname)s:globalstep:%(message)s"
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes a record as one line of JSON: time (seconds since the epoch), level, logger, message, pid, traceback.
+
+    >>> record = logging.LogRecord("globalstep", logging.INFO, "", 0, "loss = %.1f", (0.5,), None)
+    >>> json.loads(JsonFormatter().format(record))["message"]
+    'loss = 0.5'
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Give the line."""
+        line = {
+            "time": round(record.created, 6),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            "pid": record.process,
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def chosen_format(asked: str = "", environ: Mapping[str, str] | None = None) -> str:
+    """Decide between "text" and "json": what is asked for, else GLOBALSTEP_LOG_FORMAT, else text.
+
+    Raises:
+        InvalidArgumentError: If it is neither.
+    """
+    chosen = asked or (os.environ if environ is None else environ).get(VARIABLE, "") or "text"
+    if chosen not in FORMATS:
+        raise InvalidArgumentError(f"The log format (or {VARIABLE}) is {chosen!r}; it must be one of {FORMATS}.")
+    return chosen
+
+
+def formatter(chosen: str) -> logging.Formatter:
+    """Give the formatter of a format."""
+    return JsonFormatter() if chosen == "json" else logging.Formatter(_TEXT)
