@@ -68,8 +68,8 @@ def test_functions_of_one_value(function, dtype):
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_quotients_or_zero(dtype):
     x, y = c.placeholder(dtype, [4]), c.placeholder(dtype, [4])
-    divisors = np.array([0, 2, -3, 0], dtype)
-    assert_alike(m.div_no_nan(x, y), [x, y], {x: numbers(dtype, 4), y: divisors})
+    for divisors in ([0, 2, -3, -0.0], [1, 2, -3, np.nan]):
+        assert_alike(m.div_no_nan(x, y), [x, y], {x: numbers(dtype, 4), y: np.array(divisors, dtype)})
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -100,7 +100,7 @@ def sum_slope(value: Any, axes: tuple[int, ...] | None, keepdims: bool, mean: bo
     if not wanted or not count:
         return None
     shape, dtype = value.shape, value.dtype
-    kept = np.sum(value, axis=wanted, keepdims=True, dtype=dtype)
+    kept = value.sum(axis=wanted, keepdims=True, dtype=dtype)
     result = kept / count if mean else kept
     if not keepdims:
         result = result.reshape(tuple(n for i, n in enumerate(shape) if i not in wanted))

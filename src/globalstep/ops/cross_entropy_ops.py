@@ -38,8 +38,8 @@ def _check_arguments(function: str, sentinel: Any, labels: Any, logits: Any) -> 
 
 
 def _log_softmax(x: Any, axis: int) -> Any:
-    shifted = x - np.max(x, axis=axis, keepdims=True)
-    return shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))
+    shifted = x - x.max(axis=axis, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
 
 
 def _traced_log_softmax(x: Any, axis: int) -> Any:
@@ -153,15 +153,16 @@ defvjp(_sparse_cross_entropy, _sparse_vjp)
 def _sparse_slope(logits: Any, labels: Any) -> Found:
     _check_classes(logits, labels)
     logs = _log_softmax(logits, -1)
-    places = labels[..., None]
+    named = np.arange(labels.size), labels.reshape(-1)
+    rows = labels.size, logits.shape[-1]
 
     def to_logits(g: Any) -> Any:
-        hot = (places == np.arange(logits.shape[-1])).astype(logits.dtype)
-        return np.expand_dims(g, -1) * (np.exp(logs) - hot)
+        odds = np.exp(logs)
+        odds.reshape(rows)[named] -= 1
+        return g[..., None] * odds
 
     # Labels are no numbers that a gradient goes to.
-    value = -np.take_along_axis(logs, places.astype(np.int64), axis=-1)[..., 0]
-    return value, (to_logits, np.zeros_like)
+    return -logs.reshape(rows)[named].reshape(labels.shape), (to_logits, np.zeros_like)
 
 
 def _check_classes(scores: Any, classes: Any) -> None:

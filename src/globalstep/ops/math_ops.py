@@ -176,6 +176,8 @@ def _quotient_or_zero(x: Any, y: Any) -> Any:
 def _quotient_slope(x: Any, y: Any) -> Found | None:
     if x.shape != y.shape:
         return None
+    if y.all():
+        return x / y, (lambda g: g / y, lambda g: -g * x / y**2)
     zero = np.equal(y, 0)
     none = np.zeros((), x.dtype)
     safe = np.where(zero, np.ones_like(y), y)
