@@ -42,12 +42,12 @@ def addresses_of_nodes(nodes: str, shown: str) -> dict[str, str]:
     >>> addresses_of_nodes("n[1-2]", "NodeName=n1 NodeAddr=10.0.0.1 \nNodeName=n2 Arch=x86_64")
     {'n1': '10.0.0.1', 'n2': 'n2'}
     """
-    found: dict[str, str] = {}
+    addresses: dict[str, str] = {}
     for line in shown.splitlines():
-        fields = dict(re.findall(r"\b(NodeName|NodeAddr)=(\S+)", line))
+        fields = {found[1]: found[2] for found in re.finditer(r"\b(NodeName|NodeAddr)=(\S+)", line)}
         if "NodeName" in fields:
-            found[fields["NodeName"]] = fields.get("NodeAddr", fields["NodeName"])
-    return {node: found.get(node, node) for node in expand_hosts(nodes)}
+            addresses[fields["NodeName"]] = fields.get("NodeAddr", fields["NodeName"])
+    return {node: addresses.get(node, node) for node in expand_hosts(nodes)}
 
 
 def make_tasks(

@@ -10,6 +10,7 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -42,6 +43,15 @@ def tasks_marked(name: str, value: str) -> dict[str, int]:
     return tasks
 
 
+def until(reached: Callable[[], bool], what: str, timeout_secs: float = 30.0) -> None:
+    """Wait until something is so, for what no process of ours prints; fails when it takes longer."""
+    deadline = SYSTEM_CLOCK.monotonic() + timeout_secs
+    pause = threading.Event()
+    while not reached():
+        assert SYSTEM_CLOCK.monotonic() < deadline, f"not within {timeout_secs} s: {what}"
+        pause.wait(0.1)
+
+
 class Processes:
     """Processes by name; use it in a `with` block."""
 
@@ -58,13 +68,15 @@ class Processes:
                 process.kill()
             process.wait()
 
-    def start(self, name: str, *command: object, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-        """Start `python *command`; its output goes to a file of its name."""
+    def start(
+        self, name: str, *command: object, env: dict[str, str] | None = None, by: Iterable[str] = ()
+    ) -> subprocess.Popen[bytes]:
+        """Start `python *command`, by a program that becomes it; its output goes to a file of its name."""
         with (self._folder / f"{name}.log").open("ab") as log:
             environ = {**tuned(os.environ, threads=1), "PYTHONUNBUFFERED": "1"}
             environ.pop("TF_CONFIG", None)
             process = subprocess.Popen(
-                [sys.executable, *map(str, command)],
+                [*by, sys.executable, *map(str, command)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**environ, **(env or {})},
