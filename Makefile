@@ -94,9 +94,30 @@ bench-options: $(VENV)/.installed-bench $(VENV)/.installed-examples $(VENV)/.ins
 	$(BIN)/python -m benchmarks.compression
 	$(BIN)/python -m benchmarks.overlap
 
+.PHONY: lock
+lock: .venv-tools/.installed ## pin what CI installs, each file by its hash (some minutes)
+	.venv-tools/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header \
+	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
+	  --extra dev --output-file requirements/ci.txt pyproject.toml
+	# globalstep names itself, by its extras, and has no hash.
+	sed -i -e '/^# WARNING: pip install/,/^    # via globalstep (pyproject.toml)/d' -e '/ globalstep (pyproject.toml)$$/d' \
+	  requirements/ci.txt
+
+.PHONY: audit-dependencies
+audit-dependencies: .venv-tools/.installed ## ask whether a pinned dependency has a known vulnerability
+	.venv-tools/bin/python scripts/audit_dependencies.py .venv-tools/bin/pip-audit requirements/ci.txt
+
+.PHONY: sbom
+sbom: .venv-tools/.installed ## write what the pinned dependencies are, as CycloneDX, to sbom.json
+	.venv-tools/bin/cyclonedx-py requirements requirements/ci.txt --pyproject pyproject.toml --output-file sbom.json
+.venv-tools/.installed: requirements/tools.txt
+	test -x .venv-tools/bin/python || sh scripts/make_venv.sh $(PYTHON) .venv-tools
+	.venv-tools/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements/tools.txt
+	touch $@
+
 .PHONY: clean
 clean: ## remove what make has made, the runs and the virtual environment included
-	rm -rf $(VENV) .venv-peers build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-peers .venv-tools sbom.json build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
