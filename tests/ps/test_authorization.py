@@ -457,7 +457,7 @@ def test_a_declared_shape_takes_no_memory_that_is_not_there(serving, joined, sha
     (server,) = serving()
     chief = joined([server], "chief")
     huge = [VariableDecl("huge", "float32", shape, 0)]
-    with pytest.raises(ResourceExhaustedError, match="'huge'.*bytes of memory"):
+    with pytest.raises((ResourceExhaustedError, InvalidArgumentError), match="'huge'"):
         chief.declare(huge, [])
     assert not server.shard.view().variables
     initialize(chief)
