@@ -6,14 +6,16 @@ Floor: deploy. Threads: a ClusterWatch belongs to one thread at a time.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from globalstep.cluster import ClusterSpec
+from globalstep.credentials import Credentials
 from globalstep.deploy.cluster_status import Answer
 from globalstep.errors import InvalidArgumentError, OpError
-from globalstep.lanes import lanes_to
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.worker.grpc_lane import GrpcLane
 
 __all__ = ["ClusterWatch", "addresses_of"]
 
@@ -48,15 +50,19 @@ def addresses_of(arguments: Sequence[str], environ: Mapping[str, str]) -> list[s
 class ClusterWatch:
     """Connections to the PS tasks of a cluster; use it in a `with` block.
 
-    They show what this process's environment says of certificates and tokens, as a session's do.
+    They show what the environment says of certificates and tokens, as a session's do.
 
     Args:
         addresses: Of the PS tasks, in order.
+        environ: Names certificates and token; by default this process's.
     """
 
-    def __init__(self, addresses: Sequence[str]) -> None:
+    def __init__(self, addresses: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
         self.addresses = list(addresses)
-        self._lanes = lanes_to("grpc://" + ",".join(addresses), "grpc")
+        shown = Credentials.from_environ(os.environ if environ is None else environ)
+        self._lanes = [
+            GrpcLane(address, index, "grpc", credentials=shown) for index, address in enumerate(self.addresses)
+        ]
 
     def __enter__(self) -> ClusterWatch:
         return self

@@ -5,6 +5,7 @@ Floor: deploy. Not thread-safe: the launcher writes from its one event loop.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from typing import TextIO
@@ -30,6 +31,7 @@ class Console:
         environ: The environment; colours are left out when NO_COLOR is set, as they are off a terminal.
         progress_secs: Shortest time between two plain progress lines, in seconds.
         clock: Where time comes from.
+        json_lines: Write each line as a JSON object with its task; one that is an object already gets it.
     """
 
     def __init__(
@@ -38,7 +40,9 @@ class Console:
         environ: Mapping[str, str],
         progress_secs: float = 5.0,
         clock: Clock = SYSTEM_CLOCK,
+        json_lines: bool = False,
     ) -> None:
+        self._json_lines = json_lines
         self._stream = stream
         self._live = stream.isatty() and environ.get("TERM") != "dumb"
         self._colours = self._live and not environ.get("NO_COLOR")
@@ -54,7 +58,9 @@ class Console:
             task: Name of the task it is from, e.g. "ps:0".
             text: The line, without a line end.
         """
-        if text.startswith(PROGRESS_MARK):
+        if self._json_lines:
+            self._write_json(task, text)
+        elif text.startswith(PROGRESS_MARK):
             self._show_progress(task, text.removeprefix(PROGRESS_MARK))
         else:
             if not self._live:
@@ -64,7 +70,10 @@ class Console:
 
     def say(self, text: str) -> None:
         """Write a line of the launcher's own."""
-        self._write(text)
+        if self._json_lines:
+            self._write_json("launch", text)
+        else:
+            self._write(text)
 
     def finish(self) -> None:
         """Write the newest progress if it has not been shown, and leave the cursor on a new line."""
@@ -73,6 +82,18 @@ class Console:
         elif self._progress:
             self._stream.write(self._progress + "\n")
         self._progress = ""
+        self._stream.flush()
+
+    def _write_json(self, task: str, text: str) -> None:
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            is_progress = text.startswith(PROGRESS_MARK)
+            message = text.removeprefix(PROGRESS_MARK)
+            found = {"time": self._clock.time(), "message": message} | ({"progress": True} if is_progress else {})
+        self._stream.write(json.dumps({"task": task, **found}, ensure_ascii=False) + "\n")
         self._stream.flush()
 
     def _show_progress(self, task: str, text: str) -> None:

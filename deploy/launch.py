@@ -19,10 +19,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from globalstep.deploy import launch_options
 from globalstep.deploy.console import Console
 from globalstep.deploy.launch_security import add_arguments, environ_for_all, environ_of_task
+from globalstep.deploy.launch_table import LiveConsole, watch_cluster
 from globalstep.deploy.launcher import Launcher, Task
-from globalstep.errors import FailedPreconditionError
+from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.process_env import tuned
 
 __all__ = ["cluster_jobs", "configure", "make_tasks", "reserve_ports", "run"]
@@ -49,6 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a worker acts as chief when the chief has been silent for so long (default 0: never)",
     )  # fmt: skip
     add_arguments(parser)
+    launch_options.add_arguments(parser)
     parser.add_argument("--log-dir", type=Path, metavar="DIR", help="also write each task's output to a file")
     parser.add_argument("script", help="the training script, run by every worker and the chief")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
@@ -62,23 +65,44 @@ def run(args: argparse.Namespace) -> int:
     if not Path(args.script).is_file():
         print(f"globalstep launch: there is no script {args.script}", file=sys.stderr)
         return 2
-    console = Console(sys.stdout, os.environ)
     with reserve_ports(args.ps + args.workers + args.chief) as ports:
         cluster = cluster_jobs(args.ps, ports)
         failover = {"GLOBALSTEP_FAILOVER_SECS": str(args.failover)} if args.failover else {}
         try:
             environ = environ_for_all(args, {**os.environ, **failover})
             tasks = make_tasks(cluster, [args.script, *args.args], environ)
-        except FailedPreconditionError as error:
+            log_format = launch_options.apply_options(args, tasks)
+        except (FailedPreconditionError, InvalidArgumentError) as error:
             print(f"globalstep launch: {error}", file=sys.stderr)
             return 2
+        console = _console(log_format)
         launcher = Launcher(
             tasks, console, args.max_restarts, args.grace_secs, args.log_dir, failover=bool(args.failover)
         )
         try:
-            return asyncio.run(launcher.run())
+            return asyncio.run(_run_watched(launcher, tasks, cluster["ps"], console))
         finally:
             console.finish()
+
+
+def _console(log_format: str) -> Console:
+    """Choose how output is shown: with a live table on a terminal, as lines elsewhere."""
+    if log_format == "text" and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+        return LiveConsole(sys.stdout, os.environ)
+    return Console(sys.stdout, os.environ, json_lines=log_format == "json")
+
+
+async def _run_watched(launcher: Launcher, tasks: Sequence[Task], ps: Sequence[str], console: Console) -> int:
+    if not isinstance(console, LiveConsole):
+        return await launcher.run()
+    chief = next(task for task in tasks if task.name == "chief:0")
+    watching = asyncio.create_task(watch_cluster(tasks, ps, console, chief.environ))
+    try:
+        return await launcher.run()
+    finally:
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
 
 
 @contextlib.contextmanager

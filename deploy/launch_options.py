@@ -1,0 +1,66 @@
+"""What `globalstep launch` adds to its tasks on request: a core of their own, a port for metrics, JSON lines.
+
+Floor: deploy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from collections.abc import Sequence
+
+from globalstep.deploy.launcher import Task
+from globalstep.errors import FailedPreconditionError, InvalidArgumentError
+from globalstep.log_format import FORMATS, VARIABLE, chosen_format
+from globalstep.metrics_port import metrics_address
+
+__all__ = ["add_arguments", "apply_options", "shares_of_cpus"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options to the command."""
+    parser.add_argument("--pin-cpus", action="store_true", help="give each process CPUs of its own, as far as they go")
+    parser.add_argument(
+        "--metrics-port", default="", metavar="[HOST:]PORT",
+        help="Prometheus reads the first task's numbers there, those of the next at PORT + 1, and so on",
+    )  # fmt: skip
+    parser.add_argument("--log-format", choices=FORMATS, default="", help=f"how log lines look (default: {VARIABLE})")
+
+
+def shares_of_cpus(cpus: Sequence[int], tasks: int) -> list[list[int]]:
+    """Divide CPUs among tasks: neighbours stay together; where they are too few, several tasks share one.
+
+    >>> shares_of_cpus([0, 1, 2, 3, 4], 2), shares_of_cpus([0, 1], 3)
+    ([[0, 1], [2, 3, 4]], [[0], [1], [0]])
+    """
+    if len(cpus) < tasks:
+        return [[cpus[task % len(cpus)]] for task in range(tasks)]
+    return [list(cpus[task * len(cpus) // tasks : (task + 1) * len(cpus) // tasks]) for task in range(tasks)]
+
+
+def apply_options(args: argparse.Namespace, tasks: Sequence[Task]) -> str:
+    """Change tasks, before they are started, as the options say; gives the log format.
+
+    Raises:
+        FailedPreconditionError: If there is no `taskset` to pin them with.
+        InvalidArgumentError: If the port or the format is none.
+    """
+    chosen = chosen_format(args.log_format)
+    if args.pin_cpus:
+        taskset = shutil.which("taskset")
+        if taskset is None:
+            raise FailedPreconditionError("--pin-cpus needs the command taskset, of the package util-linux.")
+        shares = shares_of_cpus(sorted(os.sched_getaffinity(0)), len(tasks))
+        for task, cpus in zip(tasks, shares, strict=True):
+            task.command[:0] = [taskset, "--cpu-list", ",".join(map(str, cpus))]
+    if args.metrics_port:
+        host, port = metrics_address(args.metrics_port)
+        if not 0 < port <= 65535 - len(tasks):
+            raise InvalidArgumentError(f"--metrics-port {args.metrics_port} leaves no room for {len(tasks)} ports.")
+        for number, task in enumerate(tasks):
+            shown = f"[{host}]" if ":" in host else host
+            task.environ["GLOBALSTEP_METRICS_PORT"] = f"{shown}:{port + number}"
+    for task in tasks:
+        task.environ[VARIABLE] = chosen
+    return chosen
