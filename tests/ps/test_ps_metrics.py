@@ -125,6 +125,13 @@ def test_the_dashboard_asks_for_metrics_that_exist():
     assert {name for name in existing if name.startswith("globalstep_worker_")} - asked == {
         "globalstep_worker_silent_seconds"
     }
+    page = (DASHBOARD.parents[2] / "docs" / "status.md").read_text()
+    told = set(re.findall(r"`(globalstep_\w+)`", page))
+    assert {name for name in existing if name.startswith("globalstep_")} == {
+        name
+        for one in told
+        for name in ([one] if one in existing else [one + s for s in ("_bucket", "_sum", "_count")])
+    }
     assert all(query.count("(") == query.count(")") for query in queries)
 
 
