@@ -1,7 +1,11 @@
 import argparse
 import io
 import json
+import os
+import pty
 import re
+import subprocess
+import sys
 
 import pytest
 from rich.console import Console as RichConsole
@@ -101,7 +105,7 @@ def options(*argv):
 def test_options_reach_the_tasks():
     tasks = [Task("ps:0", ["a"], {}), Task("chief:0", ["b"], {})]
     assert launch_options.apply_options(options("--metrics-port", "9100", "--log-format", "json"), tasks) == "json"
-    assert [task.environ["GLOBALSTEP_METRICS_PORT"] for task in tasks] == ["127.0.0.1:9100", "127.0.0.1:9101"]
+    assert [task.environ["GLOBALSTEP_METRICS_PORT"] for task in tasks] == [f"127.0.0.1:{port}" for port in (9100, 9101)]
     assert tasks[1].environ["GLOBALSTEP_LOG_FORMAT"] == "json"
     assert tasks[1].command == ["b"]
     with pytest.raises(InvalidArgumentError, match="no room for 2"):
@@ -116,3 +120,33 @@ def test_pinned_tasks_start_through_taskset(monkeypatch):
     assert [task.command for task in tasks] == [
         ["/bin/taskset", "--cpu-list", "0", "a"], ["/bin/taskset", "--cpu-list", "1,2", "b"],
     ]  # fmt: skip
+
+
+@pytest.mark.processes
+def test_a_launch_on_a_terminal_shows_the_table(tmp_path):
+    script = tmp_path / "say.py"
+    script.write_text("print('hello from', __file__)\n")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "globalstep", "launch", "--grace-secs", "0.2", "--pin-cpus", str(script)]
+    environ = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
+    process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environ)
+    os.close(theirs)
+    seen = b""
+    try:
+        while True:
+            try:
+                chunk = os.read(ours, 1 << 16)
+            except OSError:  # the other end of a terminal is closed
+                break
+            if not chunk:
+                break
+            seen += chunk
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen.decode())
+    assert "[chief:0] hello from" in text
+    assert re.search(r"ROLE +PID +STATE", text)
+    assert re.search(r"chief:0 +\d+ +ended", text)
