@@ -17,6 +17,7 @@ __all__ = ["main"]
 _SUBCOMMANDS = {
     "audit": ("globalstep.deploy.audit_cli", "prove from a run's journal that no push was lost or done twice"),
     "checkpoint": ("globalstep.deploy.checkpoint_cli", "list, show, verify and import checkpoints"),
+    "compose": ("globalstep.deploy.compose_cli", "run a training script as containers of docker compose"),
     "launch": ("globalstep.deploy.launch", "run a training script as PS, workers and chief on this machine"),
     "status": ("globalstep.deploy.status_cli", "where a running cluster stands: steps, rates, workers, PS tasks"),
     "where": ("globalstep.deploy.where_cli", "where each Variable of a running cluster lies"),

@@ -1,0 +1,112 @@
+"""The file of docker compose for a training job, as text.
+
+Floor: deploy. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["ComposeJob", "compose_file"]
+
+_PORT = 2222
+#: Where the folder of the script is in a container, and the run's volume, which is the current folder too.
+_SCRIPTS = "/app/job"
+_RUN = "/run/globalstep"
+
+_HEAD = """\
+# {made}
+# Settings, here or in a file .env beside this one: GLOBALSTEP_IMAGE, GLOBALSTEP_SCRIPTS{more}.
+x-task: &task
+  image: ${{GLOBALSTEP_IMAGE:-globalstep}}
+  # A task that fails or is killed is started again; one that has ended with 0 is not.
+  restart: on-failure
+  stop_grace_period: 30s
+  working_dir: {run}
+  volumes:
+    - run:{run}
+    - ${{GLOBALSTEP_SCRIPTS:-{scripts}}}:{inside}:ro
+services:
+"""
+_TASK = """\
+  {name}:
+    <<: *task
+    command: {command}
+    environment:
+      # The network below belongs to this job alone.
+      GLOBALSTEP_INSECURE: "1"
+      TF_CONFIG: '{config}'
+"""
+_TENSORBOARD = f"""\
+  tensorboard:
+    image: ${{GLOBALSTEP_IMAGE:-globalstep}}
+    restart: unless-stopped
+    command: ["tensorboard", "--logdir={_RUN}", "--host=0.0.0.0", "--port=6006"]
+    volumes:
+      - run:{_RUN}:ro
+    ports:
+      - "127.0.0.1:${{TENSORBOARD_PORT:-6006}}:6006"
+"""
+_TAIL = """\
+volumes:
+  run:
+"""
+
+
+@dataclass(frozen=True)
+class ComposeJob:
+    """A job for docker compose.
+
+    Attributes:
+        script: File name of the training script.
+        scripts: Its folder on this machine, which containers see as a volume.
+        args: The script's arguments.
+        ps: Number of PS tasks.
+        workers: Number of workers; without `chief` the first of them is the chief.
+        chief: Whether there is a chief besides the workers.
+        tensorboard: Whether there is a TensorBoard, on port 6006 of this machine.
+    """
+
+    script: str
+    scripts: str
+    args: Sequence[str] = ()
+    ps: int = 1
+    workers: int = 1
+    chief: bool = False
+    tensorboard: bool = False
+
+    @property
+    def tasks(self) -> dict[str, int]:
+        """Job name of the cluster -> number of tasks; there always is one chief."""
+        workers = self.workers if self.chief else self.workers - 1
+        return {"ps": self.ps, "chief": 1, **({"worker": workers} if workers else {})}
+
+
+def compose_file(job: ComposeJob, made: str = "Written by globalstep compose.") -> str:
+    """Write the file: a service for each task, so that each has a name that others find it by.
+
+    Args:
+        job: The job.
+        made: What the first line says.
+
+    >>> print(compose_file(ComposeJob("train.py", "/data/scripts", workers=2)).count("TF_CONFIG"))
+    3
+    """
+    cluster = {name: [f"{name}-{i}:{_PORT}" for i in range(count)] for name, count in job.tasks.items()}
+    more = ", TENSORBOARD_PORT" if job.tensorboard else ""
+    text = _HEAD.format(made=made, more=more, run=_RUN, scripts=job.scripts, inside=_SCRIPTS)
+    for name, count in job.tasks.items():
+        command = (
+            ["python", "-m", "globalstep.ps"] if name == "ps" else ["python", f"{_SCRIPTS}/{job.script}", *job.args]
+        )
+        for index in range(count):
+            config = json.dumps({"cluster": cluster, "task": {"type": name, "index": index}})
+            text += _TASK.format(name=f"{name}-{index}", command=_escaped(json.dumps(command)), config=config)
+    return text + (_TENSORBOARD if job.tensorboard else "") + _TAIL
+
+
+def _escaped(text: str) -> str:
+    """Keep compose from taking what follows a dollar sign for one of its settings."""
+    return text.replace("$", "$$")

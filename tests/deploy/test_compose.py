@@ -1,0 +1,121 @@
+"""The files for docker: the committed one, and those that the command writes. No container is started here."""
+
+import json
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from globalstep.cluster import from_tf_config
+from globalstep.deploy import health
+from globalstep.deploy.cli import main
+from globalstep.deploy.compose_file import ComposeJob, compose_file
+from globalstep.ps.server import PSOptions, PSServer
+
+FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "docker"
+yaml = pytest.importorskip("yaml")
+
+
+def services(text):
+    return yaml.safe_load(text)["services"]
+
+
+def test_the_committed_file_is_what_the_command_would_write():
+    job = ComposeJob("digits.py", "../../examples", ps=2, workers=3, chief=True, tensorboard=True)
+    committed = (FOLDER / "docker-compose.yml").read_text()
+    assert compose_file(job).splitlines()[1:] == committed.splitlines()[1:]
+    assert list(services(committed)) == ["ps-0", "ps-1", "chief-0", "worker-0", "worker-1", "worker-2", "tensorboard"]
+
+
+@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not installed")
+def test_docker_compose_reads_it(tmp_path):
+    for name in ("docker-compose.yml", ".env"):
+        shutil.copy(FOLDER / name, tmp_path)
+    done = subprocess.run(
+        ["docker-compose", "config"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    read = services(done.stdout)
+    assert read["chief-0"]["image"] == "globalstep"
+    assert read["ps-0"]["restart"] == "on-failure"
+
+
+def test_every_service_is_a_task_and_finds_the_others_by_name():
+    found = services(compose_file(ComposeJob("t.py", "/scripts", ["--price", "$5 'each'"], ps=2, workers=3)))
+    assert list(found) == ["ps-0", "ps-1", "chief-0", "worker-0", "worker-1"]
+    for name, service in found.items():
+        config = from_tf_config(service["environment"])
+        assert (f"{config.job}-{config.index}", config.address) == (name, f"{name}:2222")
+        assert service["restart"] == "on-failure"
+        assert "run:/run/globalstep" in service["volumes"]
+    # A dollar sign is doubled for compose.
+    assert found["worker-1"]["command"] == ["python", "/app/job/t.py", "--price", "$$5 'each'"]
+    assert found["ps-1"]["command"] == ["python", "-m", "globalstep.ps"]
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    return "train.py"
+
+
+def fake_docker(tmp_path, monkeypatch, exit_code):
+    docker = tmp_path / "bin" / "docker"
+    docker.parent.mkdir()
+    docker.write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/called\ncase "$*" in *inspect*) echo {exit_code};; *ps*) echo abc;; esac\n'
+    )
+    docker.chmod(docker.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(docker.parent), prepend=":")
+
+
+def test_up_writes_starts_and_gives_the_exit_code_of_the_chief(script, tmp_path, monkeypatch):
+    fake_docker(tmp_path, monkeypatch, 3)
+    assert main(["compose", "up", "--ps", "2", "--workers", "4", script, "--steps", "7"]) == 3
+    called = (tmp_path / "called").read_text().splitlines()
+    assert called[:2] == ["compose version", "compose --file train.compose.yml up"]
+    written = services((tmp_path / "train.compose.yml").read_text())
+    assert len(written) == 6
+    assert written["chief-0"]["command"][-2:] == ["--steps", "7"]
+    assert f"${{GLOBALSTEP_SCRIPTS:-{tmp_path}}}:/app/job:ro" in written["chief-0"]["volumes"]
+
+
+def test_write_starts_nothing(script, tmp_path, monkeypatch, capsys):
+    fake_docker(tmp_path, monkeypatch, 0)
+    assert main(["compose", "write", "--file", "other.yml", script]) == 0
+    assert not (tmp_path / "called").exists()
+    assert json.dumps(["python", "/app/job/train.py"]) in (tmp_path / "other.yml").read_text()
+    assert capsys.readouterr().out == "written: other.yml\n"
+
+
+def test_where_there_is_no_docker(script, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["compose", "up", script]) == 2
+    assert "there is no docker compose on this machine; train.compose.yml is written" in capsys.readouterr().err
+
+
+def test_the_image_is_built_in_stages_and_does_not_run_as_root():
+    lines = (FOLDER / "Dockerfile").read_text().splitlines()
+    assert len([line for line in lines if line.startswith("FROM ${BASE}")]) == 2
+    assert lines.index("USER globalstep") < lines.index('CMD ["python", "-m", "globalstep.ps", "--bind=0.0.0.0:2222"]')
+    assert any("globalstep.deploy.health" in line for line in lines)
+
+
+def test_the_health_check_asks_the_ps(capsys):
+    server = PSServer(PSOptions(bind="127.0.0.1:0"))
+    server.start()
+    try:
+        assert health.main(["--address", server.address]) == 0
+    finally:
+        server.close()
+    assert health.main(["--address", server.address, "--timeout-secs", "0.5"]) == 1
+    assert "does not answer" in capsys.readouterr().err
+
+
+def test_a_worker_is_healthy_without_serving(monkeypatch):
+    config = {"cluster": {"ps": ["h:1"], "worker": ["h:2"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    assert health.main([]) == 0
