@@ -2815,6 +2815,7 @@ class AdmitRequest(_message.Message):
     SEEN_STEPS_FIELD_NUMBER: _builtins.int
     FLOORS_FIELD_NUMBER: _builtins.int
     NOT_FINITE_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     kind: Global___EntryKind.ValueType
     not_finite: _builtins.str
@@ -2835,6 +2836,12 @@ class AdmitRequest(_message.Message):
     def seen_steps(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
     def floors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Floor]: ...
+    @_builtins.property
+    def part(self) -> Global___StageRequest:
+        """The sequencer's own part, where it was not staged before: the request's data are its bytes. It is staged, then
+        the push is decided. Its incarnation and id are those of this message.
+        """
+
     def __init__(
         self,
         *,
@@ -2847,10 +2854,11 @@ class AdmitRequest(_message.Message):
         seen_steps: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         floors: _abc.Iterable[Global___Floor] | None = ...,
         not_finite: _builtins.str = ...,
+        part: Global___StageRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "part", b"part"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["floors", b"floors", "id", b"id", "incarnation", b"incarnation", "increments", b"increments", "kind", b"kind", "not_finite", b"not_finite", "participants", b"participants", "seen_steps", b"seen_steps", "uses", b"uses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["floors", b"floors", "id", b"id", "incarnation", b"incarnation", "increments", b"increments", "kind", b"kind", "not_finite", b"not_finite", "part", b"part", "participants", b"participants", "seen_steps", b"seen_steps", "uses", b"uses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

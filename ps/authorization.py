@@ -218,8 +218,10 @@ class Authorization:
         self._check_id(caller, kind, _client_of(message))
         if kind in ("push", "stage"):
             self._check_ops(caller, kind, message.ops)
-        elif kind == "admit" and message.kind == pb.ENTRY_SNAPSHOT:
-            raise self._denied(caller, "take a snapshot (admit)", _CHIEFS)
+        elif kind == "admit":
+            if message.kind == pb.ENTRY_SNAPSHOT:
+                raise self._denied(caller, "take a snapshot (admit)", _CHIEFS)
+            self._check_ops(caller, kind, message.part.ops)
 
     def _learn(self, request: Any) -> None:
         """Remember by which id the chief goes."""

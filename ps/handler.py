@@ -171,16 +171,19 @@ class Handler:
     ) -> None:
         if int(message.kind) not in list(EntryKind):
             raise InvalidArgumentError("An ADMIT must be for a push or a snapshot.")
+        push, not_finite = codec.decode_push_id(message.id), message.not_finite
+        if message.HasField("part"):
+            not_finite = self.shard.stage(message.incarnation, push, _parts(message.part, data, memory)) or not_finite
         admission = self.shard.admit(
             message.incarnation,
-            codec.decode_push_id(message.id),
+            push,
             EntryKind(message.kind),
             sorted(set(message.participants)),
             codec.decode_increments(message.increments),
             [codec.decode_use(item) for item in message.uses],
             dict(message.seen_steps),
             _floors(message.floors),
-            not_finite=message.not_finite,
+            not_finite=not_finite,
         )
         codec.encode_outcome(admission.outcome, reply.admit.outcome)
         for shard, pending in admission.pending.items():

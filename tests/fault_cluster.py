@@ -39,8 +39,9 @@ from globalstep.worker.grpc_lane import lanes_to
 SHARDS = 2
 SEQUENCER = 0
 LAST_STEP = 12
-#: Name -> shape and shard.
-VARIABLES = {"w": ((3,), 0), "b": ((), 1), "e": ((5, 2), 1)}
+#: Name -> shape and shard. "w" is too large to come with ADMIT, so every point of the protocol is passed here; the
+#: simulation's are all small.
+VARIABLES = {"w": ((20_000,), 0), "b": ((), 1), "e": ((5, 2), 1)}
 WAIT_SECS = 30.0
 
 

@@ -36,6 +36,11 @@ from globalstep.worker.retry import Retry, RetryCount
 __all__ = ["PushProtocol", "Run"]
 
 Array = npt.NDArray[Any]
+#: A request and the bytes of its tensors.
+_Sent = tuple[pb.Request, Sequence[memoryview]]
+
+#: The sequencer's part comes with ADMIT up to this size: such a message is small on every lane.
+_RIDES_BYTES = 1 << 16
 
 
 class PushProtocol:
@@ -223,25 +228,28 @@ class PushProtocol:
     def _push_together(self, push_id: PushId, push: Push, parts: Mapping[int, Part]) -> PushResult:
         """Several participants: stage everywhere, have it admitted, tell the others."""
 
-        def staging(afresh: bool) -> dict[int, tuple[pb.Request, Sequence[memoryview]]]:
-            requests: dict[int, tuple[pb.Request, Sequence[memoryview]]] = {}
-            for shard, part in parts.items():
-                request = pb.Request()
-                request.stage.incarnation = self._run.incarnation
-                request.stage.id.client, request.stage.id.sequence = push_id.client, push_id.sequence
-                pieces = self._messages.encode(request.stage, push, shard, part, afresh)
-                requests[shard] = (request, self._messages.packing.pack(request, pieces))
-            return requests
+        def staging(shard: int, afresh: bool) -> _Sent:
+            request = pb.Request()
+            request.stage.incarnation = self._run.incarnation
+            request.stage.id.client, request.stage.id.sequence = push_id.client, push_id.sequence
+            pieces = self._messages.encode(request.stage, push, shard, parts[shard], afresh)
+            return request, self._messages.packing.pack(request, pieces)
 
         began = self._clock.monotonic()
+        requests = {shard: staging(shard, False) for shard in parts}
+        own = self._rides_along(requests)
         try:
-            taken = self.call(staging(False))
+            taken = self.call(requests)
         except LayoutUnknownError:
-            taken = self.call(staging(True))
+            taken = self.call({shard: staging(shard, True) for shard in requests})
         not_finite = not_finite_in(taken.values())
         participants = list(parts)
         staged = self._clock.monotonic() - began
-        admitted = self.admit(push_id, pb.ENTRY_PUSH, participants, push, not_finite)
+        try:
+            admitted = self.admit(push_id, pb.ENTRY_PUSH, participants, push, not_finite, own)
+        except LayoutUnknownError:
+            again = staging(self._run.sequencer, True)
+            admitted = self.admit(push_id, pb.ENTRY_PUSH, participants, push, not_finite, again)
         decided = self._clock.monotonic() - began
         assert admitted.reply is not None
         outcome = codec.decode_outcome(admitted.reply.admit.outcome)
@@ -269,10 +277,26 @@ class PushProtocol:
             return PushResult(outcome, self.push(Push(reads=push.reads)).values, applied)
         return PushResult(outcome, self._messages.gather(push.reads, found), applied)
 
+    def _rides_along(self, requests: dict[int, _Sent]) -> _Sent | None:
+        """Take the sequencer's part out of what is to be staged if it is to come with ADMIT: a message less.
+
+        A large part is sent at the same time as the others'.
+        """
+        own = requests.get(self._run.sequencer)
+        if own is None or self._messages.packing.active or sum(piece.nbytes for piece in own[1]) > _RIDES_BYTES:
+            return None
+        return requests.pop(self._run.sequencer)
+
     def admit(
-        self, push_id: PushId, kind: pb.EntryKind.ValueType, participants: Sequence[int], push: Push, bad: str = ""
+        self,
+        push_id: PushId,
+        kind: pb.EntryKind.ValueType,
+        participants: Sequence[int],
+        push: Push,
+        bad: str = "",
+        part: _Sent | None = None,
     ) -> Message:
-        """Have the sequencer decide; gives its reply."""
+        """Have the sequencer decide, on a push whose own part comes along if it is given; gives its reply."""
         request = pb.Request()
         message = request.admit
         message.incarnation = self._run.incarnation
@@ -283,7 +307,11 @@ class PushProtocol:
         message.uses.extend(codec.encode_use(use) for use in push.uses)
         message.seen_steps.update(push.seen_steps)
         message.floors.extend(self.floors)
-        return self.call({self._run.sequencer: (request, ())})[self._run.sequencer]
+        pieces: Sequence[memoryview] = ()
+        if part is not None:
+            message.part.CopyFrom(part[0].stage)
+            pieces = part[1]
+        return self.call({self._run.sequencer: (request, pieces)})[self._run.sequencer]
 
     def commit(self, push_id: PushId, admitted: Message, participants: Sequence[int]) -> dict[int, Message]:
         """Tell the participants besides the sequencer what was admitted; gives their replies."""

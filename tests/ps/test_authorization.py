@@ -140,7 +140,7 @@ def test_snapshots_are_the_chiefs_on_the_data_plane_too(role):
 def test_workers_assign_unless_it_is_forbidden(kind):
     push = pb.PushRequest(ops=[pb.Op(kind=pb.OP_APPLY, variable="w"), pb.Op(kind=kind, variable="w", fill=1.0)])
     stage = pb.StageRequest(ops=push.ops)
-    for request in (pb.Request(push=push), pb.Request(stage=stage)):
+    for request in (pb.Request(push=push), pb.Request(stage=stage), pb.Request(admit=pb.AdmitRequest(part=stage))):
         Authorization(ManualClock()).check_request(Caller(Role.WORKER), request)
         strict = Authorization(ManualClock(), workers_assign=False)
         strict.check_request(Caller(Role.CHIEF), request)

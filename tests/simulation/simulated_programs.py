@@ -157,7 +157,8 @@ class Program:
 
     def _sending(self, method: str, request: Any) -> None:
         # What only reads has no content, as the client's own second look for a cut.
-        if method in ("stage", "push") and (request.ops or request.known_layout):
+        brings = request.part if method == "admit" else request
+        if method in ("stage", "push", "admit") and (brings.ops or brings.known_layout):
             self.job.watch.contents[PushId(request.id.client, request.id.sequence)] = self._content
 
     # ---- The loop -----------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from globalstep.errors import (
 )
 from globalstep.expressions import Expr, constant, step
 from globalstep.faults import AFTER, BEFORE
+from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.local import LocalPS
 from globalstep.worker.client import ClusterClient
 
@@ -63,6 +64,29 @@ def test_pushes_add_up(shards, connected):
         client.push(step_push())
     assert state(client) == expected(5)
     assert client.global_steps() == {"global_step": 5}
+
+
+@pytest.mark.parametrize(("elements", "staged"), [(16_384, 1), (16_386, 2)])
+def test_a_small_part_of_the_sequencer_comes_with_admit(connected, elements, staged):
+    client = connected(LocalPS(2))
+    shapes = {"a": (elements,), "b": (3,)}
+    client.declare(
+        [VariableDecl("global_step", "int64", (), 0, is_step=True)]
+        + [VariableDecl(name, "float32", shape, shard) for shard, (name, shape) in enumerate(shapes.items())],
+        [OptimizerDecl("sgd", "gradient_descent", {"learning_rate": constant(RATE)}, dict.fromkeys(shapes, ()))],
+    )
+    client.push(Push([Op(OpKind.ASSIGN, name, fill=0.0) for name in ("global_step", *shapes)]))
+    sent: list[pb.Request] = []
+    for lane in client._run.lanes:
+        lane.send = recording(lane.send, sent)
+    ops = [Op(OpKind.APPLY, name, np.full(shape, -1.0, np.float32), optimizer="sgd") for name, shape in shapes.items()]
+    for count in (1, 2, 3):
+        result = client.push(Push(ops, STEP, USES, [Read("a"), Read("b"), Read("global_step")], layout="all"))
+        values = [set(value.flat) for value in result.values]
+        assert values == [{RATE * count}, {RATE * count}, {count}]
+    kinds = [request.WhichOneof("kind") for request in sent]
+    assert kinds == [*["stage"] * staged, "admit", "commit", "complete"] * 3
+    assert all(request.admit.HasField("part") is (staged == 1) for request in sent if request.HasField("admit"))
 
 
 def test_a_push_brings_back_the_values_right_after_it(shards, connected):
