@@ -13,7 +13,7 @@ from typing import Any
 from globalstep import codec
 from globalstep.clock import SYSTEM_CLOCK
 from globalstep.codec import TensorWriter
-from globalstep.declarations import PushId, Read
+from globalstep.declarations import ALIGNMENT, PushId, Read
 from globalstep.errors import GlobalStepError, InvalidArgumentError, code_of
 from globalstep.faults import AFTER, BEFORE, NO_FAULTS, ConnectionCutError, Faults
 from globalstep.frames import padded
@@ -87,6 +87,10 @@ class Handler:
         try:
             if method not in self._methods:
                 raise InvalidArgumentError("A Request must hold one of the data-plane messages.")
+            if data.nbytes % ALIGNMENT:
+                raise InvalidArgumentError(
+                    f"A message has {data.nbytes} bytes of data; every tensor must be padded to {ALIGNMENT} bytes."
+                )
             self._faults.at(BEFORE, method)
             reply = pb.Reply()
             self.authorization.check_request(memory.caller, request)
@@ -117,7 +121,9 @@ class Handler:
         self.traffic.count(len(message.data), 0)
         self._faults.at(BEFORE, method)
         witness = self.shard.witness
-        self._methods[method](message, memoryview(message.data), reply, tensors, LayoutMemory())
+        # The last tensor of a foreign client may end where it ends.
+        data = bytes(message.data) + bytes(-len(message.data) % ALIGNMENT)
+        self._methods[method](message, memoryview(data), reply, tensors, LayoutMemory())
         self.shard.secure(witness)
         self._faults.at(AFTER, method)
         answer = getattr(reply, method)

@@ -171,5 +171,8 @@ class LayoutMemory:
             return False
         if len(self._layouts) >= _MAX_LAYOUTS:
             self._layouts.clear()
+            self._ahead.clear()
+        # What was sent ahead was for another layout of that number.
+        self._ahead.pop(number, None)
         self._layouts[number] = told
         return True

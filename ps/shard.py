@@ -146,6 +146,8 @@ class Shard(Applying):
             ledger = self._sequencing()
             self._raise_floors(floors)
             taking_part = (self._shard,) if alone else participants
+            if any(not 0 <= shard < self._shards for shard in taking_part):
+                raise InvalidArgumentError(f"A push with participants {list(participants)} of {self._shards} shards.")
             known = ledger.recorded(push)
             if known is not None:
                 self._staged.pop(push, None)
@@ -221,8 +223,6 @@ class Shard(Applying):
         ledger.check_increments(increments)
         for item in increments:
             self._store.scalar(item.step)
-        if any(not 0 <= shard < self._shards for shard in participants):
-            raise InvalidArgumentError(f"A push with participants {list(participants)} of {self._shards} shards.")
         if left_out:
             return ()  # it is not going to be applied, and has not been kept
         if kind is EntryKind.PUSH and self._shard in participants and push not in self._staged:
@@ -292,7 +292,7 @@ class Shard(Applying):
         """Refuse an entry that cannot be applied after entry `applied`. Changes nothing."""
         if self._ledger is not None:
             raise InvalidArgumentError(
-                f"Entry {entry.index} was never admitted: this is the sequencer, which has come to {self._ledger.index}."
+                f"Entry {entry.index} was never admitted: this is the sequencer, and has come to {self._ledger.index}."
             )
         if entry.previous > applied:
             raise AbortedError(
