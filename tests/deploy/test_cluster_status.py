@@ -17,9 +17,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+from certificates import Authority, environ_of
 from rich.console import Console
 
 from globalstep.clock import ManualClock
+from globalstep.credentials import Credentials
 from globalstep.declarations import Increment, Op, OpKind, OptimizerDecl, OptimizerUse, Push, StopLimit, VariableDecl
 from globalstep.deploy import cli, cluster_status, status_cli
 from globalstep.deploy.cluster_status import read_cluster
@@ -28,6 +30,7 @@ from globalstep.deploy.where import placed_variables
 from globalstep.errors import UnavailableError
 from globalstep.expressions import constant
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.worker.client import connect
 
@@ -303,6 +306,22 @@ def test_a_task_that_is_gone_is_named(traffic, capsys):
     traffic.servers[1].close()
     assert cli.main(["status", "--interval", "0", *traffic.addresses]) == 1
     assert f"! {traffic.addresses[1]} does not answer" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_it_shows_certificates_and_token_as_a_session_does(tmp_path, capsys, monkeypatch):
+    authority = Authority(tmp_path)
+    security = SecurityOptions(Credentials(authority.issue("ps", "127.0.0.1")))
+    server = PSServer(PSOptions(grace_secs=0.2, security=security))
+    server.start()
+    try:
+        assert cli.main(["status", "--interval", "0", server.address]) == 2
+        assert "does not answer" in capsys.readouterr().out
+        for name, value in environ_of(authority.issue("tool")).items():
+            monkeypatch.setenv(name, value)
+        assert cli.main(["status", "--interval", "0", server.address]) == 1
+        assert "holds no state" in capsys.readouterr().out
+    finally:
+        server.close()
 
 
 def test_no_task_at_all(capsys, monkeypatch):
