@@ -5,7 +5,7 @@ Floor: ps. Threads: functions of a store, under its shard's lock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
@@ -15,7 +15,31 @@ from globalstep.expressions import evaluate, names_in
 from globalstep.ps.ledger import HyperValues
 from globalstep.ps.store import VariableStore
 
-__all__ = ["advance_scalars", "evaluate_use"]
+__all__ = ["advance_scalars", "check_covered", "evaluate_use"]
+
+
+def check_covered(needed: Collection[tuple[str, bool]], given: Iterable[HyperValues], store: VariableStore) -> None:
+    """Refuse numbers that changes cannot be made with: found before anything is changed.
+
+    Args:
+        needed: PushParts.optimizers.
+        given: The numbers that come with the decision.
+        store: Of the shard.
+
+    Raises:
+        InvalidArgumentError: If an optimizer gets none, or not all of its own.
+    """
+    if not needed:
+        return
+    values = {(item.optimizer, item.after_increment): item.values for item in given}
+    for name, after_increment in needed:
+        _, rule = store.optimizer(name)
+        missing = {*rule.hypers, *rule.scalars}.difference(values.get((name, after_increment), ()))
+        if missing:
+            raise InvalidArgumentError(
+                f"The push applies gradients by optimizer {name!r} and brings no {sorted(missing)} for it: its `uses` "
+                f"must name the optimizer, with after_increment={after_increment}."
+            )
 
 
 def evaluate_use(use: OptimizerUse, steps: Mapping[str, int], store: VariableStore) -> HyperValues:
