@@ -24,7 +24,7 @@ from typing import Any
 
 from globalstep.declarations import VariableDecl
 from globalstep.errors import CheckpointError, NotFoundError
-from globalstep.shard_file import SavedTensor
+from globalstep.shard_file import SavedTensor, check_dtype
 from globalstep.storage import Storage, atomic_write, path_error
 
 __all__ = [
@@ -201,24 +201,51 @@ def read_index(storage: Storage, prefix: str) -> CheckpointIndex:
         version = document["version"]
         if version == FORMAT_VERSION and document["crc32"] != _crc(document["checkpoint"]):
             raise ValueError("its checksum does not fit")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path} is not a whole checkpoint index: {error!r}.") from error
     if version != FORMAT_VERSION:
         raise CheckpointError(
             f"{path} has format version {version}; this release of globalstep reads {FORMAT_VERSION}. "
             "Read it with the release that wrote it."
         )
-    body = document["checkpoint"]
-    return CheckpointIndex(
-        files=tuple(ShardFile(**file) for file in body["files"]),
+    try:
+        return _index_of(document["checkpoint"])
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise CheckpointError(f"{path} is whole, but says what no checkpoint is: {error!r}.") from error
+
+
+def _index_of(body: Any) -> CheckpointIndex:
+    """Read what an index says; raises ValueError, KeyError, TypeError or AttributeError where it cannot be."""
+    index = CheckpointIndex(
+        files=tuple(ShardFile(_file_name(file["file"]), _count(file["nbytes"])) for file in body["files"]),
         variables={name: _variable(entry) for name, entry in body["variables"].items()},
-        steps=body["steps"],
-        mutation_index=body["mutation_index"],
-        ledger=base64.b64decode(body["ledger"]),
-        written_at=body["written_at"],
-        rewrite=body["rewrite"],
-        in_state=body["in_state"],
+        steps={name: int(value) for name, value in body["steps"].items()},
+        mutation_index=_count(body["mutation_index"]),
+        ledger=base64.b64decode(body["ledger"], validate=True),
+        written_at=float(body["written_at"]),
+        rewrite=_count(body["rewrite"]),
+        in_state=bool(body["in_state"]),
     )
+    for name, saved in index.variables.items():
+        name.encode()  # what cannot be written cannot be a name
+        for part in saved.parts:
+            if part.file >= len(index.files):
+                raise ValueError(f"{name!r} has a part in file {part.file} of {len(index.files)}")
+    return index
+
+
+def _file_name(name: Any) -> str:
+    """Give the name of a file beside the index; a path elsewhere is none."""
+    if not isinstance(name, str) or not name or name in (".", "..") or any(sign in name for sign in "/\\\0"):
+        raise ValueError(f"{name!r} is no name of a file")
+    name.encode()
+    return name
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is no count")
+    return value
 
 
 def _entry(saved: SavedVariable) -> dict[str, Any]:
@@ -227,10 +254,22 @@ def _entry(saved: SavedVariable) -> dict[str, Any]:
 
 
 def _variable(entry: dict[str, Any]) -> SavedVariable:
+    shape = tuple(map(_count, entry["shape"]))
     parts = tuple(
-        SavedPart(**{**part, "offset": tuple(part["offset"]), "shape": tuple(part["shape"])}) for part in entry["parts"]
-    )
-    return SavedVariable(**{**entry, "shape": tuple(entry["shape"]), "parts": parts})
+        SavedPart(
+            str(part["tensor"]), _count(part["file"]), tuple(map(_count, part["offset"])),
+            tuple(map(_count, part["shape"])), _count(part["crc32"]), _count(part["nbytes"]),
+        )
+        for part in entry["parts"]
+    )  # fmt: skip
+    check_dtype("", entry["dtype"])
+    for part in parts:
+        if not len(part.offset) == len(part.shape) == len(shape):
+            raise ValueError(f"a part at {part.offset} of shape {part.shape} is none of {shape}")
+        if any(at + size > whole for at, size, whole in zip(part.offset, part.shape, shape, strict=True)):
+            raise ValueError(f"a part at {part.offset} of shape {part.shape} is not within {shape}")
+    words = {key: str(value) for key, value in entry.items() if key not in ("shape", "parts")}
+    return SavedVariable(**words, shape=shape, parts=parts)
 
 
 def _crc(body: Any) -> int:

@@ -203,5 +203,7 @@ def read_segment(run_directory: str, name: SegmentName) -> Segment:
         return Segment(header, [decode_batch(data) for data in records[1:]])
     except GlobalStepError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, zlib.error) as error:
+    except (
+        ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError, zlib.error,
+    ) as error:  # fmt: skip
         raise DataLossError(f"Corrupt journal file {path}: {error!r}.") from None

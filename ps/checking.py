@@ -76,6 +76,8 @@ def check_operand(op: Op, held: Held, source: Held | None) -> None:
             f"{_called(op)} for Variable {op.variable!r} has dtype {op.value.dtype.name}; the Variable has "
             f"dtype {decl.dtype}. Cast it on the worker."
         )
+    if op.indices is not None and op.indices.ndim != 1:
+        raise InvalidArgumentError(f"Row ids of Variable {op.variable!r} must be int64 [n], not {op.indices.shape}.")
     shape = decl.shape if op.indices is None else (len(op.indices), *decl.shape[1:])
     if op.value.shape != shape:
         raise InvalidArgumentError(

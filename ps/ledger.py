@@ -329,7 +329,7 @@ class Ledger:
             ledger.parent = int(state.get("incarnation", 0))
             ledger.steps = {str(name): int(value) for name, value in state["steps"].items()}
             ledger.table = PushTable.load(state["clients"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             text = base64.b64encode(dumped[:60]).decode()
             raise InvalidArgumentError(f"Not a ledger: {error!r} in (base64) {text}...") from None
         ledger.visible = dict(ledger.steps)

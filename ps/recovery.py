@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from google.protobuf.message import DecodeError
 
 from globalstep import codec
 from globalstep.clock import Clock
@@ -155,7 +156,7 @@ class Replay:
                 self._play(record, logged.data)
             except DataLossError:
                 raise
-            except (GlobalStepError, ValueError, KeyError) as error:
+            except (GlobalStepError, ValueError, KeyError, DecodeError) as error:
                 raise DataLossError(
                     f"Record {logged.number} of the log in {self.directory} cannot be played again: {error}"
                 ) from error
@@ -185,7 +186,12 @@ class Replay:
                 )
             self.segment, self.next_number = segment, reader.first
             for logged in reader.records():
-                record = pb.LogRecord.FromString(logged.head)
+                try:
+                    record = pb.LogRecord.FromString(logged.head)
+                except DecodeError as error:
+                    raise DataLossError(
+                        f"Record {logged.number} of the log in {self.directory} is whole, but no record: {error}."
+                    ) from error
                 self.next_number = logged.number + 1
                 if not (at and record.WhichOneof("kind") == "base"):
                     yield record, logged
@@ -193,7 +199,9 @@ class Replay:
 
     def _play(self, record: pb.LogRecord, data: memoryview) -> None:
         kind = record.WhichOneof("kind")
-        getattr(self, f"_play_{kind}")(getattr(record, kind or ""), record, data)
+        if kind is None:
+            raise DataLossError(f"The log in {self.directory} has a record of a kind that this version does not know.")
+        getattr(self, f"_play_{kind}")(getattr(record, kind), record, data)
 
     def _play_begin(self, message: pb.BeginRequest, record: pb.LogRecord, data: memoryview) -> None:
         self.begin = message

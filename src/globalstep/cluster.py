@@ -296,6 +296,8 @@ def from_tf_config(environ: Mapping[str, str] | None = None) -> TaskConfig:
             f"TF_CONFIG is not JSON: {error.msg} at line {error.lineno} column {error.colno}: "
             f"{text[max(error.pos - 20, 0) : error.pos + 20]!r}"
         ) from None
+    except RecursionError:
+        raise ValueError(f"TF_CONFIG is nested too deeply: {text[:20]!r}...") from None
     fields = _object("TF_CONFIG", config)
     if "cluster" in fields and "sparseCluster" in fields:
         raise ValueError("TF_CONFIG has both 'cluster' and 'sparseCluster'; give one of them.")

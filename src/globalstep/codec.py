@@ -76,6 +76,9 @@ _NAME_OF: Mapping[np.dtype[Any], str] = {dtype: name for name, dtype in DTYPES.i
 #: Fewer row ids than this go as they are.
 _PACKED_IDS = 256
 _LARGEST_INT32 = 2**31 - 1
+#: numpy's.
+_MOST_AXES = 64
+_LARGEST_AXIS = 2**40
 
 
 class TensorWriter:
@@ -144,6 +147,8 @@ def decode_tensor(ref: pb.TensorRef, data: memoryview) -> Array:
     if dtype is None or (shape and min(shape) < 0):
         raise InvalidArgumentError(f"A tensor of dtype {ref.dtype!r} and shape {shape} is not possible.")
     count = math.prod(shape)
+    if len(shape) > _MOST_AXES or (not count and math.prod(filter(None, shape)) > _LARGEST_INT32):
+        raise InvalidArgumentError(f"A tensor of dtype {ref.dtype!r} and shape {shape} is not possible.")
     offset = ref.offset
     if offset % 8 or offset + count * dtype.itemsize > data.nbytes:
         raise InvalidArgumentError(
@@ -202,7 +207,8 @@ def decode_variable(message: pb.VariableDecl) -> VariableDecl:
         InvalidArgumentError: If dtype or shape are impossible.
     """
     shape = tuple(message.shape)
-    if message.dtype not in DTYPES or any(size < 0 for size in shape) or not message.name:
+    possible = len(shape) <= _MOST_AXES and all(0 <= size <= _LARGEST_AXIS for size in shape)
+    if message.dtype not in DTYPES or not possible or not message.name:
         raise InvalidArgumentError(f"Variable {message.name!r} cannot have dtype {message.dtype!r} and shape {shape}.")
     return VariableDecl(
         message.name, message.dtype, shape, message.shard, message.trainable, message.is_step,

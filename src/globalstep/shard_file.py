@@ -63,6 +63,8 @@ _FROM_FILE = {code: name for name, code in _TO_FILE.items()}
 _LENGTH = struct.Struct("<Q")
 # The package refuses longer headers, so one is neither written nor read here.
 _MAX_HEADER_BYTES = 100_000_000
+#: Of a tensor; numpy has no more.
+_MOST_AXES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,12 +312,16 @@ class ShardReader:
             for name, entry in entries.items():
                 spec = TensorSpec(name, _FROM_FILE[entry["dtype"]], tuple(entry["shape"]))
                 begin, stop = entry["data_offsets"]
+                sizes = (begin, stop, *spec.shape)
+                if len(sizes) > _MOST_AXES or any(not isinstance(n, int) or not 0 <= n < 1 << 48 for n in sizes):
+                    raise ValueError(f"{name!r} is at {begin} to {stop} and of shape {list(spec.shape)}")
                 if stop - begin != spec.nbytes:
                     raise ValueError(f"{name!r} has {stop - begin} bytes instead of {spec.nbytes}")
                 self.specs[name] = spec
                 self._offsets[name] = begin
                 end = max(end, stop)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+                name.encode()
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise CheckpointError(f"The header of {self._path} is corrupt: {error!r}.") from error
         if self._data_start + end != file_bytes:
             raise CheckpointError(

@@ -1,0 +1,58 @@
+"""How much memory this process could still take: the machine's, or its container's where that is less.
+
+Floor: shared. Imports nothing of globalstep. Threads: functions only.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["available_bytes"]
+
+#: What is taken where a system does not say.
+_UNKNOWN_BYTES = 1 << 40
+
+
+def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Give how many bytes this process could still take, by the kernel's own estimate.
+
+    Args:
+        proc: Where the kernel tells of processes.
+        cgroups: Where it tells of limits.
+
+    Returns:
+        The least of what is free on the machine and what the limits of this process's cgroup leave.
+
+    >>> available_bytes() > 0
+    True
+    """
+    found = [_machine(proc)]
+    try:
+        own = (proc / "self" / "cgroup").read_text()
+        path = next(line[3:] for line in own.splitlines() if line.startswith("0::"))
+        folder = cgroups / path.lstrip("/")
+        # A container sees its own cgroup as the root.
+        for at in (folder, *folder.parents):
+            if (at / "memory.max").exists():
+                limit = (at / "memory.max").read_text().strip()
+                if limit.isdigit():
+                    found.append(int(limit) - int((at / "memory.current").read_text()))
+            if at == cgroups:
+                break
+    except (OSError, ValueError, StopIteration):
+        return max(min(found), 0)
+    return max(min(found), 0)
+
+
+def _machine(proc: Path) -> int:
+    try:
+        with (proc / "meminfo").open(encoding="ascii") as lines:
+            for line in lines:
+                name, _, value = line.partition(":")
+                if name == "MemAvailable":
+                    return int(value.split()[0]) << 10
+        return _UNKNOWN_BYTES
+    except (OSError, ValueError):
+        pages = os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+        return pages * os.sysconf("SC_PAGE_SIZE") if pages > 0 else _UNKNOWN_BYTES

@@ -1,0 +1,406 @@
+"""Two PS tasks with a run, and requests to them: good ones, and such as somebody has changed.
+
+What is answered with an error must not have changed anything, and must say clearly what was wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fuzz_choices import Finding, mutated, noise
+from fuzz_messages import MessageFuzzer
+from google.protobuf.message_factory import GetMessageClass
+
+from globalstep import codec, errors
+from globalstep.clock import ManualClock
+from globalstep.codec import TensorWriter
+from globalstep.declarations import Op, OpKind, OptimizerDecl, PushId, Read, VariableDecl
+from globalstep.errors import GlobalStepError
+from globalstep.expressions import Expr, constant, step
+from globalstep.frames import padded
+from globalstep.packing import pack
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps import arena
+from globalstep.ps.control import Control
+from globalstep.ps.handler import Handler
+from globalstep.ps.hogwild import HogwildShard
+from globalstep.ps.layouts import LayoutMemory
+from globalstep.ps.presence import State
+
+Array = np.ndarray[Any, Any]
+
+#: What a task believes its machine has left.
+_MEMORY_BYTES = 1 << 26
+#: Largest tensor bytes of a message.
+LIMIT_BYTES = 1 << 20
+_METHODS = [m for m in pb.DESCRIPTOR.services_by_name["ParameterServer"].methods if m.name != "Exchange"]
+_CLIENTS = ("owner", "a", "b", "c")
+_ON = {0: ("step", "w", "w/m", "w/v", "s", "p1", "p2"), 1: ("e", "e/m", "e/v", "u", "n")}
+_SHAPES = {"step": (), "w": (5,), "s": (), "p1": (), "p2": (), "e": (6, 3), "u": (2, 2), "n": (4,)}
+_DTYPES = {"step": "int64", "n": "int32"}
+_WORDS = (
+    *_CLIENTS, *_ON[0], *_ON[1], "", "adam", "sgd", "moving_average", "gradient_descent", "learning_rate", "beta1",
+    "beta1_power", "epsilon", "float32", "float64", "int64", "int32", "bool", "const", "name", "add", "where", "drop",
+    "stop", "log", "checkpoint", "/job:worker/task:0",
+)  # fmt: skip
+
+
+class FuzzedTasks:
+    """Shard 0, the sequencer, and shard 1 of a run, in this process.
+
+    Args:
+        rng: Chooses the run's policy.
+    """
+
+    def __init__(self, rng: random.Random, folder: Path) -> None:
+        self.clock = ManualClock(1e6)
+        self._folder = folder
+        arena.available_bytes = lambda: _MEMORY_BYTES
+        self.tasks = [
+            Control(Handler(HogwildShard(self.clock), limit_bytes=LIMIT_BYTES), "p", "h", log_dir=str(folder / "log"))
+            for _ in range(2)
+        ]
+        self.streams = [LayoutMemory() for _ in self.tasks]
+        self.sequence = dict.fromkeys(_CLIENTS, 0)
+        self.answers: list[pb.Reply] = []
+        self._snapshot = PushId("owner", 1)
+        special: dict[str, Callable[[random.Random], Any]] = {
+            "incarnation": lambda rng: rng.choice((7, 7, 7, 7, 7, 6, 8, 0)),
+            "client": lambda rng: rng.choice(_CLIENTS),
+            "sequence": lambda rng: rng.randrange(1, max(self.sequence.values()) + 3),
+            "shard": lambda rng: rng.randrange(3),
+            "shards": lambda rng: rng.choice((2, 2, 2, 1, 3)),
+            "sequencer": lambda rng: rng.randrange(3),
+            "participants": lambda rng: rng.randrange(3),
+            "shape": lambda rng: rng.choice((0, 1, 2, 3, 4, 5, 6, -1, 2**38, 2**62)),
+            "offset": lambda rng: rng.choice((0, 0, 8, 16, 24, 40, 72, 4, 2**20, 2**63)),
+            "layout": lambda rng: rng.randrange(4),
+            "index": lambda rng: rng.choice((self._index(), self._index() + 1, 0, 1, 2**63)),
+            "previous": lambda rng: rng.choice((self._index(), self._index() - 1 & 0xFFFF, 0, 2**63)),
+            "ledger": lambda rng: mutated(rng, self._dumped()),
+            "owner": lambda rng: "owner",
+            "snapshot": lambda rng: codec.encode_push_id(self._snapshot),
+            "id": lambda rng: pb.PushId(client=(client := rng.choice(_CLIENTS)), sequence=self.sequence[client] + 1),
+            "life": lambda rng: rng.choice(("", "1", self._life())),
+            "max_records": lambda rng: rng.choice((0, 1, 100, 2**32 - 1)),
+            "kind": lambda rng: rng.choice(("adam", "gradient_descent", "momentum", "moving_average", "ftrl", "none")),
+            "probe_file": lambda rng: "probe",
+            "probe_text": lambda rng: "probe",
+            "file": lambda rng: "shard.safetensors",
+            "directory": lambda rng: str(rng.choice((folder, folder / "run", folder / "no" / "where"))),
+            "sequencer_address": lambda rng: "",
+            # A declaration of gigabytes that somebody may make is a Variable; memory has its own limits.
+            "bytes": lambda rng: rng.choice((0, 4, 8, 20, 64, 1 << 20, 1 << 40)),
+            "packed_bytes": lambda rng: rng.choice((0, 4, 8, 20, 64, 1 << 20, 1 << 40)),
+        }
+        self.fuzzer = MessageFuzzer(_WORDS, special, closed=("directory", "sequencer_address"))
+        (folder / "probe").write_text("probe")
+        policy = pb.RunPolicy(
+            staleness=rng.choice(("accept", "drop", "scale")),
+            on_nan=rng.choice(("apply", "drop", "stop")),
+            hogwild=rng.randrange(4) == 0,
+        )
+        for shard, task in enumerate(self.tasks):
+            begin = pb.BeginRequest(incarnation=7, shard=shard, shards=2, sequencer=0, owner="owner", policy=policy)
+            begin.directory = str(folder / "run")
+            task.call("Begin", begin)
+            task.call("Declare", _declaration(shard))
+            assigns = [Op(OpKind.ASSIGN, name, fill=0.0 if name == "step" else 0.5) for name in _ON[shard]]
+            self._do(shard, *self._staged("owner", 2, shard, assigns, []))
+        self._admit(PushId("owner", 2), [0, 1], uses=False)
+        for shard, task in enumerate(self.tasks):
+            task.call("Open", pb.OpenRequest(incarnation=7, client="owner"))
+            for client in _CLIENTS:
+                task.call("Heartbeat", pb.HeartbeatRequest(client=client, lease_secs=60.0))
+            self._do(shard, *self._dense("a", shard, layout=1, known=False, stage=True))
+        self._admit(PushId("a", self.sequence["a"]), [0, 1])
+        snapshot = pb.Request(admit=pb.AdmitRequest(incarnation=7, kind=pb.ENTRY_SNAPSHOT, participants=[0]))
+        snapshot.admit.id.client, snapshot.admit.id.sequence = "owner", 3
+        self._snapshot = PushId("owner", 3)
+        self._do(0, snapshot, b"")
+
+    # ---- What is there --------------------------------------------------------------------------
+
+    @property
+    def usable(self) -> bool:
+        """Whether the run is still there; a good request may have ended it, or begun another."""
+        shards = [task.handler.shard for task in self.tasks]
+        return all(s.view(brief=True).state == State.READY and s.view(brief=True).incarnation == 7 for s in shards)
+
+    def digest(self) -> bytes:
+        """All that a refused request may not change: values, steps, limits, the index, and what became of pushes."""
+        found = hashlib.blake2b()
+        for task in self.tasks:
+            shard = task.handler.shard
+            for name, held in shard._store._held.items():
+                found.update(f"{name}{held.initialized}{held.decl}".encode())
+                found.update(held.flat.tobytes())
+            book = shard._ledger
+            told = (book.index, book.steps, book.limits, book.stopped, book.table.dump()) if book else ()
+            view = (shard._applied, shard._incarnation, shard._state, shard._store.optimizers, shard._policy)
+            found.update(repr((told, view)).encode())
+        return found.digest()
+
+    def _index(self) -> int:
+        book = self.tasks[0].handler.shard._ledger
+        return book.index if book is not None else 0
+
+    def _life(self) -> str:
+        book = self.tasks[0].handler.shard._ledger
+        return book.journal._life if book is not None and book.journal is not None else ""
+
+    def _dumped(self) -> bytes:
+        book = self.tasks[0].handler.shard._ledger
+        return book.dump() if book is not None else b"{}"
+
+    # ---- Good requests --------------------------------------------------------------------------
+
+    def _do(self, shard: int, request: pb.Request, data: bytes) -> pb.Reply:
+        reply, _ = self.tasks[shard].handler.handle(request, memoryview(bytearray(data)), self.streams[shard])
+        if reply.HasField("error"):
+            raise RuntimeError(f"a request that is good was refused: {reply.error}")
+        return reply
+
+    def _admit(self, push: PushId, participants: list[int], uses: bool = True) -> None:
+        request = pb.Request(admit=pb.AdmitRequest(incarnation=7, kind=pb.ENTRY_PUSH, participants=participants))
+        request.admit.id.CopyFrom(codec.encode_push_id(push))
+        if uses:
+            request.admit.uses.append(pb.OptimizerUse(optimizer="adam", finish=True))
+        reply = self._do(0, request, b"")
+        commit = pb.Request(commit=pb.CommitRequest(incarnation=7, entries=reply.admit.pending[0].entries))
+        commit.commit.id.CopyFrom(request.admit.id)
+        self._do(1, commit, b"")
+
+    def _next(self, client: str) -> int:
+        self.sequence[client] += 1
+        return self.sequence[client]
+
+    def _staged(
+        self, client: str, sequence: int, shard: int, ops: list[Op], reads: list[Read], kind: str = "stage"
+    ) -> tuple[pb.Request, bytes]:
+        request, tensors = pb.Request(), TensorWriter()
+        self.sequence[client] = max(sequence, self.sequence[client])
+        message = getattr(request, kind)
+        message.incarnation, message.id.client, message.id.sequence = 7, client, sequence
+        for op in ops:
+            codec.encode_op(op, message.ops.add(), tensors)
+        for read in reads:
+            codec.encode_read(read, message.reads.add(), tensors)
+        return request, b"".join(bytes(p) + bytes(padded(p.nbytes) - p.nbytes) for p in tensors.pieces)
+
+    def _dense(self, client: str, shard: int, layout: int, known: bool, stage: bool) -> tuple[pb.Request, bytes]:
+        name = "we"[shard]
+        op = Op(OpKind.APPLY, name, np.full(_SHAPES[name], 0.25, np.float32), optimizer="adam")
+        kind = "stage" if stage else "push"
+        sequence = self.sequence[client] if shard and stage else self._next(client)
+        request, data = self._staged(client, max(sequence, 1), shard, [op], [Read(name)], kind)
+        message = getattr(request, kind)
+        message.layout, message.known_layout = layout, known
+        if known:
+            del message.ops[:]
+            del message.reads[:]
+        if not stage:
+            request.push.uses.append(pb.OptimizerUse(optimizer="adam", finish=True))
+            request.push.increments.append(pb.Increment(step="step", by=1))
+            request.push.seen_steps["step"] = 0
+        return request, data
+
+    def good(self, rng: random.Random) -> tuple[int, pb.Request, bytes]:
+        """Make a request that a worker might send: shard, message, data."""
+        client, shard = rng.choice(_CLIENTS), rng.randrange(2)
+        kind = rng.randrange(11)
+        if kind <= 1:
+            return (shard, *self._dense(client, shard, rng.randrange(3), bool(rng.randrange(2)), stage=kind == 1))
+        if kind == 2:
+            ids = np.array([rng.randrange(6) for _ in range(rng.randrange(5))], np.int64)
+            rows = Op(OpKind.APPLY, "e", np.ones((ids.size, 3), np.float32), indices=ids, optimizer="adam")
+            return (1, *self._staged(client, self._next(client), 1, [rows], [Read("e", ids)]))
+        if kind == 3:
+            name = rng.choice(_ON[shard])
+            shape = _SHAPES[name.partition("/")[0]]
+            value = np.full(shape, 2, _DTYPES.get(name, "float32"))
+            op = Op(rng.choice((OpKind.ASSIGN, OpKind.ASSIGN_ADD, OpKind.ASSIGN_SUB)), name, value)
+            request, data = self._staged(client, self._next(client), shard, [op], [Read(name)], "push")
+            return shard, request, data
+        request = pb.Request()
+        if kind == 4:
+            request.admit.incarnation, request.admit.kind = 7, rng.choice((pb.ENTRY_PUSH, pb.ENTRY_SNAPSHOT))
+            request.admit.participants.extend(rng.choice(((0, 1), (1,), (0,), ())))
+            request.admit.id.client, request.admit.id.sequence = client, self.sequence[client] + rng.randrange(2)
+            request.admit.increments.append(pb.Increment(step="step", by=1))
+            request.admit.uses.append(pb.OptimizerUse(optimizer="adam", finish=True))
+            return 0, request, b""
+        if kind == 5:
+            known = [reply for reply in self.answers if reply.admit.pending and reply.admit.pending[0].entries]
+            if known:
+                reply = rng.choice(known)
+                request.commit.entries.extend(reply.admit.pending[0].entries)
+                request.commit.id.CopyFrom(reply.admit.pending[0].entries[-1].push)
+            else:
+                self.fuzzer.fill(rng, request.commit)
+            request.commit.incarnation = 7
+            return 1, request, b""
+        if kind == 6:
+            name = rng.choice(_ON[shard])
+            request.pull.incarnation, request.pull.client = 7, client
+            request.pull.reads.add(variable=name)
+            return shard, request, b""
+        if kind == 7:
+            request.complete.incarnation = 7
+            request.complete.floors.add(shard=1, index=self._index())
+            return 0, request, b""
+        if kind == 8:
+            request.read_snapshot.incarnation = 7
+            request.read_snapshot.snapshot.CopyFrom(codec.encode_push_id(self._snapshot))
+            return 0, request, b""
+        if kind == 9:
+            request.ahead.layout = 1
+            return shard, request, bytes(padded(4 * 5))
+        return shard, request, b""
+
+    # ---- Inputs ---------------------------------------------------------------------------------
+
+    def data_plane(self, rng: random.Random) -> None:
+        """Send a request of the data plane, as it is, changed, or made up."""
+        shard, request, data = self.good(rng)
+        kind = rng.randrange(8)
+        if kind == 0:
+            request = pb.Request()
+            self.fuzzer.fill(rng, getattr(request, rng.choice(request.DESCRIPTOR.oneofs[0].fields).name))
+        elif kind <= 5:
+            self.fuzzer.mutate(rng, request)
+        if rng.randrange(4) == 0:
+            data = mutated(rng, data) if rng.randrange(2) else noise(rng, 200)
+        if rng.randrange(6) == 0 and len(data) % 8 == 0:
+            request, data = _packed(rng, request, data)
+            if rng.randrange(2):
+                self.fuzzer.mutate(rng, request)
+        before = self.digest()
+        reply, pieces = self.tasks[shard].handler.handle(request, memoryview(bytearray(data)), self.streams[shard])
+        if reply.HasField("error"):
+            self._judge(errors.error_from_code(reply.error.code, reply.error.message), reply.error.type, request)
+            self._compare(before, request, reply.error.message)
+        else:
+            [memoryview(piece).tobytes() for piece in pieces]
+            self.answers = [*self.answers[-7:], reply]
+
+    def control(self, rng: random.Random) -> None:
+        """Make a unary call."""
+        method = rng.choice(_METHODS)
+        message = GetMessageClass(method.input_type)()
+        shard = rng.randrange(2)
+        if rng.randrange(3):
+            if method.name in ("Pull", "Push"):
+                shard, request, data = self.good(rng)
+                message.CopyFrom(request.push if method.name == "Push" else request.pull)
+                message.data = data
+            elif method.name == "Declare":
+                message.CopyFrom(_declaration(shard))
+                if rng.randrange(2):
+                    self.fuzzer.fill(rng, message.variables.add(name=rng.choice("xyz"), shard=shard, dtype="float32"))
+            else:
+                self.fuzzer.prepare(rng, message)
+            self.fuzzer.mutate(rng, message)
+        else:
+            self.fuzzer.fill(rng, message)
+        if method.name in ("Begin", "Finish", "Stop", "Recover") and rng.randrange(4):
+            # Now and then it is let through: the tasks are of no use after it.
+            if method.name == "Stop":
+                message.force = False
+            elif message.incarnation > 7 or method.name == "Finish":
+                message.incarnation = rng.randrange(7)
+        self.clock.advance(rng.choice((0.0, 0.0, 0.1, 30.0)))
+        before = self.digest()
+        try:
+            self.tasks[shard].call(method.name, message).SerializeToString()
+        except Exception as error:
+            self._judge(error, type(error).__name__, message)
+            self._compare(before, message, str(error))
+
+    def _judge(self, error: Exception, type_name: str, request: Any) -> None:
+        known = getattr(errors, type_name, None)
+        if known is None or not issubclass(known, GlobalStepError) or issubclass(known, errors.InternalError):
+            raise Finding(f"answered with {type_name}: {error}\n{request}") from error
+        if not str(error):
+            raise Finding(f"answered with {type_name} and no text\n{request}")
+
+    def _compare(self, before: bytes, request: Any, text: str) -> None:
+        if self.digest() != before:
+            raise Finding(f"refused, and something changed all the same: {text}\n{request}")
+
+
+def _declaration(shard: int) -> pb.DeclareRequest:
+    slots = {name: tuple(slot for slot in _ON[shard] if slot.startswith(f"{name}/")) for name in ("we"[shard],)}
+    rate = Expr("where", (Expr("less", (step("step"), constant(3))), constant(0.1), constant(0.05)))
+    hypers = {"learning_rate": rate, **{n: constant(0.9) for n in ("beta1", "beta2", "epsilon")}}
+    variables = [
+        VariableDecl(
+            name, _DTYPES.get(name, "float32"), _SHAPES[name.partition("/")[0]], shard, is_step=name == "step",
+            primary=name.partition("/")[0] if "/" in name else "", optimizer="adam" if "/" in name else "",
+        )
+        for name in _ON[shard]
+    ]  # fmt: skip
+    adam = OptimizerDecl("adam", "adam", hypers, slots, ("p1", "p2"))
+    return pb.DeclareRequest(
+        incarnation=7,
+        client="owner",
+        variables=[codec.encode_variable(decl) for decl in variables],
+        optimizers=[codec.encode_optimizer(adam)],
+    )
+
+
+def _packed(rng: random.Random, request: pb.Request, data: bytes) -> tuple[pb.Request, bytes]:
+    """Pack the data as a worker with WireOptions does."""
+    form = rng.choice((pb.FORM_BFLOAT16, pb.FORM_FLOAT16))
+    pieces = pack(
+        [(memoryview(data), "float32")], form, request.spans, lambda n: np.empty(n, np.uint8), bool(rng.randrange(2))
+    )
+    return request, b"".join(bytes(piece) + bytes(padded(piece.nbytes) - piece.nbytes) for piece in pieces)
+
+
+class TaskTargets:
+    """Inputs to tasks that are made anew every so many inputs. Not thread-safe.
+
+    Args:
+        lifetime: Inputs that one run sees.
+    """
+
+    def __init__(self, lifetime: int = 100) -> None:
+        self._lifetime = lifetime
+        self._left = 0
+        self._tasks: FuzzedTasks | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="globalstep-fuzz-")
+
+    def tasks(self, rng: random.Random) -> FuzzedTasks:
+        """Give the tasks for the next input."""
+        self._left -= 1
+        if self._tasks is None or self._left <= 0 or not self._tasks.usable:
+            if self._tasks is not None:
+                for task in self._tasks.tasks:
+                    task.durability.close()
+            self._folder.cleanup()
+            self._folder = tempfile.TemporaryDirectory(prefix="globalstep-fuzz-")
+            self._tasks = FuzzedTasks(rng, Path(self._folder.name))
+            self._left = self._lifetime
+        return self._tasks
+
+    def data_plane(self, rng: random.Random) -> None:
+        """A request of the data plane."""
+        self.tasks(rng).data_plane(rng)
+
+    def control(self, rng: random.Random) -> None:
+        """A unary call."""
+        self.tasks(rng).control(rng)
+
+    def close(self) -> None:
+        """Remove what it has written."""
+        if self._tasks is not None:
+            for task in self._tasks.tasks:
+                task.durability.close()
+        self._folder.cleanup()

@@ -1,0 +1,194 @@
+"""Requests that no worker of ours would send: refused clearly, and nothing changes. Most were found by tests/fuzz."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from counting_run import initialize, state, step_push
+
+from globalstep import codec
+from globalstep.codec import TensorWriter, decode_tensor
+from globalstep.declarations import Op, OpKind, Push, PushId, Read, VariableDecl
+from globalstep.errors import AbortedError, InvalidArgumentError, OpError, ResourceExhaustedError
+from globalstep.frames import padded
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps import arena
+from globalstep.ps.layouts import LayoutMemory
+from globalstep.ps.ledger import Entry, EntryKind, HyperValues
+from globalstep.ps.local import LocalPS
+from globalstep.worker.client import ClusterClient
+
+W = Op(OpKind.APPLY, "w", np.ones(3, np.float32), optimizer="sgd")
+
+
+class Run:
+    """A run in this process, and a stream to each of its PS tasks."""
+
+    def __init__(self, shards=1):
+        self.ps = LocalPS(shards)
+        self.client = ClusterClient(self.ps.lanes())
+        self.client.begin(open=True, sequencer=shards - 1)
+        initialize(self.client)
+        self.streams = [LayoutMemory() for _ in range(shards)]
+        self.incarnation = self.client.incarnation
+
+    def shard(self, at=0):
+        return self.ps.controls[at].handler.shard
+
+    def send(self, request, data=b"", at=0):
+        handler = self.ps.controls[at].handler
+        reply, _ = handler.handle(request, memoryview(bytearray(data)), self.streams[at])
+        return reply
+
+    def encoded(self, kind, ops, reads=(), sequence=100, **more):
+        """A PUSH or STAGE, and its data."""
+        request, tensors = pb.Request(), TensorWriter()
+        message = getattr(request, kind)
+        message.incarnation = self.incarnation
+        message.id.client, message.id.sequence = "x", sequence
+        for op in ops:
+            codec.encode_op(op, message.ops.add(), tensors)
+        for read in reads:
+            codec.encode_read(read, message.reads.add(), tensors)
+        for name, value in more.items():
+            setattr(message, name, value)
+        return request, b"".join(bytes(p) + bytes(padded(p.nbytes) - p.nbytes) for p in tensors.pieces)
+
+    def close(self):
+        self.client.close()
+
+
+@pytest.fixture
+def run():
+    one = Run()
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def run_of_two():
+    one = Run(2)
+    yield one
+    one.close()
+
+
+@pytest.mark.parametrize("layout", [0, 1])
+def test_a_push_that_names_no_use_of_its_optimizer_takes_no_index(run, layout):
+    before = state(run.client), run.shard().view().applied
+    request, data = run.encoded("push", [W], layout=layout)
+    request.push.increments.append(pb.Increment(step="global_step", by=1))
+    reply = run.send(request, data)
+    assert reply.error.type == "InvalidArgumentError"
+    assert "uses" in reply.error.message
+    assert "'sgd'" in reply.error.message
+    assert (state(run.client), run.shard().view().applied) == before
+    run.client.push(step_push())
+    assert state(run.client)["global_step"] == 1
+
+
+def test_entries_without_the_hyper_parameters_of_a_part_are_refused_and_none_is_applied(run_of_two):
+    run = run_of_two
+    first, second = PushId("x", 1), PushId("x", 2)
+    for push in (first, second):
+        assert not run.send(*run.encoded("stage", [W], sequence=push.sequence), at=0).HasField("error")
+    applied = run.shard(0).view().applied
+    rate = (HyperValues("sgd", False, {"learning_rate": 0.5}),)
+    entries = [
+        Entry(applied + 1, EntryKind.PUSH, first, applied, rate),
+        Entry(applied + 2, EntryKind.PUSH, second, applied + 1, (HyperValues("sgd", False, {}),)),
+    ]
+    with pytest.raises(InvalidArgumentError, match="learning_rate"):
+        run.shard(0).commit(run.incarnation, second, entries)
+    assert run.shard(0).view().applied == applied
+    with pytest.raises(AbortedError, match="entries are missing"):
+        run.shard(0).commit(run.incarnation, second, [Entry(9, EntryKind.PUSH, second, 8, rate)])
+    run.shard(0).commit(run.incarnation, first, entries[:1])
+    assert run.shard(0).view().applied == applied + 1
+
+
+def test_the_sequencer_takes_no_entries_from_others(run):
+    push = PushId("x", 1)
+    index = run.shard().view().applied
+    with pytest.raises(InvalidArgumentError, match="never admitted"):
+        run.shard().commit(run.incarnation, push, [Entry(index + 1, EntryKind.SNAPSHOT, push, index)])
+    run.client.push(step_push())
+    assert state(run.client)["global_step"] == 1
+
+
+def test_participants_that_are_not_there_are_refused_on_a_retry_too(run):
+    run.client.push(step_push())
+    request = pb.Request(admit=pb.AdmitRequest(incarnation=run.incarnation, kind=pb.ENTRY_PUSH, participants=[0, 3]))
+    request.admit.id.CopyFrom(pb.PushId(client=run.client.client_id, sequence=2))
+    assert run.send(request).error.type == "InvalidArgumentError"
+
+
+@pytest.mark.parametrize("shape", [(0, 2**62), (2**62, 0, 2**62), (1,) * 65])
+def test_shapes_that_no_array_has_are_refused(shape):
+    with pytest.raises(InvalidArgumentError, match="not possible"):
+        decode_tensor(pb.TensorRef(dtype="float32", shape=shape), memoryview(bytes(64)))
+
+
+def test_row_ids_without_an_axis_are_refused(run):
+    op = Op(OpKind.APPLY, "e", np.ones((1, 2), np.float32), indices=np.array(3), optimizer="sgd")
+    reply = run.send(*run.encoded("stage", [op]))
+    assert reply.error.type == "InvalidArgumentError"
+    assert "int64 [n]" in reply.error.message
+
+
+def test_data_that_is_not_padded_is_refused_before_anything_is_applied(run):
+    """It was applied, and then its reads could not be taken."""
+    request, data = run.encoded("push", [W], [Read("w")], layout=1)
+    request.push.uses.append(pb.OptimizerUse(optimizer="sgd"))
+    before = state(run.client)
+    reply = run.send(request, data[:12])
+    assert "padded" in reply.error.message
+    assert state(run.client) == before
+    assert not run.send(request, data).HasField("error")
+
+
+def test_a_unary_push_may_leave_out_the_last_padding(run):
+    request, data = run.encoded("push", [W], [Read("w")])
+    request.push.uses.append(pb.OptimizerUse(optimizer="sgd"))
+    request.push.data = data[:12]
+    run.ps.controls[0].call("Push", request.push)
+    assert state(run.client)["w"] == [-0.5] * 3
+
+
+def test_a_layout_that_is_told_anew_forgets_what_was_sent_ahead_of_the_old_one(run):
+    request, data = run.encoded("push", [W], layout=1)
+    request.push.uses.append(pb.OptimizerUse(optimizer="sgd"))
+    assert not run.send(request, data).HasField("error")
+    assert not run.send(pb.Request(ahead=pb.AheadRequest(layout=1)), data).HasField("error")
+    e = Op(OpKind.APPLY, "e", np.ones((5, 2), np.float32), optimizer="sgd")
+    request, data = run.encoded("push", [e], layout=1, sequence=101)
+    request.push.uses.append(pb.OptimizerUse(optimizer="sgd"))
+    assert not run.send(request, data).HasField("error")
+    assert not run.send(pb.Request(ahead=pb.AheadRequest(layout=1)), data).HasField("error")
+
+
+def test_a_declaration_larger_than_memory_is_refused_by_name(run, monkeypatch):
+    monkeypatch.setattr(arena, "available_bytes", lambda: 1 << 20)
+    with pytest.raises(ResourceExhaustedError, match=r"'big', float32 \[1000000\]"):
+        run.client.declare([VariableDecl("big", "float32", (1_000_000,))], [])
+    run.client.declare([VariableDecl("small", "float32", (1000,))], [])
+    run.client.push(Push([Op(OpKind.ASSIGN, "small", fill=1.0)]))
+
+
+@pytest.mark.parametrize("shape", [(2**62,), (1,) * 65, (-1,)])
+def test_a_declaration_of_an_impossible_shape_is_refused(run, shape):
+    with pytest.raises(InvalidArgumentError, match="shape"):
+        run.ps.controls[0].call(
+            "Declare",
+            pb.DeclareRequest(
+                incarnation=run.incarnation,
+                client="x",
+                variables=[pb.VariableDecl(name="v", dtype="float32", shape=shape)],
+            ),
+        )
+
+
+def test_a_run_of_billions_of_shards_takes_no_memory(run):
+    begin = pb.BeginRequest(incarnation=2**60, shards=2**32 - 1, owner="x")
+    with pytest.raises(OpError, match="cannot be"):
+        run.ps.controls[0].call("Begin", begin)
+    assert state(run.client)["global_step"] == 0

@@ -1,0 +1,137 @@
+"""Files and texts that are damaged in ways that a checksum does not find: named, and nothing of them is used.
+
+Found by tests/fuzz, which damages them at random.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from globalstep.chief.checkpoint import verify
+from globalstep.chief.checkpoint_format import CheckpointIndex, SavedPart, SavedVariable, ShardFile, write_index
+from globalstep.clock import SYSTEM_CLOCK
+from globalstep.cluster import from_tf_config
+from globalstep.errors import CheckpointError, DataLossError, InvalidArgumentError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.ledger import Ledger
+from globalstep.ps.log_file import SegmentWriter
+from globalstep.ps.recovery import Replay
+from globalstep.shard_file import ShardReader, write_shard
+from globalstep.storage import storage_for
+
+DEEP = "[" * 100_000
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """A checkpoint of one Variable; changes its index, keeping the checksum right."""
+    storage, prefix = storage_for(str(tmp_path)), str(tmp_path / "model")
+    written = write_shard(storage, str(tmp_path), "shard", [("w", np.arange(6.0))])
+    one = written.tensors[0]
+    saved = {"w": SavedVariable(one.dtype, one.shape, (SavedPart.of(0, one),))}
+    write_index(storage, prefix, CheckpointIndex((ShardFile("shard", written.file_bytes),), saved, {"step": 3}))
+    path = Path(f"{prefix}.index.json")
+
+    def change(**changes):
+        document = json.loads(path.read_text())
+        body = document["checkpoint"] | changes
+        crc = zlib.crc32(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
+        path.write_text(json.dumps(document | {"checkpoint": body, "crc32": crc}))
+        return prefix
+
+    return change
+
+
+def part(**changes):
+    whole = {"tensor": "w", "file": 0, "offset": [0], "shape": [6], "crc32": 0, "nbytes": 48}
+    return {"w": {"dtype": "float64", "shape": [6], "parts": [whole | changes]}}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"files": "x"},
+        {"files": [{"file": "../shard", "nbytes": 1}]},
+        {"files": [{"file": "shard\0", "nbytes": 1}]},
+        {"files": [{"file": 3, "nbytes": 1}]},
+        {"files": [{"nbytes": 1}]},
+        {"steps": 3},
+        {"ledger": "="},
+        {"mutation_index": None},
+        {"variables": []},
+        {"variables": part(file=7)},
+        {"variables": part(offset=[1])},
+        {"variables": part(offset=[0, 0])},
+        {"variables": part(shape="six")},
+        {"variables": {"w": {"dtype": "objects", "shape": [], "parts": []}}},
+    ],
+    ids=str,
+)
+def test_an_index_that_is_whole_and_nonsense_is_named(checkpoint, changes):
+    assert verify(checkpoint()).steps == {"step": 3}
+    with pytest.raises(CheckpointError, match=r"model\.index\.json"):
+        verify(checkpoint(**changes))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"dtype": "F32", "shape": [0, 2**62], "data_offsets": [0, 0]},
+        {"dtype": "F32", "shape": [1.0], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]},
+        {"dtype": "F32", "shape": [1] * 65, "data_offsets": [0, 4]},
+    ],
+    ids=str,
+)
+def test_a_shard_file_with_an_impossible_tensor_is_named(tmp_path, entry):
+    head = json.dumps({"w": entry}).encode()
+    path = tmp_path / "shard"
+    path.write_bytes(struct.pack("<Q", len(head)) + head + bytes(max(entry["data_offsets"][1], 0)))
+    with pytest.raises(CheckpointError, match=str(path)):
+        ShardReader(storage_for(str(path)), str(path))
+
+
+def test_documents_nested_without_end_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="nested too deeply"):
+        from_tf_config({"TF_CONFIG": DEEP})
+    with pytest.raises(InvalidArgumentError, match="Not a ledger"):
+        Ledger.load(DEEP.encode(), 1, 0)
+    path = tmp_path / "shard"
+    path.write_bytes(struct.pack("<Q", len(DEEP)) + DEEP.encode())
+    with pytest.raises(CheckpointError, match=str(path)):
+        ShardReader(storage_for(str(path)), str(path))
+    (tmp_path / "model.index.json").write_text(DEEP)
+    with pytest.raises(CheckpointError, match="model"):
+        verify(str(tmp_path / "model"))
+
+
+def test_a_ledger_with_infinite_numbers_is_refused():
+    dumped = json.loads(Ledger(1, 0).dump()) | {"index": 1e400}
+    with pytest.raises(InvalidArgumentError, match="Not a ledger"):
+        Ledger.load(json.dumps(dumped).encode(), 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("head", "says"),
+    [
+        (b"\xff\xff\xff", "Record 2 .* is whole, but no record"),
+        (b"", "does not know"),
+        (pb.LogRecord(stage=pb.LogStage(id=pb.PushId(client="a", sequence=1)), part=b"\xff").SerializeToString(), "2"),
+    ],
+    ids=["noise", "empty", "part"],
+)
+def test_a_log_with_a_whole_record_that_is_none_is_named(tmp_path, head, says):
+    begin = pb.LogRecord(begin=pb.BeginRequest(incarnation=7, shards=1, owner="a", open=True))
+    writer = SegmentWriter(tmp_path, 1, 1)
+    writer.write(1, 0, begin.SerializeToString(), [])
+    writer.write(2, 1, head, [])
+    writer.close()
+    with pytest.raises(DataLossError, match=says) as raised:
+        Replay(tmp_path, SYSTEM_CLOCK).run()
+    assert str(tmp_path) in str(raised.value)
