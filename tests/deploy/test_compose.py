@@ -100,7 +100,7 @@ def test_where_there_is_no_docker(script, tmp_path, monkeypatch, capsys):
 def test_the_image_is_built_in_stages_and_does_not_run_as_root():
     lines = (FOLDER / "Dockerfile").read_text().splitlines()
     assert len([line for line in lines if line.startswith("FROM ${BASE}")]) == 2
-    assert lines.index("USER globalstep") < lines.index('CMD ["python", "-m", "globalstep.ps", "--bind=0.0.0.0:2222"]')
+    assert lines.index("USER globalstep") < next(i for i, line in enumerate(lines) if line.startswith("CMD "))
     assert any("globalstep.deploy.health" in line for line in lines)
 
 
