@@ -99,3 +99,22 @@ def test_a_message_over_the_limit_is_refused_before_memory_is_taken():
 def test_frames_that_do_not_make_a_message(wrong):
     with pytest.raises(InvalidArgumentError):
         assemble([frame.SerializeToString() for frame in wrong])
+
+
+def test_large_messages_are_received_into_the_same_memory_unless_somebody_holds_it():
+    sent = np.arange(3 * frames.CHUNK_BYTES // 8, dtype=np.float64)
+    assembler = Assembler(1 << 30)
+
+    def received():
+        message = None
+        for frame in frames_of(1, request=pb.Request(), pieces=[sent.data]):
+            message = assembler.add(frame)
+        return np.frombuffer(message.data, np.float64)
+
+    first = received()
+    address = first.ctypes.data
+    second = received()
+    assert second.ctypes.data != address
+    assert np.array_equal(first, sent)
+    del first
+    assert received().ctypes.data == address
