@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?= -n auto
 # How long the demo trains.
 DEMO_STEPS ?= 3000
+# How many inputs `make fuzz` gives.
+FUZZ_INPUTS ?= 1000000
 # How long the simulation looks for a seed that fails.
 SECS ?= 60
 # How long the soak makes processes and messages fail; SOAK_ARGS may have --seed, see python tests/soak --help.
@@ -42,6 +44,10 @@ simulate: $(VENV)/.installed-test ## run the simulation for SECS seconds, from a
 .PHONY: soak
 soak: $(VENV)/.installed-test ## kill, stop, cut and lie to a cluster for SOAK_SECS seconds; values, steps and ledger must be exact
 	$(BIN)/python tests/soak --secs $(SOAK_SECS) $(SOAK_ARGS)
+
+.PHONY: fuzz
+fuzz: $(VENV)/.installed-test ## give PS tasks and readers FUZZ_INPUTS inputs that nobody would write (a million: half an hour)
+	$(BIN)/python tests/fuzz --keep-going --from $$(date +%s)000 --inputs $(FUZZ_INPUTS)
 
 .PHONY: lint
 lint: $(VENV)/.installed-dev ## check style, types and generated files

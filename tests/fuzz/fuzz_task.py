@@ -390,6 +390,10 @@ class TaskTargets:
             self._left = self._lifetime
         return self._tasks
 
+    def renew(self) -> None:
+        """Have the next input meet new tasks."""
+        self._left = 0
+
     def data_plane(self, rng: random.Random) -> None:
         """A request of the data plane."""
         self.tasks(rng).data_plane(rng)
