@@ -3337,21 +3337,25 @@ class Error(_message.Message):
     CODE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     TYPE_FIELD_NUMBER: _builtins.int
+    RETRY_MILLIS_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     """Canonical status code."""
     message: _builtins.str
     type: _builtins.str
     """Type within the code where it matters, e.g. "JobDoneError"."""
+    retry_millis: _builtins.int
+    """With RESOURCE_EXHAUSTED: after how long to try again; 0 where that would not help."""
     def __init__(
         self,
         *,
         code: _builtins.int = ...,
         message: _builtins.str = ...,
         type: _builtins.str = ...,
+        retry_millis: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "retry_millis", b"retry_millis", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,6 +7,7 @@ Floor: ps. Threads: any number at once; the shard's lock orders them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from globalstep import codec
 from globalstep.clock import SYSTEM_CLOCK
 from globalstep.codec import TensorWriter
 from globalstep.declarations import ALIGNMENT, PushId, Read
-from globalstep.errors import GlobalStepError, InvalidArgumentError, code_of
+from globalstep.errors import GlobalStepError, InvalidArgumentError, ResourceExhaustedError, code_of
 from globalstep.faults import AFTER, BEFORE, NO_FAULTS, ConnectionCutError, Faults
 from globalstep.frames import padded
 from globalstep.proto import globalstep_pb2 as pb
@@ -243,7 +244,10 @@ class Handler:
 def encode_error(error: Exception) -> pb.Error:
     """Write an error for the wire; one that is not ours says so, since it is a bug here."""
     text = str(error) if isinstance(error, (GlobalStepError, ValueError)) else f"{type(error).__name__}: {error}"
-    return pb.Error(code=code_of(error), message=text, type=type(error).__name__)
+    retry_secs = error.retry_secs if isinstance(error, ResourceExhaustedError) else 0.0
+    return pb.Error(
+        code=code_of(error), message=text, type=type(error).__name__, retry_millis=math.ceil(retry_secs * 1000)
+    )
 
 
 def _parts(message: pb.PushRequest | pb.StageRequest, data: memoryview, memory: LayoutMemory) -> PushParts:

@@ -83,7 +83,12 @@ class LocalLane:
         except ConnectionCutError as error:
             return _Done(None, UnavailableError(f"{self.label}: {error}"))
         if reply.HasField("error"):
-            return _Done(None, error_from_code(reply.error.code, reply.error.message, reply.error.type))
+            return _Done(
+                None,
+                error_from_code(
+                    reply.error.code, reply.error.message, reply.error.type, reply.error.retry_millis / 1000
+                ),
+            )
         data = bytearray()
         for piece in answer:
             data += piece

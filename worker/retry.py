@@ -2,7 +2,8 @@
 
 A call may be tried again because it is idempotent: reads by nature, pushes by their id, control calls because the
 second one finds what the first one did. Tried again is what was not answered (UNAVAILABLE), and what a task refused
-that had lost its state, once that is mended; every other answer is an answer.
+that had lost its state, once that is mended, or that had no memory left and said when to come back; every other
+answer is an answer.
 docs/design/push-protocol.md, "Retries", says why each method may be.
 
 Floor: worker. Threads: a Retry belongs to one call; a RetryCount is thread-safe.
@@ -19,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from globalstep.clock import Clock
-from globalstep.errors import OpError
+from globalstep.errors import OpError, ResourceExhaustedError
 
 __all__ = ["POLICIES", "Retry", "RetryCount", "RetryPolicy"]
 
@@ -165,4 +166,8 @@ class Retry:
         self._tries += 1
         if self._count is not None:
             self._count.add(self._method)
-        self._clock.wait(threading.Event(), longest * (0.5 + 0.5 * self._rng.random()))
+        pause = longest * (0.5 + 0.5 * self._rng.random())
+        if isinstance(error, ResourceExhaustedError):
+            # The task says when there may be room; all come back at different times.
+            pause = max(pause, error.retry_secs * (1.0 + self._rng.random()))
+        self._clock.wait(threading.Event(), pause)

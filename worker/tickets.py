@@ -151,7 +151,8 @@ class Connection(abc.ABC):
             return
         if message.reply.HasField("error"):
             reply = message.reply.error
-            refusal = error_from_code(reply.code, f"{self._label}: {reply.message}", reply.type)
+            text = f"{self._label}: {reply.message}"
+            refusal = error_from_code(reply.code, text, reply.type, reply.retry_millis / 1000)
             self._answered(ticket, refusal)
             ticket.error = refusal
         else:

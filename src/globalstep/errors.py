@@ -112,9 +112,18 @@ class PermissionDeniedError(OpError):
 
 
 class ResourceExhaustedError(OpError):
-    """A limit was reached: memory, disk, a queue."""
+    """A limit was reached: memory, disk, a queue.
+
+    Args:
+        message: What happened.
+        retry_secs: After how long the same call may succeed; 0 where waiting does not help.
+    """
 
     code = 8
+
+    def __init__(self, message: str = "", retry_secs: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_secs = retry_secs
 
 
 class FailedPreconditionError(OpError):
@@ -233,13 +242,14 @@ _BY_NAME: dict[str, type[OpError]] = {
 }
 
 
-def error_from_code(code: int, message: str, type_name: str = "") -> OpError:
+def error_from_code(code: int, message: str, type_name: str = "", retry_secs: float = 0.0) -> OpError:
     """Make the error for a canonical status code.
 
     Args:
         code: A canonical (gRPC) status code, not 0.
         message: The text of the status.
         type_name: Name of the type at the sender, for the few types that share a code.
+        retry_secs: After how long to try again, where the sender says so.
 
     Returns:
         An instance of the type of that code; UnknownError for a code that has none.
@@ -247,7 +257,10 @@ def error_from_code(code: int, message: str, type_name: str = "") -> OpError:
     >>> type(error_from_code(14, "ps 0 is down")).__name__
     'UnavailableError'
     """
-    return (_BY_NAME.get(type_name) or _BY_CODE.get(code, UnknownError))(message)
+    found = (_BY_NAME.get(type_name) or _BY_CODE.get(code, UnknownError))(message)
+    if isinstance(found, ResourceExhaustedError):
+        found.retry_secs = retry_secs
+    return found
 
 
 def code_of(error: BaseException) -> int:

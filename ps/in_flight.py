@@ -1,0 +1,190 @@
+"""The memory for what is under way: requests on their way in, parts that are staged, and replies on their way out.
+
+All connections of a PS task share it, and it has a limit. Whoever finds it used up waits, and reads nothing from its
+connection meanwhile: so the client's sends come to a stop, and a PS task that cannot keep up slows its workers down.
+Who has waited for too long is answered with RESOURCE_EXHAUSTED and told when to come back.
+
+How much is in use is not kept in a book that could be wrong: it is seen from who still refers to each block. So it
+covers whoever keeps one, and nothing has to be given back.
+
+Floor: ps. Threads: any number at once.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+
+import numpy as np
+import numpy.typing as npt
+
+from globalstep.clock import Clock
+from globalstep.errors import ResourceExhaustedError
+
+__all__ = ["InFlightMemory", "RoomInFlight"]
+
+Array = npt.NDArray[np.uint8]
+
+#: Below this, memory is not counted: it is bounded by the number of connections.
+SMALL_BYTES = 1 << 16
+#: Blocks that wait for a use.
+_MOST_IDLE = 4
+#: How often the first of those who wait looks whether memory has become free.
+_LOOK_SECS = 0.002
+#: How long somebody waits before he is sent away, and for how long he is sent away.
+PATIENCE_SECS = 5.0
+RETRY_SECS = 0.5
+
+
+def _references(blocks: list[Array], at: int) -> int:
+    return sys.getrefcount(blocks[at])
+
+
+#: What `_references` says of a block that only its list refers to.
+_UNUSED = _references([np.empty(0, np.uint8)], 0)
+
+
+class InFlightMemory:
+    """Gives out memory up to a limit, the same again once no array or view of it is left. Thread-safe.
+
+    One block is given however large it is, where nothing else is in use: what one message may have is somebody
+    else's limit.
+
+    Args:
+        limit_bytes: The limit.
+        clock: Time, for those who wait.
+        patience_secs: How long they do.
+    """
+
+    def __init__(self, limit_bytes: int, clock: Clock, patience_secs: float = PATIENCE_SECS) -> None:
+        self.limit_bytes = limit_bytes
+        self._clock = clock
+        self._patience_secs = patience_secs
+        # Guards the attributes below; a leaf. References to blocks are made under it only.
+        self._lock = threading.Lock()
+        # Longest unused first.
+        self._blocks: list[Array] = []
+        # Those who wait, in the order in which they came; the first one looks, and wakes the next when it leaves.
+        self._waiting: deque[threading.Event] = deque()
+        #: How many were sent away.
+        self.refusals = 0
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes that somebody refers to."""
+        with self._lock:
+            return self._used()
+
+    def take(self, nbytes: int) -> Array:
+        """Give memory; wait for it, if need be.
+
+        Args:
+            nbytes: How much.
+
+        Returns:
+            uint8 [nbytes]; what it contains is undefined.
+
+        Raises:
+            ResourceExhaustedError: If there was none for as long as somebody may wait.
+        """
+        if nbytes < SMALL_BYTES:
+            return np.empty(nbytes, np.uint8)
+        turn = threading.Event()
+        with self._lock:
+            block = None if self._waiting else self._try(nbytes)
+            if block is not None:
+                return block
+            self._waiting.append(turn)
+            if self._waiting[0] is turn:
+                turn.set()
+        try:
+            return self._wait(nbytes, turn)
+        finally:
+            with self._lock:
+                self._waiting.remove(turn)
+                if self._waiting:
+                    self._waiting[0].set()
+
+    def take_now(self, nbytes: int) -> Array | None:
+        """Give memory if there is some; None for less than is counted, too.
+
+        Raises:
+            ResourceExhaustedError: If there is none.
+        """
+        if nbytes < SMALL_BYTES:
+            return None
+        with self._lock:
+            block = self._try(nbytes)
+        if block is None:
+            raise self._refusal(nbytes)
+        return block
+
+    def _wait(self, nbytes: int, turn: threading.Event) -> Array:
+        until = self._clock.monotonic() + self._patience_secs
+        never = threading.Event()
+        while (now := self._clock.monotonic()) < until:
+            if self._clock.wait(turn, until - now):
+                with self._lock:
+                    block = self._try(nbytes)
+                if block is not None:
+                    return block
+                self._clock.wait(never, _LOOK_SECS)
+        raise self._refusal(nbytes)
+
+    def _refusal(self, nbytes: int) -> ResourceExhaustedError:
+        with self._lock:
+            used = self._used()
+            self.refusals += 1
+        return ResourceExhaustedError(
+            f"This PS task has {used:,} bytes under way, and no room for {nbytes:,} more: the limit is "
+            f"{self.limit_bytes:,} (--max-inflight-bytes). It is slower than its clients; they come again.",
+            retry_secs=RETRY_SECS,
+        )
+
+    def _used(self) -> int:
+        """See `used_bytes`. Caller holds the lock."""
+        blocks = self._blocks
+        return sum(blocks[at].nbytes for at in range(len(blocks)) if _references(blocks, at) != _UNUSED)
+
+    def _try(self, nbytes: int) -> Array | None:
+        """Give memory, if there is some. Caller holds the lock."""
+        blocks = self._blocks
+        idle = [at for at in range(len(blocks)) if _references(blocks, at) == _UNUSED]
+        # A much larger block is left alone: a small view that is kept must not hold a large one.
+        fitting = [at for at in idle if nbytes <= blocks[at].nbytes <= 2 * nbytes]
+        if fitting:
+            block = blocks.pop(fitting[-1])
+        else:
+            total = sum(block.nbytes for block in blocks)
+            spare = sum(blocks[at].nbytes for at in idle)
+            if total - spare and total - spare + nbytes > self.limit_bytes:
+                return None
+            # What lies idle goes, oldest first, until there is room.
+            for gone, at in enumerate(idle):
+                if total + nbytes <= self.limit_bytes and len(idle) - gone < _MOST_IDLE:
+                    break
+                total -= blocks[at - gone].nbytes
+                del blocks[at - gone]
+            block = np.empty(nbytes, np.uint8)
+        blocks.append(block)
+        return block[:nbytes]
+
+
+class RoomInFlight:
+    """Memory for the values of replies; see reading.Room. None is waited for: the shard's lock is held meanwhile.
+
+    Args:
+        memory: Where it comes from.
+    """
+
+    def __init__(self, memory: InFlightMemory) -> None:
+        self._memory = memory
+
+    def take(self, nbytes: int) -> Array | None:
+        """See reading.Room.
+
+        Raises:
+            ResourceExhaustedError: If there is no room. Nothing has been read.
+        """
+        return self._memory.take_now(nbytes)
