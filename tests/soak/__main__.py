@@ -86,14 +86,15 @@ def soak(one: Round, folder: Path, every_secs: float, rate: float) -> None:
     pause = threading.Event()
     with Cluster(folder, one.seed, one.transport, one.policy, script, rate) as cluster:
         try:
-            next_at = began + 4.0
+            # A quarter of the rounds are struck while they start, the others once pushes are made.
+            from_start, next_at = rng.random() < 0.25, began + 4.0
             while (now := SYSTEM_CLOCK.monotonic()) < began + one.secs:
                 cluster.look_after()
                 if early := cluster.ended_early():
                     raise SoakError(f"{early} ended before the job can be done.")
-                if now >= next_at:
-                    cluster.strike()
-                    next_at = now + rng.expovariate(1 / every_secs)
+                if now >= next_at and (from_start or any((folder / "answers").iterdir())):
+                    # What takes all PS tasks away takes seconds to mend; what came at once would only meet that again.
+                    next_at = now + rng.expovariate(1 / every_secs) + (4.0 if cluster.strike() else 0.0)
                 SYSTEM_CLOCK.wait(pause, 0.05)
             cluster.continue_all()
             while cluster.look_after():

@@ -131,8 +131,8 @@ class Cluster:
 
     # ---- Faults -------------------------------------------------------------------------------
 
-    def strike(self) -> None:
-        """Make one fault, by chance."""
+    def strike(self) -> bool:
+        """Make one fault, by chance; gives whether it took several processes away."""
         kinds = {"kill": 9, "terminate": 4, "stop": 6, "kill two PS": 1, "kill all PS": 2, "kill everything": 1}
         kind = self._rng.choices(list(kinds), list(kinds.values()))[0]
         everybody = list(self.tasks)
@@ -164,6 +164,7 @@ class Cluster:
             self.struck[f"{kind}: {task.name.partition(':')[0]}" if len(chosen) == 1 else kind] += len(chosen) == 1
         if len(chosen) > 1:
             self.struck[kind] += 1
+        return len(chosen) > 1
 
     def _note(self, text: str) -> None:
         with (self.folder / "signals").open("a") as file:
