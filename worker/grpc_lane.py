@@ -137,7 +137,7 @@ def _from_rpc(error: grpc.RpcError, label: str) -> OpError:
     # A stream that a dying server resets is reported as UNKNOWN or CANCELLED; both mean "not reached".
     if code in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN):
         code = grpc.StatusCode.UNAVAILABLE
-    told = dict(error.trailing_metadata() or ()) if isinstance(error, grpc.Call) else {}
+    told: dict[str, Any] = dict(error.trailing_metadata() or ()) if isinstance(error, grpc.Call) else {}
     return error_from_code(code.value[0], f"{label}: {details}", str(told.get("globalstep-error", "")))
 
 
