@@ -243,7 +243,7 @@ def _file_name(name: Any) -> str:
 
 
 def _count(value: Any) -> int:
-    if not isinstance(value, int) or value < 0:
+    if type(value) is not int or not 0 <= value < 1 << 64:
         raise ValueError(f"{value!r} is no count")
     return value
 

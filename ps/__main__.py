@@ -42,6 +42,13 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         "--max-message-bytes", type=int, default=16 << 30, help="largest tensor bytes of one message (default 16 GiB)"
     )
     parser.add_argument(
+        "--max-inflight-bytes",
+        type=int,
+        default=0,
+        help="most bytes of gradients and values under way at a time, of all clients; beyond it they wait "
+        "(default: a quarter of the memory that is free at the start)",
+    )
+    parser.add_argument(
         "--lane-port", type=int, default=0, help="port for clients with GLOBALSTEP_TRANSPORT=tcp (default: a free one)"
     )
     parser.add_argument(
@@ -103,6 +110,7 @@ def _server(args: argparse.Namespace) -> PSServer:
             bind=bind_address(args.bind, args.port, dict(os.environ)),
             max_clients=args.max_clients,
             max_message_bytes=args.max_message_bytes,
+            max_inflight_bytes=args.max_inflight_bytes,
             grace_secs=args.grace_secs,
             lane_port=args.lane_port,
             log_dir=args.log_dir,

@@ -19,6 +19,7 @@ from globalstep.declarations import Op, OptimizerUse, PushId, Read
 from globalstep.faults import AFTER, APPLY, BEFORE, CUT
 from globalstep.ps.answers import Answer, Kept, Packing, Staged
 from globalstep.ps.cuts import Cuts
+from globalstep.ps.holding import trim_kept
 from globalstep.ps.hypers import advance_scalars
 from globalstep.ps.layouts import PushParts
 from globalstep.ps.ledger import Entry, EntryKind, Ledger
@@ -36,7 +37,12 @@ class Applying(Cuts):
 
     Args:
         clock: Tells how long clients have been silent, and parts have been staged.
+
+    Attributes:
+        most_held_bytes: Of staged parts, and of kept answers.
     """
+
+    most_held_bytes = 1 << 62
 
     def __init__(self, clock: Clock) -> None:
         self._changes = ChangeCounts()
@@ -129,7 +135,10 @@ class Applying(Cuts):
         if apply_secs is not None:
             self._statistics.apply(apply_secs)
             self._count_changes(parts)
+        self._kept.pop(entry.push.client, None)  # the newest comes last
         self._kept[entry.push.client] = kept
+        if not kept.changed:
+            trim_kept(self._kept, self.most_held_bytes)
 
     def _count_changes(self, parts: PushParts) -> None:
         """Count a push for the Variables that it changed. Caller holds the lock."""
@@ -166,7 +175,7 @@ class Applying(Cuts):
         """On the sequencer: the steps and the optimizers' scalar state, after a push's own changes."""
         for op in ops:
             if op.variable in ledger.steps:
-                ledger.assign_step(op.variable, int(self._store.scalar(op.variable)))
+                ledger.assign_step(op.variable, int(self._store.step(op.variable)[0]))
         for use in uses:
             advance_scalars(use, hypers[use.optimizer, use.after_increment], self._store)
         self._store.set_steps(ledger.steps)

@@ -11,7 +11,6 @@ Floor: ps. Threads: functions are pure; the arrays are the store's.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.declarations import ALIGNMENT, Op, OptimizerDecl, VariableDecl
-from globalstep.errors import ResourceExhaustedError
-from globalstep.machine_memory import available_bytes
 from globalstep.ps.cores import ONE_CORE, WORTH_BYTES, Cores
 from globalstep.ps.rules.rule import Hypers, Rule
 
@@ -135,9 +132,6 @@ def lay_out(fresh: Sequence[VariableDecl], optimizers: Iterable[OptimizerDecl]) 
 
     Returns:
         Name -> the Variable, zeros and not initialized.
-
-    Raises:
-        ResourceExhaustedError: If the machine has not that much memory. None is taken.
     """
     held: dict[str, Held] = {}
     trained_by: dict[str, str] = {}
@@ -146,13 +140,6 @@ def lay_out(fresh: Sequence[VariableDecl], optimizers: Iterable[OptimizerDecl]) 
             trained_by.setdefault(name, optimizer.name)
     order = {decl.name: at for at, decl in enumerate(fresh)}
     groups: dict[tuple[str, str, str], list[VariableDecl]] = {}
-    total = sum(math.prod(decl.shape) * np.dtype(decl.dtype).itemsize for decl in fresh)
-    if total > (free := available_bytes()):
-        largest = max(fresh, key=lambda decl: math.prod(decl.shape))
-        raise ResourceExhaustedError(
-            f"{len(fresh)} Variables of {total:,} bytes are declared, and this machine has memory for {free:,}; the "
-            f"largest is {largest.name!r}, {largest.dtype} {list(largest.shape)}. Spread them over more PS tasks."
-        )
     for decl in fresh:
         group = decl.optimizer or trained_by.get(decl.name, "")
         groups.setdefault((decl.dtype, group, decl.slot), []).append(decl)

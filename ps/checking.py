@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,15 @@ import numpy.typing as npt
 
 from globalstep.declarations import Op, OpKind, VariableDecl
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
+from globalstep.machine_memory import available_bytes
 from globalstep.ps.arena import Held
 
-__all__ = ["check_indices", "check_operand", "check_room"]
+__all__ = ["check_indices", "check_operand", "check_room", "check_step"]
 
 Array = npt.NDArray[Any]
 
 
-def check_room(fresh: Iterable[VariableDecl], held: Iterable[VariableDecl]) -> None:
+def check_room(fresh: Sequence[VariableDecl], held: Iterable[VariableDecl]) -> None:
     """Refuse Variables that this machine could not hold, before any memory is taken for them.
 
     Args:
@@ -30,8 +31,16 @@ def check_room(fresh: Iterable[VariableDecl], held: Iterable[VariableDecl]) -> N
         held: Declared before.
 
     Raises:
-        ResourceExhaustedError: If all together have more bytes than the machine has memory.
+        ResourceExhaustedError: If all together have more bytes than the machine has memory, or those that are new
+            more than is free.
     """
+    new, free = sum(map(_nbytes, fresh)), available_bytes()
+    if new > free:
+        largest = max(fresh, key=_nbytes)
+        raise ResourceExhaustedError(
+            f"{len(fresh)} Variables of {new} bytes are declared, and {free} bytes of memory are free; the largest "
+            f"is {largest.name!r}, {largest.dtype} {list(largest.shape)}. Use more PS tasks."
+        )
     room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     total = sum(_nbytes(decl) for decl in held)
     for decl in fresh:
@@ -109,3 +118,19 @@ def check_indices(indices: Array, decl: VariableDecl) -> None:
             raise InvalidArgumentError(
                 f"Row id {wrong} is not in [0, {decl.shape[0]}) for Variable {decl.name!r} of shape {list(decl.shape)}."
             )
+
+
+def check_step(name: str, held: Array, value: int) -> None:
+    """Refuse a value that a step cannot have.
+
+    Args:
+        name: The step.
+        held: Its array, of one element.
+        value: What it would be.
+
+    Raises:
+        InvalidArgumentError: If that is beyond its dtype.
+    """
+    info = np.iinfo(held.dtype)
+    if not info.min <= value <= info.max:
+        raise InvalidArgumentError(f"The push would move step {name!r} from {held[0]} to {value}, beyond {held.dtype}.")

@@ -21,10 +21,12 @@ from globalstep.frames import padded
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import entries
 from globalstep.ps.answers import Admission, Answer
-from globalstep.ps.authorization import Authorization
+from globalstep.ps.authorization import Authorization, Caller
+from globalstep.ps.in_flight import InFlightMemory, RoomInFlight
 from globalstep.ps.layouts import Layout, LayoutMemory, PushParts
 from globalstep.ps.ledger import EntryKind
 from globalstep.ps.packed_data import pack_reply, unpack_request
+from globalstep.ps.reading import Room
 from globalstep.ps.shard import Shard
 from globalstep.ps.statistics import Traffic
 
@@ -38,15 +40,24 @@ class Handler:
         shard: The state machine.
         faults: What a test makes fail.
         limit_bytes: Largest tensor bytes of one message, unpacked.
+        in_flight: Memory for what is under way; unlimited by default.
 
     Attributes:
         shard: As given.
+        in_flight: As given.
         authorization: Who may do what; everybody everything, until a server says otherwise.
         traffic: Counts the tensor bytes of all requests and replies.
     """
 
-    def __init__(self, shard: Shard, faults: Faults = NO_FAULTS, limit_bytes: int = 16 << 30) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        faults: Faults = NO_FAULTS,
+        limit_bytes: int = 16 << 30,
+        in_flight: InFlightMemory | None = None,
+    ) -> None:
         self.shard = shard
+        self.in_flight = in_flight or InFlightMemory(1 << 62, SYSTEM_CLOCK)
         self._limit_bytes = limit_bytes
         self.authorization = Authorization(SYSTEM_CLOCK)
         self.traffic = Traffic()
@@ -66,6 +77,15 @@ class Handler:
     def faults(self) -> Faults:
         """What a test makes fail."""
         return self._faults
+
+    def stream_memory(self, caller: Caller, room: Room | None = None) -> LayoutMemory:
+        """Make the memory of a new stream.
+
+        Args:
+            caller: Whose it is.
+            room: Where values for its replies are to be put.
+        """
+        return LayoutMemory(room, RoomInFlight(self.in_flight, room), self.in_flight, caller)
 
     def handle(self, request: pb.Request, data: memoryview, memory: LayoutMemory) -> tuple[pb.Reply, list[memoryview]]:
         """Carry out a data-plane request.
@@ -139,7 +159,8 @@ class Handler:
     ) -> None:
         reads = [codec.decode_read(item, data) for item in message.reads]
         floors = _floors(message.floors)
-        values, applied = self.shard.pull(message.incarnation, message.client, reads, floors, memory.room)
+        room = memory.room if memory.pull_room is None else memory.pull_room
+        values, applied = self.shard.pull(message.incarnation, message.client, reads, floors, room)
         reply.pull.applied = applied
         codec.encode_values(reads, values, reply.pull.values, tensors)
 

@@ -21,8 +21,10 @@ import numpy.typing as npt
 
 from globalstep.clock import Clock
 from globalstep.errors import ResourceExhaustedError
+from globalstep.machine_memory import available_bytes
+from globalstep.ps.reading import Room
 
-__all__ = ["InFlightMemory", "RoomInFlight"]
+__all__ = ["InFlightMemory", "RoomInFlight", "default_limit_bytes"]
 
 Array = npt.NDArray[np.uint8]
 
@@ -35,6 +37,15 @@ _LOOK_SECS = 0.002
 #: How long somebody waits before he is sent away, and for how long he is sent away.
 PATIENCE_SECS = 5.0
 RETRY_SECS = 0.5
+
+
+#: The least that is taken for a limit, where memory is short already.
+_LEAST_BYTES = 64 << 20
+
+
+def default_limit_bytes() -> int:
+    """Give the limit of a task that was told none: a quarter of the memory that is free now."""
+    return max(available_bytes() // 4, _LEAST_BYTES)
 
 
 def _references(blocks: list[Array], at: int) -> int:
@@ -69,6 +80,7 @@ class InFlightMemory:
         self._waiting: deque[threading.Event] = deque()
         #: How many were sent away.
         self.refusals = 0
+        self._shared_bytes = 0
 
     @property
     def used_bytes(self) -> int:
@@ -119,6 +131,21 @@ class InFlightMemory:
         if block is None:
             raise self._refusal(nbytes)
         return block
+
+    def share(self, nbytes: int) -> bool:
+        """Take note of memory that is to be shared with a client; says whether it may be: it has a limit as high.
+
+        The first block is always given.
+        """
+        with self._lock:
+            may = not self._shared_bytes or self._shared_bytes + nbytes <= self.limit_bytes
+            self._shared_bytes += nbytes * may
+            return may
+
+    def unshare(self, nbytes: int) -> None:
+        """Take note that such memory is gone."""
+        with self._lock:
+            self._shared_bytes -= nbytes
 
     def _wait(self, nbytes: int, turn: threading.Event) -> Array:
         until = self._clock.monotonic() + self._patience_secs
@@ -176,10 +203,12 @@ class RoomInFlight:
 
     Args:
         memory: Where it comes from.
+        first: Where it is taken from if there is some; None for nowhere else.
     """
 
-    def __init__(self, memory: InFlightMemory) -> None:
+    def __init__(self, memory: InFlightMemory, first: Room | None = None) -> None:
         self._memory = memory
+        self._first = first
 
     def take(self, nbytes: int) -> Array | None:
         """See reading.Room.
@@ -187,4 +216,5 @@ class RoomInFlight:
         Raises:
             ResourceExhaustedError: If there is no room. Nothing has been read.
         """
-        return self._memory.take_now(nbytes)
+        found = self._first.take(nbytes) if self._first is not None else None
+        return self._memory.take_now(nbytes) if found is None else found

@@ -21,7 +21,7 @@ from globalstep import codec
 from globalstep.declarations import ALIGNMENT, Increment, Op, OpKind, OptimizerUse, Read
 from globalstep.errors import InvalidArgumentError, LayoutUnknownError
 from globalstep.frames import padded
-from globalstep.memory import MemoryPool
+from globalstep.memory import MemoryPool, Pool
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.authorization import NOBODY, Caller
 from globalstep.ps.reading import Room
@@ -99,12 +99,14 @@ class LayoutMemory:
 
     Attributes:
         room: Where values for the stream's replies are to be put; None for anywhere.
-        memory: For data that is packed on the wire.
+        pull_room: The same, for replies to pulls, which may be refused if there is no memory for them.
+        memory: For data that is packed on the wire, or sent ahead.
         caller: Whose stream it is.
     """
 
     room: Room | None = None
-    memory: MemoryPool = field(default_factory=MemoryPool)
+    pull_room: Room | None = None
+    memory: Pool = field(default_factory=MemoryPool)
     caller: Caller = NOBODY
     _layouts: dict[int, Layout] = field(default_factory=dict[int, Layout])
     _ahead: dict[int, _Ahead] = field(default_factory=dict[int, _Ahead])

@@ -18,13 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 from globalstep.declarations import Increment, Outcome, OutcomeKind, PushId, StopLimit
 from globalstep.errors import AbortedError, InvalidArgumentError, NotFoundError
-from globalstep.journal_records import EventKind
+from globalstep.journal_records import MAX_STALENESS, EventKind
 from globalstep.ps.push_table import PushTable
 
 if TYPE_CHECKING:
     from globalstep.ps.journal import Journal
 
-__all__ = ["Entry", "EntryKind", "HyperValues", "Ledger", "Unfinished"]
+__all__ = ["LIMIT_SHARDS", "Entry", "EntryKind", "HyperValues", "Ledger", "Unfinished"]
+
+
+#: Shards of a run: the sequencer keeps a little of each.
+LIMIT_SHARDS = 1 << 16
+#: The largest value of a step.
+_LAST_STEP = 2**63 - 1
 
 
 class EntryKind(IntEnum):
@@ -123,7 +129,7 @@ class Ledger:
         if limit.last_step is not None:
             last = limit.last_step
         else:
-            last = self.steps[limit.step] + (limit.num_steps or 0)
+            last = min(self.steps[limit.step] + (limit.num_steps or 0), _LAST_STEP)
         if self.stopped:
             last = min(last, self.steps[limit.step])
         self.limits[limit.step] = last
@@ -143,10 +149,11 @@ class Ledger:
 
     def staleness(self, increments: Sequence[Increment], seen_steps: Mapping[str, int]) -> int:
         """Give how far the carried steps moved on since the worker read them; 0 where it did not say."""
-        return max(
+        found = max(
             (self.steps[item.step] - seen_steps[item.step] for item in increments if item.step in seen_steps),
             default=0,
         )
+        return max(min(found, MAX_STALENESS), -MAX_STALENESS)
 
     def check_increments(self, increments: Iterable[Increment]) -> None:
         """Refuse increments of what is no step.
@@ -328,6 +335,10 @@ class Ledger:
             ledger.index = int(state["index"])
             ledger.parent = int(state.get("incarnation", 0))
             ledger.steps = {str(name): int(value) for name, value in state["steps"].items()}
+            if not all(-_LAST_STEP <= value <= _LAST_STEP for value in ledger.steps.values()):
+                raise InvalidArgumentError(f"The ledger's steps {ledger.steps} are beyond int64.")
+            if not (0 <= ledger.index <= _LAST_STEP and 0 <= ledger.parent < 1 << 64):
+                raise InvalidArgumentError(f"The ledger has index {ledger.index} and incarnation {ledger.parent}.")
             ledger.table = PushTable.load(state["clients"])
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             text = base64.b64encode(dumped[:60]).decode()

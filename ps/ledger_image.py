@@ -13,7 +13,9 @@ import json
 from collections import deque
 from typing import Any
 
-from globalstep.errors import DataLossError
+from google.protobuf.message import DecodeError
+
+from globalstep.errors import DataLossError, InvalidArgumentError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import entries
 from globalstep.ps.ledger import Ledger, Unfinished
@@ -64,5 +66,8 @@ def ledger_of_image(image: bytes, shards: int, sequencer: int) -> Ledger:
             deque(Unfinished(index, set(waiting), steps) for index, waiting, steps in state["unfinished"]),
         )
         return ledger
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (
+        KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, DecodeError,
+        InvalidArgumentError,
+    ) as error:  # fmt: skip
         raise DataLossError(f"A record of the log holds no ledger: {error!r}.") from None

@@ -18,7 +18,7 @@ from globalstep.faults import NO_FAULTS, Faults
 from globalstep.ps.attendance import Attendance
 from globalstep.ps.cores import ONE_CORE
 from globalstep.ps.journal import Journal
-from globalstep.ps.ledger import Ledger
+from globalstep.ps.ledger import LIMIT_SHARDS, Ledger
 from globalstep.ps.office import OfficeView
 from globalstep.ps.presence import State
 from globalstep.ps.push_table import LIMIT_CLIENTS
@@ -30,8 +30,6 @@ from globalstep.run_policy import RunPolicy
 
 __all__ = ["Life", "ShardView"]
 
-#: The sequencer keeps a little of each shard.
-_MOST_SHARDS = 1 << 16
 #: A chief that has been silent for so long is not waited for.
 _CHIEF_SILENT_SECS = 5.0
 
@@ -165,7 +163,7 @@ class Life(Attendance):
         Raises:
             InvalidArgumentError: If the numbers do not fit together. Nothing is changed.
         """
-        if not (0 <= shard < shards <= _MOST_SHARDS and 0 <= sequencer < shards) or not owner:
+        if not (0 <= shard < shards <= LIMIT_SHARDS and 0 <= sequencer < shards) or not owner:
             raise InvalidArgumentError(
                 f"BEGIN of shard {shard} of {shards} with sequencer {sequencer} and owner {owner!r} cannot be."
             )

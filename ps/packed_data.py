@@ -9,13 +9,13 @@ import importlib
 from typing import Any
 
 from globalstep.codec import TensorWriter
-from globalstep.memory import MemoryPool
+from globalstep.memory import Pool
 from globalstep.proto import globalstep_pb2 as pb
 
 __all__ = ["pack_reply", "unpack_request"]
 
 
-def unpack_request(request: pb.Request, data: memoryview, memory: MemoryPool, limit_bytes: int) -> memoryview:
+def unpack_request(request: pb.Request, data: memoryview, memory: Pool, limit_bytes: int) -> memoryview:
     """Give a request's data as it was before it was packed.
 
     Raises:
@@ -28,7 +28,7 @@ def unpack_request(request: pb.Request, data: memoryview, memory: MemoryPool, li
     return unpacked
 
 
-def pack_reply(request: pb.Request, reply: pb.Reply, tensors: TensorWriter, memory: MemoryPool) -> list[memoryview]:
+def pack_reply(request: pb.Request, reply: pb.Reply, tensors: TensorWriter, memory: Pool) -> list[memoryview]:
     """Give the bytes of a reply, packed as the request asks."""
     if request.reply_form == pb.FORM_RAW or not tensors.pieces:
         return tensors.pieces

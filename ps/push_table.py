@@ -16,6 +16,7 @@ from typing import Any
 
 from globalstep.declarations import Outcome, OutcomeKind, PushId
 from globalstep.errors import AbortedError
+from globalstep.journal_records import MAX_STALENESS
 
 __all__ = ["LIMIT_CLIENTS", "WINDOW", "PushTable"]
 
@@ -145,8 +146,24 @@ class PushTable:
         table = cls()
         for name, kept in dumped.items():
             outcomes = OrderedDict(
-                (int(s), Outcome(OutcomeKind(kind), int(index), dict(steps), int(staleness)))
+                (_number(s), Outcome(OutcomeKind(kind), _number(index), _steps(steps), int(staleness)))
                 for s, kind, index, steps, staleness in kept["outcomes"]
             )
-            table._clients[name] = _Client(outcomes, int(kept["forgotten"]))
+            if any(abs(outcome.staleness) > MAX_STALENESS for outcome in outcomes.values()):
+                raise ValueError("a staleness is out of range")
+            table._clients[name] = _Client(outcomes, _number(kept["forgotten"]))
         return table
+
+
+def _number(value: Any) -> int:
+    number = int(value)
+    if not 0 <= number < 1 << 64:
+        raise ValueError(f"{number} is out of range")
+    return number
+
+
+def _steps(steps: Mapping[str, Any]) -> dict[str, int]:
+    found = {str(name): int(value) for name, value in steps.items()}
+    if any(abs(value) >= 1 << 63 for value in found.values()):
+        raise ValueError(f"the steps {found} are out of range")
+    return found

@@ -27,11 +27,12 @@ from globalstep.ps.control import Control
 from globalstep.ps.cores import Cores, default_threads
 from globalstep.ps.handler import Handler
 from globalstep.ps.hogwild import HogwildShard
+from globalstep.ps.in_flight import InFlightMemory, default_limit_bytes
 from globalstep.ps.security import Security, SecurityOptions
 from globalstep.ps.servicer import SERVICE_NAME, generic_handler
 from globalstep.ps.settler import Settler, asking
 from globalstep.ps.socket_server import SocketServer
-from globalstep.rpc import CHANNEL_OPTIONS
+from globalstep.rpc import SERVER_OPTIONS
 
 __all__ = ["PSOptions", "PSServer"]
 
@@ -48,6 +49,9 @@ class PSOptions:
     max_clients: int = 512
     #: Largest tensor bytes of one message.
     max_message_bytes: int = 16 << 30
+    #: Most bytes of tensors under way at a time, requests and replies of all clients together; as many again may be
+    #: shared with clients on this machine. 0: a quarter of the memory that is free at the start.
+    max_inflight_bytes: int = 0
     #: Seconds to end in when the process is asked to: half of them for a checkpoint, the rest for calls under way.
     grace_secs: float = 8.0
     #: Threads that share the work of applying a large push.
@@ -88,13 +92,15 @@ class PSServer:
         security = Security(options.security, options.bind, clock)
         self.shard = HogwildShard(clock)
         self.shard.cores = Cores(options.apply_threads)
-        handler = Handler(self.shard, faults, options.max_message_bytes)
+        in_flight = InFlightMemory(options.max_inflight_bytes or default_limit_bytes(), clock)
+        self.shard.most_held_bytes = in_flight.limit_bytes
+        handler = Handler(self.shard, faults, options.max_message_bytes, in_flight)
         handler.authorization = security.authorization
         self.control = Control(handler, uuid.uuid4().hex, socket.gethostname(), log_dir=options.log_dir)
         self._pool = ThreadPoolExecutor(options.max_clients + 16, thread_name_prefix="globalstep-rpc")
         self._server = grpc.server(
             self._pool,
-            options=[*CHANNEL_OPTIONS, ("grpc.so_reuseport", 1 if os.environ.get("GLOBALSTEP_LAUNCH") else 0)],
+            options=[*SERVER_OPTIONS, ("grpc.so_reuseport", 1 if os.environ.get("GLOBALSTEP_LAUNCH") else 0)],
         )
         self._server.add_generic_rpc_handlers((generic_handler(self.control, options.max_message_bytes),))
         self._health = health.HealthServicer()

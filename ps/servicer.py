@@ -20,7 +20,6 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.authorization import CALLER, Caller
 from globalstep.ps.control import Control
 from globalstep.ps.handler import encode_error
-from globalstep.ps.layouts import LayoutMemory
 
 __all__ = ["SERVICE_NAME", "generic_handler"]
 
@@ -95,7 +94,8 @@ def _exchange(control: Control, limit_bytes: int) -> Callable[[Iterator[bytes], 
         except OpError as error:
             context.abort(_CODES[error.code], error.message)
             return
-        assembler, memory = Assembler(limit_bytes), LayoutMemory(caller=caller)
+        assembler = Assembler(limit_bytes, control.handler.in_flight)
+        memory = control.handler.stream_memory(caller)
         for raw in requests:
             try:
                 message = assembler.add(raw)
@@ -104,6 +104,9 @@ def _exchange(control: Control, limit_bytes: int) -> Callable[[Iterator[bytes], 
                 context.abort(_CODES[code_of(error)], str(error))
                 return
             if message is None:
+                continue
+            if message.refused is not None:
+                yield from frames_of(message.call, reply=pb.Reply(error=encode_error(message.refused)))
                 continue
             try:
                 reply, pieces = control.handler.handle(message.request or pb.Request(), message.data, memory)

@@ -19,7 +19,9 @@ from globalstep.errors import AbortedError, FailedPreconditionError, InvalidArgu
 from globalstep.ps.admission_policy import refusal, scaled
 from globalstep.ps.answers import Admission, Answer, Staged
 from globalstep.ps.applying import Applying
+from globalstep.ps.checking import check_step
 from globalstep.ps.finite import find_not_finite
+from globalstep.ps.holding import check_snapshots, check_staging
 from globalstep.ps.hypers import check_covered, evaluate_use
 from globalstep.ps.layouts import PushParts
 from globalstep.ps.ledger import Entry, EntryKind, HyperValues, Ledger
@@ -66,6 +68,9 @@ class Shard(Applying):
             kept = self._kept.get(push.client)
             if push in self._staged or (kept is not None and kept.push == push):
                 return ""
+            if not alone:
+                nbytes = parts.data.nbytes if parts.data is not None else 0
+                check_staging(self._staged, push, nbytes, self.most_held_bytes)
             layout = parts.layout
             if layout is not None and layout.plan is not None and layout.plan.version == self._store.version:
                 self._take_in(incarnation, push, parts, alone)
@@ -221,15 +226,19 @@ class Shard(Applying):
     ) -> tuple[HyperValues, ...]:
         """Find everything that could be wrong before anything is decided; evaluate hyper-parameters."""
         ledger.check_increments(increments)
+        if kind is EntryKind.SNAPSHOT:
+            check_snapshots(self._snapshots, {push.client, *(view.client for view in self.presence.clients())})
         for item in increments:
             self._store.scalar(item.step)
+        after = dict(ledger.steps)
+        for item in increments:
+            after[item.step] += item.by
+        for item in increments:
+            check_step(item.step, self._store.step(item.step), after[item.step])
         if left_out:
             return ()  # it is not going to be applied, and has not been kept
         if kind is EntryKind.PUSH and self._shard in participants and push not in self._staged:
             raise FailedPreconditionError(f"Push {push} was not staged on the sequencer.")
-        after = dict(ledger.steps)
-        for item in increments:
-            after[item.step] += item.by
         hypers = tuple(evaluate_use(use, after if use.after_increment else ledger.steps, self._store) for use in uses)
         staged = self._staged.get(push)
         if staged is not None:

@@ -10,6 +10,7 @@ whatever the client gives up meanwhile.
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from globalstep.declarations import ALIGNMENT
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
 from globalstep.frames import padded
+from globalstep.ps.in_flight import InFlightMemory
 from globalstep.shared_memory import MOST_BLOCKS, SHARED_FROM_BYTES, SLACK_BYTES, address_of, block_bytes, create
 from globalstep.socket_messages import Place, SocketMessage
 
@@ -45,10 +47,12 @@ class SharedBlocks:
 
     Args:
         limit_bytes: Largest tensor bytes of one message.
+        in_flight: Says whether there may be one block more, on all connections together; None for always.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, in_flight: InFlightMemory | None = None) -> None:
         self._limit_bytes = block_bytes(limit_bytes)
+        self._in_flight = in_flight
         self._numbers = itertools.count(1)
         self._blocks: dict[int, Array] = {}
         #: Those that the present request lets the reply use.
@@ -110,10 +114,29 @@ class SharedBlocks:
                 f"A block of {nbytes} bytes beside {len(self._blocks)} others; the most are {MOST_BLOCKS} blocks of "
                 f"{self._limit_bytes} bytes."
             )
-        descriptor, block = create(nbytes)
+        descriptor, block = self._created(nbytes)
         number = next(self._numbers)
         self._blocks[number] = block
         return number, Placed(Place(number, SLACK_BYTES, new_bytes=nbytes), descriptor)
+
+    def _created(self, nbytes: int) -> tuple[int, Array]:
+        """Make a block within the limit of all connections."""
+        if self._in_flight is None:
+            return create(nbytes)
+        if not self._in_flight.share(nbytes):
+            raise ResourceExhaustedError(
+                f"A block of {nbytes} bytes more: there may be {self._in_flight.limit_bytes} bytes of shared memory in "
+                "all (--max-inflight-bytes)."
+            )
+        try:
+            descriptor, block = create(nbytes)
+        except BaseException:
+            self._in_flight.unshare(nbytes)
+            raise
+        # Not the array: a view may outlive it, and holds the mapping.
+        mapping = block.base.obj if isinstance(block.base, memoryview) else block.base
+        weakref.finalize(mapping, self._in_flight.unshare, nbytes)
+        return descriptor, block
 
     def take(self, nbytes: int) -> Array | None:
         """Give room for the tensors of the reply in one of the blocks offered, so that they are put there at once.

@@ -126,6 +126,10 @@ class Snapshots:
         """Free one; one that is not there is no error."""
         self._taken.pop(snapshot, None)
 
+    def count_of(self, clients: Collection[str]) -> int:
+        """Give how many there are of these clients."""
+        return sum(taken.client in clients for taken in self._taken)
+
     def keep_of(self, clients: Collection[str]) -> None:
         """Free those of all other clients: they are gone, and have left them behind."""
         for snapshot in [taken for taken in self._taken if taken.client not in clients]:

@@ -42,6 +42,8 @@ _log = logging.getLogger(__name__)
 #: How long a token waits for its connection, and a connection may take to show one.
 _TOKEN_SECS = 10.0
 _HELLO_SECS = 5.0
+#: Connections that have shown no token yet: the oldest is closed for one more, since clients show theirs at once.
+_MOST_STRANGERS = 32
 
 
 class SocketServer:
@@ -80,6 +82,8 @@ class SocketServer:
         self._lock = threading.Lock()
         self._listeners: dict[pb.LaneKind.ValueType, _Listener] = {}
         self._connections: set[_Connection] = set()
+        #: Those that have shown no token yet, oldest first.
+        self._strangers: dict[_Connection, None] = {}
         #: Token -> when it is over, what it was given for, and to whom.
         self._tokens: dict[bytes, tuple[float, pb.LaneKind.ValueType, Caller]] = {}
         self._closed = False
@@ -107,8 +111,9 @@ class SocketServer:
             if self._closed:
                 raise UnavailableError("This PS task is closing down.")
             now = self._clock.monotonic()
-            self._tokens = {known: given for known, given in self._tokens.items() if now < given[0]}
-            if len(self._connections) + len(self._tokens) >= self._max_connections:
+            self._tokens = {shown: given for shown, given in self._tokens.items() if now < given[0]}
+            known = len(self._connections) - len(self._strangers)
+            if known + len(self._tokens) >= self._max_connections:
                 raise ResourceExhaustedError(
                     f"{self._max_connections} connections are open or asked for; raise --max-clients."
                 )
@@ -129,12 +134,24 @@ class SocketServer:
     def take_in(self, accepted: socket.socket) -> None:
         """Start a thread for a connection that was accepted, if there is room; it has shown no token yet."""
         with self._lock:
-            if self._closed or len(self._connections) >= self._max_connections:
+            if self._closed:
                 accepted.close()
                 return
+            if len(self._strangers) >= _MOST_STRANGERS:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                oldest.end(socket.SHUT_RDWR)
             connection = _Connection(self, accepted, next(self._numbers))
             self._connections.add(connection)
+            self._strangers[connection] = None
             connection.thread.start()
+
+    def admitted(self, connection: _Connection) -> bool:
+        """Take note that a connection has shown its token; gives False where it was closed before."""
+        with self._lock:
+            found = connection in self._strangers
+            self._strangers.pop(connection, None)
+            return found
 
     def secured(self, accepted: socket.socket) -> socket.socket | TlsSocket:
         """Speak TLS on a TCP connection, where this task does; raises OSError if the client is not believed."""
@@ -154,6 +171,11 @@ class SocketServer:
         """Take note that a connection has ended."""
         with self._lock:
             self._connections.discard(connection)
+            self._strangers.pop(connection, None)
+
+    def now(self) -> float:
+        """Give the time, by the clock."""
+        return self._clock.monotonic()
 
     @property
     def closing(self) -> bool:
@@ -233,7 +255,7 @@ class _Connection:
                 if admitted is not None:
                     kind, caller = admitted
                     if kind == pb.LANE_SHM:
-                        self.blocks = SharedBlocks(self._server.limit_bytes)
+                        self.blocks = SharedBlocks(self._server.limit_bytes, self._server.handler.in_flight)
                     self._serve(self.blocks, caller)
         except ssl.SSLError as error:
             _log.warning("%s: a connection was refused by TLS: %s", self.thread.name, error)
@@ -245,14 +267,17 @@ class _Connection:
 
     def _admitted(self) -> tuple[pb.LaneKind.ValueType, Caller] | None:
         """Have the token shown, and give what it is good for; say nothing at all where that is nothing."""
-        self._socket.settimeout(_HELLO_SECS)
-        shown = b""
+        shown, until = b"", self._server.now() + _HELLO_SECS
         while len(shown) < TOKEN_BYTES:
+            # In all, not for every byte of it.
+            self._socket.settimeout(max(until - self._server.now(), 0.001))
             more = self._socket.recv(TOKEN_BYTES - len(shown))
             if not more:
                 return None
             shown += more
         admitted = self._server.redeem(shown)
+        if not self._server.admitted(self):
+            return None
         if admitted is None:
             _log.warning("%s: a connection without a valid token was closed.", self.thread.name)
             return None
@@ -261,8 +286,9 @@ class _Connection:
         return admitted
 
     def _serve(self, blocks: SharedBlocks | None, caller: Caller) -> None:
-        incoming = Incoming(self._socket, self._server.limit_bytes, shares=blocks is not None)
-        memory = LayoutMemory(room=blocks, caller=caller)
+        handler = self._server.handler
+        incoming = Incoming(self._socket, self._server.limit_bytes, shares=blocks is not None, pool=handler.in_flight)
+        memory = handler.stream_memory(caller, blocks)
         while not self._server.closing and self._serve_one(incoming, memory, blocks):
             pass
 
@@ -271,6 +297,9 @@ class _Connection:
         message = incoming.receive()
         if message is None:
             return False
+        if message.refused is not None:
+            self._refuse(message, message.refused)
+            return True
         data = message.data if blocks is None else blocks.data_of(message)
         if blocks is not None and message.place is not None and message.place.new_bytes:
             self._give_block(message, blocks, message.place.new_bytes)
@@ -289,9 +318,12 @@ class _Connection:
         try:
             _, placed = blocks.create(nbytes)
         except (OSError, OpError) as error:
-            Outgoing(message.call, pb.Reply(error=encode_error(error)).SerializeToString(), ()).send(self._socket)
+            self._refuse(message, error)
             return
         self._answer(message, pb.Reply(), placed, 0)
+
+    def _refuse(self, message: SocketMessage, error: Exception) -> None:
+        Outgoing(message.call, pb.Reply(error=encode_error(error)).SerializeToString(), ()).send(self._socket)
 
     def _answer(self, message: SocketMessage, reply: pb.Reply, placed: Placed, nbytes: int) -> None:
         """Send a reply whose tensors lie in shared memory."""

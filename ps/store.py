@@ -365,6 +365,10 @@ class VariableStore:
             if held.initialized
         }
 
+    def step(self, name: str) -> Array:
+        """Give a step's array, of one element."""
+        return self._held[name].flat
+
     def set_steps(self, steps: Mapping[str, int]) -> None:
         """Set the arrays of steps that have been initialized to the sequencer's numbers."""
         for name, value in steps.items():

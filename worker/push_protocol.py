@@ -20,6 +20,7 @@ from globalstep.errors import (
     LayoutUnknownError,
     LostStateError,
     OpError,
+    ResourceExhaustedError,
     UnavailableError,
 )
 from globalstep.frames import Message
@@ -107,8 +108,14 @@ class PushProtocol:
 
     # ---- Calls --------------------------------------------------------------------------------
 
-    def call(self, requests: Mapping[int, tuple[pb.Request, Sequence[memoryview]]]) -> dict[int, Message]:
+    def call(
+        self, requests: Mapping[int, tuple[pb.Request, Sequence[memoryview]]], patient: bool = True
+    ) -> dict[int, Message]:
         """Send requests to several shards at once and wait for all replies; retry each that is not reached.
+
+        Args:
+            requests: Shard -> message and the bytes of its tensors.
+            patient: Try again what a task had no memory for, too.
 
         Raises:
             OpError: The first error that a shard answered; the others have been waited for.
@@ -128,8 +135,11 @@ class PushProtocol:
                     message = ticket.result()
                     self.bytes_received += message.data.nbytes
                     replies[shard] = self._messages.packing.unpack(message)
-                except (UnavailableError, LostStateError) as error:
+                except (UnavailableError, LostStateError, ResourceExhaustedError) as error:
                     lane = self._run.lanes[shard]
+                    if isinstance(error, ResourceExhaustedError) and not patient:
+                        failed = failed or error
+                        break
                     if retry is None:
                         what = f"{request.WhichOneof('kind')} to {lane.label}"
                         retry = Retry(what, self._retry_secs, self._clock, self._rng, count=self.count)
@@ -177,6 +187,7 @@ class PushProtocol:
             OpError: If the push was wrong; nothing was changed.
         """
         push = self._messages.packing.thin(push)
+        retry = Retry("push", self._retry_secs, self._clock, self._rng, count=self.count)
         while True:
             self._sequence += 1
             push_id = PushId(self._run.client, self._sequence)
@@ -186,6 +197,9 @@ class PushProtocol:
                     result = self._push_alone(push_id, push, parts.get(self._run.sequencer, Part()))
                 else:
                     result = self._push_together(push_id, push, parts)
+            except ResourceExhaustedError as error:
+                retry.wait(error)
+                continue
             except OpError:
                 # What was wrong may be corrected, under the same layout.
                 self._messages.forget(push.layout)
@@ -239,9 +253,14 @@ class PushProtocol:
         requests = {shard: staging(shard, False) for shard in parts}
         own = self._rides_along(requests)
         try:
-            taken = self.call(requests)
-        except LayoutUnknownError:
-            taken = self.call({shard: staging(shard, True) for shard in requests})
+            try:
+                taken = self.call(requests, patient=False)
+            except LayoutUnknownError:
+                taken = self.call({shard: staging(shard, True) for shard in requests}, patient=False)
+        except ResourceExhaustedError:
+            # Parts that wait elsewhere for the one that found no room would keep others' parts out meanwhile.
+            withdraw(self._run.lanes, self._run.incarnation, push_id, requests)
+            raise
         not_finite = not_finite_in(taken.values())
         participants = list(parts)
         staged = self._clock.monotonic() - began

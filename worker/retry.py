@@ -148,6 +148,8 @@ class Retry:
         Raises:
             OpError: One of the type of `error`, once the limit has passed.
         """
+        if isinstance(error, ResourceExhaustedError) and not error.retry_secs:
+            raise error  # waiting does not help
         now = self._clock.monotonic()
         if self._first is None:
             self._first = now

@@ -15,7 +15,7 @@ import numpy as np
 
 from globalstep.declarations import ALIGNMENT
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
-from globalstep.memory import MemoryPool
+from globalstep.memory import MemoryPool, Pool
 from globalstep.proto import globalstep_pb2 as pb
 
 __all__ = ["CHUNK_BYTES", "Assembler", "Message", "frames_of", "padded"]
@@ -41,13 +41,22 @@ def padded(nbytes: int) -> int:
 class Message:
     """A whole message: the protobuf part and the bytes of its tensors."""
 
-    __slots__ = ("call", "data", "reply", "request")
+    __slots__ = ("call", "data", "refused", "reply", "request")
 
-    def __init__(self, call: int, request: pb.Request | None, reply: pb.Reply | None, data: memoryview) -> None:
+    def __init__(
+        self,
+        call: int,
+        request: pb.Request | None,
+        reply: pb.Reply | None,
+        data: memoryview,
+        refused: ResourceExhaustedError | None = None,
+    ) -> None:
         self.call = call
         self.request = request
         self.reply = reply
         self.data = data
+        #: Why its data was not taken in; None for a message that is whole.
+        self.refused = refused
 
 
 def frames_of(
@@ -172,12 +181,14 @@ class Assembler:
 
     Args:
         limit_bytes: Messages with more data than this are refused before memory is taken.
+        pool: Memory for the data of messages of several frames; of its own by default.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, pool: Pool | None = None) -> None:
         self._limit_bytes = limit_bytes
         self._head: pb.Frame | None = None
-        self._pool = MemoryPool()
+        self._pool = MemoryPool() if pool is None else pool
+        self._refused: ResourceExhaustedError | None = None
         self._buffer = np.empty(0, np.uint8)
         self._size = 0
 
@@ -185,7 +196,8 @@ class Assembler:
         """Take a frame; give the message when this was its last one.
 
         The data of a message of one frame is a view into `raw`. That of a longer one lies in a buffer of
-        its own, which is used again when nobody refers to it any more: a staged push keeps it.
+        its own, which is used again when nobody refers to it any more: a staged push keeps it. Where there is no
+        memory for it, the message comes without data, `refused`.
 
         Raises:
             InvalidArgumentError: If the frames do not make a message.
@@ -201,10 +213,16 @@ class Assembler:
             if frame.last:
                 return self._message(frame, data)
             self._head, self._size = frame, 0
-            self._buffer = self._pool.take(frame.data_bytes)
+            try:
+                self._buffer = self._pool.take(frame.data_bytes)
+            except ResourceExhaustedError as error:
+                self._refused = error
         elif frame.call != self._head.call:
             raise InvalidArgumentError("Frames of two calls are mixed on one stream.")
         end = self._size + data.nbytes
+        if self._refused is not None:
+            self._size = end
+            return self._refusal() if frame.last else None
         if end > self._buffer.nbytes:
             raise InvalidArgumentError("A message has more data than its first frame said.")
         self._buffer[self._size : end] = np.frombuffer(data, np.uint8)
@@ -213,6 +231,12 @@ class Assembler:
             return None
         head, self._head = self._head, None
         return self._message(head, self._buffer.data)
+
+    def _refusal(self) -> Message:
+        head, refused = self._head, self._refused
+        assert head is not None
+        self._head, self._refused, self._size = None, None, 0
+        return Message(head.call, head.request, None, memoryview(b""), refused)
 
     def _message(self, head: pb.Frame, data: memoryview) -> Message:
         if data.nbytes != head.data_bytes or (self._size and self._size != head.data_bytes):

@@ -9,11 +9,12 @@ Floor: shared. Imports nothing of globalstep.
 from __future__ import annotations
 
 import sys
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MemoryPool"]
+__all__ = ["MemoryPool", "Pool"]
 
 Array = npt.NDArray[np.uint8]
 
@@ -21,6 +22,18 @@ Array = npt.NDArray[np.uint8]
 _SMALL_BYTES = 1 << 16
 #: Blocks that wait for a use: as many as a program's pushes have sizes, within reason.
 _MOST_IDLE = 2
+
+
+class Pool(Protocol):
+    """Gives memory."""
+
+    def take(self, nbytes: int) -> Array:
+        """Give uint8 [nbytes], undefined, which is not used again while anybody refers to it.
+
+        Raises:
+            ResourceExhaustedError: If there is none.
+        """
+        ...
 
 
 def _references(blocks: list[Array], at: int) -> int:

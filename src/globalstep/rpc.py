@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["CHANNEL_OPTIONS"]
+__all__ = ["CHANNEL_OPTIONS", "SERVER_OPTIONS"]
 
 #: Messages may be of any size: frames bound what crosses at a time, and the receiver's own limit is
 #: checked before memory is taken. Keepalive notices a cut link within seconds. A PS task that comes back is
@@ -23,4 +23,14 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+]
+
+#: A frame has a few MiB and a message of the control plane less than that: what is larger is refused by its length,
+#: before it is read.
+_SERVER_RECEIVES_BYTES = 64 << 20
+
+#: Of servers.
+SERVER_OPTIONS: list[tuple[str, Any]] = [
+    (name, _SERVER_RECEIVES_BYTES if name == "grpc.max_receive_message_length" else value)
+    for name, value in CHANNEL_OPTIONS
 ]

@@ -313,7 +313,7 @@ class ShardReader:
                 spec = TensorSpec(name, _FROM_FILE[entry["dtype"]], tuple(entry["shape"]))
                 begin, stop = entry["data_offsets"]
                 sizes = (begin, stop, *spec.shape)
-                if len(sizes) > _MOST_AXES or any(not isinstance(n, int) or not 0 <= n < 1 << 48 for n in sizes):
+                if len(sizes) > _MOST_AXES or any(type(n) is not int or not 0 <= n < 1 << 48 for n in sizes):
                     raise ValueError(f"{name!r} is at {begin} to {stop} and of shape {list(spec.shape)}")
                 if stop - begin != spec.nbytes:
                     raise ValueError(f"{name!r} has {stop - begin} bytes instead of {spec.nbytes}")

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
 from globalstep.frames import padded
-from globalstep.memory import MemoryPool
+from globalstep.memory import MemoryPool, Pool
 from globalstep.tls_socket import TlsSocket
 
 __all__ = ["TOKEN_BYTES", "WELCOME", "Incoming", "Outgoing", "Place", "SocketMessage", "prepare"]
@@ -88,6 +88,7 @@ class SocketMessage:
         data: Bytes of its tensors, where they came with it.
         nbytes: How many bytes its tensors have.
         place: Where they lie otherwise, and more of that kind; None for a message without.
+        refused: Why its tensors were not taken in; None for a message that is whole.
     """
 
     call: int
@@ -95,6 +96,7 @@ class SocketMessage:
     data: memoryview
     nbytes: int
     place: Place | None = None
+    refused: ResourceExhaustedError | None = None
 
 
 def prepare(connection: socket.socket | TlsSocket) -> None:
@@ -191,6 +193,7 @@ class Incoming:
         limit_bytes: Messages with more data than this are refused before memory is taken.
         shares: Whether messages may speak of shared memory.
         takes_descriptors: Whether descriptors that come with messages are kept, for `descriptor`.
+        pool: Memory for the tensors; of its own by default.
     """
 
     def __init__(
@@ -200,13 +203,14 @@ class Incoming:
         *,
         shares: bool = False,
         takes_descriptors: bool = False,
+        pool: Pool | None = None,
     ) -> None:
         self._shares = shares
         self._takes_descriptors = takes_descriptors
         self._descriptors: deque[int] = deque()
         self._connection = connection
         self._limit_bytes = limit_bytes
-        self._pool = MemoryPool()
+        self._pool = MemoryPool() if pool is None else pool
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         # What has been received and not been given out.
         self._begin = self._end = 0
@@ -237,8 +241,15 @@ class Incoming:
                 f"{self._limit_bytes} and {_HEAD_LIMIT_BYTES}; raise --max-message-bytes or split the Variable."
             )
         head = self._head(head_bytes)
-        data = _NOTHING if place is not None and place.block else self._data(data_bytes)
-        return SocketMessage(call, head, data, data_bytes, place)
+        if place is not None and place.block:
+            return SocketMessage(call, head, _NOTHING, data_bytes, place)
+        try:
+            # Where memory is waited for, nothing is read, and the other side comes to a stop.
+            room = self._pool.take(data_bytes).data
+        except ResourceExhaustedError as error:
+            self._pass_over(data_bytes)
+            return SocketMessage(call, head, _NOTHING, data_bytes, place, error)
+        return SocketMessage(call, head, self._data(room), data_bytes, place)
 
     def descriptor(self) -> int:
         """Give the next descriptor that came with a message; it is the caller's now.
@@ -271,13 +282,23 @@ class Incoming:
 
     def _head(self, nbytes: int) -> bytes:
         if nbytes > len(self._buffer):
-            return bytes(self._data(nbytes))
+            return bytes(self._data(memoryview(bytearray(nbytes))))
         self._wait_for(nbytes)
         self._begin += nbytes
         return bytes(self._buffer[self._begin - nbytes : self._begin])
 
-    def _data(self, nbytes: int) -> memoryview:
-        data = self._pool.take(nbytes).data
+    def _pass_over(self, nbytes: int) -> None:
+        """Read data and forget it."""
+        while nbytes:
+            if self._begin == self._end and not self._receive_more():
+                raise ConnectionResetError("the connection ended within a message")
+            passed = min(nbytes, self._end - self._begin)
+            self._begin += passed
+            nbytes -= passed
+
+    def _data(self, data: memoryview) -> memoryview:
+        """Fill memory with what comes next; gives it."""
+        nbytes = data.nbytes
         at = min(nbytes, self._end - self._begin)
         data[:at] = self._buffer[self._begin : self._begin + at]
         self._begin += at

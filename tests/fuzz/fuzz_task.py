@@ -26,7 +26,7 @@ from globalstep.expressions import Expr, constant, step
 from globalstep.frames import padded
 from globalstep.packing import pack
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps import arena
+from globalstep.ps import checking
 from globalstep.ps.control import Control
 from globalstep.ps.handler import Handler
 from globalstep.ps.hogwild import HogwildShard
@@ -61,7 +61,7 @@ class FuzzedTasks:
     def __init__(self, rng: random.Random, folder: Path) -> None:
         self.clock = ManualClock(1e6)
         self._folder = folder
-        arena.available_bytes = lambda: _MEMORY_BYTES
+        checking.available_bytes = lambda: _MEMORY_BYTES
         self.tasks = [
             Control(Handler(HogwildShard(self.clock), limit_bytes=LIMIT_BYTES), "p", "h", log_dir=str(folder / "log"))
             for _ in range(2)

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from globalstep.clock import SYSTEM_CLOCK
-from globalstep.ps import arena
+from globalstep.ps import checking
 
 _HERE = Path(__file__).parent
 #: In all, over the parts.
@@ -55,7 +55,7 @@ def test_inputs_that_are_guided_by_the_code_they_reach_find_nothing_either(tmp_p
 
 @pytest.fixture
 def targets(monkeypatch):
-    monkeypatch.setattr(arena, "available_bytes", arena.available_bytes)  # the targets give it another value
+    monkeypatch.setattr(checking, "available_bytes", checking.available_bytes)  # the targets give it another value
     logging.disable(logging.CRITICAL)
     made = TaskTargets(lifetime=10)
     yield made

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from counting_run import initialize, state, step_push
 
 from globalstep import codec
 from globalstep.codec import TensorWriter, decode_tensor
-from globalstep.declarations import Op, OpKind, Push, PushId, Read, VariableDecl
+from globalstep.declarations import Increment, Op, OpKind, Push, PushId, Read, StopLimit, VariableDecl
 from globalstep.errors import AbortedError, InvalidArgumentError, OpError, ResourceExhaustedError
 from globalstep.frames import padded
+from globalstep.journal_records import MAX_STALENESS
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps import arena
+from globalstep.ps import checking
 from globalstep.ps.layouts import LayoutMemory
-from globalstep.ps.ledger import Entry, EntryKind, HyperValues
+from globalstep.ps.ledger import Entry, EntryKind, HyperValues, Ledger
 from globalstep.ps.local import LocalPS
 from globalstep.worker.client import ClusterClient
 
@@ -167,7 +170,7 @@ def test_a_layout_that_is_told_anew_forgets_what_was_sent_ahead_of_the_old_one(r
 
 
 def test_a_declaration_larger_than_memory_is_refused_by_name(run, monkeypatch):
-    monkeypatch.setattr(arena, "available_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(checking, "available_bytes", lambda: 1 << 20)
     with pytest.raises(ResourceExhaustedError, match=r"'big', float32 \[1000000\]"):
         run.client.declare([VariableDecl("big", "float32", (1_000_000,))], [])
     run.client.declare([VariableDecl("small", "float32", (1000,))], [])
@@ -192,3 +195,86 @@ def test_a_run_of_billions_of_shards_takes_no_memory(run):
     with pytest.raises(OpError, match="cannot be"):
         run.ps.controls[0].call("Begin", begin)
     assert state(run.client)["global_step"] == 0
+
+
+def test_steps_do_not_run_over(run):
+    """They did, and what then failed had been admitted."""
+    run.client.push(Push([Op(OpKind.ASSIGN, "global_step", np.array(2**63 - 3))]))
+    assert state(run.client)["global_step"] == 2**63 - 3
+    with pytest.raises(InvalidArgumentError, match="beyond int64"):
+        run.client.push(Push(increments=[Increment("global_step", 3)]))
+    run.client.push(Push(increments=[Increment("global_step", 2)]))
+    assert state(run.client)["global_step"] == 2**63 - 1
+    limits = run.shard().open(run.incarnation, "x", [StopLimit("global_step", num_steps=1000)])
+    assert limits == {"global_step": 2**63 - 1}
+
+
+def test_a_step_seen_far_off_is_no_number_that_cannot_be_written(run):
+    push = Push(increments=[Increment("global_step", 1)], seen_steps={"global_step": -(2**63)})
+    assert run.client.push(push).outcome.staleness == MAX_STALENESS
+    push = Push(increments=[Increment("global_step", 1)], seen_steps={"global_step": 2**63 - 1})
+    assert run.client.push(push).outcome.staleness == -MAX_STALENESS
+
+
+@pytest.mark.parametrize(
+    "change", [{"index": 2**81}, {"index": -1}, {"steps": {"global_step": 2**63}}, {"incarnation": 2**64}], ids=str
+)
+def test_a_ledger_with_numbers_beyond_the_wire_is_refused(change):
+    with pytest.raises(InvalidArgumentError, match="ledger"):
+        Ledger.load(json.dumps(json.loads(Ledger(1, 0).dump()) | change).encode(), 1, 0)
+
+
+@pytest.mark.parametrize(
+    "outcome", [[1, 1, 2**64, {}, 0], [-1, 1, 1, {}, 0], [1, 1, 1, {"s": 2**63}, 0], [1, 1, 1, {}, 2**40]], ids=str
+)
+def test_a_ledger_with_such_outcomes_is_refused(outcome):
+    clients = {"a": {"forgotten": 0, "outcomes": [outcome]}}
+    with pytest.raises(InvalidArgumentError, match="Not a ledger"):
+        Ledger.load(json.dumps(json.loads(Ledger(1, 0).dump()) | {"clients": clients}).encode(), 1, 0)
+
+
+def test_parts_that_nobody_admits_are_not_kept_without_end(run_of_two):
+    run = run_of_two
+    for sequence in range(1, 65):
+        assert not run.send(*run.encoded("stage", [W], sequence=sequence)).HasField("error")
+    reply = run.send(*run.encoded("stage", [W], sequence=65))
+    assert (reply.error.type, reply.error.retry_millis) == ("ResourceExhaustedError", 500)
+    assert "64 of client x" in reply.error.message
+
+
+def test_parts_have_a_limit_in_bytes_too(run_of_two):
+    run = run_of_two
+    run.shard(0).most_held_bytes = 40
+    assert not run.send(*run.encoded("stage", [W], sequence=1)).HasField("error")
+    assert not run.send(*run.encoded("stage", [W], sequence=2)).HasField("error")
+    assert "--max-inflight-bytes" in run.send(*run.encoded("stage", [W], sequence=3)).error.message
+
+
+def test_snapshots_that_nobody_releases_are_not_taken_without_end(run):
+    request = pb.Request(admit=pb.AdmitRequest(incarnation=run.incarnation, kind=pb.ENTRY_SNAPSHOT, participants=[0]))
+    kinds = []
+    for sequence in range(1, 7):
+        request.admit.id.CopyFrom(pb.PushId(client="x", sequence=sequence))
+        kinds.append(run.send(request).error.type)
+    assert kinds == [""] * 4 + ["ResourceExhaustedError"] * 2
+    release = pb.ReleaseSnapshotRequest(incarnation=run.incarnation, snapshot=pb.PushId(client="x", sequence=1))
+    run.ps.controls[0].call("ReleaseSnapshot", release)
+    request.admit.id.sequence = 9
+    assert not run.send(request).HasField("error")
+
+
+def test_answers_of_pulls_that_are_kept_have_a_limit(run_of_two):
+    """What is read over several shards is kept for a retry; whoever comes too late for it is given what is there."""
+    run = run_of_two
+    run.shard(1).most_held_bytes = 60
+    for number in range(5):
+        request = pb.Request(admit=pb.AdmitRequest(incarnation=run.incarnation, kind=pb.ENTRY_PUSH, participants=[1]))
+        request.admit.id.CopyFrom(pb.PushId(client=f"c{number}", sequence=1))
+        stage, data = run.encoded("stage", [], [Read("b"), Read("global_step")])
+        stage.stage.id.CopyFrom(request.admit.id)
+        run.send(stage, data, at=1)
+        assert len(run.send(request, at=1).admit.values) == 2
+    held = [one for one in run.shard(1)._kept.values() if one.values]
+    assert sum(value.nbytes for one in held for value in one.values) <= 60
+    request.admit.id.client = "c0"
+    assert len(run.send(request, at=1).admit.values) == 2
