@@ -13,6 +13,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 __all__ = ["EXIT_DRAINED", "Drain"]
 
@@ -35,13 +36,16 @@ class Drain:
         self.on_ask: Callable[[], None] = _nothing
         self._installed = False
         self._interruptible = False
+        #: What was there before: nothing, or another session's handler.
+        self._before: Any = signal.SIG_DFL
 
     def watch(self) -> None:
         """Notice SIGTERM from now on: in the main thread, and unless the program has a handler of its own."""
         if threading.current_thread() is not threading.main_thread():
             return
         handler = signal.getsignal(signal.SIGTERM)
-        if handler is signal.SIG_DFL:
+        if handler is signal.SIG_DFL or _session_of(handler) is not None:
+            self._before = handler
             signal.signal(signal.SIGTERM, self._on_signal)
             self._installed = True
 
@@ -51,7 +55,15 @@ class Drain:
             return
         self._installed = False
         if signal.getsignal(signal.SIGTERM) == self._on_signal:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            other = self._other()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL if other is None else other._on_signal)
+
+    def _other(self) -> Drain | None:
+        """The session that watched before this one, and still does."""
+        other = _session_of(self._before)
+        while other is not None and not other._installed:
+            other = _session_of(other._before)
+        return other
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -65,11 +77,20 @@ class Drain:
             self._interruptible = before
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        self.on_ask()
+        drain: Drain | None = self
+        while drain is not None:
+            drain.asked = True
+            drain.on_ask()
+            drain = drain._other()
         if self._interruptible:
             raise SystemExit(EXIT_DRAINED)
+
+
+def _session_of(handler: Any) -> Drain | None:
+    """The Drain whose handler it is; None for another one."""
+    owner = getattr(handler, "__self__", None)
+    return owner if isinstance(owner, Drain) else None
 
 
 def _nothing() -> None:

@@ -7,7 +7,7 @@ import pytest
 from small_model import build
 
 from globalstep.chief.checkpoint_state import latest_checkpoint
-from globalstep.chief.draining import EXIT_DRAINED
+from globalstep.chief.draining import EXIT_DRAINED, Drain
 from globalstep.chief.hooks_step import StopAtStepHook
 from globalstep.chief.summaries import SummaryWriterCache
 from globalstep.chief.training_session import MonitoredTrainingSession
@@ -23,11 +23,37 @@ class TermAfter(SessionRunHook):
 
 @pytest.fixture(autouse=True)
 def _handler():
-    before = signal.getsignal(signal.SIGTERM)
+    # Sessions of other tests that were never closed may watch still.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     yield
     SummaryWriterCache.clear()
-    assert signal.getsignal(signal.SIGTERM) == before
+    left = signal.getsignal(signal.SIGTERM)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    assert left is signal.SIG_DFL
+
+
+def test_several_sessions_are_asked_and_leave_what_they_found():
+    first, second, third = Drain(), Drain(), Drain()
+    found = signal.getsignal(signal.SIGTERM)
+    for drain in (first, second, third):
+        drain.watch()
+    second.unwatch()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert [drain.asked for drain in (first, second, third)] == [True, False, True]
+    for drain in (first, third):
+        drain.unwatch()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    signal.signal(signal.SIGTERM, found)
+
+
+def test_sessions_that_end_out_of_order_leave_nothing():
+    first, second = Drain(), Drain()
+    found = signal.getsignal(signal.SIGTERM)
+    first.watch()
+    second.watch()
+    first.unwatch()
+    second.unwatch()
+    assert signal.getsignal(signal.SIGTERM) == found
 
 
 def test_the_step_is_finished_and_the_chief_saves(graph, tmp_path):
