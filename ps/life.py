@@ -83,8 +83,7 @@ class Life(Attendance):
         self._sequencer = 0
         self._owner = ""
         self.sequencer_address = ""
-        self._policy = RunPolicy()
-        self._directory = ""
+        self._policy, self._directory, self._begun_at = RunPolicy(), "", 0.0
         #: Is told of everything that happens to this incarnation.
         self.witness: Witness = NO_WITNESS
         #: Share the work of applying a large push; whoever gave them ends them.
@@ -179,6 +178,7 @@ class Life(Attendance):
                 self._shard, self._shards, self._sequencer = shard, shards, sequencer
                 self.sequencer_address = sequencer_address
                 self._policy, self._directory = policy or RunPolicy(), directory
+                self._begun_at = self._clock.monotonic()
                 self._ledger = loaded
                 if loaded is not None:
                     loaded.incarnation = incarnation
@@ -361,13 +361,10 @@ class Life(Attendance):
         """Whether this task holds what a checkpoint would keep, and a chief is there who may save one."""
         with self._lock:
             chief = self.office.view()
-            return (
-                self._state is State.READY
-                and self._policy.durability == "checkpoint"
-                and bool(self._directory)
-                and bool(chief.holder)
-                and chief.silent_secs < _CHIEF_SILENT_SECS
-            )
+            # In the first seconds of a run a task may not have heard of its chief yet.
+            silent_secs = chief.silent_secs if chief.holder else self._clock.monotonic() - self._begun_at
+            keeps = self._state is State.READY and self._policy.durability == "checkpoint" and bool(self._directory)
+            return keeps and silent_secs < _CHIEF_SILENT_SECS
 
     def over(self) -> bool:
         """Whether the job is done and nobody needs this task any more."""

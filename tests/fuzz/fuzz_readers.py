@@ -75,7 +75,7 @@ class ReaderTargets:
     """Inputs to readers. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="globalstep-fuzz-", dir=_SHM if _SHM.is_dir() else None))
+        self._folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=_SHM if _SHM.is_dir() else None))
         self._path = self._folder / "input"
         self._storage = storage_for(str(self._folder))
         tensors = [("w", np.arange(6, dtype=np.float32).reshape(2, 3)), ("step", np.array(3)), ("e", np.zeros((0, 4)))]
