@@ -114,5 +114,7 @@ def _exchange(control: Control, limit_bytes: int) -> Callable[[Iterator[bytes], 
                 context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
                 return
             yield from frames_of(message.call, reply=reply, pieces=pieces)
+            # A stream that waits for its next request holds no memory of the last one.
+            del raw, message, reply, pieces
 
     return serve

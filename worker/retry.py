@@ -48,6 +48,8 @@ class RetryPolicy:
     longest_secs: float = 0.5
 
 
+#: How long a client puts up with a task that says that it is busy.
+_BUSY_SECS = 600.0
 _AS_LONG_AS_THE_SESSION = math.inf
 _ONCE = 0.0
 
@@ -136,6 +138,7 @@ class Retry:
         self._clock = clock
         self._rng = rng
         self._first: float | None = None
+        self._busy = False
         self._said: float | None = None
         self._tries = 0
 
@@ -148,22 +151,27 @@ class Retry:
         Raises:
             OpError: One of the type of `error`, once the limit has passed.
         """
+        busy = isinstance(error, ResourceExhaustedError)
         if isinstance(error, ResourceExhaustedError) and not error.retry_secs:
             raise error  # waiting does not help
         now = self._clock.monotonic()
+        if busy != self._busy:
+            self._busy, self._first = busy, None
         if self._first is None:
             self._first = now
         elapsed = now - self._first
         if self._policy.limit_secs == _ONCE:
             raise error
-        if elapsed >= self._limit_secs:
+        # A task that answers is there: it is slow, and its clients are to be as slow.
+        limit_secs = max(self._limit_secs, _BUSY_SECS) if busy else self._limit_secs
+        if elapsed >= limit_secs:
             raise type(error)(
                 f"{self._what} failed for {elapsed:.0f} s ({self._tries + 1} tries); the last answer: {error.message}"
             )
         since, quiet_secs = (self._first, _SAY_AFTER_SECS) if self._said is None else (self._said, _SAY_EVERY_SECS)
         if now - since >= quiet_secs:
             self._said = now
-            _log.warning("%s: trying again for up to %.0f s more: %s", self._what, self._limit_secs - elapsed, error)
+            _log.warning("%s: trying again for up to %.0f s more: %s", self._what, limit_secs - elapsed, error)
         longest = min(self._policy.longest_secs, self._policy.first_secs * 2 ** min(self._tries, 16))
         self._tries += 1
         if self._count is not None:

@@ -29,8 +29,14 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
 #: before it is read.
 _SERVER_RECEIVES_BYTES = 64 << 20
 
+#: What gRPC reads ahead of a server's stream. By itself it measures the link and reads megabytes more, which a PS task
+#: that cannot keep up would have to keep for each of its clients; this much is as fast.
+_READ_AHEAD_BYTES = 2 << 20
+
 #: Of servers.
 SERVER_OPTIONS: list[tuple[str, Any]] = [
-    (name, _SERVER_RECEIVES_BYTES if name == "grpc.max_receive_message_length" else value)
-    for name, value in CHANNEL_OPTIONS
+    *((name, value) for name, value in CHANNEL_OPTIONS if name != "grpc.max_receive_message_length"),
+    ("grpc.max_receive_message_length", _SERVER_RECEIVES_BYTES),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", _READ_AHEAD_BYTES),
 ]

@@ -12,7 +12,7 @@ from counting_run import declarations, expected, state, step_push
 
 from globalstep.clock import ManualClock
 from globalstep.declarations import Op, OpKind, Push, StopLimit
-from globalstep.errors import UnavailableError
+from globalstep.errors import ResourceExhaustedError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.local import LocalPS
 from globalstep.worker.client import ClusterClient
@@ -154,3 +154,27 @@ def test_each_stage_is_told(caplog):
     told = [record.message for record in caplog.records]
     assert len(told) == 3
     assert all("a push: trying again for up to" in text for text in told)
+
+
+def test_a_task_that_is_busy_is_come_back_to_when_it_says_for_longer_than_one_that_is_away():
+    clock = ManualClock()
+    retry = Retry("push", 2.0, clock, random.Random(1))
+    for _ in range(100):
+        before = clock.monotonic()
+        retry.wait(ResourceExhaustedError("no room", retry_secs=0.5))
+        assert 0.5 <= clock.monotonic() - before <= 1.0
+    assert clock.monotonic() > 50
+    retry.wait(UnavailableError("away"))  # since now only
+    clock.advance(3.0)
+    with pytest.raises(UnavailableError, match="failed for 3 s"):
+        retry.wait(UnavailableError("away"))
+    with pytest.raises(ResourceExhaustedError, match="failed for"):
+        for _ in range(2000):
+            retry.wait(ResourceExhaustedError("no room", retry_secs=0.5))
+
+
+def test_what_waiting_does_not_help_is_not_waited_for():
+    clock = ManualClock()
+    with pytest.raises(ResourceExhaustedError, match="too large"):
+        Retry("push", 2.0, clock, random.Random(1)).wait(ResourceExhaustedError("too large"))
+    assert clock.monotonic() == 0.0
