@@ -112,6 +112,16 @@ class Ledger:
         self.steps.setdefault(name, 0)
         self.visible.setdefault(name, 0)
 
+    def set_limits(self, limits: Sequence[StopLimit]) -> None:
+        """Put limits in force, all or none; see `set_limit`."""
+        before = dict(self.limits)
+        try:
+            for limit in limits:
+                self.set_limit(limit)
+        except NotFoundError:
+            self.limits = before
+            raise
+
     def set_limit(self, limit: StopLimit) -> int:
         """Put a limit in force.
 

@@ -240,8 +240,7 @@ class Life(Attendance):
         with self._lock:
             self._check(incarnation, client)
             if self._ledger is not None:
-                for limit in limits:
-                    self._ledger.set_limit(limit)
+                self._ledger.set_limits(limits)
             if self._state is State.INITIALIZING:
                 self._state = State.READY
             self.witness.opened(incarnation, client, limits)

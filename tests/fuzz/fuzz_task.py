@@ -27,6 +27,7 @@ from globalstep.frames import padded
 from globalstep.packing import pack
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import checking
+from globalstep.ps.authorization import NOBODY
 from globalstep.ps.control import Control
 from globalstep.ps.handler import Handler
 from globalstep.ps.hogwild import HogwildShard
@@ -318,6 +319,8 @@ class FuzzedTasks:
         self.clock.advance(rng.choice((0.0, 0.0, 0.1, 30.0)))
         before = self.digest()
         try:
+            # As every call that comes by gRPC.
+            self.tasks[shard].handler.authorization.check_method(NOBODY, method.name, message)
             self.tasks[shard].call(method.name, message).SerializeToString()
         except Exception as error:
             self._judge(error, type(error).__name__, message)

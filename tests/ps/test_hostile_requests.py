@@ -11,7 +11,7 @@ from counting_run import initialize, state, step_push
 from globalstep import codec
 from globalstep.codec import TensorWriter, decode_tensor
 from globalstep.declarations import Increment, Op, OpKind, Push, PushId, Read, StopLimit, VariableDecl
-from globalstep.errors import AbortedError, InvalidArgumentError, OpError, ResourceExhaustedError
+from globalstep.errors import AbortedError, InvalidArgumentError, NotFoundError, OpError, ResourceExhaustedError
 from globalstep.frames import padded
 from globalstep.journal_records import MAX_STALENESS
 from globalstep.proto import globalstep_pb2 as pb
@@ -278,3 +278,9 @@ def test_answers_of_pulls_that_are_kept_have_a_limit(run_of_two):
     assert sum(value.nbytes for one in held for value in one.values) <= 60
     request.admit.id.client = "c0"
     assert len(run.send(request, at=1).admit.values) == 2
+
+
+def test_limits_are_set_all_or_none(run):
+    with pytest.raises(NotFoundError, match="No step 'x' to limit"):
+        run.shard().open(run.incarnation, "x", [StopLimit("global_step", last_step=3), StopLimit("x", last_step=3)])
+    assert run.shard().view().limits == {}
