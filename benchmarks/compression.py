@@ -32,8 +32,8 @@ __all__ = ["main", "table"]
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 CHOICES = ("", "dtype=bfloat16", "dtype=float16", "top_k=0.1", "top_k=0.02", "dtype=bfloat16,top_k=0.02")
-#: Steps that a point of the curves is the mean of.
-_SMOOTH = 5
+#: Losses that the one at the end is the mean of.
+_LAST_LOSSES = 5
 
 
 def train(choice: str, steps: int) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def table(records: Sequence[Mapping[str, Any]], where: Mapping[str, Any], steps:
     for choice in CHOICES:
         runs = [record for record in records if record["choice"] == choice]
         accuracies = [run["accuracy"] for run in runs]
-        ends = [float(np.mean([loss for _, loss in run["loss"][-_SMOOTH:]])) for run in runs]
+        ends = [float(np.mean([loss for _, loss in run["loss"][-_LAST_LOSSES:]])) for run in runs]
         lines.append(
             f"| {choice or 'as they are'} | {runs[0]['sent']:,.0f} | {runs[0]['received']:,.0f} | {median(ends):.3f} | "
             f"{median(accuracies):.4f} ({min(accuracies):.4f} to {max(accuracies):.4f}) |"
@@ -117,9 +117,7 @@ def plot(records: Sequence[Mapping[str, Any]], path: Path) -> None:
     for choice in CHOICES:
         run = next(record for record in records if record["choice"] == choice)
         steps, losses = (np.array(column) for column in zip(*run["loss"], strict=True))
-        count = len(losses) // _SMOOTH * _SMOOTH
-        mean = losses[:count].reshape(-1, _SMOOTH).mean(1)
-        axes.plot(steps[:count].reshape(-1, _SMOOTH).mean(1), mean, label=choice or "as they are", linewidth=1.3)
+        axes.plot(steps, losses, label=choice or "as they are", linewidth=1.3, marker=".")
     axes.set(xlabel="global step", ylabel="loss", yscale="log", title="Digits, fewer bytes on the wire")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
