@@ -7,6 +7,7 @@ Floor: worker. Threads: a Membership is thread-safe, and owns a heartbeat thread
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import uuid
@@ -227,6 +228,7 @@ class Membership(Attendance):
         """
         with self._lock:
             newest = max(max(status.incarnation, status.spent_incarnations) for status in self.refresh())
+            newest = max(newest, _incarnation_of(ledger))
             for shard, lane in enumerate(self._run.lanes):
                 message = pb.BeginRequest(
                     incarnation=newest + 1,
@@ -377,3 +379,11 @@ class Membership(Attendance):
                 continue  # a task that is gone needs no goodbye
         for lane in self._run.lanes:
             lane.close()
+
+
+def _incarnation_of(ledger: bytes) -> int:
+    """Give the incarnation that a checkpoint's ledger belongs to: clocks may have gone back since. 0 for none."""
+    try:
+        return max(int(json.loads(ledger)["incarnation"]), 0) if ledger else 0
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return 0  # the sequencer refuses it, and says why

@@ -10,13 +10,15 @@ from typing import Any
 __all__ = ["CHANNEL_OPTIONS", "SERVER_OPTIONS"]
 
 #: Messages may be of any size: frames bound what crosses at a time, and the receiver's own limit is
-#: checked before memory is taken. Keepalive notices a cut link within seconds. A PS task that comes back is
-#: found within a second: gRPC's own pauses between two tries to connect grow to two minutes.
+#: checked before memory is taken. Keepalive notices a cut link within seconds. gRPC also sends pings to measure the
+#: link: for those it would wait a minute, and send none for keepalive meanwhile. A PS task that comes back is found
+#: within a second: gRPC's own pauses between two tries to connect grow to two minutes.
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
