@@ -309,7 +309,11 @@ class Watcher:
         self.restores = 0
 
     def look(self):
-        """Check what is visible now; gives the step, or None when the cluster does not serve."""
+        """Check what is visible now; gives the step of a cut, or None when the cluster does not serve.
+
+        A cut holds every push that was answered before it; a step read by itself may show one of another client a
+        moment later, since nobody waits for COMPLETE.
+        """
         client = self._program.client
         try:
             statuses = client.refresh()
@@ -329,7 +333,7 @@ class Watcher:
         assert (client.incarnation, visible) >= self._seen, (self._seen, client.incarnation, visible)
         self.restores += client.incarnation > self._seen[0] > 0
         self._seen = (client.incarnation, visible)
-        return int(visible)
+        return int(step)
 
     def check_checkpoints(self):
         """I3: a checkpoint at step N holds the pushes 1..N, on every shard."""
