@@ -49,6 +49,10 @@ soak: $(VENV)/.installed-test ## kill, stop, cut and lie to a cluster for SOAK_S
 fuzz: $(VENV)/.installed-test ## give PS tasks and readers FUZZ_INPUTS inputs that nobody would write (a million: half an hour)
 	$(BIN)/python tests/fuzz --keep-going --from $$(date +%s)000 --inputs $(FUZZ_INPUTS)
 
+.PHONY: try-readme
+try-readme: ## follow the first screen of README.md in a bare Debian root (as root, with mmdebstrap; 5 minutes)
+	$(PYTHON) scripts/try_readme.py
+
 .PHONY: lint
 lint: $(VENV)/.installed-dev ## check style, types and generated files
 	$(BIN)/ruff check .
@@ -128,12 +132,13 @@ clean: ## remove what make has made, the runs and the virtual environment includ
 
 $(VENV)/bin/python:
 	sh scripts/make_venv.sh $(PYTHON) $(VENV)
-	echo "$(FILES)" > $(VENV)/.files
+	@echo "$(FILES)" > $(VENV)/.files
 
 $(VENV)/.files: $(VENV)/bin/python
 
 .PRECIOUS: $(VENV)/bin/python $(VENV)/.files
 $(VENV)/.installed-%: $(VENV)/bin/python $(VENV)/.files pyproject.toml
+	@echo "Installing globalstep and what '$*' needs into $(VENV); the first time this takes a minute or two."
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --config-settings editable_mode=strict --editable '.[$*]'
 	touch $@

@@ -4,8 +4,9 @@ Usage, as root: try_readme.py [--folder FOLDER] [--keep]. It needs mmdebstrap, g
 
 The root is made by mmdebstrap with this machine's apt sources, and has apt and nothing else. The commands are the
 `sh` blocks that come before the second heading; only `<this repository>` is replaced, by a clone in the root. What
-README.md shows in its `text` blocks must be in what was printed, line by line, whatever the numbers are. Where pip finds
-its packages is taken from this machine's settings. The root has mounts and processes of its own, which end with it.
+README.md shows in its `text` blocks must be in what was printed, line by line, whatever the numbers are. Where pip
+finds its packages is taken from this machine's settings. The root has mounts and processes of its own, which end with
+the script.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ PASSED_ON = re.compile(r"PIP_(?!CERT)|https?_proxy$|no_proxy$", re.IGNORECASE)
 
 
 def blocks(page: str, kind: str) -> list[str]:
-    """Give the fenced blocks of a kind that come before a page's second heading.
+    r"""Give the fenced blocks of a kind that come before a page's second heading.
 
-    >>> blocks("# a\\n```sh\\nls\\n```\\n## b\\n```sh\\nrm\\n```\\n", "sh")
-    ['ls\\n']
+    >>> blocks("# a\n```sh\nls\n```\n## b\n```sh\nrm\n```\n", "sh")
+    ['ls\n']
     """
     return re.findall(
         rf"^```{kind}\n(.*?)^```$", re.split(r"^## ", page, maxsplit=1, flags=re.MULTILINE)[0], re.M | re.S
@@ -41,9 +42,9 @@ def blocks(page: str, kind: str) -> list[str]:
 
 
 def missing_lines(shown: str, printed: str) -> list[str]:
-    """Give the lines that a page shows and nobody has printed; numbers and the space between words may differ.
+    r"""Give the lines that a page shows and nobody has printed; numbers and the space between words may differ.
 
-    >>> missing_lines("step 10  loss 0.5\\nbye", "step 7 loss 0.25")
+    >>> missing_lines("step 10  loss 0.5\nbye", "step 7 loss 0.25")
     ['bye']
     """
 
@@ -74,8 +75,10 @@ def pip_settings(environ: Mapping[str, str]) -> tuple[dict[str, Path], list[Path
     words = {
         word.strip("'\"") for value in [*settings.values(), *environ.values()] for word in re.split(r"\s|\\n", value)
     }
-    folders = sorted({Path(word.removeprefix("file://")) for word in words if re.match(r"(file://)?/", word)})
-    return files, [folder for folder in folders if folder.is_dir()]
+    named = {Path(word.removeprefix("file://")) for word in words if re.match(r"(file://)?/", word)}
+    # An index's files lie beside its pages.
+    folders = {folder.parent if folder.name == "simple" else folder for folder in named}
+    return files, sorted(folder for folder in folders if folder.is_dir())
 
 
 def make_root(root: Path, suite: str, files: Mapping[str, Path]) -> None:
