@@ -72,9 +72,15 @@ proto: $(VENV)/.installed-dev ## regenerate the protobuf code
 	$(BIN)/python scripts/generate_proto.py
 
 .PHONY: faces
-faces: $(VENV)/.installed-dev ## regenerate the type stubs of the lazily loaded modules, and the list of names
+faces: $(VENV)/.installed-dev ## regenerate the type stubs of the lazily loaded modules, and the lists of names and commands
 	$(BIN)/python scripts/generate_faces.py
 	$(BIN)/python scripts/compatibility.py
+	$(BIN)/python scripts/cli_page.py
+
+.PHONY: docs
+docs: $(VENV)/.installed-docs ## build the documentation as a site: build/site/index.html
+	$(BIN)/python scripts/cli_page.py --check
+	$(BIN)/python -m sphinx -W --keep-going --nitpicky --quiet -c docs -d build/doctrees . build/site
 
 .PHONY: bench
 bench: $(VENV)/.installed-bench $(VENV)/.installed-examples ## measure all workloads beside all peers that are installed (10 minutes)

@@ -28,7 +28,8 @@ from globalstep.ps.server import PSOptions, PSServer
 EXIT_TERMINATED = 143
 
 
-def _parse(argv: list[str] | None) -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of the command's options."""
     parser = argparse.ArgumentParser(prog="python -m globalstep.ps", description="Serve one PS task.")
     parser.add_argument(
         "--bind",
@@ -77,7 +78,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         "--log-format", choices=FORMATS, default="", help=f"how log lines look (default: {VARIABLE}, or text)"
     )
     parser.add_argument("--log-level", default="INFO", help="DEBUG, INFO, WARNING or ERROR (default INFO)")
-    return parser.parse_args(argv)
+    return parser
 
 
 def bind_address(bind: str, port: int | None, environ: dict[str, str]) -> str:
@@ -124,7 +125,7 @@ def _server(args: argparse.Namespace) -> PSServer:
 
 def main(argv: list[str] | None = None) -> int:
     """Serve until the job is done or a signal comes; gives the process's exit code."""
-    args = _parse(argv)
+    args = make_parser().parse_args(argv)
     raise_malloc_thresholds()
     try:
         handler = logging.StreamHandler()

@@ -1,0 +1,127 @@
+"""How Sphinx makes the site of the documentation: `make docs`.
+
+The source folder is the repository, so that the links between its Markdown files hold on the site as they do on a
+code host. The table of contents is what docs/index.md links to, section by section; the API reference is made from
+the docstrings at each build.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import api_pages
+
+import globalstep
+
+project = "globalstep"
+author = "the globalstep authors"
+project_copyright = "the globalstep authors, Apache-2.0"
+version = release = globalstep.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+root_doc = "docs/index"
+include_patterns = ["docs/**", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+exclude_patterns = [".*", "build", "runs", "src", "tests", "benchmarks", "docs/site", "docs/conf.py", "**/README.md"]
+
+html_theme = "furo"
+html_title = "globalstep"
+html_static_path = ["site/static"]
+html_css_files = ["site.css"]
+html_extra_path = ["site/root"]
+html_copy_source = False
+
+myst_heading_anchors = 4
+
+default_role = "code"
+autodoc_typehints_format = "short"
+autodoc_member_order = "bysource"
+autodoc_class_signature = "mixed"
+python_maximum_signature_line_length = 100
+python_use_unqualified_type_names = True
+add_module_names = True
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+nitpicky = True
+
+
+def _contents(text):
+    """Give the toctrees that the links of docs/index.md stand for, one a section; at last, pages it does not name."""
+    named = []
+    for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        pages = re.findall(r"^- \[[^\]]+\]\(([^)#:]+)\.md\)", section, flags=re.MULTILINE)
+        if pages:
+            yield _toctree(section.partition("\n")[0].strip(), pages)
+        named += pages
+    folder = ROOT / "docs"
+    every = sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.md"))
+    if more := [page for page in every if page not in {*named, "index"}]:
+        yield _toctree("More", more)
+
+
+def _toctree(caption, pages):
+    return "\n".join(["```{toctree}", ":hidden:", f":caption: {caption}", "", *pages, "```"])
+
+
+def _read(app, docname, source):
+    if docname == root_doc:
+        source[0] += "\n\n" + "\n\n".join(_contents(source[0])) + "\n"
+    elif docname == "docs/api":
+        pages = [f"api/{api_pages.page_name(page)}" for page in api_pages.MODULES]
+        source[0] += "\n".join(["", "", "```{toctree}", ":maxdepth: 1", "", *pages, "```", ""])
+
+
+def _missing(app, env, node, contnode):
+    """Link a type in a signature to its public name; types of Python, numpy and our inside are only named."""
+    if node.get("refdomain") != "py" or node.get("reftype") not in {"class", "obj", "exc", "data"}:
+        return None
+    public = _PUBLIC.get(node["reftarget"])
+    if public is None or public == node["reftarget"]:
+        return contnode
+    found = env.domains["py"].resolve_xref(env, node["refdoc"], app.builder, "obj", public, node, contnode)
+    return found or contnode
+
+
+_PAGES = api_pages.public_names()
+#: Where a thing is defined, and by what bare name -> where it is described.
+_PUBLIC = {
+    spelling: name.canonical
+    for names in _PAGES.values()
+    for name in names
+    for spelling in (
+        f"{getattr(name.value, '__module__', '')}.{getattr(name.value, '__qualname__', '')}",
+        name.path.rpartition(".")[2],
+        api_pages.spelled(name.path),
+    )
+}
+
+
+def _docstring(app, what, name, found, options, lines):
+    """Take what is plain in a docstring as plain: the star of `*shape`, and fenced code."""
+    fenced = False
+    for number, line in enumerate(lines):
+        if line.strip().startswith("```"):
+            fenced = not fenced
+            lines[number] = "::\n\n" if fenced else ""
+        elif fenced:
+            lines[number] = f"    {line}"
+        elif not line.lstrip().startswith((">>>", "...")):
+            lines[number] = re.sub(r"(?<![\w*`])(\*{1,2})(?=[a-z_][\w.]*(?![\w.*]))", _escaped, line)
+    lines[:] = "\n".join(lines).split("\n")
+
+
+def _escaped(match):
+    return "\\*" * len(match[1])
+
+
+def setup(app):
+    """Make the API's pages, and say how links and contents are found."""
+    api_pages.write(ROOT / "docs" / "api")
+    # Before napoleon, which takes the sections of a docstring apart.
+    app.connect("autodoc-process-docstring", _docstring, priority=400)
+    app.connect("source-read", _read)
+    app.connect("missing-reference", _missing)
+    return {"parallel_read_safe": True}
