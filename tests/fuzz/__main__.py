@@ -92,7 +92,8 @@ class Campaign:
     """
 
     def __init__(self, only: list[str], keep_going: bool) -> None:
-        self._tasks, self._readers = TaskTargets(), ReaderTargets()
+        self.answers: Counter[tuple[str, str]] = Counter()
+        self._tasks, self._readers = TaskTargets(self.answers), ReaderTargets(self.answers)
         targets: dict[str, Callable[[random.Random], None]] = {
             "data_plane": self._tasks.data_plane,
             "control": self._tasks.control,
@@ -136,11 +137,16 @@ class Campaign:
 
     def report(self, secs: float) -> dict[str, Any]:
         """What came of it."""
+        answers: dict[str, dict[str, int]] = {}
+        for (call, status), count in sorted(self.answers.items()):
+            answers.setdefault(call, {})[status] = count
         return {
             "inputs": self.counts.total(),
             "secs": round(secs, 1),
             "by_target": dict(sorted(self.counts.items())),
+            "answers": answers,
             "resident_mib": _resident_bytes() >> 20,
+            "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
             "findings": [{"what": key, "count": n, "seed": self.findings[key][0]} for key, n in self.found.items()],
         }
 

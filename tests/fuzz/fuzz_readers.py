@@ -12,7 +12,9 @@ import shutil
 import struct
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +74,15 @@ class _Socket:
 
 
 class ReaderTargets:
-    """Inputs to readers. Not thread-safe."""
+    """Inputs to readers. Not thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+        answers: Counts what each reader made of them.
+    """
+
+    def __init__(self, answers: Counter[tuple[str, str]]) -> None:
+        self._answers = answers
+        self._target = ""
         self._folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=_SHM if _SHM.is_dir() else None))
         self._path = self._folder / "input"
         self._storage = storage_for(str(self._folder))
@@ -107,24 +115,31 @@ class ReaderTargets:
         self._log_records = list(_log_records())
         self._bundle = {end: Path(f"{_TF_CHECKPOINT}.{end}").read_bytes() for end in _BUNDLE}
         self.targets: dict[str, Callable[[random.Random], None]] = {
-            name.removeprefix("read_"): getattr(self, name) for name in dir(self) if name.startswith("read_")
+            name.removeprefix("read_"): partial(self._run, name) for name in dir(self) if name.startswith("read_")
         }
 
     def close(self) -> None:
         """Remove what was written."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    def _run(self, name: str, rng: random.Random) -> None:
+        self._target = name.removeprefix("read_")
+        getattr(self, name)(rng)
+
     def _attempt(self, read: Callable[[], Any], *also: type[Exception]) -> None:
         """Read; what goes wrong must be one of our errors, or of those that the reader is documented to raise."""
+        status = "OK"
         try:
             read()
         except (GlobalStepError, *also) as error:
+            status = type(error).__name__
             if isinstance(error, errors.InternalError) or not isinstance(error, (*_CLEAR, *also)):
                 raise Finding(f"unclear {type(error).__name__}: {error}") from error
             if not str(error):
                 raise Finding(f"{type(error).__name__} without a text") from error
         except Exception as error:
             raise Finding(f"{type(error).__name__}: {error}") from error
+        self._answers[self._target, status] += 1
 
     def _written(self, data: bytes) -> str:
         self._path.write_bytes(data)

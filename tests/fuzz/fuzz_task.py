@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import random
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,10 +58,14 @@ class FuzzedTasks:
 
     Args:
         rng: Chooses the run's policy.
+        folder: Where they may write.
+        answers: Counts what was answered to each call.
     """
 
-    def __init__(self, rng: random.Random, folder: Path) -> None:
-        self.clock = ManualClock(1e6)
+    def __init__(self, rng: random.Random, folder: Path, answers: Counter[tuple[str, str]]) -> None:
+        self._answers = answers
+        # From 0 on: incarnations up to the wall clock's milliseconds are spent when a task starts.
+        self.clock = ManualClock()
         self._folder = folder
         checking.available_bytes = lambda: _MEMORY_BYTES
         self.tasks = [
@@ -284,6 +289,8 @@ class FuzzedTasks:
                 self.fuzzer.mutate(rng, request)
         before = self.digest()
         reply, pieces = self.tasks[shard].handler.handle(request, memoryview(bytearray(data)), self.streams[shard])
+        call = f"Exchange {request.WhichOneof(request.DESCRIPTOR.oneofs[0].name)}"
+        self._answers[call, reply.error.type if reply.HasField("error") else "OK"] += 1
         if reply.HasField("error"):
             self._judge(errors.error_from_code(reply.error.code, reply.error.message), reply.error.type, request)
             self._compare(before, request, reply.error.message)
@@ -322,7 +329,9 @@ class FuzzedTasks:
             # As every call that comes by gRPC.
             self.tasks[shard].handler.authorization.check_method(NOBODY, method.name, message)
             self.tasks[shard].call(method.name, message).SerializeToString()
+            self._answers[method.name, "OK"] += 1
         except Exception as error:
+            self._answers[method.name, type(error).__name__] += 1
             self._judge(error, type(error).__name__, message)
             self._compare(before, message, str(error))
 
@@ -371,10 +380,12 @@ class TaskTargets:
     """Inputs to tasks that are made anew every so many inputs. Not thread-safe.
 
     Args:
+        answers: Counts what was answered to each call.
         lifetime: Inputs that one run sees.
     """
 
-    def __init__(self, lifetime: int = 100) -> None:
+    def __init__(self, answers: Counter[tuple[str, str]], lifetime: int = 100) -> None:
+        self._answers = answers
         self._lifetime = lifetime
         self._left = 0
         self._tasks: FuzzedTasks | None = None
@@ -389,7 +400,7 @@ class TaskTargets:
                     task.durability.close()
             self._folder.cleanup()
             self._folder = tempfile.TemporaryDirectory(prefix="globalstep-fuzz-")
-            self._tasks = FuzzedTasks(rng, Path(self._folder.name))
+            self._tasks = FuzzedTasks(rng, Path(self._folder.name), self._answers)
             self._left = self._lifetime
         return self._tasks
 

@@ -8,6 +8,7 @@ import logging
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def test_inputs_that_are_guided_by_the_code_they_reach_find_nothing_either(tmp_p
 def targets(monkeypatch):
     monkeypatch.setattr(checking, "available_bytes", checking.available_bytes)  # the targets give it another value
     logging.disable(logging.CRITICAL)
-    made = TaskTargets(lifetime=10)
+    made = TaskTargets(Counter(), lifetime=10)
     yield made
     made.close()
     logging.disable(logging.NOTSET)
