@@ -876,6 +876,7 @@ class BeginRequest(_message.Message):
     POLICY_FIELD_NUMBER: _builtins.int
     DIRECTORY_FIELD_NUMBER: _builtins.int
     CHIEF_TERM_FIELD_NUMBER: _builtins.int
+    SPENT_INCARNATIONS_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     """Must be greater than the task's present one."""
     shard: _builtins.int
@@ -893,6 +894,10 @@ class BeginRequest(_message.Message):
     """The run's directory, as the chief names it (path or URL); "" where it has none."""
     chief_term: _builtins.int
     """The caller's term as chief: refused once there is a later one. 0 for a plain session."""
+    spent_incarnations: _builtins.int
+    """As this task's Status had it when the caller decided to begin. A task that says otherwise by now was started again,
+    or lost its state, and refuses: what comes late, or twice, begins nothing there. 0 where the caller did not ask.
+    """
     @_builtins.property
     def expected_tasks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """"job/task" names of clients the run expects, so that a PS waits a little for those who are late."""
@@ -914,10 +919,11 @@ class BeginRequest(_message.Message):
         policy: Global___RunPolicy | None = ...,
         directory: _builtins.str = ...,
         chief_term: _builtins.int = ...,
+        spent_incarnations: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief_term", b"chief_term", "directory", b"directory", "expected_tasks", b"expected_tasks", "incarnation", b"incarnation", "ledger", b"ledger", "open", b"open", "owner", b"owner", "policy", b"policy", "sequencer", b"sequencer", "sequencer_address", b"sequencer_address", "shard", b"shard", "shards", b"shards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief_term", b"chief_term", "directory", b"directory", "expected_tasks", b"expected_tasks", "incarnation", b"incarnation", "ledger", b"ledger", "open", b"open", "owner", b"owner", "policy", b"policy", "sequencer", b"sequencer", "sequencer_address", b"sequencer_address", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

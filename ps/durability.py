@@ -90,12 +90,16 @@ class Durability:
 
         Raises:
             FailedPreconditionError: If there is no place for the log. Nothing is changed.
+            AbortedError: If it was not meant for this process, or for its present life. Nothing is changed.
         """
         policy = codec.decode_policy(request.policy)
         with self._changing:
             log: WriteAheadLog | None = None
-            newer = request.incarnation > self._shard.view(brief=True).incarnation
-            if policy.durability == "log" and newer:
+            present = self._shard.view(brief=True)
+            if request.incarnation <= present.incarnation:
+                return present.incarnation, present.owner
+            self._refuse_late(request)
+            if policy.durability == "log":
                 log = self._make(request)
             found = self._shard.begin(
                 request.incarnation,
@@ -116,6 +120,15 @@ class Durability:
             if request.open:
                 self._mark_opened(log)
         return found
+
+    def _refuse_late(self, request: pb.BeginRequest) -> None:
+        """Refuse a BEGIN that was sent before the task was started again, or lost its state. Caller holds _changing."""
+        spent = self._shard.spent_incarnations
+        if request.incarnation <= spent or request.spent_incarnations not in (0, spent):
+            raise AbortedError(
+                f"BEGIN of incarnation {request.incarnation} came too late: PS task {request.shard} was started again, "
+                f"or lost its state, since it was sent. Only those above {spent} can begin there; begin anew."
+            )
 
     def _make(self, request: pb.BeginRequest) -> WriteAheadLog:
         folder = self._folder(request.directory, request.incarnation, request.shard, request.shards)
@@ -245,6 +258,9 @@ class Durability:
                 return pb.RecoverReply(applied=view.applied)
             began = self._clock.monotonic()
             folder = self._folder(request.directory, request.incarnation, request.shard, request.shards)
+            if (folder / _ENDED).exists():
+                # Whoever asks has slept through the end of that life.
+                raise NotFoundError(f"The run whose log is in {folder} has ended, or another has begun in its place.")
             replay = Replay(folder, self._clock)
             replay.run()
             try:

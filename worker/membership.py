@@ -227,7 +227,8 @@ class Membership(Attendance):
             AbortedError: If another client began one at the same time; wait for it instead.
         """
         with self._lock:
-            newest = max(max(status.incarnation, status.spent_incarnations) for status in self.refresh())
+            statuses = self.refresh()
+            newest = max(max(status.incarnation, status.spent_incarnations) for status in statuses)
             newest = max(newest, _incarnation_of(ledger))
             for shard, lane in enumerate(self._run.lanes):
                 message = pb.BeginRequest(
@@ -243,6 +244,7 @@ class Membership(Attendance):
                     policy=codec.encode_policy(self._policy),
                     directory=directory,
                     chief_term=self.chief_term,
+                    spent_incarnations=statuses[shard].spent_incarnations,
                 )
                 reply = self._calls.one("Begin", shard, message)
                 if (reply.incarnation, reply.owner) != (newest + 1, self.client_id):

@@ -49,6 +49,13 @@ def recover_lost(lanes: Sequence[Lane], incarnation: int, sequencer: int, direct
         AbortedError: If some task is in another incarnation.
     """
     statuses = _statuses(lanes)
+    for lane, status in zip(lanes, statuses, strict=True):
+        # Before any is brought back: it would come back to a life that is over.
+        if not isinstance(status, OpError) and status.incarnation not in (0, incarnation):
+            raise AbortedError(
+                f"{lane.label} is in incarnation {status.incarnation}, this client in {incarnation}. Start the run "
+                "anew."
+            )
     applied: dict[int, int] = {}
     missing: OpError | None = None
     for shard in sorted(range(len(lanes)), key=lambda shard: shard == sequencer):
@@ -56,11 +63,6 @@ def recover_lost(lanes: Sequence[Lane], incarnation: int, sequencer: int, direct
         if isinstance(status, OpError):
             missing = missing or status
             continue
-        if status.incarnation not in (0, incarnation):
-            raise AbortedError(
-                f"{lanes[shard].label} is in incarnation {status.incarnation}, this client in {incarnation}. Start the "
-                "run anew."
-            )
         if status.incarnation:
             applied[shard] = status.applied
         elif shard != sequencer or missing is None:
