@@ -259,8 +259,11 @@ class _Connection:
                     self._serve(self.blocks, caller)
         except ssl.SSLError as error:
             _log.warning("%s: a connection was refused by TLS: %s", self.thread.name, error)
+        except ConnectionError as error:
+            # How a process that ends leaves; whether a worker is missing is for the heartbeats to tell.
+            _log.debug("%s: %s", self.thread.name, error)
         except (OSError, DecodeError, OpError) as error:
-            # The client goes on over gRPC, or is gone.
+            # The client goes on over gRPC.
             _log.info("%s: %s", self.thread.name, error)
         finally:
             self._server.forget(self)

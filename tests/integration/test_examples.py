@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -44,3 +45,53 @@ def test_the_digits_job_learns_and_leaves_what_it_promises(processes, tmp_path):
     assert "final global step: 1500" in printed
     assert (run / "model.ckpt-1500.index.json").exists()
     assert list(run.glob("events.out.tfevents.*"))
+
+
+@pytest.fixture
+def launch(processes, tmp_path):
+    """Launch an example on 2 PS tasks, a chief and a worker to its end, and give what it printed."""
+
+    def launch(example, *options):
+        processes.start(
+            "launch", "-m", "globalstep", "launch", "--ps", 2, "--workers", 2,
+            EXAMPLES / example, "--run-dir", tmp_path / "run", *options,
+        )  # fmt: skip
+        assert processes.wait() == {"launch": 0}, processes.output("launch")
+        return processes.output("launch")
+
+    return launch
+
+
+def number(pattern: str, printed: str) -> float:
+    found = re.search(pattern, printed)
+    assert found, printed
+    return float(found[1])
+
+
+def test_words_of_one_topic_end_near_each_other(launch):
+    printed = launch("word2vec.py", "--steps", 700)
+    share = r"share that is of its topic, {}: ([\d.]+)"
+    # One in ten by chance.
+    assert number(share.format("at first"), printed) < 0.2
+    assert number(share.format("now"), printed) > 0.6
+    assert "final global step: 700\n" in printed
+
+
+def test_clicks_on_a_million_ids_are_foretold(launch, tmp_path):
+    printed = launch("wide_and_deep.py", "--steps", 300)
+    # 0.5 by chance.
+    assert number(r"AUC: ([\d.]+)", printed) > 0.66
+    assert "final global step: 300\n" in printed
+    # Each table was in parts on both PS tasks, and so is what was saved.
+    saved = json.loads((tmp_path / "run" / "model.ckpt-300.index.json").read_text())["checkpoint"]["variables"]
+    for table in ("wide/weights", "deep/table"):
+        assert sorted(part["file"] for part in saved[table]["parts"]) == [0, 1]
+        assert sum(part["shape"][0] for part in saved[table]["parts"]) == 1_000_000
+
+
+def test_digits_come_from_files_by_queues(launch):
+    printed = launch("input_queues.py", "--steps", 600)
+    # A quarter of 1,797, each once.
+    assert "test images read: 450\n" in printed
+    assert number(r"test accuracy: ([\d.]+)", printed) > 0.93
+    assert "final global step: 600\n" in printed
