@@ -621,6 +621,7 @@ class Load(_message.Message):
     STAGED_BYTES_FIELD_NUMBER: _builtins.int
     REQUESTS_FIELD_NUMBER: _builtins.int
     LAST_SAVE_FIELD_NUMBER: _builtins.int
+    SENT_AWAY_FIELD_NUMBER: _builtins.int
     value_bytes: _builtins.int
     """Bytes of all values and slots, and of memory that the process has, as the system counts it; 0 where that
     is not known.
@@ -631,6 +632,8 @@ class Load(_message.Message):
     staged_bytes: _builtins.int
     requests: _builtins.int
     """Data-plane requests that have come and are not answered."""
+    sent_away: _builtins.int
+    """Requests that there was no memory for, since the process started: their clients come again."""
     @_builtins.property
     def last_save(self) -> Global___LastSave: ...
     def __init__(
@@ -642,10 +645,11 @@ class Load(_message.Message):
         staged_bytes: _builtins.int = ...,
         requests: _builtins.int = ...,
         last_save: Global___LastSave | None = ...,
+        sent_away: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_save", b"last_save"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_save", b"last_save", "requests", b"requests", "resident_bytes", b"resident_bytes", "staged_bytes", b"staged_bytes", "staged_parts", b"staged_parts", "value_bytes", b"value_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_save", b"last_save", "requests", b"requests", "resident_bytes", b"resident_bytes", "sent_away", b"sent_away", "staged_bytes", b"staged_bytes", "staged_parts", b"staged_parts", "value_bytes", b"value_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -73,6 +73,7 @@ class LoadReport:
         load.value_bytes, load.resident_bytes = view.value_bytes, resident_bytes()
         load.staged_parts, load.staged_bytes = view.staged_parts, view.staged_bytes
         load.requests = self._handler.traffic.under_way
+        load.sent_away = self._handler.in_flight.refusals
         reply.variable_pushes.update(view.variable_pushes)
         with self._lock:
             last = self._last

@@ -57,6 +57,7 @@ def _counters(reply: pb.StatusReply) -> Iterator[Metric]:
         ("apply_seconds", "Seconds that making changes took", counted.apply_secs),
         ("received_bytes", "Tensor bytes that came with requests", counted.bytes_in),
         ("sent_bytes", "Tensor bytes that went with replies", counted.bytes_out),
+        ("sent_away", "Requests that there was no memory for; their clients come again", reply.load.sent_away),
     ):
         yield CounterMetricFamily(f"globalstep_ps_{name}", what, value=value)
 

@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from globalstep.declarations import Increment, Op, OpKind, Push, VariableDecl
-from globalstep.errors import InvalidArgumentError
+from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
 from globalstep.metrics_port import MetricsPort, metrics_address, open_port
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.metrics import PSCollector
@@ -74,6 +74,18 @@ def test_a_ps_task_tells_what_it_counts(served):
     assert found["globalstep_ps_value_bytes",] == 40
     assert found["globalstep_ps_received_bytes_total",] == 6 * 32 + 8
     assert found["process_resident_memory_bytes",] > 10**7
+
+
+def test_a_ps_task_tells_how_many_it_sent_away(served):
+    server, client = served
+    memory = server.control.handler.in_flight
+    memory.limit_bytes = 1
+    held = memory.take_now(1 << 20)
+    with pytest.raises(ResourceExhaustedError):
+        memory.take_now(1 << 20)
+    del held
+    assert read(server._metrics.port)["globalstep_ps_sent_away_total",] == 1
+    assert client.refresh()[0].load.sent_away == 1
 
 
 def test_a_session_tells_what_it_counts(served):
