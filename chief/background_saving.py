@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from globalstep.waiting import announced
+
 __all__ = ["BackgroundSave"]
 
 _log = logging.getLogger("globalstep")
@@ -38,7 +40,8 @@ class BackgroundSave:
         # No daemon: a process that ends lets it finish, so that no half-written files are left behind.
         self.thread = threading.Thread(target=self._run, args=(save,), name="globalstep-saver")
         self.thread.start()
-        self._begun.wait()
+        with announced("the cut of a checkpoint"):
+            self._begun.wait()
         if self.prefix is None:
             self.result()
 
@@ -55,7 +58,9 @@ class BackgroundSave:
         Raises:
             Exception: What the save failed with. The checkpoints from before are still there.
         """
-        self.thread.join()
+        if self.thread.is_alive():
+            with announced(f"the checkpoint {self.prefix} to be written"):
+                self.thread.join()
         return self._outcome.result()
 
     def _run(self, save: Callable[[Callable[[str], None]], str | None]) -> None:

@@ -25,6 +25,7 @@ from globalstep.errors import DataLossError, OpError
 from globalstep.records import encode_record, read_records
 from globalstep.storage import path_error, storage_for
 from globalstep.tensorboard_protos import Event
+from globalstep.waiting import Reminder, announced
 
 __all__ = ["EventFileWriter", "summary_iterator"]
 
@@ -116,23 +117,28 @@ class _WritingThread:
         self._thread.start()
 
     def add(self, event: bytes) -> None:
+        reminder = Reminder(self._waited_for)
         with self._changed:
             while 0 < self._max_queue <= len(self._events) and self._error is None and not self._stopping:
-                self._changed.wait()
+                reminder.wait(self._changed)
             if self._error is not None:
                 raise self._error
             self._events.append(event)
             self._changed.notify_all()
 
     def flush(self) -> None:
+        reminder = Reminder(self._waited_for)
         with self._changed:
             self._flushes_wanted += 1
             ticket = self._flushes_wanted
             self._changed.notify_all()
             while self._flushes_done < ticket and self._error is None and not self._stopping:
-                self._changed.wait()
+                reminder.wait(self._changed)
             if self._error is not None:
                 raise self._error
+
+    def _waited_for(self) -> str:
+        return f"events to be written to {self._file.path}"
 
     def close(self) -> OpError | None:
         """Write all that was added, end the thread, and give the error that ended it early."""
@@ -141,7 +147,8 @@ class _WritingThread:
             self._changed.notify_all()
         # A garbage collection that runs on the thread itself cannot join it; it ends by itself then.
         if threading.current_thread() is not self._thread:
-            self._thread.join()
+            with announced(self._waited_for()):
+                self._thread.join()
         with self._changed:
             return self._error
 

@@ -33,6 +33,7 @@ from globalstep.ps.servicer import SERVICE_NAME, generic_handler
 from globalstep.ps.settler import Settler, asking
 from globalstep.ps.socket_server import SocketServer
 from globalstep.rpc import SERVER_OPTIONS
+from globalstep.waiting import announced
 
 __all__ = ["PSOptions", "PSServer"]
 
@@ -178,7 +179,8 @@ class PSServer:
         self._settler.stop()
         stopped: threading.Event = self._server.stop(self._options.grace_secs)
         self._sockets.close(self._options.grace_secs)
-        stopped.wait()
-        self._pool.shutdown(wait=True)
+        with announced(f"the calls that are under way at {self.address}"):
+            stopped.wait()
+            self._pool.shutdown(wait=True)
         self.control.durability.close()
         self.shard.cores.close()

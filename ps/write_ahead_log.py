@@ -31,6 +31,7 @@ from globalstep.ps.log_records import (
     stage_record,
 )
 from globalstep.ps.witness import Image, Pushed, Witness
+from globalstep.waiting import Reminder
 
 __all__ = ["WriteAheadLog", "base_note_path", "base_path"]
 
@@ -188,6 +189,7 @@ class WriteAheadLog(Witness):
 
     def _next_batch(self, wanted: int) -> list[_Queued] | None:
         """Give what this thread is to write; None when what it waits for is on disk."""
+        reminder = Reminder(lambda: f"the disk: the write-ahead log in {self.directory}")
         with self._lock:
             while self._on_disk < wanted:
                 if self._failure is not None:
@@ -200,7 +202,7 @@ class WriteAheadLog(Witness):
                     self._committing = True
                     batch, self._queue = self._queue, []
                     return batch
-                self._changed.wait()
+                reminder.wait(self._changed)
             return None
 
     def _write(self, batch: Sequence[_Queued]) -> None:

@@ -8,6 +8,7 @@ Floor: worker.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import CancelledError, OutOfRangeError
+from globalstep.waiting import Reminder
 
 __all__ = ["QueueState"]
 
@@ -80,10 +82,12 @@ class QueueState:
                 raise CancelledError(f"{self._title} is closed.")
             cancels = self._cancels
             self._entering.append(place)
+            # A full queue is as it should be: its consumers are the slower ones.
+            reminder = Reminder(lambda: f"room in {self._title}, which holds {len(self._elements)}", logging.INFO)
             try:
                 for number, element in enumerate(elements):
                     while self._entering[0] is not place or len(self._elements) >= self._capacity:
-                        self._changed.wait()
+                        reminder.wait(self._changed)
                         if self._cancels != cancels:
                             self._carried += elements[number:]
                             raise CancelledError(f"Enqueue operation was cancelled: {self._title} is closed.")
@@ -105,6 +109,7 @@ class QueueState:
         """
         place = object()
         taken: list[Element] = []
+        reminder = Reminder(lambda: self._wanted(count, len(taken)))
         with self._changed:
             self._leaving.append(place)
             try:
@@ -119,7 +124,7 @@ class QueueState:
                                 f"{self._title} is closed and has insufficient elements (requested {count}, "
                                 f"current size {len(self._elements)})"
                             )
-                    self._changed.wait()
+                    reminder.wait(self._changed)
             except KeyboardInterrupt:
                 self._elements.extendleft(reversed(taken))
                 raise
@@ -127,6 +132,15 @@ class QueueState:
                 self._leaving.remove(place)
                 self._changed.notify_all()
         return taken
+
+    def _wanted(self, count: int, taken: int) -> str:
+        """Say what a dequeue waits for. Caller holds _changed."""
+        ahead = len(self._leaving) - 1
+        others = f" ({ahead} more wait for elements)" if ahead else ""
+        return (
+            f"{count} elements of {self._title}, which holds {len(self._elements) + taken}{others}: nobody enqueues "
+            "them. Were its queue runners started (tf.train.start_queue_runners), and do they still run?"
+        )
 
     def _take(self, taken: list[Element], count: int) -> None:
         """Take what may be taken now. Caller holds _changed."""
@@ -159,9 +173,10 @@ class QueueState:
                 return
             cancels = self._cancels
             self._entering.append(place)
+            reminder = Reminder(lambda: f"the enqueues into {self._title} that came before its close")
             try:
                 while self._entering[0] is not place and self._cancels == cancels:
-                    self._changed.wait()
+                    reminder.wait(self._changed)
                 if self._closed:
                     raise CancelledError(f"{self._title} is already closed.")
                 self._closed = True

@@ -1,0 +1,104 @@
+"""Waits without a limit say what they are for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from globalstep import waiting
+from globalstep.chief.background_saving import BackgroundSave
+from globalstep.clock import SYSTEM_CLOCK
+from globalstep.waiting import Reminder, announced
+from globalstep.worker.queue_state import QueueState
+
+
+@pytest.fixture
+def said(monkeypatch, caplog):
+    """Lines come after 10 ms; gives a function that waits for one."""
+    monkeypatch.setattr(waiting, "SAY_SECS", 0.01)
+    caplog.set_level(logging.INFO, "globalstep")
+    pause = threading.Event()
+
+    def until(text):
+        deadline = SYSTEM_CLOCK.monotonic() + 30
+        while text not in caplog.text:
+            assert SYSTEM_CLOCK.monotonic() < deadline, caplog.text
+            pause.wait(0.005)
+        return caplog.records
+
+    return until
+
+
+def test_a_wait_under_a_condition_says_what_it_is_for(said):
+    changed = threading.Condition()
+    reached = False
+
+    def wait():
+        reminder = Reminder(lambda: "the other one", logging.INFO)
+        with changed:
+            while not reached:
+                reminder.wait(changed)
+
+    thread = threading.Thread(target=wait, name="waiter")
+    thread.start()
+    records = said("s now for the other one")
+    assert records[0].levelno == logging.INFO
+    with changed:
+        reached = True
+        changed.notify_all()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_a_block_is_announced_until_it_ends(said, caplog):
+    with announced("the tide"):
+        said("s now for the tide")
+    assert not any(thread.name == "globalstep-reminder" for thread in threading.enumerate())
+    caplog.clear()
+    with announced("nothing"):
+        pass
+    assert "nothing" not in caplog.text
+
+
+def test_a_dequeue_that_nobody_feeds_names_the_queue_and_what_to_do(said):
+    state = QueueState("FIFOQueue", "input", 10)
+    taken = []
+    thread = threading.Thread(target=lambda: taken.extend(state.dequeue(3)), name="consumer")
+    thread.start()
+    state.enqueue([(1,), (2,)])
+    said(
+        "s now for 3 elements of FIFOQueue 'input', which holds 2: nobody enqueues them. Were its queue runners started"
+    )
+    state.enqueue([(3,)])
+    thread.join(30)
+    assert taken == [(1,), (2,), (3,)]
+
+
+def test_an_enqueue_into_a_full_queue_says_so_quietly(said):
+    state = QueueState("FIFOQueue", "input", 1)
+    thread = threading.Thread(target=lambda: state.enqueue([(1,), (2,)]), name="producer")
+    thread.start()
+    records = said("s now for room in FIFOQueue 'input', which holds 1")
+    assert {record.levelno for record in records} == {logging.INFO}
+    assert state.dequeue(2) == [(1,), (2,)]
+    thread.join(30)
+
+
+def test_a_checkpoint_that_takes_its_time_is_named(said):
+    go_on = threading.Event()
+
+    def save(cut_taken):
+        cut_taken("run/model.ckpt-7")
+        go_on.wait(30)
+        return "run/model.ckpt-7"
+
+    save_under_way = BackgroundSave(save)
+    results = []
+    thread = threading.Thread(target=lambda: results.append(save_under_way.result()), name="owner")
+    thread.start()
+    said("s now for the checkpoint run/model.ckpt-7 to be written")
+    go_on.set()
+    thread.join(30)
+    assert results == ["run/model.ckpt-7"]
