@@ -17,8 +17,10 @@ __all__ = ["main"]
 _SUBCOMMANDS = {
     "audit": ("globalstep.deploy.audit_cli", "prove from a run's journal that no push was lost or done twice"),
     "checkpoint": ("globalstep.deploy.checkpoint_cli", "list, show, verify and import checkpoints"),
+    "bench": ("globalstep.deploy.bench_cli", "measure what the parts of a step cost on this machine, for plan"),
     "compose": ("globalstep.deploy.compose_cli", "run a training script as containers of docker compose"),
     "launch": ("globalstep.deploy.launch", "run a training script as PS, workers and chief on this machine"),
+    "plan": ("globalstep.deploy.plan_cli", "how many PS tasks a job needs, and what is to be expected: a simulation"),
     "status": ("globalstep.deploy.status_cli", "where a running cluster stands: steps, rates, workers, PS tasks"),
     "where": ("globalstep.deploy.where_cli", "where each Variable of a running cluster lies"),
     "replay": ("globalstep.deploy.replay_cli", "play a run's log again, up to any step; find the first NaN"),
