@@ -13,7 +13,7 @@ import itertools
 from dataclasses import dataclass
 
 from globalstep.deploy.cost_profile import KernelCosts, Profile, TransportCosts
-from globalstep.deploy.plan_simulation import Cluster, Leg, Phase
+from globalstep.deploy.plan_cluster import Cluster, Leg, Phase
 from globalstep.errors import InvalidArgumentError
 
 __all__ = ["OPTIMIZERS", "Job", "Memory", "bounds", "cluster_of", "memory_of", "phases_of"]

@@ -16,185 +16,32 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Cluster", "Leg", "Outcome", "Phase", "simulate"]
+from globalstep.deploy.plan_cluster import Cluster, Leg, Outcome, Phase
+from globalstep.deploy.plan_resources import Cores, Link, Lock
+
+__all__ = ["simulate"]
 
 #: A large message is worked on while the rest of it is still on its way, in pieces of so many bytes.
 _PIECE_BYTES = 2 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Leg:
-    """A message to a PS task, and its reply.
-
-    Attributes:
-        shard: Index of the simulated PS task; 0 is the sequencer.
-        stands_for: How many PS tasks it stands for; what the worker does, it does for each of them.
-        out_bytes: Of the message.
-        in_bytes: Of the reply.
-        send_secs: The worker's processor, to send one.
-        receive_secs: The worker's processor, to receive a reply.
-        handle_secs: The PS task's interpreter.
-        take_secs: A core of the PS task, to receive the bytes.
-        apply_secs: The PS task's lock and a core.
-        give_secs: A core of the PS task, to send the reply's bytes.
-        delay_secs: Besides all that, on the way there and back; less than 0 where both sides work at the same time.
-        held_bytes: What the PS task holds of it until it is applied; less than 0 where it lets go of what it has held
-            since an earlier message. What is sent in the phase that admits the push is applied there.
-    """
-
-    shard: int
-    stands_for: int = 1
-    out_bytes: float = 0.0
-    in_bytes: float = 0.0
-    send_secs: float = 0.0
-    receive_secs: float = 0.0
-    handle_secs: float = 0.0
-    take_secs: float = 0.0
-    apply_secs: float = 0.0
-    give_secs: float = 0.0
-    delay_secs: float = 0.0
-    held_bytes: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """Messages that are sent at once.
-
-    Attributes:
-        legs: In the order in which they are sent.
-        admits: Whether the sequencer gives the push its step when it handles the message.
-        sees: Whether its values are those that the worker computes from next.
-        waits: Whether the worker waits for the replies.
-    """
-
-    legs: tuple[Leg, ...]
-    admits: bool = False
-    sees: bool = False
-    waits: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """Who works, and with what.
-
-    Attributes:
-        workers: How many.
-        shards: How many simulated PS tasks.
-        compute_secs: Of a worker's step.
-        spread: Standard deviation of that, as a part of it.
-        worker_bytes_sec: Each way, of a worker's link.
-        ps_bytes_sec: Each way, of a PS task's link.
-        round_trip_secs: Of the network.
-        ps_cores: Of a PS task.
-        shared_cores: Where not 0, all processes are on one machine with so many cores, which may be a fraction.
-        compute_takes_core: Whether computing takes one of the shared cores.
-    """
-
-    workers: int
-    shards: int
-    compute_secs: float
-    spread: float = 0.0
-    worker_bytes_sec: float = float("inf")
-    ps_bytes_sec: float = float("inf")
-    round_trip_secs: float = 0.0
-    ps_cores: int = 1
-    shared_cores: float = 0.0
-    compute_takes_core: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of it.
-
-    Attributes:
-        steps_sec: Steps of all workers together, a second.
-        step_secs: Of a worker's step, on average.
-        staleness: Steps that a push lagged behind -> pushes.
-        busy: Resource -> part of the time in which it was in use, on average over those of its kind.
-        held_bytes: What a PS task held at most of messages that it had not answered or applied.
-    """
-
-    steps_sec: float
-    step_secs: float
-    staleness: Mapping[int, int]
-    busy: Mapping[str, float]
-    held_bytes: float
-
-
-class _Cores:
-    """Cores that take work in the order in which it comes. The last one may be a part of a core."""
-
-    def __init__(self, count: float) -> None:
-        whole = int(count)
-        part = count - whole
-        self._speeds = [1.0] * whole + ([part] if part > 0.01 else [])
-        self._free = [0.0] * len(self._speeds)
-        self.count = count
-        self.busy = 0.0
-
-    def work(self, now: float, secs: float) -> float:
-        """Do some work; gives when it is done."""
-        self.busy += secs
-        free = self._free
-        if len(free) == 1:
-            done = max(now, free[0]) + secs / self._speeds[0]
-            free[0] = done
-            return done
-        best, done = 0, float("inf")
-        for at, (start, speed) in enumerate(zip(free, self._speeds, strict=True)):
-            end = (start if start > now else now) + secs / speed
-            if end < done:
-                best, done = at, end
-        free[best] = done
-        return done
-
-
-class _Lock:
-    """What one has at a time; others wait in line."""
-
-    __slots__ = ("busy", "held", "waiting")
-
-    def __init__(self) -> None:
-        self.held = False
-        self.waiting: deque[tuple[Callable[..., None], Any]] = deque()
-        self.busy = 0.0
-
-
-class _Link:
-    """One way of a network card."""
-
-    __slots__ = ("busy", "bytes_sec", "free")
-
-    def __init__(self, bytes_sec: float) -> None:
-        self.bytes_sec = bytes_sec
-        self.free = 0.0
-        self.busy = 0.0
-
-    def send(self, now: float, nbytes: float) -> float:
-        """Put bytes on it; gives when the last has passed."""
-        secs = nbytes / self.bytes_sec
-        self.busy += secs
-        self.free = (self.free if self.free > now else now) + secs
-        return self.free
-
-
 class _Shard:
-    def __init__(self, cluster: Cluster, cores: _Cores) -> None:
-        self.into, self.out = _Link(cluster.ps_bytes_sec), _Link(cluster.ps_bytes_sec)
-        self.interpreter, self.lock = _Lock(), _Lock()
+    def __init__(self, cluster: Cluster, cores: Cores) -> None:
+        self.into, self.out = Link(cluster.ps_bytes_sec), Link(cluster.ps_bytes_sec)
+        self.interpreter, self.lock = Lock(), Lock()
         self.cores = cores
         self.held = self.most_held = 0.0
 
 
 class _Worker:
-    def __init__(self, cluster: Cluster, cores: _Cores | None) -> None:
-        self.into, self.out = _Link(cluster.worker_bytes_sec), _Link(cluster.worker_bytes_sec)
-        self.cores = cores or _Cores(1)
+    def __init__(self, cluster: Cluster, cores: Cores | None) -> None:
+        self.into, self.out = Link(cluster.worker_bytes_sec), Link(cluster.worker_bytes_sec)
+        self.cores = cores or Cores(1)
         self.seen = 0
         self.phase = 0
         self.awaited = 0
@@ -227,9 +74,9 @@ class _Simulation:
         self._cluster = cluster
         self._phases = phases
         self._rng = rng
-        shared = _Cores(cluster.shared_cores) if cluster.shared_cores else None
+        shared = Cores(cluster.shared_cores) if cluster.shared_cores else None
         self._shared = shared
-        self.shards = [_Shard(cluster, shared or _Cores(cluster.ps_cores)) for _ in range(cluster.shards)]
+        self.shards = [_Shard(cluster, shared or Cores(cluster.ps_cores)) for _ in range(cluster.shards)]
         self.workers = [_Worker(cluster, shared) for _ in range(cluster.workers)]
         self._events: list[tuple[float, int, Callable[..., None], Any]] = []
         self._number = 0
@@ -327,7 +174,7 @@ class _Simulation:
 
     def _handle(self, call: _Call) -> None:
         if call.leg.handle_secs:
-            self._acquire(self.shards[call.leg.shard].interpreter, self._interpret, call)
+            self.shards[call.leg.shard].interpreter.acquire(self._interpret, call)
         else:
             self._take(call)
 
@@ -337,7 +184,7 @@ class _Simulation:
         self.at(shard.cores.work(self._now, call.leg.handle_secs), self._interpreted, call)
 
     def _interpreted(self, call: _Call) -> None:
-        self._release(self.shards[call.leg.shard].interpreter)
+        self.shards[call.leg.shard].interpreter.release()
         self._take(call)
 
     def _take(self, call: _Call) -> None:
@@ -352,7 +199,7 @@ class _Simulation:
             self.at(done, self._give, call)
 
     def _decide(self, call: _Call) -> None:
-        self._acquire(self.shards[call.leg.shard].lock, self._apply, call)
+        self.shards[call.leg.shard].lock.acquire(self._apply, call)
 
     def _apply(self, call: _Call) -> None:
         leg, shard = call.leg, self.shards[call.leg.shard]
@@ -366,7 +213,7 @@ class _Simulation:
         self.at(shard.cores.work(self._now, leg.apply_secs) if leg.apply_secs else self._now, self._applied, call)
 
     def _applied(self, call: _Call) -> None:
-        self._release(self.shards[call.leg.shard].lock)
+        self.shards[call.leg.shard].lock.release()
         self._give(call)
 
     def _give(self, call: _Call) -> None:
@@ -407,21 +254,7 @@ class _Simulation:
         self._tally.step_secs += self._now - worker.last
         self._begin(worker)
 
-    # ---- Waiting --------------------------------------------------------------------------------
-
-    def _acquire(self, lock: _Lock, what: Callable[..., None], about: Any) -> None:
-        if lock.held:
-            lock.waiting.append((what, about))
-        else:
-            lock.held = True
-            what(about)
-
-    def _release(self, lock: _Lock) -> None:
-        if lock.waiting:
-            what, about = lock.waiting.popleft()
-            what(about)
-        else:
-            lock.held = False
+    # ---- What was in use ------------------------------------------------------------------------
 
     def _busy_secs(self) -> dict[str, float]:
         """Give the seconds of use of each resource so far, on average over those of its kind."""
@@ -469,6 +302,7 @@ def simulate(
     Returns:
         What came of it; the same for the same arguments.
 
+    >>> from globalstep.deploy.plan_cluster import Cluster, Leg, Phase
     >>> step = Phase((Leg(0, apply_secs=0.25),), admits=True, sees=True)
     >>> simulate(Cluster(workers=1, shards=1, compute_secs=0.75), [step], random.Random(1)).steps_sec
     1.0
