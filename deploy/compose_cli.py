@@ -14,6 +14,9 @@ from globalstep.deploy.compose_file import ComposeJob, compose_file
 
 __all__ = ["configure", "run"]
 
+#: A docker that says nothing for so long has hung.
+_ANSWER_SECS = 60.0
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the subcommand's arguments."""
@@ -58,23 +61,28 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _exit_code_of(compose: list[str], service: str) -> int:
-    found = subprocess.run([*compose, "ps", "--all", "--quiet", service], capture_output=True, text=True, check=False)
-    container = found.stdout.strip()
-    if not container:
-        return _say(f"there is no container of {service}")
-    shown = subprocess.run(
-        ["docker", "inspect", "--format={{.State.ExitCode}}", container], capture_output=True, text=True, check=False
-    )
+    try:
+        found = _ask([*compose, "ps", "--all", "--quiet", service])
+        container = found.stdout.strip()
+        if not container:
+            return _say(f"there is no container of {service}")
+        shown = _ask(["docker", "inspect", "--format={{.State.ExitCode}}", container])
+    except subprocess.TimeoutExpired as error:
+        return _say(f"docker does not say how {service} ended: {error}")
     return int(shown.stdout) if shown.returncode == 0 else _say(shown.stderr.strip())
+
+
+def _ask(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_ANSWER_SECS)
 
 
 def _compose_command() -> list[str] | None:
     """Find docker compose: the plugin, or the older program of its own."""
     for command in (["docker", "compose"], ["docker-compose"]):
         try:
-            if subprocess.run([*command, "version"], capture_output=True, check=False).returncode == 0:
+            if _ask([*command, "version"]).returncode == 0:
                 return command
-        except FileNotFoundError:
+        except (FileNotFoundError, subprocess.TimeoutExpired):
             continue
     return None
 

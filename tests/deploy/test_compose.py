@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from globalstep.cluster import from_tf_config
-from globalstep.deploy import health
+from globalstep.deploy import compose_cli, health
 from globalstep.deploy.cli import main
 from globalstep.deploy.compose_file import ComposeJob, compose_file
 from globalstep.ps.server import PSOptions, PSServer
@@ -81,6 +81,19 @@ def test_up_writes_starts_and_gives_the_exit_code_of_the_chief(script, tmp_path,
     assert len(written) == 6
     assert written["chief-0"]["command"][-2:] == ["--steps", "7"]
     assert f"${{GLOBALSTEP_SCRIPTS:-{tmp_path}}}:/app/job:ro" in written["chief-0"]["volumes"]
+
+
+def test_a_docker_that_hangs_is_not_waited_for(script, tmp_path, monkeypatch, capsys):
+    fake_docker(tmp_path, monkeypatch, 0)
+    asked = compose_cli._ask
+    monkeypatch.setattr(compose_cli, "_ANSWER_SECS", 0.2)
+
+    def ask(command):
+        return asked(["sleep", "100"] if "inspect" in command else command)
+
+    monkeypatch.setattr(compose_cli, "_ask", ask)
+    assert main(["compose", "up", script]) == 2
+    assert "docker does not say how chief-0 ended" in capsys.readouterr().err
 
 
 def test_write_starts_nothing(script, tmp_path, monkeypatch, capsys):

@@ -1,0 +1,204 @@
+"""Nothing waits for ever without saying for whom: waits in the source that have no limit are listed here, with reasons.
+
+What is looked for is what a reader would: calls that block until something else happens, without a timeout. A new one
+fails this test; it gets a limit, or says now and then what it is for (globalstep.waiting), or comes into the table with
+what ends it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from globalstep.proto import globalstep_pb2 as pb
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("src/globalstep", "ps", "worker", "chief", "deploy")
+
+#: Methods that wait for ever when they are called with at most so many arguments and no timeout.
+_METHODS = {
+    "wait": 0, "join": 0, "result": 0, "exception": 0, "get": 0, "acquire": 0, "communicate": 0, "select": 0, "poll": 0,
+    "accept": 0, "wait_for_termination": 0, "serve_forever": 0, "wait_for": 1,
+}  # fmt: skip
+#: Those that wait for a peer, whatever they are called with.
+_OF_SOCKETS = {"connect", "do_handshake", "recv", "recv_into", "recvmsg_into", "sendall", "shutdown"}
+#: Functions that wait for ever unless they are given a timeout.
+_FUNCTIONS = {
+    "run": "subprocess", "call": "subprocess", "check_call": "subprocess", "check_output": "subprocess",
+    "waitpid": "os", "create_connection": "socket", "urlopen": "request", "as_completed": "futures",
+}  # fmt: skip
+_RPCS = {method.name for method in pb.DESCRIPTOR.services_by_name["ParameterServer"].methods} | {"Check", "future"}
+
+_CALL = "the call was made with a deadline, a few lines above"
+_SHUT = "its socket is shut down right before, or its event set: the thread is on its way out"
+_WATCHED = "a call on a lane has a deadline, and the heartbeat breaks the connection off when it has passed"
+_PEER = "a peer that says nothing is as good as one that waits; keepalive ends the connection of one that is gone"
+_TIMEOUT = "the socket has a timeout"
+_ENDED = "of a process that has closed its output, or was killed"
+_LAUNCHED = "the job itself, which a person, or its engine, ends; the table says what runs"
+_COMPUTES = "another thread computes, and waits for nobody"
+
+#: File, and function in it -> what ends the wait.
+ALLOWED = {
+    "src/globalstep/faulty_lane.py": {"_Watched.result": _CALL},
+    "src/globalstep/metrics_port.py": {"MetricsPort.close": "the server looks twice a second whether it is to end"},
+    "src/globalstep/socket_messages.py": {
+        "Incoming._data": f"worker: {_WATCHED}; PS: {_PEER}",
+        "Incoming._receive_more": f"worker: {_WATCHED}; PS: {_PEER}",
+    },
+    "src/globalstep/waiting.py": {"announced": _SHUT},
+    "src/globalstep/shard_file.py": {"write_shard_from": _COMPUTES},
+    "src/globalstep/tls_probe.py": {
+        "_tls_client": _TIMEOUT,
+        "_own_fault": "both sides are in memory",
+        "_plain_server": _TIMEOUT,
+    },
+    "src/globalstep/tls_socket.py": {
+        "TlsSocket.recv": "it does not block: _when_ready waits, with the socket's timeout",
+        "TlsSocket.recv_into": "the same",
+        "TlsSocket.shutdown": "tells the kernel only",
+    },
+    "ps/__main__.py": {"main": "a PS task serves until the job is done; it says whom it has not heard of"},
+    "ps/cores.py": {"Cores.share": _COMPUTES, "Cores.close": _COMPUTES},
+    "ps/hogwild.py": {"Gate._wait_for_turn": _COMPUTES, "Gate.wait_for_those_inside": _COMPUTES},
+    "ps/server.py": {"PSServer.close": "announced"},
+    "ps/settler.py": {"Settler.stop": _SHUT},
+    "ps/socket_server.py": {
+        "SocketServer.open": "a context variable",
+        "SocketServer.close": _SHUT,
+        "_Listener._run": "a port waits for whoever comes; close shuts it down",
+        "_Listener.close": _SHUT,
+        "_Connection.end": "tells the kernel only",
+        "_Connection._admitted": _TIMEOUT,
+    },
+    "worker/attendance.py": {"Attendance.let_end": _CALL},
+    "worker/control_calls.py": {"ControlCalls.each": _CALL},
+    "worker/coordinator.py": {"Coordinator.wait_for_stop": "TensorFlow's: who gives no timeout asks for none"},
+    "worker/executor.py": {"Executor.run": "each push under way has a limit, and says whom it tries to reach"},
+    "worker/gradients_ahead.py": {"produced": "a context variable"},
+    "worker/grpc_lane.py": {"_Call.result": _CALL, "GrpcLane._open_socket": _CALL},
+    "worker/heartbeat.py": {"Heartbeat.stop": _SHUT, "Heartbeat.beat": _CALL},
+    "worker/membership.py": {"Membership.statuses": _CALL, "Membership.close": _CALL},
+    "worker/push_protocol.py": {"PushProtocol.call": _WATCHED},
+    "worker/pushes_under_way.py": {
+        "PushesUnderWay.submit": "each push under way has a limit, and says whom it tries to reach",
+        "PushesUnderWay.wait": "the same",
+        "PushesUnderWay.close": "the same",
+        "PushesUnderWay._run": "the sending thread waits for work; close ends it",
+    },
+    "worker/recovering.py": {"_statuses": _CALL, "_recover": _CALL, "find_logs": _CALL},
+    "worker/shm_lane.py": {"SharedConnection._take": _WATCHED},
+    "worker/snapshot.py": {"Snapshot.close": _CALL},
+    "worker/socket_lane.py": {
+        "SocketConnection._wait_for_room": _WATCHED,
+        "SocketConnection._end": "tells the kernel only",
+        "dial": _TIMEOUT,
+        "_expect_welcome": _TIMEOUT,
+    },
+    "worker/tickets.py": {"ConnectionTicket.result": _WATCHED},
+    "chief/background_saving.py": {
+        "BackgroundSave.__init__": "announced",
+        "BackgroundSave.result": "announced",
+    },
+    "chief/events.py": {"_WritingThread.close": "announced"},
+    "chief/hooks_checkpoint.py": {"CheckpointSaverHook._settle": "a BackgroundSave announces itself"},
+    "chief/journal_keeping.py": {"JournalKeeper.stop": _SHUT},
+    "deploy/cluster_watch.py": {"ClusterWatch.ask": _CALL},
+    "deploy/compose_cli.py": {"run": _LAUNCHED},
+    "deploy/cost_measuring.py": {"copy_bytes_sec": "they copy for a given time"},
+    "deploy/measured_cluster.py": {"_Child.line": _ENDED, "_Child.end": _ENDED},
+    "deploy/ray.py": {"_ray_runs": "Ray's own"},
+    "deploy/ray_member.py": {"Member.run": _ENDED},
+    "deploy/launcher.py": {
+        "Launcher.run": _LAUNCHED,
+        "Launcher._until_done": "the futures are done",
+        "Launcher._run_once": _LAUNCHED,
+    },
+    "deploy/server.py": {"Server._serve": "TensorFlow's: it serves until the job is done"},
+    "deploy/slurm_cli.py": {"run": _LAUNCHED},
+    "deploy/slurm_job.py": {"main": "Slurm's commands have a limit of their own, MessageTimeout"},
+    "deploy/slurm_step.py": {
+        "main": "Slurm's commands have a limit of their own, MessageTimeout",
+        "_Step.run": _LAUNCHED,
+        "_Step._on_term": "Slurm's commands have a limit of their own, MessageTimeout",
+        "_output": "the same",
+    },
+}
+
+
+def waits_in(tree: ast.AST, where: str = "") -> Iterator[tuple[str, int, str]]:
+    """Find calls that may wait for ever: the function that they are in, the line, and the call."""
+    for child in ast.iter_child_nodes(tree):
+        inner = where
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            inner = f"{where}.{child.name}" if where else child.name
+        if isinstance(child, ast.Call) and _waits(child):
+            yield where, child.lineno, ast.unparse(child)
+        yield from waits_in(child, inner)
+
+
+def _waits(call: ast.Call) -> bool:
+    if any("timeout" in name or name.endswith("_secs") for name in (keyword.arg or "" for keyword in call.keywords)):
+        return False
+    function, given = call.func, len(call.args)
+    if isinstance(function, ast.Name):
+        return function.id in _FUNCTIONS and function.id not in ("run", "call")
+    if not isinstance(function, ast.Attribute):
+        return False
+    name, owner = function.attr, ast.unparse(function.value).rpartition(".")[2]
+    if name in _FUNCTIONS and owner == _FUNCTIONS[name]:
+        return name != "create_connection" or given < 2
+    if name in _RPCS and given:
+        return name != "future" or isinstance(function.value, ast.Name)
+    if name == "shutdown" and any(keyword.arg == "wait" for keyword in call.keywords):
+        return ast.unparse(call.keywords[0].value) != "False"
+    if name in _OF_SOCKETS:
+        return True
+    if name == "poll" and owner not in ("poll", "poller", "poll()"):
+        return False  # of a process: it only looks
+    return name in _METHODS and given <= _METHODS[name] and not (name == "wait_for" and not given)
+
+
+def test_every_wait_has_a_limit_or_a_reason():
+    found: dict[str, dict[str, str]] = {}
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            name = path.relative_to(ROOT).as_posix()
+            for where, line, call in waits_in(ast.parse(path.read_text())):
+                found.setdefault(name, {})[where] = f"{name}:{line}: {call}"
+    new = [text for name, waits in found.items() for where, text in waits.items() if where not in ALLOWED.get(name, {})]
+    assert not new, "give these a limit, or have them say what they wait for (globalstep.waiting):\n" + "\n".join(new)
+    listed = [(name, where) for name, waits in ALLOWED.items() if (ROOT / name).exists() for where in waits]
+    gone = [f"{name}: {where}" for name, where in listed if where not in found.get(name, {})]
+    assert not gone, f"these wait no more; take them out of the table: {gone}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "event.wait()", "thread.join()", "call.result()", "self._queue.get()", "lock.acquire()",
+        "process.communicate()",
+        "changed.wait_for(lambda: x)", "poll.poll()", "listening.accept()", "plain.recv(9)", "subprocess.run(['x'])",
+        "stub.Settle(request)", "stub.Pull(request, metadata=m)", "urllib.request.urlopen(url)",
+        "socket.create_connection(where)", "pool.shutdown(wait=True)", "server.wait_for_termination()",
+        "call.future(request)",
+    ],
+)  # fmt: skip
+def test_what_counts_as_a_wait_without_a_limit(text):
+    assert list(waits_in(ast.parse(f"def f():\n    {text}"))) == [("f", 2, text)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "event.wait(1.0)", "thread.join(5)", "call.result(timeout=3)", "', '.join(names)", "table.get(key)",
+        "changed.wait_for(lambda: x, 3.0)", "process.poll()", "subprocess.run(['x'], timeout=5)",
+        "stub.Settle(request, timeout=2.0)", "socket.create_connection(where, 3.0)", "clock.wait(event, 1.0)",
+        "poll.poll(100)", "process.communicate(timeout=5)",
+    ],
+)  # fmt: skip
+def test_what_does_not(text):
+    assert list(waits_in(ast.parse(f"def f():\n    {text}"))) == []
