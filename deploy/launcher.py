@@ -10,6 +10,7 @@ import contextlib
 import math
 import os
 import signal
+import threading
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -99,8 +100,9 @@ class Launcher:
             first task that failed; or 128 + n after signal n.
         """
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._on_signal, number)
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, self._on_signal, number)
         running = {asyncio.create_task(self._supervise(task)): task for task in self._tasks}
         job = asyncio.create_task(self._until_done(running))
         asked = asyncio.create_task(self._asked.wait())
@@ -121,7 +123,16 @@ class Launcher:
         self._stopping = True
         self._asked.set()
         for task in self._tasks:
-            task.signal(passed_on)
+            self._send(task, passed_on)
+
+    def _send(self, task: Task, number: int) -> None:
+        """Send a signal to a task; see Task.signal."""
+        task.signal(number)
+
+    def _end_early(self) -> None:
+        """Ask for the end of all tasks, without a signal."""
+        self._stopping = True
+        self._asked.set()
 
     async def _until_done(self, running: Mapping[asyncio.Task[int], Task]) -> int:
         """Wait for a failure, a signal, or the end of the job; gives the exit code."""
@@ -157,12 +168,12 @@ class Launcher:
         pending = {future for future in running if not future.done()}
         if not self._signal:
             for future in pending:
-                running[future].signal(signal.SIGTERM)
+                self._send(running[future], signal.SIGTERM)
         if pending:
             _, pending = await asyncio.wait(pending, timeout=self._grace_secs)
         for future in pending:
             self._console.say(f"globalstep launch: killing {running[future].name}, which did not end when asked")
-            running[future].signal(signal.SIGKILL)
+            self._send(running[future], signal.SIGKILL)
         if pending:
             await asyncio.wait(pending)
 
@@ -215,15 +226,19 @@ class Launcher:
 
     async def _show(self, task: Task, stream: asyncio.StreamReader, log: IO[str] | None) -> None:
         async for text in _lines(stream):
-            if text.startswith(PROGRESS_MARK):
-                if task.name == "chief:0":
-                    self._console.line(task.name, text)
-                continue
-            task.tail.append(text)
-            self._console.line(task.name, text)
-            if log is not None:
-                log.write(text + "\n")
-                log.flush()
+            self._take_line(task, text, log)
+
+    def _take_line(self, task: Task, text: str, log: IO[str] | None) -> None:
+        """Show a line of a task's output."""
+        if text.startswith(PROGRESS_MARK):
+            if task.name == "chief:0":
+                self._console.line(task.name, text)
+            return
+        task.tail.append(text)
+        self._console.line(task.name, text)
+        if log is not None:
+            log.write(text + "\n")
+            log.flush()
 
     def _report(self, task: Task, code: int) -> None:
         tail = "".join(f"\n    {line}" for line in task.tail) or " none"

@@ -28,6 +28,7 @@ _STORIES = {
     "globalstep launch": "deploy.md",
     "globalstep plan": "plan.md",
     "globalstep bench": "plan.md",
+    "globalstep ray": "deploy/ray.md",
     "globalstep replay": "recovery.md",
     "globalstep slurm": "deploy/slurm.md",
     "globalstep status": "status.md",
