@@ -117,24 +117,34 @@ class Server:
         if self._ps is None:
             _log.warning("Server.join() has nothing to serve for job %r; it returns at once.", self.server_def[1])
             return
+        level = logging.getLogger("globalstep").level
+        if level == logging.NOTSET:
+            # Such a process has nothing else to say, and whoever started it by hand wants to know that it runs.
+            logging.getLogger("globalstep").setLevel(logging.INFO)
+        try:
+            self._serve(self._ps)
+        finally:
+            logging.getLogger("globalstep").setLevel(level)
+
+    def _serve(self, ps: PSServer) -> None:
+        _log.info("/job:ps/task:%d serves on %s until the job is done", self.server_def[2], ps.address)
         if threading.current_thread() is threading.main_thread():
             terminated = False
 
             def on_term(signum: int, frame: FrameType | None) -> None:
                 nonlocal terminated
                 terminated = True
-                if self._ps is not None:
-                    self._ps.stop()
+                ps.stop()
 
             before = signal.signal(signal.SIGTERM, on_term)
             try:
-                self._ps.join()
+                ps.join()
             finally:
                 signal.signal(signal.SIGTERM, before)
-            if terminated and not self._ps.shard.done:
+            if terminated and not ps.shard.done:
                 sys.exit(EXIT_TERMINATED)
         else:
-            self._ps.join()
+            ps.join()
 
     def stop(self) -> None:
         """Stop serving."""

@@ -1,3 +1,4 @@
+import json
 import logging as python_logging
 import subprocess
 import sys
@@ -31,6 +32,13 @@ def test_lines_read_as_the_seeds_show_them():
 
 def test_only_warnings_by_default():
     assert run("import globalstep as tf; tf.logging.info('a'); tf.logging.warn('b')") == "WARNING:globalstep:b\n"
+
+
+def test_lines_of_a_program_that_logs_nothing_itself_look_the_same():
+    program = "import logging, globalstep as gs; logging.getLogger('globalstep.worker.retry').warning('beware')"
+    assert run(program) == "WARNING:globalstep:beware\n"
+    line = json.loads(run("import os; os.environ['GLOBALSTEP_LOG_FORMAT'] = 'json'; " + program))
+    assert (line["level"], line["logger"], line["message"]) == ("WARNING", "globalstep.worker.retry", "beware")
 
 
 def test_a_program_that_sets_up_logging_gets_each_record_once():

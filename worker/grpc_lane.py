@@ -13,9 +13,11 @@ import itertools
 import logging
 import os
 import queue
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 import numpy as np
@@ -50,6 +52,11 @@ _SOCKETS: dict[str, tuple[pb.LaneKind.ValueType, ...]] = {
     "tcp": (pb.LANE_TCP,),
 }
 _NAMES = {pb.LANE_SHM: "shared memory", pb.LANE_UNIX: "unix socket", pb.LANE_TCP: "TCP connection"}
+#: gRPC's words for a port where nobody listens, of which the address and the system's own words say enough.
+_UNREACHED = re.compile(
+    r"failed to connect to all addresses; last error: \w+: ipv\d:(\S+): "
+    r"Failed to connect to remote host: (?:connect: )?(.*?)(?: \(\d+\))?"
+)
 
 
 class _Stream(Connection):
@@ -134,6 +141,9 @@ def _from_rpc(error: grpc.RpcError, label: str) -> OpError:
     """The one place where a grpc error becomes ours."""
     code = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
     details = (error.details() if isinstance(error, grpc.Call) else None) or str(code)
+    unreached = _UNREACHED.fullmatch(details)
+    if unreached:
+        details = f"{unreached[2]} at {unquote(unreached[1])}"
     # A stream that a dying server resets is reported as UNKNOWN or CANCELLED; both mean "not reached".
     if code in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN):
         code = grpc.StatusCode.UNAVAILABLE

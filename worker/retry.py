@@ -171,7 +171,9 @@ class Retry:
         since, quiet_secs = (self._first, _SAY_AFTER_SECS) if self._said is None else (self._said, _SAY_EVERY_SECS)
         if now - since >= quiet_secs:
             self._said = now
-            _log.warning("%s: trying again for up to %.0f s more: %s", self._what, limit_secs - elapsed, error)
+            # "push to ps:0: trying again ...: ps:0: gone" names the task once too often.
+            reason = str(error).removeprefix(f"{self._what.rpartition(' to ')[2]}: ")
+            _log.warning("%s: trying again for up to %.0f s more: %s", self._what, limit_secs - elapsed, reason)
         longest = min(self._policy.longest_secs, self._policy.first_secs * 2 ** min(self._tries, 16))
         self._tries += 1
         if self._count is not None:

@@ -8,6 +8,9 @@ Floor: face.
 
 from globalstep.absent import ABSENT
 from globalstep.lazy import face
+from globalstep.log_format import write_to_stderr
+
+write_to_stderr()
 
 _MODULES = (
     "app compat contrib dtypes errors flags gfile initializers layers logging losses math nn python_io random summary "

@@ -1,4 +1,4 @@
-"""How log lines look: plain text, or one JSON object a line for programs that collect logs.
+"""How log lines look, and that they are written: plain text, or one JSON object a line for programs that collect logs.
 
 GLOBALSTEP_LOG_FORMAT chooses for every process that globalstep logs in by itself; a program that has set up Python's
 logging keeps what it has set up.
@@ -11,11 +11,13 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 from collections.abc import Mapping
+from typing import TextIO
 
 from globalstep.errors import InvalidArgumentError
 
-__all__ = ["FORMATS", "VARIABLE", "JsonFormatter", "chosen_format", "formatter"]
+__all__ = ["FORMATS", "VARIABLE", "JsonFormatter", "chosen_format", "formatter", "write_to_stderr"]
 
 FORMATS = ("text", "json")
 VARIABLE = "GLOBALSTEP_LOG_FORMAT"
@@ -59,3 +61,27 @@ def chosen_format(asked: str = "", environ: Mapping[str, str] | None = None) -> 
 def formatter(chosen: str) -> logging.Formatter:
     """Give the formatter of a format."""
     return JsonFormatter() if chosen == "json" else logging.Formatter(_TEXT)
+
+
+class _StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to whatever sys.stderr is at the moment, unless the program has set up logging by itself."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+        # A word that is no format is no reason for a program not to start: the PS and the launcher refuse it.
+        self.setFormatter(formatter("json" if os.environ.get(VARIABLE) == "json" else "text"))
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        """The present sys.stderr."""
+        return sys.stderr
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        if not logging.getLogger().handlers:
+            super().emit(record)
+
+
+def write_to_stderr() -> None:
+    """Have the lines of the logger "globalstep" written, whichever module of globalstep they come from."""
+    logging.getLogger("globalstep").addHandler(_StderrHandler())

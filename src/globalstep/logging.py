@@ -2,7 +2,7 @@
 
 Everything goes to the logger "globalstep". Its lines read `INFO:globalstep:loss = 1.396970 at step 1` as
 long as the program has not set up logging by itself; then its handlers get them instead. With
-GLOBALSTEP_LOG_FORMAT=json they are JSON objects (globalstep.log_format).
+GLOBALSTEP_LOG_FORMAT=json they are JSON objects (globalstep.log_format, which writes them).
 
 Floor: face. Thread-safe, as Python's logging is.
 """
@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import sys
 from collections.abc import Iterator
 from logging import DEBUG, ERROR, FATAL, INFO
 from logging import WARNING as WARN
-from typing import Any, TextIO
-
-from globalstep.log_format import VARIABLE, formatter
+from typing import Any
 
 __all__ = [
     "DEBUG",
@@ -45,27 +42,6 @@ __all__ = [
 
 _logger = logging.getLogger("globalstep")
 
-
-class _StderrHandler(logging.StreamHandler[TextIO]):
-    """Writes to whatever sys.stderr is at the moment, unless the program has set up logging by itself."""
-
-    def __init__(self) -> None:
-        logging.Handler.__init__(self)
-        # A word that is no format is no reason for a program not to start: the PS and the launcher refuse it.
-        self.setFormatter(formatter("json" if os.environ.get(VARIABLE) == "json" else "text"))
-
-    @property
-    def stream(self) -> TextIO:  # type: ignore[override]
-        """The present sys.stderr."""
-        return sys.stderr
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write a record."""
-        if not logging.getLogger().handlers:
-            super().emit(record)
-
-
-_logger.addHandler(_StderrHandler())
 
 debug = _logger.debug
 info = _logger.info

@@ -32,6 +32,19 @@ def test_a_silent_task_is_one_that_is_not_reached_so_that_sessions_recover(silen
         lane.close()
 
 
+def test_a_port_where_nobody_listens_is_told_in_few_words():
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        lane = GrpcLane(address, 0, "grpc")
+        try:
+            with pytest.raises(UnavailableError) as caught:
+                lane.unary("Status", pb.StatusRequest(), 10.0).result()
+        finally:
+            lane.close()
+    assert caught.value.message == f"{lane.label}: Connection refused at {address}"
+
+
 def test_the_type_of_an_error_comes_with_its_code():
     """A task that lost its state is to be recovered; another ABORTED is the end of a life."""
     server = PSServer(PSOptions())

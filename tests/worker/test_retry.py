@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections import Counter
 
 import numpy as np
@@ -182,3 +183,12 @@ def test_what_waiting_does_not_help_is_not_waited_for():
     with pytest.raises(ResourceExhaustedError, match="too large"):
         Retry("push", 2.0, clock, random.Random(1)).wait(ResourceExhaustedError("too large"))
     assert clock.monotonic() == 0.0
+
+
+def test_a_task_is_named_once(caplog):
+    error = UnavailableError("ps:1 at b:2: Connection refused at 10.0.0.2:2")
+    waits(Retry("push to ps:1 at b:2", 5.0, ManualClock(), random.Random(1)), error)
+    (record,) = caplog.records
+    assert re.fullmatch(
+        r"push to ps:1 at b:2: trying again for up to \d s more: Connection refused at 10.0.0.2:2", record.message
+    )
