@@ -7,6 +7,7 @@ may say otherwise:
     <!-- test: file train.py -->                        written to that file, for later blocks of the page
     <!-- test: exit 2 -->                               ends with this code
     <!-- test: with 100 for 10000 -->                   executed with the one text in place of the other
+    <!-- test: ports 2222 2223 -->                      executed with free ports in place of these
     <!-- test: needs torch -->                          not executed where that package is not installed
     <!-- test: new program -->                          python: in a new process; else a page is one program
     <!-- test: setup
@@ -44,6 +45,7 @@ class Block:
     file: str = ""
     exit_code: int = 0
     needs: list[str] = field(default_factory=list)
+    ports: list[str] = field(default_factory=list)
     setup: str = ""
     new_program: bool = False
 
@@ -83,6 +85,11 @@ def _apply(block, directive):
         block.file = rest
     elif word == "exit":
         block.exit_code = int(rest)
+    elif word == "ports":
+        for port in rest.split():
+            if port not in block.text:
+                raise ValueError(f"{block.place}: no port {port} in the block")
+        block.ports = rest.split()
     elif word == "needs":
         block.needs.append(rest)
     elif directive == "new program":

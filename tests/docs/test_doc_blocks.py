@@ -1,7 +1,9 @@
 """Every code block of the documentation is executed as it stands, or says why it is not."""
 
+import contextlib
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -114,6 +116,17 @@ class _Page:
 
 
 def _commands(block):
+    text = _typed(block)
+    with contextlib.ExitStack() as held:
+        # All are free at once, so they differ.
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in block.ports]
+        free = [each.getsockname()[1] for each in sockets]
+    for port, other in zip(block.ports, free, strict=True):
+        text = text.replace(port, str(other))
+    return text
+
+
+def _typed(block):
     if block.language in ("bash", "sh"):
         return block.text
     return "\n".join(line.removeprefix("$ ") for line in block.text.splitlines() if line.startswith("$ "))
