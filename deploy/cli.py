@@ -24,6 +24,7 @@ _SUBCOMMANDS = {
     "status": ("globalstep.deploy.status_cli", "where a running cluster stands: steps, rates, workers, PS tasks"),
     "where": ("globalstep.deploy.where_cli", "where each Variable of a running cluster lies"),
     "replay": ("globalstep.deploy.replay_cli", "play a run's log again, up to any step; find the first NaN"),
+    "ray": ("globalstep.deploy.ray_cli", "run a training script as actors of a Ray cluster"),
     "slurm": ("globalstep.deploy.slurm_cli", "write an sbatch script for a training job, and submit it to Slurm"),
 }
 
