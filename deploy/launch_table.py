@@ -32,6 +32,7 @@ from globalstep.errors import GlobalStepError
 __all__ = ["LiveConsole", "Row", "draw_cluster", "rows_of", "watch_cluster"]
 
 _PERIOD_SECS = 1.0
+EXIT_TERMINATED = 143
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,10 @@ def _state(task: Task) -> str:
     if task.process is None:
         return "starting"
     code = task.process.returncode
-    return "running" if code is None else "ended" if code == 0 else f"failed ({code})"
+    if code in (None, 0):
+        return "running" if code is None else "ended"
+    # 143: it was asked to end, and did so in good order.
+    return f"{'ended' if code == EXIT_TERMINATED else 'failed'} ({code})"
 
 
 def draw_cluster(rows: Sequence[Row], status: ClusterStatus | None) -> Table:
@@ -69,8 +73,9 @@ def draw_cluster(rows: Sequence[Row], status: ClusterStatus | None) -> Table:
     Returns:
         For a rich console.
     """
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("ROLE", "PID", "STATE", "STEPS/S", "STALENESS", "MB/S IN", "MB/S OUT", "MEMORY", "RESTARTS"):
+    # One blank between columns: it is to fit on 80.
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for column in ("ROLE", "PID", "STATE", "STEPS/S", "STALENESS", "IN/S", "OUT/S", "MEMORY", "RESTARTS"):
         table.add_column(column, justify="left" if column in ("ROLE", "STATE") else "right", no_wrap=True)
     shards = {f"ps:{index}": shard for index, shard in enumerate(status.shards if status else ())}
     workers: dict[str, list[WorkerStatus]] = {}
@@ -87,10 +92,10 @@ def draw_cluster(rows: Sequence[Row], status: ClusterStatus | None) -> Table:
 
 def _ps_cells(shard: ShardStatus) -> tuple[str, ...]:
     return (
-        _number(shard.applies_per_sec, ".1f"),
+        _number(shard.applies_per_sec),
         "",
-        _number(shard.bytes_in_per_sec, ".1f", 1e6),
-        _number(shard.bytes_out_per_sec, ".1f", 1e6),
+        "-" if shard.bytes_in_per_sec is None else human_bytes(shard.bytes_in_per_sec),
+        "-" if shard.bytes_out_per_sec is None else human_bytes(shard.bytes_out_per_sec),
         human_bytes(shard.resident_bytes) if shard.resident_bytes else "-",
     )
 
@@ -100,11 +105,11 @@ def _worker_cells(found: Sequence[WorkerStatus]) -> tuple[str, ...]:
         return ("-", "-", "", "", "")
     rates = [worker.pushes_per_sec for worker in found if worker.pushes_per_sec is not None]
     lag = max(worker.staleness for worker in found)
-    return (_number(sum(rates) if rates else None, ".1f"), f"{lag:.2f}", "", "", "")
+    return (_number(sum(rates) if rates else None), f"{lag:.2f}", "", "", "")
 
 
-def _number(value: float | None, how: str, unit: float = 1.0) -> str:
-    return "-" if value is None else format(value / unit, how)
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
 
 
 class LiveConsole(Console):

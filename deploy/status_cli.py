@@ -20,7 +20,10 @@ from globalstep.deploy.cluster_watch import ClusterWatch, addresses_of
 from globalstep.deploy.status_view import draw_status
 from globalstep.errors import GlobalStepError
 
-__all__ = ["HEALTHY", "PROBLEM", "UNREACHABLE", "configure", "exit_code", "run"]
+__all__ = ["HEALTHY", "PROBLEM", "UNREACHABLE", "add_addresses", "configure", "exit_code", "run", "screen"]
+
+#: Of what is no terminal: nothing is shortened there.
+_WIDE = 1000
 
 HEALTHY, PROBLEM, UNREACHABLE = 0, 1, 2
 
@@ -68,6 +71,11 @@ def run(args: argparse.Namespace, clock: Clock = SYSTEM_CLOCK, stop: threading.E
             return HEALTHY
 
 
+def screen() -> Console:
+    """Make the console that tables go to."""
+    return Console(soft_wrap=True, width=None if sys.stdout.isatty() else _WIDE)
+
+
 def exit_code(status: ClusterStatus) -> int:
     """Give the exit code that says how a cluster fares."""
     if not status.answered:
@@ -83,7 +91,7 @@ def _once(args: argparse.Namespace, watch: ClusterWatch, clock: Clock, stop: thr
     if args.json:
         print(json.dumps(status.as_json(), indent=2))
     else:
-        Console(soft_wrap=True).print(draw_status(status))
+        screen().print(draw_status(status))
     return exit_code(status)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -56,7 +56,11 @@ def draw_status(status: ClusterStatus) -> RenderableType:
     parts: list[RenderableType] = [Text(line) for line in _headline(status)]
     if status.workers:
         parts.append(_workers(status))
-    parts.append(_shards(status.shards))
+    parts.append(
+        _Fitting(
+            _shards(status.shards, *_STATE, *_FLOW), _shards(status.shards, *_STATE), _shards(status.shards, *_FLOW)
+        )
+    )
     parts.extend(Text(f"! {problem}", style="bold red") for problem in status.problems)
     return Group(*parts)
 
@@ -96,7 +100,9 @@ def _duration(secs: float) -> str:
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for at, column in enumerate(columns):
-        table.add_column(column, justify="left" if at == 0 or column in ("STATE", "SHARD") else "right", no_wrap=True)
+        left = at == 0 or column in ("STATE", "SHARD")
+        # Where there is no room a name goes on in the next line; everything else stays whole.
+        table.add_column(column, justify="left" if left else "right", no_wrap=at > 0, overflow="fold")
     return table
 
 
@@ -113,26 +119,43 @@ def _workers(status: ClusterStatus) -> Table:
     return table
 
 
-def _shards(shards: Sequence[ShardStatus]) -> Table:
-    table = _table("PS", "STATE", "VALUES", "MEMORY", "IN/S", "OUT/S", "APPLIES/S", "LOAD", "STAGED", "REQUESTS")
+#: Columns of the table of PS tasks; side by side, or below each other where there is no room.
+_STATE = ("STATE", "VALUES", "MEMORY", "STAGED", "REQUESTS")
+_FLOW = ("IN/S", "OUT/S", "APPLIES/S", "LOAD")
+
+
+class _Fitting:
+    """A table where there is room for it; else narrower ones."""
+
+    def __init__(self, wide: Table, *narrow: Table) -> None:
+        self._wide = wide
+        self._narrow = narrow
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        needed = console.measure(self._wide, options=options.update(max_width=10_000)).maximum
+        yield from [self._wide] if needed <= options.max_width else self._narrow
+
+
+def _shards(shards: Sequence[ShardStatus], *columns: str) -> Table:
+    table = _table("PS", *columns)
     for shard in shards:
         name = escape(shard.address) + (" *" if shard.sequencer else "")
         if shard.error:
-            table.add_row(name, "[red]no answer[/red]")
+            table.add_row(name, *["[red]no answer[/red]"] * ("STATE" in columns))
             continue
         state = shard.state + (", draining" if shard.draining else "")
-        table.add_row(
-            name,
-            f"[{_STYLES.get(shard.state, 'red')}]{state}[/]",
-            human_bytes(shard.value_bytes),
-            human_bytes(shard.resident_bytes),
-            _bytes(shard.bytes_in_per_sec),
-            _bytes(shard.bytes_out_per_sec),
-            _number(shard.applies_per_sec),
-            "-" if shard.load is None else f"{shard.load:.0%}",
-            f"{shard.staged_parts} ({human_bytes(shard.staged_bytes)})",
-            str(shard.requests),
-        )
+        cells = {
+            "STATE": f"[{_STYLES.get(shard.state, 'red')}]{state}[/]",
+            "VALUES": human_bytes(shard.value_bytes),
+            "MEMORY": human_bytes(shard.resident_bytes),
+            "STAGED": f"{shard.staged_parts} ({human_bytes(shard.staged_bytes)})",
+            "REQUESTS": str(shard.requests),
+            "IN/S": _bytes(shard.bytes_in_per_sec),
+            "OUT/S": _bytes(shard.bytes_out_per_sec),
+            "APPLIES/S": _number(shard.applies_per_sec),
+            "LOAD": "-" if shard.load is None else f"{shard.load:.0%}",
+        }
+        table.add_row(name, *(cells[column] for column in columns))
     return table
 
 

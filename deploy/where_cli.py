@@ -11,12 +11,10 @@ import os
 import sys
 import threading
 
-from rich.console import Console
-
 from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.deploy.cluster_status import read_cluster
 from globalstep.deploy.cluster_watch import ClusterWatch, addresses_of
-from globalstep.deploy.status_cli import UNREACHABLE, add_addresses, exit_code
+from globalstep.deploy.status_cli import UNREACHABLE, add_addresses, exit_code, screen
 from globalstep.deploy.status_view import draw_where
 from globalstep.deploy.where import as_json, placed_variables
 from globalstep.errors import GlobalStepError
@@ -54,5 +52,5 @@ def run(args: argparse.Namespace, clock: Clock = SYSTEM_CLOCK) -> int:
     if args.json:
         print(json.dumps(as_json(variables, status.problems), indent=2))
     else:
-        Console(soft_wrap=True).print(draw_where(variables, status.problems))
+        screen().print(draw_where(variables, status.problems))
     return exit_code(status)

@@ -170,10 +170,29 @@ def test_the_tables_say_it():
     text = drawn(draw_status(read_cluster(["a:1", "b:2"], replies, two(10.0, 100, 40))))
     assert "global_step: 300 of 1,000, 100.0 steps/s, 7 s to go" in text
     assert re.search(r"worker:0 +80 +20\.0 +2\.00 +0 s", text)
-    assert re.search(r"a:1 \* +ready +4\.1 kB +100 MB +100 kB +0 B +100\.0 +25% +2 \(64 B\) +3", text)
+    assert re.search(r"a:1 \* +ready +4\.1 kB +100 MB +2 \(64 B\) +3 +100 kB +0 B +100\.0 +25%", text)
     assert "last checkpoint: global_step 200, 1 min 15 s ago" in text
     text = drawn(draw_status(read_cluster(["[::1]:5"], [UnavailableError("refused [x]")])))
     assert "! [::1]:5 does not answer: refused [x]" in text
+
+
+def test_nothing_is_shortened_on_a_narrow_terminal():
+    status = read_cluster(["ps-0.training.example.internal:2222", "b:2"], two(12.0, 300, 80), two(10.0, 100, 40))
+    console = Console(file=io.StringIO(), width=80, record=True)
+    console.print(draw_status(status))
+    text = console.export_text()
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    # What has no room beside the rest is in a table below it.
+    assert re.search(r"internal:2222 \* +ready +4\.1 kB +100 MB +2 \(64 B\) +3", text)
+    assert re.search(r"internal:2222 \* +100 kB +0 B +100\.0 +25%", text)
+
+
+def test_a_file_gets_whole_lines(traffic, capsys):
+    assert cli.main(["status", "--interval", "0", *traffic.addresses]) == 0
+    printed = capsys.readouterr().out
+    assert "…" not in printed
+    assert re.search(r"PS +STATE .* LOAD", printed)
 
 
 def test_parts_of_a_variable_are_one_line():

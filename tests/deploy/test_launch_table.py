@@ -6,6 +6,7 @@ import pty
 import re
 import subprocess
 import sys
+import types
 
 import pytest
 from rich.console import Console as RichConsole
@@ -46,11 +47,26 @@ def test_each_process_is_a_row_with_what_the_cluster_says_of_it():
     gone = UnavailableError("refused")
     status = read_cluster(["a:1", "b:2"], [reply(12.0, 30), gone], [reply(10.0, 10), gone])
     text = drawn(draw_cluster(ROWS, status))
-    assert re.search(r"ps:0 +11 +ready +10\.0 +10\.0 +20\.0 +64\.0 MB +0", text)
+    assert re.search(r"ps:0 +11 +ready +10\.0 +10\.0 MB +20\.0 MB +64\.0 MB +0", text)
     assert re.search(r"ps:1 +12 +failed \(137\) +- +- +- +- +1", text)
     assert re.search(r"chief:0 +13 +running +- +- +0", text)
     assert re.search(r"worker:0 +14 +running +10\.0 +3\.00 +2", text)
     assert re.search(r"worker:1 +- +starting", text)
+
+
+def test_it_fits_on_a_terminal_of_80_columns():
+    status = read_cluster(["a:1", "b:2"], [reply(12.0, 30)] * 2, [reply(10.0, 10)] * 2)
+    console = RichConsole(file=io.StringIO(), width=80, record=True)
+    console.print(draw_cluster([Row("worker:7", 1234567, "failed (137)", 10), *ROWS], status))
+    assert "…" not in console.export_text()
+
+
+def test_a_task_that_ended_as_it_was_asked_to_has_not_failed():
+    task = Task("ps:0", [], {})
+    task.process = types.SimpleNamespace(pid=1, returncode=143)
+    assert rows_of([task]) == [Row("ps:0", 1, "ended (143)", 0)]
+    task.process.returncode = 137
+    assert rows_of([task]) == [Row("ps:0", 1, "failed (137)", 0)]
 
 
 def test_before_anything_has_answered_there_is_a_table_too():
