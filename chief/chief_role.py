@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from globalstep.chief.patience import Patience
@@ -107,6 +107,11 @@ class RoleSessionCreator(SessionCreator):
         self._chief.use_hooks([*self._chief_hooks, *self._own_hooks])
         self._worker.use_hooks(self._own_hooks)
 
+    def watch_clients(self, attend: Callable[[Any], None]) -> None:
+        """See SessionCreator."""
+        self._chief.watch_clients(attend)
+        self._worker.watch_clients(attend)
+
     def create_session(self) -> Any:
         """See SessionCreator."""
         while True:
@@ -154,7 +159,7 @@ class RoleSessionCreator(SessionCreator):
         candidate, cluster = self._candidate, session.cluster
         if self._acts or candidate.failover_secs is None:
             return False
-        patience = Patience(self._clock, stop_grace_period_secs + candidate.failover_secs)
+        patience = Patience(self._clock, stop_grace_period_secs + candidate.failover_secs, cluster)
         try:
             while not cluster.job_done() and _at_limit(cluster):
                 if candidate.try_to_claim(cluster):

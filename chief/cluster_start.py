@@ -105,8 +105,9 @@ def wait_for_answers(client: Any, clock: Clock, max_wait_secs: float) -> list[An
 
     Raises:
         DeadlineExceededError: If some never answered; the text names them.
+        UnavailableError: If the process has been asked to end.
     """
-    patience = Patience(clock, max_wait_secs)
+    patience = Patience(clock, max_wait_secs, client)
     while True:
         try:
             return list(client.refresh())

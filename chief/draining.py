@@ -9,6 +9,7 @@ Floor: chief. Threads: belongs to the main thread, where Python runs signal hand
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +18,10 @@ from typing import Any
 
 __all__ = ["EXIT_DRAINED", "Drain"]
 
+_log = logging.getLogger("globalstep")
+
+#: How long threads of a process that has been asked to end may take to do so.
+_HASTY_JOIN_SECS = 5.0
 #: What a shell gives for a process that SIGTERM has ended.
 EXIT_DRAINED = 128 + signal.SIGTERM
 
@@ -65,16 +70,51 @@ class Drain:
             other = _session_of(other._before)
         return other
 
-    @contextlib.contextmanager
-    def interruptible(self) -> Iterator[None]:
-        """Exit at once, within the block, when asked: nothing is under way that could be finished."""
+    def attend(self, cluster: Any) -> None:
+        """Have a client told when the process is asked to end, or has been.
+
+        The exception of `interruptible` may be lost, in a finalizer say: so what waits for a task looks for itself.
+        """
+        self.on_ask = getattr(cluster, "hurry", self.on_ask)
         if self.asked:
-            raise SystemExit(EXIT_DRAINED)
-        before, self._interruptible = self._interruptible, True
+            self.on_ask()
+
+    @contextlib.contextmanager
+    def interruptible(self, doing: str) -> Iterator[None]:
+        """Exit at once, within the block, when asked: nothing is under way that could be finished.
+
+        Args:
+            doing: What the task does meanwhile, for the log.
+        """
+        before = self._interruptible
         try:
+            if self.asked:
+                raise SystemExit(EXIT_DRAINED)
+            self._interruptible = True
             yield
+        except SystemExit:
+            if self.asked:
+                _log.warning("SIGTERM came while this task %s: it waits for nothing any more.", doing)
+            raise
         finally:
             self._interruptible = before
+
+    def join(self, coord: Any, grace_secs: float) -> None:
+        """Wait for a session's threads; not for long where the process has been asked to end, now or meanwhile.
+
+        Args:
+            coord: The session's Coordinator; a stop has been requested of it.
+            grace_secs: How long to wait otherwise.
+        """
+        if not self.asked:
+            try:
+                with self.interruptible("waited for its threads"):
+                    coord.join(stop_grace_period_secs=grace_secs, ignore_live_threads=True)
+                return
+            except SystemExit:
+                if not self.asked:
+                    raise
+        coord.join(stop_grace_period_secs=min(grace_secs, _HASTY_JOIN_SECS), ignore_live_threads=True)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

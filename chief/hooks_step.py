@@ -16,6 +16,7 @@ from globalstep.chief.summaries import SummaryWriterCache
 from globalstep.chief.timers import SecondOrStepTimer
 from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.declarations import StopLimit
+from globalstep.errors import UnavailableError
 from globalstep.graph import Node
 from globalstep.tensorboard_protos import Summary
 from globalstep.training_util import get_global_step
@@ -254,7 +255,11 @@ class GlobalStepWaiterHook(SessionRunHook):
         self._step = global_step_for("_GlobalStepWaiterHook")
 
     def before_run(self, run_context: SessionRunContext) -> None:
-        """See SessionRunHook: returns when the step has come, or can no longer come."""
+        """See SessionRunHook: returns when the step has come, or can no longer come.
+
+        Raises:
+            UnavailableError: If the process has been asked to end.
+        """
         if self._started:
             return
         self._started = True
@@ -266,6 +271,10 @@ class GlobalStepWaiterHook(SessionRunHook):
         while (step := step_now(session, self._step)) < self._wait_until_step:
             if session.cluster.job_done():
                 return
+            if session.cluster.hurried:
+                raise UnavailableError(
+                    f"This process has been asked to end; it waited for global step {self._wait_until_step}."
+                )
             if step - last_logged > _WAITER_LOG_STEPS:
                 _log.info(
                     "Waiting for global step %d before starting training. Current step is %d.",

@@ -42,7 +42,7 @@ def come_back(
     Returns:
         What each PS task says of itself now.
     """
-    patience = Patience(clock, max_wait_secs)
+    patience = Patience(clock, max_wait_secs, client)
     while True:
         living = [status for status in statuses if status.incarnation]
         lives = {status.incarnation for status in living}

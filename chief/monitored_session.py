@@ -72,6 +72,7 @@ class _MonitoredSession:
             hook.begin()
         if self._ours is not None:
             self._ours.use_hooks(self._hooks)
+            self._ours.watch_clients(self._drain.attend)
         self._drain.watch()
         try:
             self._session_for_run()
@@ -222,7 +223,7 @@ class _MonitoredSession:
             self._release()
         while self._hooked is None:
             try:
-                with self._drain.interruptible():
+                with self._drain.interruptible("made its session"):
                     self._create()
             except self._recover_errors as error:
                 self._discard(error)
@@ -232,7 +233,8 @@ class _MonitoredSession:
         self._session = self._creator.create_session()
         hooks = self._ours.active_hooks() if self._ours is not None else None
         self._active = self._hooks if hooks is None else hooks
-        self._drain.on_ask = getattr(getattr(self._session, "cluster", None), "hurry", self._drain.on_ask)
+        if self._ours is None:
+            self._drain.attend(getattr(self._session, "cluster", None))
         # Every exception of a thread counts here: none is a clean stop.
         self._coord = Coordinator(clean_stop_exception_types=(), clock=self._clock)
         try:
@@ -270,7 +272,8 @@ class _MonitoredSession:
             self._release()
         except Exception as late:
             _log.info("While closing the lost session: %s: %s", type(late).__name__, late)
-        self._clock.wait(self._never, backoff_secs)
+        with self._drain.interruptible("had lost its session"):
+            self._clock.wait(self._never, backoff_secs)
 
     def _close(self, failed: type[BaseException] | None) -> None:
         if self._closed:
@@ -297,7 +300,7 @@ class _MonitoredSession:
         ours = self._ours
         if ours is not None:
             if not self._drain.asked:
-                with self._drain.interruptible():
+                with self._drain.interruptible("waited for a chief to end the job"):
                     takes_over = ours.takes_over_at_end(self._session, self._grace_secs)
                 if takes_over:
                     self._release()
@@ -323,16 +326,16 @@ class _MonitoredSession:
 
     def _release(self, for_good: bool = False) -> None:
         """Stop the threads, then close the session; for good, the chief's office is left too."""
-        if self._ours is not None and self._session is not None and (for_good or self._drain.asked):
-            self._session.cluster.leaves_office = True
         coord, session = self._coord, self._session
         self._hooked = self._coord = self._session = None
         try:
             if coord is not None:
                 coord.request_stop()
-                coord.join(stop_grace_period_secs=self._grace_secs, ignore_live_threads=True)
+                self._drain.join(coord, self._grace_secs)
         finally:
             if session is not None:
+                if self._ours is not None and (for_good or self._drain.asked):
+                    session.cluster.leaves_office = True
                 session.close()
 
 

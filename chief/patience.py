@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import Any
 
 from globalstep.clock import Clock
+from globalstep.errors import UnavailableError
 
 __all__ = ["Patience"]
 
@@ -27,13 +29,14 @@ class Patience:
     Args:
         clock: Where time comes from.
         max_wait_secs: When to give up; infinity for never.
-        stop: Ends a pause early when set.
+        client: Of the cluster; when its process is asked to end, so does the wait.
     """
 
-    def __init__(self, clock: Clock, max_wait_secs: float, stop: threading.Event | None = None) -> None:
+    def __init__(self, clock: Clock, max_wait_secs: float, client: Any = None) -> None:
         self._clock = clock
         self._max_wait_secs = max_wait_secs
-        self._stop = stop or threading.Event()
+        self._client = client
+        self._never = threading.Event()
         self._since = clock.monotonic()
         self._next_report = self._since + _QUIET_SECS
         self._poll_secs = _FIRST_POLL_SECS
@@ -51,7 +54,12 @@ class Patience:
 
         Returns:
             False, without a wait, once the time is up; else True.
+
+        Raises:
+            UnavailableError: If the process has been asked to end.
         """
+        if getattr(self._client, "hurried", False):
+            raise UnavailableError(f"This process has been asked to end, after {self.waited_secs:.0f} s: {waiting_for}")
         left = self._max_wait_secs - self.waited_secs
         if left <= 0:
             return False
@@ -59,6 +67,6 @@ class Patience:
         if now >= self._next_report:
             _log.info("Waited %.0f s so far: %s", self.waited_secs, waiting_for)
             self._next_report = now + _REMIND_SECS
-        self._clock.wait(self._stop, min(self._poll_secs, left))
+        self._clock.wait(self._never, min(self._poll_secs, left))
         self._poll_secs = min(self._poll_secs * _POLL_GROWTH, _LAST_POLL_SECS)
         return True

@@ -27,6 +27,10 @@ def _admit_all(cluster: Any) -> None:
     """Let every client go on."""
 
 
+def _attend_to_none(cluster: Any) -> None:
+    """Take no note of a client."""
+
+
 __all__ = ["ChiefSessionCreator", "SessionCreator", "WorkerSessionCreator"]
 
 _log = logging.getLogger("globalstep")
@@ -43,6 +47,15 @@ class SessionCreator:
     """
 
     admit: Callable[[Any], None] = staticmethod(_admit_all)
+    _attend: Callable[[Any], None] = staticmethod(_attend_to_none)
+
+    def watch_clients(self, attend: Callable[[Any], None]) -> None:
+        """Have each client told of as soon as it is there, before anything is waited for.
+
+        Args:
+            attend: Called with it.
+        """
+        self._attend = attend
 
     def create_session(self) -> Any:
         """Make a session that is ready to run."""
@@ -137,7 +150,7 @@ class ChiefSessionCreator(SessionCreator):
     def create_session(self) -> Any:
         """See SessionCreator."""
         self._scaffold.finalize()
-        session = _manager(self._scaffold, self._task, self._clock, self.admit).prepare_session(
+        session = _manager(self._scaffold, self._task, self._clock, self.admit, self._attend).prepare_session(
             self._master,
             saver=self._scaffold.saver,
             checkpoint_dir=self._checkpoint_dir,
@@ -166,11 +179,12 @@ class ChiefSessionCreator(SessionCreator):
         remaining = client.finish()
         patience = Patience(self._clock, stop_grace_period_secs)
         while remaining:
-            if not patience.pause(f"the job is done; waiting for {_names(remaining)} to leave"):
+            if client.hurried or not patience.pause(f"the job is done; waiting for {_names(remaining)} to leave"):
                 _log.warning(
-                    "The job is done, but after %.0f s %s had not left: what they push from now on is not "
+                    "The job is done, but after %.0f s%s %s had not left: what they push from now on is not "
                     "in the final checkpoint.",
-                    stop_grace_period_secs,
+                    patience.waited_secs,
+                    ", when this task was asked to end," if client.hurried else "",
                     _names(remaining),
                 )
                 return
@@ -232,7 +246,7 @@ class WorkerSessionCreator(SessionCreator):
             JobDoneError: If the parameter servers are gone, and the newest checkpoint is that of the last step.
         """
         self._scaffold.finalize()
-        return _manager(self._scaffold, self._task, self._clock, self.admit).wait_for_session(
+        return _manager(self._scaffold, self._task, self._clock, self.admit, self._attend).wait_for_session(
             self._master, config=self._config, max_wait_secs=self._max_wait_secs, why_over=self._why_over
         )
 
@@ -251,7 +265,9 @@ def _is_absolute(hook: SessionRunHook) -> bool:
     return ask is not None and ask("").last_step is not None
 
 
-def _manager(scaffold: Scaffold, task: str, clock: Clock, admit: Callable[[Any], None]) -> SessionManager:
+def _manager(
+    scaffold: Scaffold, task: str, clock: Clock, admit: Callable[[Any], None], attend: Callable[[Any], None]
+) -> SessionManager:
     return SessionManager(
         local_init_op=scaffold.local_init_op,
         local_init_feed_dict=scaffold.local_init_feed_dict,
@@ -261,6 +277,7 @@ def _manager(scaffold: Scaffold, task: str, clock: Clock, admit: Callable[[Any],
         task=task,
         clock=clock,
         admit=admit,
+        attend=attend,
     )
 
 

@@ -63,6 +63,7 @@ class SessionManager:
         task: Name of this task, "/job:worker/task:1"; "" where it has none.
         clock: Where time comes from.
         admit: Called with the client when the PS tasks answer; what it raises ends the making of the session.
+        attend: Called with the client as soon as there is one.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class SessionManager:
         task: str = "",
         clock: Clock = SYSTEM_CLOCK,
         admit: Callable[[Any], None] = lambda cluster: None,
+        attend: Callable[[Any], None] = lambda cluster: None,
     ) -> None:
         if ready_for_local_init_op is not None and local_init_op is None:
             raise ValueError(
@@ -91,7 +93,7 @@ class SessionManager:
         self._local_init_feed_dict = local_init_feed_dict
         self._task = task
         self._clock = clock
-        self._admit = admit
+        self._admit, self._attend = admit, attend
 
     def prepare_session(
         self,
@@ -242,7 +244,7 @@ class SessionManager:
         """
         session = self._session(master, config)
         try:
-            patience = Patience(self._clock, max_wait_secs)
+            patience = Patience(self._clock, max_wait_secs, session.cluster)
             while problem := self._why_wait(session):
                 over = why_over() if problem.startswith(_UNREACHABLE) else ""
                 if over:
@@ -264,14 +266,10 @@ class SessionManager:
 
     def _session(self, master: Any, config: Any) -> Any:
         target = target_of(master) if isinstance(master, ClusterSpec) else master
-        return Session(
-            target,
-            self._graph,
-            config,
-            reuse_values=True,
-            task=self._task or known_target(target).task,
-            retry_secs=_RETRY_SECS,
-        )
+        task = self._task or known_target(target).task
+        session = Session(target, self._graph, config, reuse_values=True, task=task, retry_secs=_RETRY_SECS)
+        self._attend(session.cluster)
+        return session
 
     def _why_wait(self, session: Any) -> str:
         """Say what a worker has to wait for; "" when its model is ready."""

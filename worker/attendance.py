@@ -89,6 +89,14 @@ class Attendance:
             with contextlib.suppress(OpError):  # it ends by itself when its time is up
                 call.result()
 
+    @property
+    def hurried(self) -> bool:
+        """Whether the process is about to end, so that nothing is to be waited for any more."""
+        return self._run.haste.asked
+
     def hurry(self) -> None:
-        """Try no call again from now on, since the process is about to end. Safe in a signal handler."""
-        self._run.hurried = True
+        """Try no call again, and wait for no task that is silent, since the process is about to end.
+
+        Safe in a signal handler.
+        """
+        self._run.haste.asked = True

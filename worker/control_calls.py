@@ -16,6 +16,11 @@ from globalstep.worker.retry import POLICIES, Retry, RetryCount
 
 __all__ = ["ControlCalls"]
 
+#: Calls with deadlines up to this are answered at once by a task that is well; one that is about to end, and has little
+#: time for that, waits no longer for them than so.
+_SHORT_CALL_SECS = 10.0
+_HASTY_SECS = 3.0
+
 
 class ControlCalls:
     """Makes unary calls to PS tasks of a run.
@@ -56,6 +61,8 @@ class ControlCalls:
             OpError: The first error that a task answered; the others have been waited for.
         """
         secs = POLICIES[method].deadline_secs if deadline_secs is None else deadline_secs
+        if self._run.haste.asked and secs <= _SHORT_CALL_SECS:
+            secs = min(secs, _HASTY_SECS)
         calls = {shard: self._run.lanes[shard].unary(method, item, secs) for shard, item in requests.items()}
         replies: dict[int, Any] = {}
         failed: OpError | None = None

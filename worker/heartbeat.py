@@ -10,10 +10,11 @@ import threading
 from collections.abc import Sequence
 
 from globalstep.clock import Clock
-from globalstep.errors import OpError
+from globalstep.errors import OpError, UnavailableError
 from globalstep.lanes import Lane
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.worker.candidate import Candidate
+from globalstep.worker.joined_run import Haste
 from globalstep.worker.retry import POLICIES
 
 __all__ = ["Heartbeat"]
@@ -25,6 +26,8 @@ LEASE_SECS = 15.0
 _PERIOD_SECS = 1.0
 #: So many signs of life in a row that nobody answers, and PS tasks that may have ended have ended.
 _SILENT_BEATS = 6
+#: So many in a row, and a process that has been asked to end does not wait for the task's answers any more.
+_HASTY_BEATS = 2
 
 
 class Heartbeat:
@@ -40,6 +43,7 @@ class Heartbeat:
         candidate: Set where this client's process may act as chief: it hears of the office, and keeps it so.
         sequencer: Index of the PS task that knows what clients have pushed.
         draining: Indices of PS tasks that are about to end and wait for a checkpoint, as last heard.
+        haste: Whether the process is to end soon.
     """
 
     def __init__(self, lanes: Sequence[Lane], client: str, task: str, clock: Clock) -> None:
@@ -50,7 +54,10 @@ class Heartbeat:
         self.candidate: Candidate | None = None
         self.sequencer = 0
         self.draining: frozenset[int] = frozenset()
+        self.haste = Haste()
         self._losses_known = [0] * len(lanes)
+        # By task, as _silent_beats.
+        self._unanswered = [0] * len(lanes)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="globalstep-heartbeat", daemon=True)
         self._job_done = threading.Event()
@@ -100,8 +107,9 @@ class Heartbeat:
                 reply: pb.HeartbeatReply = call.result()
             except OpError as error:
                 _log.debug("No heartbeat to %s: %s", self._lanes[index].label, error)
+                self._unanswered[index] += 1
                 continue
-            self._silent_beats = 0
+            self._silent_beats = self._unanswered[index] = 0
             self._overslept.clear()
             if reply.state == pb.STATE_DONE:
                 self._job_done.set()
@@ -136,6 +144,8 @@ class Heartbeat:
             if self._clock.monotonic() - last > LEASE_SECS:
                 self._overslept.set()
             self.beat()
-            for lane in self._lanes:
+            for lane, unanswered in zip(self._lanes, self._unanswered, strict=True):
                 lane.expire()
+                if self.haste.asked and unanswered >= _HASTY_BEATS:
+                    lane.break_off(UnavailableError(f"{lane.label} is silent, and this process has been asked to end."))
             last = self._clock.monotonic()

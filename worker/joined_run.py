@@ -12,7 +12,14 @@ from globalstep.errors import LostStateError, OpError, UnavailableError
 from globalstep.lanes import Lane
 from globalstep.worker.recovering import recover_lost
 
-__all__ = ["Run"]
+__all__ = ["Haste", "Run"]
+
+
+@dataclass(slots=True)
+class Haste:
+    """Whether the process is to end soon: no call is tried again then. Set by a signal handler, so it takes no lock."""
+
+    asked: bool = False
 
 
 @dataclass(slots=True)
@@ -30,8 +37,8 @@ class Run:
     directory: str = ""
     #: Whether the PS tasks, which cannot be reached, seem to have ended with the job.
     gone: Callable[[], bool] = lambda: False
-    #: Whether the process is to end soon: no call is tried again.
-    hurried: bool = False
+    #: Shared by all that belongs to the client: what reads a snapshot has a Run of its own.
+    haste: Haste = field(default_factory=Haste)
 
     def mend(self, error: OpError) -> OpError:
         """Do what can be done about an error before its call is tried again.
@@ -42,10 +49,13 @@ class Run:
         Raises:
             LostStateError: `error` itself, where there is no log; or why a log is of no use.
             UnavailableError: `error` itself, where nobody will answer any more.
+            OpError: `error` itself, where the process is to end.
             AbortedError: If the run is in another incarnation.
         """
+        if self.haste.asked:
+            raise error
         if not isinstance(error, LostStateError):
-            if self.hurried or self.gone():
+            if self.gone():
                 raise error
             return error
         if not self.logged:

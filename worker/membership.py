@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import random
 import threading
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from globalstep import codec
 from globalstep.clock import SYSTEM_CLOCK, Clock
+from globalstep.credentials import new_client_id
 from globalstep.declarations import OptimizerDecl, StopLimit, VariableDecl
 from globalstep.errors import AbortedError, OpError
 from globalstep.lanes import Lane
@@ -69,7 +69,7 @@ class Membership(Attendance):
         member: Whether PS tasks are to wait for it: it keeps a lease. A tool that only looks is none.
         policy: Of the runs that it begins; the default where not given.
         wire: How its numbers cross the wire; as they are where not given.
-        client_id: One that no other client ever has; a random one by default.
+        client_id: One that no other client ever has; by default a random one, bound to this process's session secret.
 
     Attributes:
         client_id: Who this is in every push id; new with every client.
@@ -89,7 +89,7 @@ class Membership(Attendance):
         wire: WireOptions | None = None,
         client_id: str = "",
     ) -> None:
-        self.client_id = client_id or uuid.uuid4().hex
+        self.client_id = client_id or new_client_id()
         # Guards _run and _protocol: one push, pull or snapshot at a time. Calls are made under it: it is
         # what gives this client's pushes their order.
         self._lock = threading.RLock()
@@ -103,7 +103,7 @@ class Membership(Attendance):
         self._splitter = Splitter()
         self._variables: dict[str, VariableDecl] = {}
         super().__init__(self._run, self._calls, Heartbeat(self._run.lanes, self.client_id, task, clock), task)
-        self._run.gone = self._heartbeat.gone
+        self._run.gone, self._heartbeat.haste = self._heartbeat.gone, self._run.haste
         #: Where this client is the chief's: who stores the run's journal. It is stopped before the client leaves.
         self.journal: JournalStore | None = None
         self._closed = False

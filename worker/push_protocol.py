@@ -198,7 +198,7 @@ class PushProtocol:
                 else:
                     result = self._push_together(push_id, push, parts)
             except ResourceExhaustedError as error:
-                retry.wait(error)
+                retry.wait(self._run.mend(error))
                 continue
             except OpError:
                 # What was wrong may be corrected, under the same layout.

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import socket
+from types import SimpleNamespace
 
 import pytest
 from small_model import build
@@ -9,8 +11,11 @@ from small_model import build
 from globalstep.chief.checkpoint_state import latest_checkpoint
 from globalstep.chief.draining import EXIT_DRAINED, Drain
 from globalstep.chief.hooks_step import StopAtStepHook
+from globalstep.chief.patience import Patience
+from globalstep.chief.session_creators import ChiefSessionCreator
 from globalstep.chief.summaries import SummaryWriterCache
 from globalstep.chief.training_session import MonitoredTrainingSession
+from globalstep.clock import ManualClock
 from globalstep.worker.session_run_hook import SessionRunHook
 
 
@@ -104,3 +109,85 @@ def test_a_handler_of_the_programs_own_is_left_alone(graph):
         assert not session.should_stop()
     assert caught == [signal.SIGTERM]
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+class TermWhenDropped:
+    """Sends the signal in a finalizer: what is raised there is lost."""
+
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        # Python carries the handler out here.
+        _ = list(map(str, range(100)))
+
+
+@pytest.fixture
+def nobody():
+    """An address at which nobody answers."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"grpc://127.0.0.1:{held.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["heard", "lost in a finalizer"])
+@pytest.mark.parametrize("is_chief", [True, False], ids=["chief", "worker"])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_task_that_waits_for_ps_tasks_ends_and_says_why(graph, tmp_path, monkeypatch, caplog, nobody, is_chief, lost):
+    build()
+    pause, pauses = Patience.pause, []
+
+    def struck(self, waiting_for):
+        pauses.append(waiting_for)
+        if len(pauses) == 1:
+            dropped = TermWhenDropped() if lost else None
+            if not lost:
+                os.kill(os.getpid(), signal.SIGTERM)
+            del dropped
+        return pause(self, waiting_for)
+
+    monkeypatch.setattr(Patience, "pause", struck)
+    with caplog.at_level("WARNING", "globalstep"), pytest.raises(SystemExit) as ended:
+        MonitoredTrainingSession(nobody, is_chief=is_chief, checkpoint_dir=str(tmp_path), max_wait_secs=30)
+    assert ended.value.code == EXIT_DRAINED
+    assert len(pauses) == 1
+    told = (
+        "What was under way when SIGTERM came is not done" if lost else "SIGTERM came while this task made its session"
+    )
+    assert told in caplog.text
+
+
+def test_threads_that_do_not_end_are_not_waited_for_long(caplog):
+    drain, waits = Drain(), []
+    drain.watch()
+
+    class Coord:
+        def join(self, stop_grace_period_secs, ignore_live_threads):
+            waits.append(stop_grace_period_secs)
+            if len(waits) == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with caplog.at_level("WARNING", "globalstep"):
+        drain.join(Coord(), 120.0)
+    assert waits == [120.0, 5.0]
+    assert "SIGTERM came while this task waited for its threads" in caplog.text
+    drain.join(Coord(), 2.0)
+    assert waits[2:] == [2.0]
+    drain.unwatch()
+
+
+def test_a_chief_that_waits_for_the_others_to_leave_does_not_wait_any_longer(graph, caplog):
+    clock = ManualClock()
+
+    class Cluster:
+        hurried = False
+
+        def refresh(self):
+            return [SimpleNamespace(steps={}, limits={})]
+
+        def finish(self):
+            self.hurried = clock.monotonic() > 3.0
+            return ["/job:worker/task:1"]
+
+    with caplog.at_level("WARNING", "globalstep"):
+        ChiefSessionCreator(clock=clock).before_end(SimpleNamespace(cluster=Cluster()), 120.0)
+    assert clock.monotonic() < 5.0
+    assert "when this task was asked to end, /job:worker/task:1 had not left" in caplog.text

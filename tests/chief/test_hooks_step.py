@@ -3,12 +3,15 @@ import pytest
 from globalstep.chief.hooks_step import GlobalStepWaiterHook, StepCounterHook, StopAtStepHook
 from globalstep.clock import ManualClock
 from globalstep.declarations import Outcome, OutcomeKind, StopLimit
+from globalstep.errors import UnavailableError
 from globalstep.training_util import get_or_create_global_step
 from globalstep.worker.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunValues
 
 
 class Cluster:
     """The authoritative step: each reading takes the next of `steps`, the last one for ever."""
+
+    hurried = False
 
     def __init__(self, *steps, done=False):
         self.steps = list(steps)
@@ -197,3 +200,13 @@ def test_waiter_gives_up_when_the_job_is_done():
     session = Session(5, done=True)
     hook.before_run(SessionRunContext(SessionRunArgs(None), session))
     assert session.cluster.readings == 1
+
+
+def test_a_worker_that_waits_for_a_step_ends_when_its_process_is_asked_to():
+    get_or_create_global_step()
+    hook = GlobalStepWaiterHook(3000, clock=ManualClock())
+    hook.begin()
+    session = Session(5)
+    session.cluster.hurried = True
+    with pytest.raises(UnavailableError, match="asked to end; it waited for global step 3000"):
+        hook.before_run(SessionRunContext(SessionRunArgs(None), session))

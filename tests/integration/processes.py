@@ -89,6 +89,10 @@ class Processes:
         """The process id of a process."""
         return self._running[name].pid
 
+    def code(self, name: str) -> int | None:
+        """The exit code of a process that has ended."""
+        return self._running[name].poll()
+
     def output(self, name: str) -> str:
         """What a process has printed so far."""
         return (self._folder / f"{name}.log").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import Processes, tasks_marked
+from processes import Processes, free_addresses, tasks_marked
 
 from globalstep.chief.checkpoint_state import latest_checkpoint
 from globalstep.chief.checkpoint_variables import list_variables, load_checkpoint
@@ -113,3 +114,72 @@ def test_a_whole_job_that_is_asked_to_end_leaves_a_checkpoint(launch, processes,
     assert step >= 100
     for name, _ in list_variables(str(tmp_path / "run" / f"model.ckpt-{step}")):
         assert np.all(load_checkpoint(str(tmp_path / "run" / f"model.ckpt-{step}")).get_tensor(name) == step), name
+
+
+@pytest.fixture
+def cluster(processes, tmp_path):
+    """Starts tasks by hand: two PS tasks, a chief and a worker; nothing is started again."""
+    addresses = free_addresses(4)
+    jobs = {"ps": addresses[:2], "chief": addresses[2:3], "worker": addresses[3:]}
+
+    def start(task, **environ):
+        job, index = task.split(":")
+        config = {"cluster": jobs, "task": {"type": job, "index": int(index)}}
+        script = ["-m", "globalstep.ps"]
+        if job != "ps":
+            script = [JOB, "--last-step", 10**6, "--dir", tmp_path / "run", "--say-steps", 5, "--verbose"]
+        return processes.start(task, *script, env={"TF_CONFIG": json.dumps(config), **environ})
+
+    return start
+
+
+def asked_to_end(processes, tasks):
+    """SIGTERM to tasks that nobody answers; they are to end within a grace period, and to say why."""
+    for task in tasks:
+        os.kill(processes.pid(task), signal.SIGTERM)
+    processes.until_ended(tasks, 25.0)
+    for task in tasks:
+        assert processes.code(task) == 143, processes.output(task)
+        assert "SIGTERM" in processes.output(task), processes.output(task)
+        assert "Traceback" not in processes.output(task), processes.output(task)
+
+
+def test_tasks_that_wait_for_ps_tasks_end(cluster, processes):
+    for task in ("chief:0", "worker:0"):
+        cluster(task)
+        processes.until(task, "waiting for the parameter servers|waiting for")
+    asked_to_end(processes, ["chief:0", "worker:0"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize("transport", ["shm", "grpc"])
+def test_tasks_whose_ps_tasks_are_gone_end(cluster, processes, number, transport):
+    """In the midst of training, at whatever they do then: a step, a recovery, a restore."""
+    tasks = ["ps:0", "ps:1", "chief:0", "worker:0"]
+    for task in tasks:
+        cluster(task, GLOBALSTEP_TRANSPORT=transport)
+    for task in ("chief:0", "worker:0"):
+        processes.until(task, r"^step \d+")
+    for task in ("ps:0", "ps:1"):
+        os.kill(processes.pid(task), number)
+    asked_to_end(processes, ["chief:0", "worker:0"])
+
+
+def test_a_chief_within_a_restore_ends(cluster, processes, tmp_path):
+    """The PS tasks are stopped where the values of the checkpoint come to one of them."""
+    tasks = ["ps:0", "ps:1", "chief:0"]
+    for task in tasks:
+        cluster(task)
+    processes.until("chief:0", r"^step \d+")
+    os.kill(processes.pid("chief:0"), signal.SIGTERM)
+    processes.until_ended(["chief:0"])
+    for task in ("ps:0", "ps:1"):
+        os.kill(processes.pid(task), signal.SIGKILL)
+    processes.until_ended(["ps:0", "ps:1"])
+    trace = tmp_path / "trace"
+    for task in tasks:
+        plan = "ps:1 stop at stage.before; ps:0 stop at status.before"
+        cluster(task, GLOBALSTEP_FAULTS=plan, GLOBALSTEP_FAULTS_TRACE=trace)
+    processes.until_true("chief:0", lambda: trace.exists() and "ps:1 stop at stage.before" in trace.read_text())
+    asked_to_end(processes, ["chief:0"])
+    assert "SIGTERM came while this task made its session" in processes.output("chief:0")
