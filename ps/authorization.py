@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from globalstep.clock import Clock
+from globalstep.credentials import SESSION_KEY, holder_of, mark_of
 from globalstep.errors import OpError, PermissionDeniedError, UnauthenticatedError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.role_tokens import RoleTokens
@@ -97,10 +98,12 @@ class Caller:
     Attributes:
         role: What it has proven to be; None for a caller without a role where none is asked for.
         peer: Its address, for messages.
+        mark: Of the session secret that it has shown; the ids of its clients bear it. "" for none.
     """
 
     role: Role | None = None
     peer: str = ""
+    mark: str = ""
 
 
 NOBODY = Caller()
@@ -155,7 +158,8 @@ class Authorization:
         """
         named = _role_in(names)
         shown = None
-        token = next((str(value) for key, value in metadata if key == "authorization"), "").removeprefix("Bearer ")
+        told = {key: str(value) for key, value in metadata}
+        token = told.get("authorization", "").removeprefix("Bearer ")
         if token and self._tokens is not None:
             word = self._tokens.role_of(token)
             if word is None:
@@ -171,7 +175,7 @@ class Authorization:
         if role is None and self._require_role:
             what = "a token (GLOBALSTEP_TOKEN_FILE)" if self._tokens is not None else "a certificate named role=..."
             raise self._refuse(peer, UnauthenticatedError, f"{method}: the caller shows no role; it needs {what}.")
-        return Caller(role, peer)
+        return Caller(role, peer, mark_of(told[SESSION_KEY]) if SESSION_KEY in told else "")
 
     def check_method(self, caller: Caller, method: str, request: Any = None) -> None:
         """Refuse a call that the caller's role may not make.
@@ -237,6 +241,11 @@ class Authorization:
     def _check_id(self, caller: Caller, what: str, client: str) -> None:
         if client in self._chiefs_ids:
             raise self._denied(caller, f"{what} in the name of the chief's client {client}", _CHIEFS)
+        holder = holder_of(client)
+        if holder and holder != caller.mark:
+            role = caller.role.value if caller.role is not None else ""
+            text = f"Role {role!r} may not {what} in the name of client {client}, which is another process's."
+            raise self._refuse(caller.peer, PermissionDeniedError, text)
 
     def _check_ops(self, caller: Caller, what: str, ops: Iterable[pb.Op]) -> None:
         if self._workers_assign:

@@ -9,9 +9,12 @@ CurrentTls is thread-safe.
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import logging
 import os
+import re
+import secrets
 import socket
 import ssl
 import threading
@@ -21,11 +24,28 @@ from pathlib import Path
 
 from globalstep.errors import FailedPreconditionError
 
-__all__ = ["Credentials", "CurrentTls", "TlsFiles", "TlsMaterial", "is_loopback", "read_secret"]
+__all__ = [
+    "SESSION_KEY",
+    "Credentials",
+    "CurrentTls",
+    "TlsFiles",
+    "TlsMaterial",
+    "holder_of",
+    "is_loopback",
+    "mark_of",
+    "new_client_id",
+    "read_secret",
+    "session_secret",
+]
 
 _log = logging.getLogger(__name__)
 
+#: By which name a call shows its process's session secret.
+SESSION_KEY = "globalstep-session"
 _LEAST_TOKEN_CHARACTERS = 16
+_MARK_CHARACTERS = 32
+_CLIENT_ID = re.compile(rf"s([0-9a-f]{{{_MARK_CHARACTERS}}})-[0-9a-f]{{12}}")
+_SESSION_SECRET = secrets.token_hex(16)
 _Stamp = tuple[tuple[int, int, int], ...]
 
 
@@ -257,3 +277,32 @@ def is_loopback(host: str) -> bool:
 def _why(error: OSError) -> str:
     name = f"{error.filename}: " if error.filename else ""
     return name + (getattr(error, "reason", "") or error.strerror or str(error))
+
+
+def session_secret() -> str:
+    """Give this process's session secret: a random one, which only PS tasks get to see, and which is never stored."""
+    return _SESSION_SECRET
+
+
+def mark_of(secret: str) -> str:
+    """Give what everybody may know of a session secret."""
+    return hashlib.sha256(secret.encode()).hexdigest()[:_MARK_CHARACTERS]
+
+
+def new_client_id() -> str:
+    """Make an id for a client of this process: whoever does not know the session secret cannot speak in its name.
+
+    >>> holder_of(new_client_id()) == mark_of(session_secret())
+    True
+    """
+    return f"s{mark_of(_SESSION_SECRET)}-{secrets.token_hex(6)}"
+
+
+def holder_of(client_id: str) -> str:
+    """Give the mark of the process that a client id belongs to; "" for one that is bound to none.
+
+    >>> holder_of("another client's")
+    ''
+    """
+    found = _CLIENT_ID.fullmatch(client_id)
+    return found[1] if found else ""

@@ -11,7 +11,7 @@ import threading
 import grpc
 
 from globalstep.clock import SYSTEM_CLOCK, Clock
-from globalstep.credentials import Credentials, CurrentTls, is_loopback
+from globalstep.credentials import SESSION_KEY, Credentials, CurrentTls, is_loopback, session_secret
 from globalstep.errors import FailedPreconditionError, OpError, UnauthenticatedError, UnavailableError
 from globalstep.rpc import CHANNEL_OPTIONS
 from globalstep.tls_probe import find_tls_mistake
@@ -69,7 +69,10 @@ class SecureChannel:
         except FailedPreconditionError as error:
             # It is being replaced, or was: the old one may still do.
             _log.warning("The token stays as it was: %s", error)
-        return (("authorization", f"Bearer {self._token}"),) if self._token else ()
+        if self._token:
+            return ("authorization", f"Bearer {self._token}"), (SESSION_KEY, session_secret())
+        # Who shows nothing of itself has no role, and nobody is looked at then.
+        return ((SESSION_KEY, session_secret()),) if self._tls is not None else ()
 
     def make(self) -> grpc.Channel:
         """Make a channel with the newest certificates."""

@@ -15,7 +15,7 @@ import pytest
 from counting_run import SHAPES, declarations, expected, initialize, state, step_push
 
 from globalstep.clock import ManualClock
-from globalstep.credentials import Credentials
+from globalstep.credentials import SESSION_KEY, Credentials, holder_of, mark_of, new_client_id, session_secret
 from globalstep.declarations import Op, OpKind, Push, VariableDecl
 from globalstep.errors import (
     FailedPreconditionError,
@@ -175,6 +175,53 @@ def test_nobody_but_chiefs_goes_by_the_id_of_the_chiefs_client():
                 authorization.check_method(worker, method, message)
     authorization.check_request(worker, pb.Request(push=pb.PushRequest(id=mine)))
     authorization.check_method(worker, "Leave", pb.LeaveRequest(client="mine"))
+
+
+def test_no_worker_goes_by_the_id_of_another_processs_client(tokens_file, caplog):
+    authorization = Authorization(ManualClock(), RoleTokens(str(tokens_file)))
+    theirs = new_client_id()
+    shown = [("authorization", f"Bearer {TOKENS['worker']}")]
+    owner, other, silent = (
+        authorization.identify("Push", shown + secret, [], "ipv4:10.0.0.7:5000")
+        for secret in ([(SESSION_KEY, session_secret())], [(SESSION_KEY, "guessed")], [])
+    )
+    push_id = pb.PushId(client=theirs, sequence=1)
+    requests = [
+        pb.Request(push=pb.PushRequest(id=push_id)),
+        pb.Request(stage=pb.StageRequest(id=push_id)),
+        pb.Request(admit=pb.AdmitRequest(id=push_id)),
+        pb.Request(commit=pb.CommitRequest(id=push_id)),
+        pb.Request(pull=pb.PullRequest(client=theirs)),
+    ]
+    calls = [
+        ("Leave", pb.LeaveRequest(client=theirs)),
+        ("Heartbeat", pb.HeartbeatRequest(client=theirs)),
+        ("Declare", pb.DeclareRequest(client=theirs)),
+        ("Push", pb.PushRequest(id=push_id)),
+    ]
+    for stranger in (other, silent):
+        for request in requests:
+            with pytest.raises(PermissionDeniedError, match=f"in the name of client {theirs}, which is another"):
+                authorization.check_request(stranger, request)
+        for method, message in calls:
+            with pytest.raises(PermissionDeniedError, match=f"'worker' may not {method} in the name of client"):
+                authorization.check_method(stranger, method, message)
+    for request in requests:
+        authorization.check_request(owner, request)
+    for method, message in calls:
+        authorization.check_method(owner, method, message)
+    # An id of another form is bound to nobody, as that of a program that is none of ours.
+    authorization.check_method(silent, "Leave", pb.LeaveRequest(client="mine"))
+    assert session_secret() not in caplog.text
+
+
+def test_an_id_tells_nothing_of_the_secret_that_it_is_bound_to():
+    first, second = new_client_id(), new_client_id()
+    assert first != second
+    assert holder_of(first) == holder_of(second) == mark_of(session_secret())
+    assert session_secret() not in first
+    for text in ("", "c1", first[:-1], first + "0", "s" + "0" * 32, first.upper()):
+        assert holder_of(text) == ""
 
 
 @pytest.mark.parametrize(

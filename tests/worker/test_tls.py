@@ -10,16 +10,18 @@ import socket
 import ssl
 import threading
 
+import grpc
 import numpy as np
 import pytest
 from certificates import Authority, environ_of
 from counting_run import RATE, expected, initialize, state, step_push
 
 from globalstep.clock import SYSTEM_CLOCK, ManualClock
-from globalstep.credentials import Credentials, CurrentTls, TlsFiles, is_loopback
+from globalstep.credentials import SESSION_KEY, Credentials, CurrentTls, TlsFiles, is_loopback
 from globalstep.declarations import Op, OpKind, Push, Read, VariableDecl
 from globalstep.errors import FailedPreconditionError, OpError, UnauthenticatedError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.proto import globalstep_pb2_grpc as pb_grpc
 from globalstep.ps.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.settler import asking
@@ -344,6 +346,38 @@ def test_five_strangers_and_a_renewal_change_nothing(serving, joined, authority,
     assert sum(now.refused + now.duplicates for now in steps) == sum(was.refused + was.duplicates for was in before)
     assert all(client.client in {one.client_id for one in (chief, *workers)} for client in servers[0].shard.clients())
     assert "the token shown is none" in caplog.text
+
+
+def test_a_worker_can_neither_push_nor_leave_in_the_name_of_another(serving, joined, authority, tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.write_text("".join(f"{role} {token}\n" for role, token in TOKENS.items()))
+    server = serving(authority.issue("ps", "127.0.0.1"), tokens_file=str(tokens))
+    chief = joined([server], authority.issue("chief"), token=TOKENS["chief"])
+    initialize(chief)
+    worker = joined([server], authority.issue("w"), token=TOKENS["worker"], task="/job:worker/task:1")
+    worker.refresh()
+    worker.push(step_push())
+    material = authority.issue("other").read()
+    shown = grpc.ssl_channel_credentials(material.ca, material.key, material.cert)
+    push = pb.PushRequest(incarnation=worker.incarnation)
+    push.id.client, push.id.sequence = worker.client_id, 2
+    push.increments.add(step="global_step", by=1)
+    with grpc.secure_channel(server.address, shown) as channel:
+        stub = pb_grpc.ParameterServerStub(channel)
+        assert worker.client_id in {one.client for one in status(chief._run.lanes[0]).clients}
+        # The role is right, and the id is known to everybody; the secret is another process's.
+        for session in ("0" * 32, ""):
+            metadata = [("authorization", f"Bearer {TOKENS['worker']}"), (SESSION_KEY, session)]
+            for call in (
+                lambda metadata: stub.Push(push, timeout=5, metadata=metadata),
+                lambda metadata: stub.Leave(pb.LeaveRequest(client=worker.client_id), timeout=5, metadata=metadata),
+            ):
+                with pytest.raises(grpc.RpcError, match="which is another process's"):
+                    call(metadata)
+    # Its own push of that number counts, since nobody has taken it.
+    for _ in range(3):
+        worker.push(step_push())
+    assert state(worker) == expected(4)
 
 
 # ---- Renewal ---------------------------------------------------------------------------------------
