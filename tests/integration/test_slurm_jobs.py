@@ -19,6 +19,7 @@ from slurm_cluster import slurm, why_not
 
 from globalstep.chief.checkpoint_state import latest_checkpoint
 from globalstep.chief.checkpoint_variables import list_variables, load_checkpoint
+from globalstep.deploy.audit import audit
 
 pytestmark = [
     pytest.mark.processes,
@@ -94,6 +95,14 @@ class Job:
                     return int(folder.name), environ["SLURMD_NODENAME"]
         raise AssertionError(f"no process of {name}: {self.printed()}")
 
+    def step(self, name):
+        """Give the id of the step that a task runs in, as squeue shows it; "" between two."""
+        for line in self._cluster.output("squeue", "-h", "--steps", f"--jobs={self.id}", "--format=%i %j").splitlines():
+            step, _, of = line.strip().partition(" ")
+            if of.strip() == name.replace(":", "-"):
+                return step
+        return ""
+
     def kill(self, name):
         os.kill(self.task(name)[0], signal.SIGKILL)
 
@@ -154,6 +163,35 @@ def test_a_worker_whose_node_is_lost_goes_to_another(cluster, job, tmp_path):
     finally:
         bring_back(cluster, node)
     counts_exactly(tmp_path / "run")
+
+
+def test_every_role_is_restarted_one_after_the_other(cluster, job, tmp_path):
+    """As an operator does it, for a new version of the image or of a node's kernel."""
+    restarted = tmp_path / "restarted"
+    roles = ["ps:0", "ps:1", "worker:0", "worker:1", "chief:0"]
+    job.submit(
+        "--ps", 2, "--workers", 3, "--nodes", 4, JOB, "--last-step", LAST_STEP, "--dir", tmp_path / "run",
+        "--say-steps", 5, "--save-steps", 20, "--verbose", "--slow-until", restarted, len(roles),
+    )  # fmt: skip
+    job.until(r"step \d\d+$")
+    for role in roles:
+        step, pid = job.step(role), job.task(role)[0]
+        # Its exit code is that of an error here ("Invalid job id specified"), though the signal arrives.
+        subprocess.run(["scancel", "--signal=TERM", step], env=cluster.environ, capture_output=True, check=False)
+        job.until(rf"{role} was ended by SIGTERM \(exit code 143\); restart 1 of 10")
+        until(lambda role=role, step=step: job.step(role) not in ("", step), f"{role} has a new step", 60.0)
+        # The others have gone on, and the one that was restarted is there again.
+        said = len(re.findall(r"step \d+$", job.printed(), re.MULTILINE))
+        job.until(r"step \d+$", said + 6)
+        assert job.task(role)[0] != pid
+        with restarted.open("a") as file:
+            file.write(f"{role}\n")
+    printed = job.until_ended()
+    assert len(re.findall(r"; restart \d of 10", printed)) == len(roles), printed
+    counts_exactly(tmp_path / "run")
+    found = audit(str(tmp_path / "run"))
+    assert found.proven, found.findings
+    assert found.steps["global_step"].value == LAST_STEP
 
 
 def test_a_requeue_goes_on_from_the_checkpoint(cluster, job, tmp_path):
