@@ -8,11 +8,19 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import NamedTuple
 
 from globalstep.deploy.compose_file import ComposeJob, compose_file
 
 __all__ = ["configure", "run"]
+
+_POLL_SECS = 1.0
+_LAST_LINES_SECS = 3.0
+#: The exit code of a process that was ended by SIGKILL.
+_KILLED = 137
+_SHOWN = '{{.Id}} {{index .Config.Labels "com.docker.compose.service"}} {{.State.Status}} {{.State.ExitCode}}'
 
 #: A docker that says nothing for so long has hung.
 _ANSWER_SECS = 60.0
@@ -53,23 +61,74 @@ def run(args: argparse.Namespace) -> int:
     if compose is None:
         return _say(f"there is no docker compose on this machine; {file} is written")
     compose += ["--file", str(file)]
-    code = subprocess.run([*compose, "up", *(["--detach"] if args.detach else [])], check=False).returncode
-    if code or args.detach:
-        return code
-    # `up` ends with 0 whatever containers did; its --exit-code-from would end the job with the first that ends.
-    return _exit_code_of(compose, "chief-0")
+    # Not `up` in the foreground: it would not end while a TensorBoard runs, and says 0 whatever containers did; its
+    # --exit-code-from would end the job with the first container that ends.
+    code = subprocess.run([*compose, "up", "--detach"], check=False).returncode
+    return code if code or args.detach else _follow(compose, file)
 
 
-def _exit_code_of(compose: list[str], service: str) -> int:
+def _follow(compose: list[str], file: Path) -> int:
+    """Show what the tasks print until all have ended; gives the chief's exit code."""
+    logs = subprocess.Popen([*compose, "logs", "--follow"])
     try:
-        found = _ask([*compose, "ps", "--all", "--quiet", service])
-        container = found.stdout.strip()
-        if not container:
-            return _say(f"there is no container of {service}")
-        shown = _ask(["docker", "inspect", "--format={{.State.ExitCode}}", container])
+        ended = _until_all_have_ended(compose)
+    except KeyboardInterrupt:
+        subprocess.run([*compose, "stop"], check=False)
+        return 130
     except subprocess.TimeoutExpired as error:
-        return _say(f"docker does not say how {service} ended: {error}")
-    return int(shown.stdout) if shown.returncode == 0 else _say(shown.stderr.strip())
+        return _say(f"docker does not say how the tasks are: {error}")
+    finally:
+        _let_end(logs)
+    if "tensorboard" in ended:
+        print(f"TensorBoard runs until: {' '.join(compose)} down")
+    if "chief-0" not in ended:
+        return _say(f"the containers of {file} are gone")
+    return ended["chief-0"].exit_code
+
+
+class _Container(NamedTuple):
+    """What Docker says of a container; `exit_code` is 0 while it runs."""
+
+    id: str
+    service: str
+    status: str
+    exit_code: int
+
+
+def _until_all_have_ended(compose: list[str]) -> dict[str, _Container]:
+    """Wait for the end of all tasks, and start again what `docker kill` has ended: Docker itself does not.
+
+    Returns:
+        The containers by the names of their services; none when somebody has removed them.
+    """
+    ids, pause = _ask([*compose, "ps", "--all", "--quiet"]).stdout.split(), threading.Event()
+    while containers := _inspect(ids):
+        tasks = [one for one in containers if one.service != "tensorboard"]
+        # One that Docker is about to start again is "restarting".
+        ended = [one for one in tasks if one.status in ("exited", "dead")]
+        killed = [one for one in ended if one.exit_code == _KILLED]
+        for one in killed:
+            print(f"globalstep compose: {one.service} was killed, and starts again", file=sys.stderr)
+            _ask(["docker", "start", one.id])
+        if len(ended) == len(tasks) and not killed:
+            return {one.service: one for one in containers}
+        pause.wait(_POLL_SECS)
+    return {}
+
+
+def _inspect(ids: list[str]) -> list[_Container]:
+    shown = _ask(["docker", "inspect", f"--format={_SHOWN}", *ids])
+    lines = [line.split() for line in shown.stdout.splitlines() if line]
+    return [_Container(id, service, status, int(code)) for id, service, status, code in lines]
+
+
+def _let_end(logs: subprocess.Popen[bytes]) -> None:
+    """Let the last lines be shown; it ends by itself unless a TensorBoard runs."""
+    try:
+        logs.wait(_LAST_LINES_SECS)
+    except subprocess.TimeoutExpired:
+        logs.kill()
+        logs.wait()
 
 
 def _ask(command: list[str]) -> subprocess.CompletedProcess[str]:

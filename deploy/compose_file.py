@@ -44,6 +44,9 @@ _TENSORBOARD = f"""\
     image: ${{GLOBALSTEP_IMAGE:-globalstep}}
     restart: unless-stopped
     command: ["tensorboard", "--logdir={_RUN}", "--host=0.0.0.0", "--port=6006"]
+    healthcheck:
+      # That of the image asks a task.
+      test: ["CMD", "python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:6006/').read()"]
     volumes:
       - run:{_RUN}:ro
     ports:

@@ -66,7 +66,8 @@ def fake_docker(tmp_path, monkeypatch, exit_code):
     docker = tmp_path / "bin" / "docker"
     docker.parent.mkdir()
     docker.write_text(
-        f'#!/bin/sh\necho "$@" >> {tmp_path}/called\ncase "$*" in *inspect*) echo {exit_code};; *ps*) echo abc;; esac\n'
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/called\n'
+        f'case "$*" in inspect*) echo abc chief-0 exited {exit_code};; *" ps "*) echo abc;; esac\n'
     )
     docker.chmod(docker.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", str(docker.parent), prepend=":")
@@ -76,7 +77,8 @@ def test_up_writes_starts_and_gives_the_exit_code_of_the_chief(script, tmp_path,
     fake_docker(tmp_path, monkeypatch, 3)
     assert main(["compose", "up", "--ps", "2", "--workers", "4", script, "--steps", "7"]) == 3
     called = (tmp_path / "called").read_text().splitlines()
-    assert called[:2] == ["compose version", "compose --file train.compose.yml up"]
+    assert called[:2] == ["compose version", "compose --file train.compose.yml up --detach"]
+    assert "compose --file train.compose.yml logs --follow" in called
     written = services((tmp_path / "train.compose.yml").read_text())
     assert len(written) == 6
     assert written["chief-0"]["command"][-2:] == ["--steps", "7"]
@@ -93,7 +95,17 @@ def test_a_docker_that_hangs_is_not_waited_for(script, tmp_path, monkeypatch, ca
 
     monkeypatch.setattr(compose_cli, "_ask", ask)
     assert main(["compose", "up", script]) == 2
-    assert "docker does not say how chief-0 ended" in capsys.readouterr().err
+    assert "docker does not say how the tasks are" in capsys.readouterr().err
+
+
+def test_a_task_that_was_killed_by_hand_is_started_again(script, tmp_path, monkeypatch, capsys):
+    fake_docker(tmp_path, monkeypatch, 137)
+    docker = tmp_path / "bin" / "docker"
+    # `docker start` mends it.
+    docker.write_text(docker.read_text() + f'case "$*" in start*) sed -i s/137/0/ {docker};; esac\n')
+    assert main(["compose", "up", script]) == 0
+    assert "start abc" in (tmp_path / "called").read_text().splitlines()
+    assert "chief-0 was killed, and starts again" in capsys.readouterr().err
 
 
 def test_write_starts_nothing(script, tmp_path, monkeypatch, capsys):
