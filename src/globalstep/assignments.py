@@ -96,14 +96,36 @@ def scatter_update(
 def scatter_add(
     ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
 ) -> Mutation:
-    """Make the op that adds to rows of a Variable; repeated rows add up. See `scatter_update`."""
+    """Make the op that adds to rows of a Variable; what is said of a row twice is said twice, and adds up.
+
+    Args:
+        ref: The Variable.
+        indices: int32 or int64 [n]: the rows.
+        updates: [n, *ref.shape[1:]] of its dtype: what is added.
+        use_locking: Accepted; every change is atomic on its PS.
+        name: Name of the op.
+
+    Returns:
+        A node whose value is the Variable's whole new value.
+    """
     return _scatter(OpKind.ASSIGN_ADD, "ScatterAdd", ref, indices, updates, name)
 
 
 def scatter_sub(
     ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
 ) -> Mutation:
-    """Make the op that subtracts from rows of a Variable; repeated rows add up. See `scatter_update`."""
+    """Make the op that subtracts from rows of a Variable; what is said of a row twice is said twice, and adds up.
+
+    Args:
+        ref: The Variable.
+        indices: int32 or int64 [n]: the rows.
+        updates: [n, *ref.shape[1:]] of its dtype: what is subtracted.
+        use_locking: Accepted; every change is atomic on its PS.
+        name: Name of the op.
+
+    Returns:
+        A node whose value is the Variable's whole new value.
+    """
     return _scatter(OpKind.ASSIGN_SUB, "ScatterSub", ref, indices, updates, name)
 
 

@@ -166,7 +166,14 @@ DEFINE_bool = DEFINE_boolean
 def DEFINE_enum(  # noqa: N802
     flag_name: str, default_value: str | None, enum_values: Sequence[str], docstring: str = "", **_: Any
 ) -> None:
-    """Define a flag whose value is one of `enum_values`."""
+    """Define a flag whose value is one of some words.
+
+    Args:
+        flag_name: Its name, without dashes.
+        default_value: One of the words, or None.
+        enum_values: The words.
+        docstring: What --help says.
+    """
     FLAGS.define(flag_name, default_value, docstring, type=str, choices=list(enum_values))
 
 

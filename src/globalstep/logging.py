@@ -72,7 +72,7 @@ def vlog(level: int, msg: str, *args: Any) -> None:
 
 
 def log_if(level: int, msg: str, condition: object, *args: Any) -> None:
-    """Log if `condition` is true."""
+    """Log `msg % args` at `level` (such as `logging.INFO`) if `condition` is true."""
     if condition:
         _logger.log(level, msg, *args)
 
@@ -81,12 +81,12 @@ _counters: dict[object, Iterator[int]] = {}
 
 
 def log_every_n(level: int, msg: str, n: int, *args: Any) -> None:
-    """Log the first and then every `n`-th call that comes from the same line of the program."""
+    """Log `msg % args` at `level`: the first and then every `n`-th call from the same line of the program."""
     log_if(level, msg, _calls_before(sys._getframe(1)) % n == 0, *args)
 
 
 def log_first_n(level: int, msg: str, n: int, *args: Any) -> None:
-    """Log the first `n` calls that come from the same line of the program."""
+    """Log `msg % args` at `level`: the first `n` calls from the same line of the program."""
     log_if(level, msg, _calls_before(sys._getframe(1)) < n, *args)
 
 

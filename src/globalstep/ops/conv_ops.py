@@ -183,7 +183,19 @@ def max_pool(
 def avg_pool(
     value: Any, ksize: Any, strides: Any, padding: str, data_format: str = "NHWC", name: str | None = None
 ) -> Node:
-    """Give the mean of each window, of the elements inside the image; see `max_pool`."""
+    """Give the mean of each window, of the elements inside the image.
+
+    Args:
+        value: Floating node or array [batch, height, width, channels].
+        ksize: Size of the windows: four ints, the first and last 1.
+        strides: Four ints, the first and last 1.
+        padding: "SAME" or "VALID".
+        data_format: "NHWC".
+        name: Name of the node.
+
+    Returns:
+        A node [batch, rows, columns, channels].
+    """
     x = require_float("AvgPool", as_node(value), "value")
     size, steps, fit = _pair(ksize, "ksize"), _pair(strides, "strides"), _check(padding, data_format)
 

@@ -145,6 +145,22 @@ def strided_slice(
 ) -> Node:
     """Give a strided part; `x[begin:end:step]` is the readable way to write it.
 
+    Args:
+        input_: Node or array.
+        begin: First index of each axis; constant ints.
+        end: Index behind the last one of each axis; constant ints.
+        strides: Step of each axis, default 1.
+        begin_mask: Bit i: axis i begins at its start, whatever `begin` says.
+        end_mask: Bit i: axis i goes to its end.
+        ellipsis_mask: 0.
+        new_axis_mask: 0.
+        shrink_axis_mask: Bit i: axis i is taken at `begin[i]` and falls away.
+        var: Ignored.
+        name: Ignored.
+
+    Returns:
+        A node of the dtype of `input_`.
+
     Raises:
         ValueError: With `ellipsis_mask` or `new_axis_mask`; use `x[...]` for those.
     """
@@ -239,7 +255,17 @@ def gather_nd(params: Any, indices: Any, name: str | None = None) -> Node:
 
 
 def scatter_nd(indices: Any, updates: Any, shape: Any, name: str | None = None) -> Node:
-    """Add slices at index tuples into zeros; what `gather_nd` does, the other way round."""
+    """Add slices at index tuples into zeros; what `gather_nd` does, the other way round.
+
+    Args:
+        indices: Integer node or array [..., depth]: index tuples into the first `depth` axes of the result.
+        updates: Node or array: a slice for each index tuple. Slices of equal tuples add up.
+        shape: Shape of the result: ints, or an integer node.
+        name: Name of the node.
+
+    Returns:
+        A node of `shape` and the dtype of `updates`.
+    """
     ids, values, sizes = as_node(indices), as_node(updates), as_shape_node(shape)
 
     def put(at: Any, rows: Any, wanted: Any) -> Any:

@@ -184,7 +184,16 @@ def average_pooling2d(
     data_format: str = "channels_last",
     name: str | None = None,
 ) -> Node:
-    """Give the mean of each window; see `max_pooling2d` and `gs.nn.avg_pool`."""
+    """Give the mean of each window; see `gs.nn.avg_pool`.
+
+    Args:
+        inputs: Floating node [batch, height, width, channels].
+        pool_size: Height and width of the windows, or one int for both.
+        strides: Steps along height and width, or one int for both.
+        padding: "valid" or "same".
+        data_format: "channels_last".
+        name: Name of the node.
+    """
     _require_channels_last(data_format)
     sizes, steps = [1, *_pair(pool_size), 1], [1, *_pair(strides), 1]
     return conv_ops.avg_pool(inputs, sizes, steps, padding.upper(), name=name or "average_pooling2d")

@@ -131,7 +131,23 @@ def uniform_candidate_sampler(
     seed: int | None = None,
     name: str | None = None,
 ) -> Sampled:
-    """Draw classes evenly; see `log_uniform_candidate_sampler`."""
+    """Draw classes evenly.
+
+    Args:
+        true_classes: int64 node or array [batch, num_true].
+        num_true: Number of target classes of an example.
+        num_sampled: How many classes to draw for the batch.
+        unique: Whether no class is drawn twice.
+        range_max: Number of classes.
+        seed: Seed of this operation; see `gs.set_random_seed`.
+        name: Name of the node.
+
+    Returns:
+        As `log_uniform_candidate_sampler`: the classes drawn, and how often true and drawn ones are expected.
+
+    Raises:
+        ValueError: If fewer classes than unique samples exist.
+    """
     return _sampler("UniformCandidateSampler", true_classes, num_true, num_sampled, unique, range_max, seed, name)
 
 
@@ -260,7 +276,24 @@ def sampled_softmax_loss(
 ) -> Node:
     """Give the softmax loss of each example over its true classes and a sample (Jean et al. 2014).
 
-    The arguments are those of `nce_loss`. For training only: it underestimates the full loss.
+    For training only: it underestimates the full loss.
+
+    Args:
+        weights: Table [num_classes, size], or a list of tables; see `embedding_lookup`.
+        biases: Vector [num_classes], or a list of vectors.
+        labels: int64 node or array [batch, num_true].
+        inputs: Node [batch, size].
+        num_sampled: How many classes to draw for the batch.
+        num_classes: Number of classes.
+        num_true: Number of target classes of an example.
+        sampled_values: What a `*_candidate_sampler` gave; default log-uniform, unique.
+        remove_accidental_hits: Whether drawn classes that are true ones count for nothing.
+        partition_strategy: "mod" or "div"; see `embedding_lookup`.
+        name: Name scope of the nodes.
+        seed: Seed of the sampler.
+
+    Returns:
+        A node [batch].
     """
     with as_node(inputs).graph.name_scope(name):
         scores, targets = _sampled_logits(
