@@ -147,18 +147,19 @@ def profile_table(records: Sequence[Record], machine: Record) -> str:
     return f"{provenance(machine)}\nMicroseconds a step:\n\n{_table(head, rows, 3)}"
 
 
-def publish(results: Path, name: str, docs: Path) -> None:
+def publish(results: Path, name: str, docs: Path, page_name: str = "performance.md") -> None:
     """Put results into the documentation.
 
     Args:
         results: Folder of the results.
-        name: Which; docs/performance.md has a place marked "<!-- NAME: begin -->" to "<!-- NAME: end -->".
+        name: Which; the page has a place marked "<!-- NAME: begin -->" to "<!-- NAME: end -->".
         docs: The documentation's folder.
+        page_name: Of the page in it.
 
     Raises:
         ValueError: If the page has no such place.
     """
-    page = docs / "performance.md"
+    page = docs / page_name
     text = page.read_text()
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
     if text.count(begin) != 1 or text.count(end) != 1:

@@ -16,8 +16,10 @@ from globalstep.deploy.cost_profile import KernelCosts, Profile, TransportCosts
 from globalstep.deploy.plan_cluster import Cluster, Leg, Phase
 from globalstep.errors import InvalidArgumentError
 
-__all__ = ["OPTIMIZERS", "Job", "Memory", "bounds", "cluster_of", "memory_of", "phases_of"]
+__all__ = ["OPTIMIZERS", "PAYLOAD", "Job", "Memory", "bounds", "cluster_of", "memory_of", "phases_of"]
 
+#: Of the bytes on an Ethernet link, what is left for TCP's payload.
+PAYLOAD = 0.95
 #: What users call them -> kind of the rule.
 OPTIMIZERS = {
     "sgd": "gradient_descent",
@@ -129,7 +131,7 @@ def memory_of(job: Job, profile: Profile, ps: int, held_bytes: float) -> Memory:
 
 def cluster_of(job: Job, ps: int) -> Cluster:
     """Give the cluster to be simulated for a job on `ps` PS tasks."""
-    bytes_sec = job.nic_gbps * 1e9 / 8
+    bytes_sec = job.nic_gbps * 1e9 / 8 * PAYLOAD
     return Cluster(
         workers=job.workers,
         shards=len(_groups(ps)),

@@ -155,7 +155,7 @@ class _Simulation:
         last = worker.out.send(began, leg.out_bytes * leg.stands_for)
         half = self._cluster.round_trip_secs / 2
         tail = min(leg.out_bytes, _PIECE_BYTES) / worker.out.bytes_sec
-        call = _Call(worker, phase, leg, done + half, max(last, done + tail) + half)
+        call = _Call(worker, phase, leg, done + half, max(last, done + tail + min(0.0, leg.delay_secs / 2)) + half)
         self.at(first + half, self._arrive, call)
         return done
 
@@ -226,7 +226,7 @@ class _Simulation:
         last = shard.out.send(began, leg.in_bytes)
         tail = min(leg.in_bytes, _PIECE_BYTES) / shard.out.bytes_sec
         half = self._cluster.round_trip_secs / 2
-        arrived = max(last, done + tail) + half
+        arrived = max(last, done + tail + min(0.0, leg.delay_secs / 2)) + half
         arrived = max(arrived, worker.into.send(began + half, leg.in_bytes * leg.stands_for))
         early = leg.receive_secs * leg.stands_for * (1.0 - _last_piece(leg.in_bytes * leg.stands_for))
         call.arrived = arrived
