@@ -50,15 +50,15 @@ class Lock:
         self.waiting: deque[tuple[Callable[[Any], None], Any]] = deque()
         self.busy = 0.0
 
-    def acquire(self, what: Callable[[Any], None], about: Any) -> None:
-        """Call something as soon as nobody has it; whom it is called for must release it."""
+    def enter(self, what: Callable[[Any], None], about: Any) -> None:
+        """Call something as soon as nobody has it; whom it is called for must leave it."""
         if self.held:
             self.waiting.append((what, about))
         else:
             self.held = True
             what(about)
 
-    def release(self) -> None:
+    def leave(self) -> None:
         """Let the next have it."""
         if self.waiting:
             what, about = self.waiting.popleft()

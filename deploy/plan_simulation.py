@@ -174,7 +174,7 @@ class _Simulation:
 
     def _handle(self, call: _Call) -> None:
         if call.leg.handle_secs:
-            self.shards[call.leg.shard].interpreter.acquire(self._interpret, call)
+            self.shards[call.leg.shard].interpreter.enter(self._interpret, call)
         else:
             self._take(call)
 
@@ -184,7 +184,7 @@ class _Simulation:
         self.at(shard.cores.work(self._now, call.leg.handle_secs), self._interpreted, call)
 
     def _interpreted(self, call: _Call) -> None:
-        self.shards[call.leg.shard].interpreter.release()
+        self.shards[call.leg.shard].interpreter.leave()
         self._take(call)
 
     def _take(self, call: _Call) -> None:
@@ -199,7 +199,7 @@ class _Simulation:
             self.at(done, self._give, call)
 
     def _decide(self, call: _Call) -> None:
-        self.shards[call.leg.shard].lock.acquire(self._apply, call)
+        self.shards[call.leg.shard].lock.enter(self._apply, call)
 
     def _apply(self, call: _Call) -> None:
         leg, shard = call.leg, self.shards[call.leg.shard]
@@ -213,7 +213,7 @@ class _Simulation:
         self.at(shard.cores.work(self._now, leg.apply_secs) if leg.apply_secs else self._now, self._applied, call)
 
     def _applied(self, call: _Call) -> None:
-        self.shards[call.leg.shard].lock.release()
+        self.shards[call.leg.shard].lock.leave()
         self._give(call)
 
     def _give(self, call: _Call) -> None:

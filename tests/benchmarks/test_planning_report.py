@@ -9,8 +9,8 @@ from benchmarks.planning import cases
 from benchmarks.report import publish
 
 WHERE = {
-    "date": "2026-01-01", "cpu": "a cpu", "cores": 2, "load_before": 0.1, "load_after": 0.2, "python": "3.11", "grpcio": "1.85",
-    "rounds": 2, "secs": 0.5, "absent": "",
+    "date": "2026-01-01", "cpu": "a cpu", "cores": 2, "load_before": 0.1, "load_after": 0.2, "python": "3.11",
+    "grpcio": "1.85", "rounds": 2, "secs": 0.5, "absent": "",
 }  # fmt: skip
 
 
@@ -26,7 +26,8 @@ def record(number, measured, predicted, workers=1, megabits=0):
 
 
 RECORDS = [
-    record(0, 100.0, 110.0), record(1, 200.0, 240.0), record(0, 10.0, 5.0, workers=2), record(0, 10.0, 9.0, megabits=100),
+    record(0, 100.0, 110.0), record(1, 200.0, 240.0), record(0, 10.0, 5.0, workers=2),
+    record(0, 10.0, 9.0, megabits=100),
 ]  # fmt: skip
 
 
