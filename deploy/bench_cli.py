@@ -32,7 +32,10 @@ _STEP_TITLE = "a step of one message each way, us: of one worker, and of several
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the subcommand's arguments."""
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help=f"where the profile goes, as JSON (default {default_path()})"
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="where the profile goes, as JSON (default: globalstep/profile.json in the user's cache folder)",
     )
     parser.add_argument("--quick", action="store_true", help="in 10 seconds instead of 40, and less surely")
     parser.add_argument("--json", action="store_true", help="print the profile as JSON instead of tables")

@@ -69,7 +69,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--accelerator", action="store_true", help="with --shared-cores: computing takes none of these cores"
     )
     parser.add_argument(
-        "--profile", type=Path, metavar="FILE", help=f"what `globalstep bench` has measured (default {default_path()})"
+        "--profile", type=Path, metavar="FILE", help="what `globalstep bench` has measured (default: where it writes)"
     )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it, e.g. as PNG; needs globalstep[bench]")
     parser.add_argument("--json", action="store_true", help="print JSON")
