@@ -71,7 +71,8 @@ def arguments(parser: argparse.ArgumentParser) -> list[tuple[str, str]]:
         else:
             typed = value
         text = (action.help or "") % {**vars(action), "prog": parser.prog} if action.help else ""
-        rows.append((typed, text))
+        # A default below the home folder is one below anybody's.
+        rows.append((typed, text.replace(str(Path.home()), "~")))
     return rows
 
 
