@@ -1,38 +1,24 @@
-"""`globalstep status` and `globalstep where`: pure readings, and a running cluster with known traffic."""
+"""`globalstep status` and `globalstep where`: what readings say, and how it is drawn."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import io
 import json
-import os
 import re
-import subprocess
-import sys
-import threading
 import types
 import typing
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pytest
-from certificates import Authority, environ_of
 from rich.console import Console
 
-from globalstep.clock import ManualClock
-from globalstep.credentials import Credentials
-from globalstep.declarations import Increment, Op, OpKind, OptimizerDecl, OptimizerUse, Push, StopLimit, VariableDecl
-from globalstep.deploy import cli, cluster_status, status_cli
+from globalstep.deploy import cluster_status, status_cli
 from globalstep.deploy.cluster_status import read_cluster
 from globalstep.deploy.status_view import draw_status, draw_where
 from globalstep.deploy.where import placed_variables
 from globalstep.errors import UnavailableError
-from globalstep.expressions import constant
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.security import SecurityOptions
-from globalstep.ps.server import PSOptions, PSServer
-from globalstep.worker.client import connect
 
 
 def reply(secs=10.0, step=100, shard=0, pushes=40, **more):
@@ -188,13 +174,6 @@ def test_nothing_is_shortened_on_a_narrow_terminal():
     assert re.search(r"internal:2222 \* +100 kB +0 B +100\.0 +25%", text)
 
 
-def test_a_file_gets_whole_lines(traffic, capsys):
-    assert cli.main(["status", "--interval", "0", *traffic.addresses]) == 0
-    printed = capsys.readouterr().out
-    assert "…" not in printed
-    assert re.search(r"PS +STATE .* LOAD", printed)
-
-
 def test_parts_of_a_variable_are_one_line():
     parts = [reply(shard=shard) for shard in (0, 1)]
     for shard, rows in enumerate((6, 4)):
@@ -208,181 +187,3 @@ def test_parts_of_a_variable_are_one_line():
     assert (table.name, table.shape, table.shards, table.parts) == ("table", [10, 3], [0, 1], 2)
     assert (table.nbytes, table.initialized, table.pushes) == (120, False, 6)
     assert re.search(r"table +0,1 \(2 parts\) +120 B +float32 +\[10, 3\] +no +6", drawn(draw_where([table], [])))
-
-
-# ---- A running cluster --------------------------------------------------------------------------
-
-
-class Traffic:
-    """Two PS tasks, and a worker that pushes when it is told to."""
-
-    def __init__(self):
-        self.servers = [PSServer(PSOptions(grace_secs=0.2)) for _ in range(2)]
-        for server in self.servers:
-            server.start()
-        self.addresses = [server.address for server in self.servers]
-        self.client = connect("grpc://" + ",".join(self.addresses), task="/job:worker/task:3")
-        self.client.begin(open=False)
-        variables = [
-            VariableDecl("global_step", "int64", (), 0, is_step=True),
-            VariableDecl("w", "float32", (4,), 0),
-            VariableDecl("v", "float32", (100,), 1),
-            VariableDecl("later", "float32", (2,), 1),
-        ]
-        self.client.declare(
-            variables,
-            [OptimizerDecl("sgd", "gradient_descent", {"learning_rate": constant(0.5)}, {"w": (), "v": ()})],
-        )
-        zeros = [Op(OpKind.ASSIGN, "w", np.zeros(4, np.float32)), Op(OpKind.ASSIGN, "v", np.zeros(100, np.float32))]
-        self.client.push(Push(ops=[Op(OpKind.ASSIGN, "global_step", np.int64(0)), *zeros]))
-        self.client.open([StopLimit("global_step", last_step=1000)])
-
-    def push(self, count, *names):
-        sizes = {"w": 4, "v": 100}
-        for _ in range(count):
-            ops = [Op(OpKind.APPLY, name, np.ones(sizes[name], np.float32), optimizer="sgd") for name in names]
-            uses = [OptimizerUse("sgd")]
-            seen = self.client.global_steps()
-            self.client.push(Push(ops=ops, increments=[Increment("global_step")], uses=uses, seen_steps=seen))
-
-    def close(self):
-        self.client.close()
-        for server in self.servers:
-            server.close()
-
-
-@pytest.fixture
-def traffic():
-    made = Traffic()
-    yield made
-    made.close()
-
-
-class PushingClock(ManualClock):
-    """Where a tool waits between two readings, the worker pushes."""
-
-    def __init__(self, work):
-        super().__init__()
-        self._work = work
-
-    def wait(self, event, secs):
-        self._work()
-        return event.is_set()
-
-
-def arguments(*argv):
-    parser = argparse.ArgumentParser()
-    status_cli.configure(parser)
-    return parser.parse_args(argv)
-
-
-def test_status_of_a_running_cluster(traffic, capsys):
-    traffic.push(3, "w")
-    clock = PushingClock(lambda: traffic.push(5, "w", "v"))
-    assert status_cli.run(arguments("--json", *traffic.addresses), clock) == 0
-    found = json.loads(capsys.readouterr().out)
-    (step,) = found["steps"]
-    assert (step["name"], step["value"], step["limit"]) == ("global_step", 8, 1000)
-    (worker,) = found["workers"]
-    assert (worker["task"], worker["pushes"], worker["staleness"]) == ("/job:worker/task:3", 8, 0.0)
-    # Five pushes, by the clock of the PS task, in both.
-    assert step["per_sec"] == worker["pushes_per_sec"] == found["pushes_per_sec"] > 0
-    secs = 5 / step["per_sec"]
-    first, second = found["shards"]
-    assert first["bytes_in_per_sec"] * secs == pytest.approx(5 * 16)
-    assert second["applies_per_sec"] > 0
-    assert second["bytes_in_per_sec"] > first["bytes_in_per_sec"]
-    # 4 floats and a step here; 102 floats there.
-    assert (first["value_bytes"], second["value_bytes"]) == (24, 408)
-    assert first["resident_bytes"] > 10**7
-    assert found["incarnation"] > 0
-    assert found["problems"] == []
-
-
-def test_where_of_a_running_cluster(traffic, capsys):
-    traffic.push(3, "w")
-    traffic.push(4, "w", "v")
-    assert cli.main(["where", "--json", "--interval", "0", *traffic.addresses]) == 0
-    found = {item["name"]: item for item in json.loads(capsys.readouterr().out)["variables"]}
-    assert {name: item["shards"] for name, item in found.items()} == {
-        "global_step": [0], "w": [0], "v": [1], "later": [1],
-    }  # fmt: skip
-    # The initializers' push counts as well.
-    assert {name: item["pushes"] for name, item in found.items()} == {"global_step": 7, "w": 8, "v": 5, "later": 0}
-    assert (found["v"]["nbytes"], found["v"]["dtype"], found["v"]["shape"]) == (400, "float32", [100])
-    assert [name for name, item in found.items() if not item["initialized"]] == ["later"]
-
-
-def test_the_last_save_is_told(traffic, capsys):
-    traffic.push(6, "w")
-    with traffic.client.snapshot():
-        pass
-    assert cli.main(["status", "--interval", "0", *traffic.addresses]) == 0
-    assert "last checkpoint: global_step 6, " in capsys.readouterr().out
-
-
-def test_a_task_that_is_gone_is_named(traffic, capsys):
-    traffic.servers[1].close()
-    assert cli.main(["status", "--interval", "0", *traffic.addresses]) == 1
-    assert f"! {traffic.addresses[1]} does not answer" in capsys.readouterr().out.replace("\n", " ")
-
-
-def test_it_shows_certificates_and_token_as_a_session_does(tmp_path, capsys, monkeypatch):
-    authority = Authority(tmp_path)
-    security = SecurityOptions(Credentials(authority.issue("ps", "127.0.0.1")))
-    server = PSServer(PSOptions(grace_secs=0.2, security=security))
-    server.start()
-    try:
-        assert cli.main(["status", "--interval", "0", server.address]) == 2
-        assert "does not answer" in capsys.readouterr().out
-        for name, value in environ_of(authority.issue("tool")).items():
-            monkeypatch.setenv(name, value)
-        assert cli.main(["status", "--interval", "0", server.address]) == 1
-        assert "holds no state" in capsys.readouterr().out
-    finally:
-        server.close()
-
-
-def test_no_task_at_all(capsys, monkeypatch):
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    assert cli.main(["status"]) == 2
-    assert "Name the addresses" in capsys.readouterr().err
-
-
-def test_addresses_come_from_tf_config(traffic, capsys, monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"ps": traffic.addresses}}))
-    assert cli.main(["status", "--interval", "0"]) == 0
-    assert traffic.addresses[1] in capsys.readouterr().out
-
-
-def test_watch_draws_again_and_again(traffic, capsys):
-    rounds, stop = [], threading.Event()
-
-    def work():
-        traffic.push(1, "w")
-        rounds.append(1)
-        if len(rounds) == 3:
-            stop.set()
-
-    assert status_cli.run(arguments("--watch", *traffic.addresses), PushingClock(work), stop) == 0
-    assert "global_step: 2 of 1,000" in capsys.readouterr().out
-
-
-@pytest.mark.processes
-def test_the_command_beside_a_running_process(traffic):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "globalstep.ps", "--port", "0"], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
-    )
-    try:
-        address = process.stdout.readline().removeprefix("serving on ").strip()
-        command = [sys.executable, "-m", "globalstep", "status", "--json", "--interval", "0", address]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        # It answers, and waits for a chief.
-        assert done.returncode == 1, done.stderr
-        (shard,) = json.loads(done.stdout)["shards"]
-        assert (shard["state"], shard["address"]) == ("vacant", address)
-        assert shard["resident_bytes"] > 10**7
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
