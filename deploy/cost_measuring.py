@@ -52,26 +52,28 @@ def _timed(what: Callable[[], Any], secs: float) -> float:
 
 
 def copy_bytes_sec(threads: int, secs: float) -> float:
-    """Give the bytes a second that so many threads copy together, reads and writes counted."""
+    """Give the bytes that so many threads copy together in a second of theirs, reads and writes counted."""
     arrays = [(np.ones(1 << 23, np.float32), np.empty(1 << 23, np.float32)) for _ in range(threads)]
-    copied = [0] * threads
+    rates = [0.0] * threads
     end = time.perf_counter() + secs
 
     def copy(number: int) -> None:
         source, target = arrays[number]
-        while time.perf_counter() < end:
+        np.copyto(target, source)
+        copied, began = 0, time.thread_time()
+        while not copied or time.perf_counter() < end:
             np.copyto(target, source)
-            copied[number] += 2 * source.nbytes
+            copied += 2 * source.nbytes
+        rates[number] = copied / (time.thread_time() - began)
 
     working = [
         threading.Thread(target=copy, args=(number,), name=f"globalstep-copy-{number}") for number in range(threads)
     ]
-    began = time.perf_counter()
     for thread in working:
         thread.start()
     for thread in working:
         thread.join()
-    return sum(copied) / (time.perf_counter() - began)
+    return sum(rates)
 
 
 def kernel_costs(kind: str, secs: float) -> KernelCosts:

@@ -221,7 +221,7 @@ class _Costs:
         if threads > 1 and touched >= _WORTH_BYTES and not self._job.shared_cores:
             # Each element is read and, but for the gradient, written; values once more for the copy that goes back.
             memory = elements * 4 * (2 * (1 + self._kernel.slots) + 2)
-            secs = max(secs / threads, memory / self._profile.all_cores_copy_bytes_sec)
+            secs = min(secs, max(secs / threads, memory / self._profile.all_cores_copy_bytes_sec))
         return secs
 
     def rows_secs(self) -> float:

@@ -218,4 +218,4 @@ def _doubling(most: int) -> Iterator[int]:
 
 def _bottleneck(busy: Mapping[str, float]) -> str:
     name = max(busy, key=lambda name: busy[name])
-    return name if busy[name] >= _SATURATED else "the way there and back (nothing is saturated)"
+    return name if busy[name] >= _SATURATED else "latency (nothing is saturated)"
