@@ -57,6 +57,14 @@ class TlsSocket:
         """See socket.socket."""
         return self._ssl.family
 
+    def getpeername(self) -> Any:
+        """See socket.socket."""
+        return self._ssl.getpeername()
+
+    def getsockname(self) -> Any:
+        """See socket.socket."""
+        return self._ssl.getsockname()
+
     def fileno(self) -> int:
         """See socket.socket."""
         return self._ssl.fileno()
@@ -83,21 +91,25 @@ class TlsSocket:
         while left:
             left = left[self.sendmsg([left]) :]
 
-    def sendmsg(self, pieces: Sequence[memoryview], rights: Sequence[Any] = (), flags: int = 0) -> int:
+    def send(self, data: bytes | memoryview, flags: int = 0) -> int:
+        """See socket.socket."""
+        return self.sendmsg([data], (), flags)
+
+    def sendmsg(self, pieces: Sequence[bytes | memoryview], rights: Sequence[Any] = (), flags: int = 0) -> int:
         """See socket.socket. Sends the first piece, or as many small ones as fit one record.
 
         What was refused with BlockingIOError is to be sent again as it was.
         """
         assert not rights, "descriptors only pass through unix sockets"
-        first = pieces[0]
+        first = memoryview(pieces[0])
         if first.nbytes >= _RECORD_BYTES or len(pieces) == 1:
             data: Any = first.cast("B")
         else:
-            small: list[memoryview] = []
+            small: list[bytes | memoryview] = []
             size = 0
             for piece in pieces:
                 small.append(piece)
-                size += piece.nbytes
+                size += memoryview(piece).nbytes
                 if size >= _RECORD_BYTES:
                     break
             data = memoryview(b"".join(small))[:_RECORD_BYTES]
