@@ -71,6 +71,8 @@ class ControlCalls:
             while shard not in replies:
                 try:
                     replies[shard] = calls[shard].result()
+                    if retry is not None:
+                        retry.answered()
                 except (UnavailableError, LostStateError) as error:
                     if retry is None:
                         retry = Retry(method, self._limit_secs, self._clock, self._rng, method, self.count)

@@ -135,6 +135,8 @@ class PushProtocol:
                     message = ticket.result()
                     self.bytes_received += message.data.nbytes
                     replies[shard] = self._messages.packing.unpack(message)
+                    if retry is not None:
+                        retry.answered()
                 except (UnavailableError, LostStateError, ResourceExhaustedError) as error:
                     lane = self._run.lanes[shard]
                     if isinstance(error, ResourceExhaustedError) and not patient:

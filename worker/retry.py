@@ -183,3 +183,8 @@ class Retry:
             # The task says when there may be room; all come back at different times.
             pause = max(pause, error.retry_secs * (1.0 + self._rng.random()))
         self._clock.wait(threading.Event(), pause)
+
+    def answered(self) -> None:
+        """Take note that the call was answered; whoever was told of the trouble is told of its end."""
+        if self._said is not None and self._first is not None:
+            _log.warning("%s: answered after %.0f s.", self._what, self._clock.monotonic() - self._first)

@@ -192,3 +192,15 @@ def test_a_task_is_named_once(caplog):
     assert re.fullmatch(
         r"push to ps:1 at b:2: trying again for up to \d s more: Connection refused at 10.0.0.2:2", record.message
     )
+
+
+def test_the_end_of_trouble_is_told_to_whoever_was_told_of_it(caplog):
+    clock = ManualClock()
+    retry = Retry("push to ps:1", 60.0, clock, random.Random(1))
+    retry.wait(UnavailableError("gone"))
+    retry.answered()
+    assert not caplog.records  # it was soon over
+    clock.advance(4.0)
+    retry.wait(UnavailableError("gone"))
+    retry.answered()
+    assert [record.message for record in caplog.records][1:] == ["push to ps:1: answered after 4 s."]
