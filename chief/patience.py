@@ -65,7 +65,8 @@ class Patience:
             return False
         now = self._clock.monotonic()
         if now >= self._next_report:
-            _log.info("Waited %.0f s so far: %s", self.waited_secs, waiting_for)
+            # Whoever started a task alone by hand is to see why nothing happens, whatever the verbosity.
+            _log.warning("Waited %.0f s so far: %s", self.waited_secs, waiting_for)
             self._next_report = now + _REMIND_SECS
         self._clock.wait(self._never, min(self._poll_secs, left))
         self._poll_secs = min(self._poll_secs * _POLL_GROWTH, _LAST_POLL_SECS)
