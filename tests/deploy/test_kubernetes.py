@@ -1,5 +1,6 @@
 """The Kubernetes manifests: valid by the API's schemas, and every pod is a task that the cluster knows."""
 
+import importlib
 import json
 import re
 import shutil
@@ -173,8 +174,71 @@ def test_every_pod_of_the_job_set_is_a_task():
             )
 
 
-def test_the_jobs_of_the_job_set_are_valid():
+@pytest.fixture(params=["tfjob", "jobset"])
+def custom(request):
+    return yaml.safe_load((FOLDER / request.param / f"{request.param}.yaml").read_text())
+
+
+def test_the_custom_resources_are_valid(custom):
     validate = pytest.importorskip("kubernetes_validate")
-    for replicated in yaml.safe_load((FOLDER / "jobset" / "jobset.yaml").read_text())["spec"]["replicatedJobs"]:
-        job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": replicated["name"]}}
-        validate.validate(job | {"spec": replicated["template"]["spec"]}, "1.31", strict=True)
+    resources = importlib.import_module("custom_resources")
+    resources.check(custom)
+    for manifest in {"TFJob": resources.pods, "JobSet": resources.jobs}[custom["kind"]](custom):
+        validate.validate(manifest, "1.31", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "value"),
+    [
+        (("spec",), "replicatedJob", []),
+        (("spec",), "tfReplicaSpecs", {"Ps": {}}),
+        (("spec",), "runPolicy", {"cleanPodPolicy": "Never"}),
+        (("spec",), "failurePolicy", {"maxRestarts": "3"}),
+        (("metadata",), "name", None),
+    ],
+)
+def test_a_typo_in_a_custom_resource_is_not_valid(custom, where, name, value):
+    pytest.importorskip("kubernetes_validate")
+    jsonschema = pytest.importorskip("jsonschema")
+    resources = importlib.import_module("custom_resources")
+    place = custom
+    for field in where:
+        place = place[field]
+    if value is None:
+        del place[name]
+    else:
+        place[name] = value
+    with pytest.raises(jsonschema.ValidationError, match=name if value is None else None):
+        resources.check(custom)
+
+
+def test_the_plain_manifests_keep_strangers_out_and_let_nodes_be_drained():
+    found = by_name(build("large"))
+    labels = found["StatefulSet", "globalstep-ps"]["spec"]["template"]["metadata"]["labels"]
+    disruption = found["PodDisruptionBudget", "globalstep-ps"]["spec"]
+    assert disruption["selector"]["matchLabels"].items() <= labels.items()
+    assert disruption["maxUnavailable"] == 1
+    service = found["Service", "globalstep-ps"]["spec"]
+    assert service["clusterIP"] == "None"
+    assert service["selector"].items() <= labels.items()
+    reached = found["NetworkPolicy", "globalstep-ps"]["spec"]
+    assert reached["podSelector"]["matchLabels"].items() <= labels.items()
+    (allowed,) = reached["ingress"][0]["from"][0]["podSelector"]["matchExpressions"]
+    own = {
+        found[kind, f"globalstep-{task}"]["spec"]["template"]["metadata"]["labels"][allowed["key"]]
+        for kind, task in (("StatefulSet", "ps"), ("Job", "chief"), ("Job", "worker"))
+    }
+    assert set(allowed["values"]) == own
+    assert "ingress" not in found["NetworkPolicy", "globalstep-sessions"]["spec"]
+    assert {name for kind, name in found if kind == "Secret"} == {"globalstep-tokens", "globalstep-tls"}
+
+
+@pytest.mark.parametrize("name", ["tfjob", "jobset", "base/ps", "base/chief", "base/workers"])
+def test_pods_have_longer_to_end_than_their_tasks(name):
+    """What a PS task does on SIGTERM takes up to --grace-secs; then comes 143, and not the kubelet's SIGKILL."""
+    path = FOLDER / f"{name}/{name}.yaml" if "/" not in name else FOLDER / f"{name}.yaml"
+    text = path.read_text()
+    periods = [int(found) for found in re.findall(r"terminationGracePeriodSeconds: (\d+)", text)]
+    assert periods
+    assert all(int(grace) < min(periods) for grace in re.findall(r"--grace-secs=(\d+)", text))
+    assert min(periods) > 10
