@@ -20,12 +20,12 @@ from globalstep.deploy.audit import audit
 
 pytestmark = [
     pytest.mark.processes,
-    pytest.mark.timeout(200),
+    pytest.mark.timeout(300),
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install ray"),
 ]
 
 JOB = Path(__file__).with_name("counting_job.py")
-LAST_STEP = 900
+LAST_STEP = 600
 #: Says how the job has ended, and that Ray has its CPUs back.
 PROGRAM = """
 import json, logging, sys, threading
@@ -63,7 +63,7 @@ class Ray:
         def reached():
             return len(re.findall(pattern, self.output(), re.MULTILINE)) >= count
 
-        self._processes.until_true("ray", reached, 60.0, repr(pattern))
+        self._processes.until_true("ray", reached, 100.0, repr(pattern))
 
     def output(self):
         return self._processes.output("ray")
@@ -78,7 +78,7 @@ class Ray:
         os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
         until(lambda: self.tasks().get(task) != pid, f"{task} ends with its actor")
 
-    def wait(self, timeout_secs=90.0):
+    def wait(self, timeout_secs=150.0):
         code = self._processes.wait(timeout_secs)["ray"]
         assert self.tasks() == {}
         return code
@@ -105,17 +105,19 @@ def test_the_digits(ray, tmp_path):
 
 
 def test_a_ps_a_worker_and_the_chief_whose_actors_are_killed(ray, tmp_path):
-    run = tmp_path / "run"
+    run, killed = tmp_path / "run", tmp_path / "killed"
     ray.start(
-        JOB, "--last-step", LAST_STEP, "--dir", run, "--say-steps", 10, "--save-steps", 50, "--pause-secs", 0.02,
+        JOB, "--last-step", LAST_STEP, "--dir", run, "--say-steps", 5, "--save-steps", 20, "--slow-until", killed, 3,
         ps=2, workers=2, chief=True, cpus=0.25, log_dir=str(tmp_path / "logs"),
     )  # fmt: skip
-    ray.until(r"step \d\d\d?$")
+    ray.until(r"step \d\d+$")
     for task in ("worker:0", "ps:1", "chief:0"):
         ray.kill_actor(task)
         ray.until(rf"{task} was ended by SIGKILL \(exit code 137\); restart 1 of 10")
         said = ray.output().count("worker:1] step")
         ray.until(r"worker:1\] step", said + 2)
+        with killed.open("a") as file:
+            file.write(f"{task}\n")
     assert ray.wait() == 0, ray.output()
     restarts = ray.end()["restarts"]
     assert {task: restarts[task] for task in ("worker:0", "ps:1", "chief:0", "worker:1")} == {
