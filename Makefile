@@ -1,8 +1,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# For pytest: a worker a core, or anything else, e.g. make test PYTEST_ARGS="tests/ps -x"
-PYTEST_ARGS ?= -n auto
+# For pytest: a worker a core, where those tests that share something costly have one worker; or anything else, e.g.
+# make test PYTEST_ARGS="tests/ps -x"
+PYTEST_ARGS ?= -n auto --dist loadgroup
 # How long the demo trains.
 DEMO_STEPS ?= 3000
 # How many inputs `make fuzz` gives.
@@ -104,6 +105,11 @@ bench-saving: $(VENV)/.installed-bench ## measure how long a save holds up train
 .PHONY: bench-durability
 bench-durability: $(VENV)/.installed-bench ## measure what durability="log" costs (2 minutes)
 	$(BIN)/python -m benchmarks.durability
+
+.PHONY: bench-guard
+bench-guard: $(VENV)/.installed-bench ## measure a PS that is too slow for 64 clients, and one whose ports are scanned, into docs/ (3 minutes)
+	$(BIN)/python -m benchmarks.backpressure --publish
+	$(BIN)/python -m benchmarks.hostile --publish
 
 .PHONY: bench-options
 bench-options: $(VENV)/.installed-bench $(VENV)/.installed-examples $(VENV)/.installed-torch ## measure fewer bytes on the wire, and overlapping computing and communicating (6 minutes)

@@ -6,6 +6,7 @@ Floor: deploy.
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 import threading
@@ -18,6 +19,8 @@ __all__ = ["configure", "run"]
 
 _POLL_SECS = 1.0
 _LAST_LINES_SECS = 3.0
+#: Services that end; others, a TensorBoard or what somebody has added to the file, go on.
+_TASK = re.compile(r"(ps|chief|worker)-\d+")
 #: The exit code of a process that was ended by SIGKILL.
 _KILLED = 137
 _SHOWN = '{{.Id}} {{index .Config.Labels "com.docker.compose.service"}} {{.State.Status}} {{.State.ExitCode}}'
@@ -103,7 +106,7 @@ def _until_all_have_ended(compose: list[str]) -> dict[str, _Container]:
     """
     ids, pause = _ask([*compose, "ps", "--all", "--quiet"]).stdout.split(), threading.Event()
     while containers := _inspect(ids):
-        tasks = [one for one in containers if one.service != "tensorboard"]
+        tasks = [one for one in containers if _TASK.fullmatch(one.service)]
         # One that Docker is about to start again is "restarting".
         ended = [one for one in tasks if one.status in ("exited", "dead")]
         killed = [one for one in ended if one.exit_code == _KILLED]
