@@ -5,11 +5,18 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-__all__ = ["machine"]
+__all__ = ["beside_other_work", "machine"]
+
+
+def beside_other_work(where: Mapping[str, Any]) -> str:
+    """Say it of results that were made on a machine that had something else to do; "" otherwise."""
+    busy = where["load_before"] > where["cores"]
+    return " The machine had other work to do at the time, which took its share of all rates." if busy else ""
 
 
 def machine() -> dict[str, Any]:

@@ -1,0 +1,69 @@
+"""The benchmark of a PS task that is too slow: its brake, and what its table says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks import backpressure
+from benchmarks.machine import beside_other_work
+from benchmarks.throttle import Throttle
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processors of a process are set by Linux's calls")
+
+WHERE = {"date": "2026-11-21", "cpu": "x", "cores": 2, "load_before": 0.5, "load_after": 1.0, "params": 2_500_000}
+WHERE |= {"share": 0.25, "secs": 12.0, "gradient_mib": 9.5}
+
+
+def record(**more):
+    memory = [[0.0, 1.0], [0.1, 50.0], [0.2, 52.0], [0.3, 51.0]]
+    base = {"transport": "tcp", "clients": 64, "rate": 20.0, "sent_away": 3, "before_mib": 198, "memory": memory}
+    return {**base, "step": 119, "exact": True, "failed": [], **more}
+
+
+def state_of(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def cpu_secs(pid):
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_process_has_no_more_than_its_share_and_runs_on_afterwards():
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        try:
+            began, had = time.monotonic(), cpu_secs(process.pid)
+            with Throttle(process.pid, 0.2):
+                threading.Event().wait(1.0)
+                took = cpu_secs(process.pid) - had
+                assert took < 0.5 * (time.monotonic() - began)
+                assert len(os.sched_getaffinity(process.pid)) == 1
+            assert state_of(process.pid) != "T"
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("share", [0.0, -1.0, 1.5])
+def test_what_is_no_share_is_refused(share):
+    with pytest.raises(ValueError, match="share of a core"):
+        Throttle(os.getpid(), share)
+
+
+def test_the_table_tells_memory_by_halves_and_what_is_not_exact():
+    rows = backpressure._table([record(), record(exact=False), record(failed=["OSError: x"])], WHERE).splitlines()[-3:]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    assert cells[0] == ["tcp", "64", "20.0", "3", "198", "50", "**52**", "608", "yes, 119"]
+    assert [row[-1] for row in cells[1:]] == ["**no**"] * 2
+
+
+def test_numbers_of_a_busy_machine_say_so():
+    assert beside_other_work(WHERE) == ""
+    assert "other work" in beside_other_work({**WHERE, "load_before": 2.5})
+    assert "other work" in backpressure._table([record()], {**WHERE, "load_before": 9.0})
