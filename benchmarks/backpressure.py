@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks import processes, report
+from benchmarks.core_share import CoreShare
 from benchmarks.machine import beside_other_work, machine
 from benchmarks.processes import ROOT
-from benchmarks.throttle import Throttle
 from benchmarks.workload import STEP
 from globalstep.declarations import Op, OpKind, OptimizerDecl, Push, Read, VariableDecl
 from globalstep.expressions import Expr
@@ -90,7 +90,7 @@ def _one(args: argparse.Namespace, transport: str, clients: int, started: proces
         flood.answer()
     memory: list[tuple[float, float]] = []
     began = time.monotonic()
-    with Throttle(server.pid, args.share):
+    with CoreShare(server.pid, args.share):
         for flood in floods:
             flood.tell({"do": "start"})
         while (at_secs := time.monotonic() - began) < args.secs:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import backpressure
+from benchmarks.core_share import CoreShare
 from benchmarks.machine import beside_other_work
-from benchmarks.throttle import Throttle
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processors of a process are set by Linux's calls")
 
@@ -40,7 +40,7 @@ def test_a_process_has_no_more_than_its_share_and_runs_on_afterwards():
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
         try:
             began, had = time.monotonic(), cpu_secs(process.pid)
-            with Throttle(process.pid, 0.2):
+            with CoreShare(process.pid, 0.2):
                 threading.Event().wait(1.0)
                 took = cpu_secs(process.pid) - had
                 assert took < 0.5 * (time.monotonic() - began)
@@ -53,7 +53,7 @@ def test_a_process_has_no_more_than_its_share_and_runs_on_afterwards():
 @pytest.mark.parametrize("share", [0.0, -1.0, 1.5])
 def test_what_is_no_share_is_refused(share):
     with pytest.raises(ValueError, match="share of a core"):
-        Throttle(os.getpid(), share)
+        CoreShare(os.getpid(), share)
 
 
 def test_the_table_tells_memory_by_halves_and_what_is_not_exact():

@@ -8,16 +8,16 @@ import signal
 import threading
 from types import TracebackType
 
-__all__ = ["Throttle"]
+__all__ = ["CoreShare"]
 
 #: As long as the period of the kernel's own quota for control groups.
 _PERIOD_SECS = 0.1
 
 
-class Throttle:
+class CoreShare:
     """Stops a process for a part of every tenth of a second, as a quota does, and binds it to one core.
 
-    Use it in a `with` block. Threads: one named "throttle".
+    Use it in a `with` block. Threads: one named "core-share".
 
     Args:
         pid: The process.
@@ -30,9 +30,9 @@ class Throttle:
         self._pid = pid
         self._share = share
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="throttle")
+        self._thread = threading.Thread(target=self._run, name="core-share")
 
-    def __enter__(self) -> Throttle:
+    def __enter__(self) -> CoreShare:
         core = {min(os.sched_getaffinity(self._pid))}
         # Threads that are there keep what they had, unless they are told one by one.
         for task in os.listdir(f"/proc/{self._pid}/task"):
