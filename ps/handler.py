@@ -15,7 +15,13 @@ from globalstep import codec
 from globalstep.clock import SYSTEM_CLOCK
 from globalstep.codec import TensorWriter
 from globalstep.declarations import ALIGNMENT, PushId, Read
-from globalstep.errors import GlobalStepError, InvalidArgumentError, ResourceExhaustedError, code_of
+from globalstep.errors import (
+    GlobalStepError,
+    InvalidArgumentError,
+    LayoutUnknownError,
+    ResourceExhaustedError,
+    code_of,
+)
 from globalstep.faults import AFTER, BEFORE, NO_FAULTS, ConnectionCutError, Faults
 from globalstep.frames import padded
 from globalstep.proto import globalstep_pb2 as pb
@@ -32,6 +38,7 @@ from globalstep.ps.statistics import Traffic
 
 __all__ = ["Handler"]
 
+_ENTRY_KINDS = frozenset(map(int, EntryKind))
 
 class Handler:
     """Carries out requests on a shard.
@@ -105,6 +112,7 @@ class Handler:
         method = request.WhichOneof("kind") or ""
         tensors = TensorWriter()
         self.traffic.arrive()
+        bytes_out = 0
         try:
             if method not in self._methods:
                 raise InvalidArgumentError("A Request must hold one of the data-plane messages.")
@@ -120,15 +128,15 @@ class Handler:
             self._methods[method](getattr(request, method), unpacked, reply, tensors, memory)
             pieces = pack_reply(request, reply, tensors, memory.memory)
             self.shard.secure(witness)
+            bytes_out = sum(padded(piece.nbytes) for piece in pieces) if reply.spans else tensors.size
             self._faults.at(AFTER, method)
         except ConnectionCutError:
             raise
         except Exception as error:
-            self.traffic.count(data.nbytes, 0)
+            bytes_out = 0
             return pb.Reply(error=encode_error(error)), []
         finally:
-            self.traffic.leave()
-        self.traffic.count(data.nbytes, sum(padded(piece.nbytes) for piece in pieces) if reply.spans else tensors.size)
+            self.traffic.leave(data.nbytes, bytes_out)
         return reply, pieces
 
     def unary(self, method: str, message: Any) -> Any:
@@ -174,7 +182,7 @@ class Handler:
             increments, uses = layout.increments, layout.uses
         else:
             increments = codec.decode_increments(message.increments)
-            uses = [codec.decode_use(item) for item in message.uses]
+            uses = codec.decode_uses(message.uses)
         admission = self.shard.push(
             message.incarnation, codec.decode_push_id(message.id), parts, increments, uses, dict(message.seen_steps)
         )
@@ -197,18 +205,27 @@ class Handler:
     def _admit(
         self, message: pb.AdmitRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
     ) -> None:
-        if int(message.kind) not in list(EntryKind):
+        if int(message.kind) not in _ENTRY_KINDS:
             raise InvalidArgumentError("An ADMIT must be for a push or a snapshot.")
         push, not_finite = codec.decode_push_id(message.id), message.not_finite
+        increments, uses = codec.decode_increments(message.increments), codec.decode_uses(message.uses)
         if message.HasField("part"):
-            not_finite = self.shard.stage(message.incarnation, push, _parts(message.part, data, memory)) or not_finite
+            parts = _parts(message.part, data, memory)
+            layout = parts.layout
+            if layout is not None and not message.part.known_layout:
+                layout.increments, layout.uses, layout.decides = increments, uses, True
+            elif layout is not None:
+                if not layout.decides:
+                    raise LayoutUnknownError("This layout was told without increments and uses; tell it in full.")
+                increments, uses = layout.increments, layout.uses
+            not_finite = self.shard.stage(message.incarnation, push, parts) or not_finite
         admission = self.shard.admit(
             message.incarnation,
             push,
             EntryKind(message.kind),
             sorted(set(message.participants)),
-            codec.decode_increments(message.increments),
-            [codec.decode_use(item) for item in message.uses],
+            increments,
+            uses,
             dict(message.seen_steps),
             _floors(message.floors),
             not_finite=not_finite,
@@ -282,7 +299,7 @@ def _parts(message: pb.PushRequest | pb.StageRequest, data: memoryview, memory: 
         message.ops,
         [codec.decode_read(read, data) for read in message.reads],
         codec.decode_increments(message.increments) if isinstance(message, pb.PushRequest) else [],
-        [codec.decode_use(use) for use in message.uses] if isinstance(message, pb.PushRequest) else [],
+        codec.decode_uses(message.uses) if isinstance(message, pb.PushRequest) else [],
         data.nbytes,
     )
     if memory.remember(message.layout, told):

@@ -40,9 +40,12 @@ class Layout:
 
     ops: Sequence[pb.Op]
     reads: list[Read]
+    #: Told with PUSH, and with a part that comes with ADMIT; empty with STAGE.
     increments: list[Increment]
     uses: list[OptimizerUse]
     data_bytes: int
+    #: Whether they were told.
+    decides: bool = False
     #: How the shard applies it; None before the first time, stale after a declaration.
     plan: PushPlan | None = None
     #: Where its gradients lie, once somebody has looked whether they are finite: see ps/finite.py.

@@ -15,7 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from globalstep.errors import InvalidArgumentError, OpError, code_of
 from globalstep.faults import ConnectionCutError
-from globalstep.frames import Assembler, frames_of
+from globalstep.frames import NO_CALL, Assembler, frames_of
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.authorization import CALLER, Caller
 from globalstep.ps.control import Control
@@ -113,7 +113,8 @@ def _exchange(control: Control, limit_bytes: int) -> Callable[[Iterator[bytes], 
             except ConnectionCutError as error:
                 context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
                 return
-            yield from frames_of(message.call, reply=reply, pieces=pieces)
+            if message.call != NO_CALL:
+                yield from frames_of(message.call, reply=reply, pieces=pieces)
             # A stream that waits for its next request holds no memory of the last one.
             del raw, message, reply, pieces
 

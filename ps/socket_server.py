@@ -25,7 +25,7 @@ from google.protobuf.message import DecodeError
 
 from globalstep.clock import Clock
 from globalstep.errors import OpError, ResourceExhaustedError, UnavailableError, UnimplementedError
-from globalstep.frames import padded
+from globalstep.frames import NO_CALL, padded
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.authorization import CALLER, Caller
 from globalstep.ps.handler import Handler, encode_error
@@ -309,6 +309,8 @@ class _Connection:
             return True
         request = pb.Request.FromString(message.head)
         reply, pieces = self._server.handler.handle(request, data, memory)
+        if message.call == NO_CALL:
+            return True
         placed = blocks.put(pieces) if blocks is not None and pieces else None
         if placed is None:
             Outgoing(message.call, reply.SerializeToString(), pieces).send(self._socket)

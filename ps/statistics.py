@@ -175,10 +175,12 @@ class Traffic:
         with self._lock:
             self._under_way += 1
 
-    def leave(self) -> None:
-        """Take note that a request is answered, or never will be."""
+    def leave(self, bytes_in: int, bytes_out: int) -> None:
+        """Take note that a request is answered, or never will be, and count the tensor bytes of both."""
         with self._lock:
             self._under_way -= 1
+            self._bytes_in += bytes_in
+            self._bytes_out += bytes_out
 
     def count(self, bytes_in: int, bytes_out: int) -> None:
         """Count the tensor bytes of a request and its reply."""

@@ -43,7 +43,7 @@ class ClusterClient(Membership):
         super().__init__(*args, **options)
         # Used under _lock.
         self._rows = RowMerging(self._variables)
-        self._room = GradientRoom(self._run.lanes)
+        self._room = self._protocol.messages.room = GradientRoom(self._run.lanes)
 
     def pull(self, reads: Sequence[Read]) -> list[Array]:
         """Read values, all in one cut.

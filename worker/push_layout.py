@@ -38,6 +38,8 @@ class KnownLayout:
     sizes: list[int]
     #: The Variable that each is for.
     variables: list[str]
+    #: Bytes of all, padding included.
+    nbytes: int
     #: (dtype, shape, first byte) of each read; None until the shard has told.
     places: list[tuple[np.dtype[Any], tuple[int, ...], int]] | None = None
 

@@ -15,7 +15,9 @@ from globalstep import codec
 from globalstep.codec import TensorWriter
 from globalstep.declarations import Push, Read
 from globalstep.errors import FailedPreconditionError, InternalError
+from globalstep.frames import padded
 from globalstep.wire_options import WireOptions
+from globalstep.worker.gradient_room import GradientRoom
 from globalstep.worker.gradients_ahead import GradientsAhead
 from globalstep.worker.joined_run import Run
 from globalstep.worker.push_layout import KnownLayout, Part, Split, bytes_of, in_arena_order, may_be_remembered
@@ -35,7 +37,10 @@ class PushMessages:
 
     Attributes:
         packing: Makes fewer bytes of them.
+        room: Where gradients may lie as they are sent; None for nowhere.
     """
+
+    room: GradientRoom | None = None
 
     def __init__(self, run: Run, wire: WireOptions) -> None:
         self._run = run
@@ -95,10 +100,12 @@ class PushMessages:
         split = self._splits.get(push.layout)
         known = split.told.get(shard) if split is not None else None
         if known is not None and known.places is not None and not afresh:
-            pieces = [bytes_of(push.ops[at].value) for at in known.order]
-            if [piece.nbytes for piece in pieces] == known.sizes:
+            values = [push.ops[at].value for at in known.order]
+            whole = self.room.whole(shard, values) if self.room is not None and not self.packing.active else None
+            pieces = [bytes_of(value) for value in values] if whole is None else [whole]
+            if [piece.nbytes for piece in pieces] == (known.sizes if whole is None else [known.nbytes]):
                 message.layout, message.known_layout = known.number, True
-                message.ahead = self._ahead.has_sent(known.number, [push.ops[at].value for at in known.order])
+                message.ahead = self._ahead.has_sent(known.number, values)
                 return () if message.ahead else pieces
         tensors = TensorWriter()
         order = in_arena_order(push.ops, part.ops, self._run.where)
@@ -115,7 +122,8 @@ class PushMessages:
             places = known.places if known is not None and afresh else None
             sizes = [push.ops[at].value.nbytes for at in valued]  # type: ignore[union-attr]
             variables = [push.ops[at].variable for at in valued]
-            split.told[shard] = KnownLayout(message.layout, valued, sizes, variables, places)
+            nbytes = sum(map(padded, sizes))
+            split.told[shard] = KnownLayout(message.layout, valued, sizes, variables, nbytes, places)
         return tensors.pieces
 
     def send_ahead(self, layout: object, variable: str, gradient: Array) -> None:

@@ -324,8 +324,9 @@ class PushProtocol:
         message.id.CopyFrom(codec.encode_push_id(push_id))
         message.kind, message.not_finite = kind, bad
         message.participants.extend(participants)
-        message.increments.extend(codec.encode_increments(push.increments))
-        message.uses.extend(codec.encode_use(use) for use in push.uses)
+        if part is None or not part[0].stage.known_layout:
+            message.increments.extend(codec.encode_increments(push.increments))
+            message.uses.extend(codec.encode_use(use) for use in push.uses)
         message.seen_steps.update(push.seen_steps)
         message.floors.extend(self.floors)
         pieces: Sequence[memoryview] = ()

@@ -6,12 +6,13 @@ Floor: worker. Threads: none of its own.
 from __future__ import annotations
 
 import abc
+import math
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 from globalstep.errors import OpError, error_from_code
-from globalstep.frames import Message
+from globalstep.frames import NO_CALL, Message
 from globalstep.proto import globalstep_pb2 as pb
 
 __all__ = ["Connection", "ConnectionTicket"]
@@ -109,7 +110,19 @@ class Connection(abc.ABC):
             pieces: Bytes of its tensors.
             overdue_at: When to break the call off, by the clock of who asks `overdue`.
         """
-        return self._call(request, self._prepare(request, pieces, overdue_at), overdue_at)
+        load = self._prepare(request, pieces, overdue_at)
+        return self._tell(request, load) if request.HasField("complete") else self._call(request, load, overdue_at)
+
+    def _tell(self, request: pb.Request, load: Any) -> ConnectionTicket:
+        """Send a request that nobody waits for; it is not answered. The ticket is settled."""
+        ticket = ConnectionTicket(self, NO_CALL, None, math.inf)
+        try:
+            with self._sending:
+                self._transmit(NO_CALL, request, load)
+        except OpError as error:
+            self.break_off(error)
+        ticket.message = Message(NO_CALL, None, pb.Reply(), memoryview(b""))
+        return ticket
 
     def _call(self, request: pb.Request, load: Any, overdue_at: float) -> ConnectionTicket:
         """Send a request with what `_prepare` has made; gives the ticket for its reply."""
