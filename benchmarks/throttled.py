@@ -53,8 +53,8 @@ def throttled_hosts(count: int, megabits: int) -> Iterator[Hosts]:
         megabits: That each link passes in a second, each way.
     """
     switch = f"gst{os.getpid()}"
-    # A segment of TCP's that the kernel has not cut yet, and a queue that holds what is under way.
-    shape = ["tbf", "rate", f"{megabits}mbit", "burst", "128kb", "limit", "16mb"]
+    # A short burst, else small messages pass for nothing; a short queue, else acknowledgements wait behind data.
+    shape = ["tbf", "rate", f"{megabits}mbit", "burst", "32kb", "limit", "300kb"]
     with contextlib.ExitStack() as stack:
 
         def add(name: str) -> None:
