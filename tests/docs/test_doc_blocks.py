@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +15,9 @@ from doc_blocks import EXECUTED, ROOT, SHOWN, blocks, pages
 ALL = {page: blocks(page) for page in pages()}
 #: A program of the quickstart; it is in the folder of every page as train.py.
 TRAINER = next(block for block in ALL[ROOT / "docs" / "quickstart.md"] if block.file == "train.py")
+
+#: A block that takes longer hangs, even where the machine has much else to do.
+SECONDS = 180
 
 
 def _is_executed(block):
@@ -93,7 +97,7 @@ class _Page:
     def finish(self):
         """Execute the Python blocks since the last other one, as one program."""
         if self.program:
-            # Line breaks before each block, so that a traceback's line is the page's.
+            # A traceback shows the lines around the place.
             text = ""
             for block in self.program:
                 text += block.setup + f"# {block.place}\n" + block.text
@@ -102,17 +106,27 @@ class _Page:
             self._run([sys.executable, "_blocks.py"], block)
 
     def _run(self, command, block):
-        done = subprocess.run(
-            command,
-            cwd=self.folder,
-            env=self.environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=100,
-        )
-        assert done.returncode == block.exit_code, f"{block.place} ended with {done.returncode}:\n{done.stdout[-3000:]}"
+        path = self.folder / "_output.txt"
+        # A file, since what a block leaves running would keep a pipe open; a session of its own, so that it can be ended.
+        with path.open("w") as output:
+            process = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=self.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                code = process.wait(SECONDS)
+            except subprocess.TimeoutExpired:
+                code = f"no end within {SECONDS} s"
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        assert code == block.exit_code, f"{block.place} ended with {code}:\n{path.read_text()[-3000:]}"
 
 
 def _commands(block):
@@ -133,6 +147,7 @@ def _typed(block):
 
 
 @pytest.mark.processes
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, id=str(page.relative_to(ROOT))) for page in ALL if any(map(_is_executed, ALL[page]))],
