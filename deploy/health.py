@@ -17,7 +17,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from globalstep.cluster import from_tf_config
 from globalstep.credentials import Credentials
+from globalstep.errors import FailedPreconditionError
 from globalstep.secure_channel import SecureChannel
+from globalstep.tls_probe import find_tls_mistake
 
 __all__ = ["address_to_ask", "main"]
 
@@ -50,12 +52,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     address = address_to_ask(os.environ, args.address)
     if not address:
         return 0
-    with SecureChannel(address, Credentials.from_environ(os.environ)).make() as channel:
+    try:
+        credentials = Credentials.from_environ(os.environ)
+        channel = SecureChannel(address, credentials).make()
+    except FailedPreconditionError as error:
+        print(error, file=sys.stderr)
+        return 1
+    with channel:
         try:
             request = health_pb2.HealthCheckRequest(service="")
             answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=args.timeout_secs)
         except grpc.RpcError as error:
-            print(f"{address} does not answer: {error.code().name} {error.details()}", file=sys.stderr)
+            why = find_tls_mistake(address, credentials.tls) or error.details()
+            print(f"{address} does not answer: {error.code().name} {why}", file=sys.stderr)
             return 1
     return 0 if answer.status == health_pb2.HealthCheckResponse.SERVING else 1
 
