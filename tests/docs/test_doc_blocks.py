@@ -107,7 +107,7 @@ class _Page:
 
     def _run(self, command, block):
         path = self.folder / "_output.txt"
-        # A file, since what a block leaves running would keep a pipe open; a session of its own, so that it can be ended.
+        # What a block leaves running would keep a pipe open, so it is a file; and a session, so that it can be ended.
         with path.open("w") as output:
             process = subprocess.Popen(
                 command,
