@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
+import os
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +26,7 @@ from benchmarks.planning_report import plot, table
 from benchmarks.processes import ROOT
 from benchmarks.report import publish
 from benchmarks.throttled import throttled_hosts, why_not
+from globalstep.deploy import cli
 from globalstep.deploy.cost_measuring import (
     KINDS,
     TransportMeasuring,
@@ -42,6 +45,12 @@ __all__ = ["Case", "main"]
 RESULTS = Path(__file__).parent / "results"
 _TRANSPORTS = ("grpc", "tcp", "shm")
 _PS, _WORKERS = 3, 4
+#: Commands that docs/plan.md shows with what they print.
+EXAMPLES = {
+    "plan": "plan --workers 200 --params 1e8 --step-time 0.5 --nic 25 --ps-cores 16",
+    "plan-large": "plan --workers 1000 --ps 100 --params 2e8 --step-time 2 --nic 25 --ps-cores 16 --wire bfloat16 "
+    "--plot plan.png",
+}
 #: Where others leave less than this, a simulation of what is left would say nothing. Over slow links processes mostly
 #: wait, and whoever does so gets a core when it wants one, however busy others are.
 _LEAST_CORES, _LEAST_OVER_LINKS = 0.2, 1.0
@@ -218,9 +227,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     (RESULTS / "planning.md").write_text(text)
     plot(records, RESULTS / "planning.png")
     print(text)
+    show_examples()
     if args.publish:
-        publish(RESULTS, "planning", ROOT / "docs", "plan.md")
+        for name in ("planning", *EXAMPLES):
+            publish(RESULTS, name, ROOT / "docs", "plan.md")
     return 0
+
+
+def show_examples() -> None:
+    """Run the commands that docs/plan.md shows, with the profile of these runs; write what they print and draw."""
+    os.environ["COLUMNS"] = "110"
+    for name, command in EXAMPLES.items():
+        arguments = [*command.split(), "--profile", str(RESULTS / "planning-profile.json")]
+        if "--plot" in arguments:
+            arguments[arguments.index("--plot") + 1] = str(RESULTS / "plan.png")
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            code = cli.main(arguments)
+        if code:
+            raise RuntimeError(f"globalstep {command} ended with {code}.")
+        page = "\n".join(line.rstrip() for line in printed.getvalue().splitlines())
+        (RESULTS / f"{name}.md").write_text(f"```text\n{page}\n```\n")
 
 
 if __name__ == "__main__":

@@ -290,7 +290,7 @@ class _Costs:
             )
             for shard, count in others
         ]  # fmt: skip
-        complete = Leg(0, 1, send_secs=admit_w / 6, receive_secs=admit_w / 6, handle_secs=admit_p / 3)
+        complete = Leg(0, 1, send_secs=admit_w / 3, handle_secs=admit_p / 3)
         return [
             Phase(tuple(staged)),
             Phase((admit,), admits=admits, sees=sees),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import planning_report
-from benchmarks.planning import cases
+from benchmarks.planning import EXAMPLES, cases
+from benchmarks.processes import ROOT
 from benchmarks.report import publish
 
 WHERE = {
@@ -61,3 +62,10 @@ def test_the_cases_are_those_that_were_asked_for():
     assert {case.ps for case in full} == {1, 2}
     assert set(quick) < set(full)
     assert {case.megabits for case in cases(False, 200)} == {200}
+
+
+def test_the_page_shows_the_commands_whose_output_it_shows():
+    page = (ROOT / "docs" / "plan.md").read_text()
+    for name, command in EXAMPLES.items():
+        assert f"globalstep {command}\n" in page
+        assert f"<!-- {name}: begin -->\n" in page
