@@ -8,6 +8,7 @@ import re
 import threading
 from pathlib import Path
 
+import grpc
 import pytest
 from certificates import Authority, environ_of
 from processes import Processes, free_addresses
@@ -15,6 +16,7 @@ from processes import Processes, free_addresses
 from globalstep.credentials import Credentials
 from globalstep.errors import OpError
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.proto import globalstep_pb2_grpc as pb_grpc
 from globalstep.worker.grpc_lane import GrpcLane
 
 JOB = Path(__file__).with_name("counting_job.py")
@@ -25,7 +27,7 @@ pytestmark = pytest.mark.processes
 
 
 class Strangers:
-    """Five kinds of callers that have no business here, each a thread that tries and tries."""
+    """Seven kinds of callers that have no business here, each a thread that tries and tries."""
 
     def __init__(self, addresses, ours, theirs):
         self._addresses = addresses
@@ -33,6 +35,8 @@ class Strangers:
         self.let_in = []
         kinds = {
             "plain": Credentials(token=TOKENS["chief"]),
+            "no certificate": Credentials(ours.issue("no-certificate"), TOKENS["chief"]),
+            "another's role": Credentials(ours.issue("another-role"), TOKENS["worker"]),
             "no token": Credentials(ours.issue("no-token")),
             "wrong token": Credentials(ours.issue("wrong-token"), "wrong-0123456789abcdef"),
             "wrong CA": Credentials(theirs.issue("a", trusts=ours), TOKENS["chief"]),
@@ -57,16 +61,42 @@ class Strangers:
         push = pb.PushRequest(incarnation=1)
         push.id.client, push.id.sequence = name, 1
         push.increments.add(step="global_step", by=1)
+        calls = {"Stop": pb.StopRequest(force=True), "Push": push, "Status": pb.StatusRequest()}
+        if name == "another's role":
+            # A worker, which may look, and push in its own name; neither as the chief nor as another worker.
+            push.id.client = f"s{'0' * 32}-{'0' * 12}"
+            calls = {"Stop": calls["Stop"], "Begin": pb.BeginRequest(incarnation=9, owner="a"), "Push": push}
         while not self._stop.wait(0.1):
             for address in self._addresses:
-                with contextlib.closing(GrpcLane(address, 0, "grpc", credentials=shown)) as lane:
-                    calls = {"Stop": pb.StopRequest(force=True), "Push": push, "Status": pb.StatusRequest()}
-                    for method, request in calls.items():
-                        try:
-                            lane.unary(method, request, 5.0).result()
-                            self.let_in.append(f"{name}: {method}")
-                        except OpError as error:
-                            self.told[name].add(error.message)
+                knock = self._without_certificate if name == "no certificate" else self._with_what_it_has
+                for method, told in knock(address, shown, calls):
+                    if told:
+                        self.told[name].add(told)
+                    else:
+                        self.let_in.append(f"{name}: {method}")
+
+    @staticmethod
+    def _with_what_it_has(address, shown, calls):
+        with contextlib.closing(GrpcLane(address, 0, "grpc", credentials=shown)) as lane:
+            for method, request in calls.items():
+                try:
+                    lane.unary(method, request, 5.0).result()
+                    yield method, ""
+                except OpError as error:
+                    yield method, error.message
+
+    @staticmethod
+    def _without_certificate(address, shown, calls):
+        """Our client always shows one; another one need not."""
+        ca = grpc.ssl_channel_credentials(Path(shown.tls.ca).read_bytes())
+        with grpc.secure_channel(address, ca) as channel:
+            stub = pb_grpc.ParameterServerStub(channel)
+            for method, request in calls.items():
+                try:
+                    getattr(stub, method)(request, timeout=5.0, metadata=[("authorization", f"Bearer {shown.token}")])
+                    yield method, ""
+                except grpc.RpcError as error:
+                    yield method, f"{error.code().name}: {error.details()}"
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp", "grpc"])
@@ -104,6 +134,8 @@ def test_a_job_goes_on_exactly(tmp_path, transport):
     assert STEPS <= sum(runs) <= STEPS + 2
     assert "wrong at step" not in outputs["chief"] + outputs["worker"]
     texts = {
+        "no certificate": "UNAVAILABLE",
+        "another's role": "Role 'worker' may not Stop; this is for 'chief' or 'standby'",
         "plain": "speaks TLS, and this process does not",
         "no token": "shows no role",
         "wrong token": "the token shown is none",
@@ -115,8 +147,11 @@ def test_a_job_goes_on_exactly(tmp_path, transport):
     for name, text in texts.items():
         assert any(text in told for told in strangers.told[name]), strangers.told
     log = outputs["ps0"] + outputs["ps1"]
-    for refusal in ("shows no role", "the token shown is none", "certificate has expired", "WRONG_VERSION_NUMBER"):
-        assert refusal in log
+    for refusal in (
+        "shows no role", "the token shown is none", "may not Begin", "which is another process's",
+        "PEER_DID_NOT_RETURN_A_CERTIFICATE", "certificate has expired", "WRONG_VERSION_NUMBER",
+    ):  # fmt: skip
+        assert refusal in log, refusal
     assert "unable to get local issuer certificate" in log
     assert "was renewed" in log
     for secret in (*TOKENS.values(), "wrong-0123456789abcdef"):
