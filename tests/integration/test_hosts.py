@@ -9,12 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hosts import hosts, why_not
-from processes import Processes
+from processes import EXAMPLES, Processes
 
 from globalstep.chief.checkpoint_state import latest_checkpoint
 from globalstep.chief.checkpoint_variables import list_variables, load_checkpoint
 
-pytestmark = [pytest.mark.processes, pytest.mark.skipif(bool(why_not()), reason=f"no hosts: {why_not()}")]
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(bool(why_not()), reason=f"no hosts: {why_not()}"),
+]
 
 JOB = Path(__file__).with_name("counting_job.py")
 LAST_STEP = 1000
@@ -28,22 +32,28 @@ def network():
         yield made
 
 
-@pytest.fixture
-def processes(network, tmp_path):
-    """All tasks, each on a host of its own, in the middle of training."""
+def start(running, network, *script):
+    """Start all tasks, each on a host of its own."""
     addresses = {task: f"{network.address(i)}:2222" for i, task in enumerate(TASKS, 1)}
     cluster = {
         job: [address for task, address in addresses.items() if task.startswith(f"{job}:")]
         for job in ("ps", "chief", "worker")
     }
+    for i, task in enumerate(TASKS, 1):
+        job, index = task.split(":")
+        config = {"cluster": cluster, "task": {"type": job, "index": int(index)}}
+        program = ["-m", "globalstep.ps"] if job == "ps" else script
+        # As under a launcher the chief says every second how far it is.
+        environ = {"TF_CONFIG": json.dumps(config), "GLOBALSTEP_INSECURE": "1", "GLOBALSTEP_LAUNCH": "1"}
+        running.start(task, *program, env=environ, by=network.by(i))
+
+
+@pytest.fixture
+def processes(network, tmp_path):
+    """A job that counts, in the middle of training."""
     script = [JOB, "--last-step", LAST_STEP, "--dir", tmp_path / "run", "--say-steps", 10, "--pause-secs", 0.01]
     with Processes(tmp_path) as running:
-        for i, task in enumerate(TASKS, 1):
-            job, index = task.split(":")
-            config = {"cluster": cluster, "task": {"type": job, "index": int(index)}}
-            program = ["-m", "globalstep.ps"] if job == "ps" else [*script, "--verbose"]
-            environ = {"TF_CONFIG": json.dumps(config), "GLOBALSTEP_INSECURE": "1"}
-            running.start(task, *program, env=environ, by=network.by(i))
+        start(running, network, *script, "--verbose")
         for task in TASKS[2:]:
             running.until(task, r"^step \d\d\d?$", 60.0)
         yield running
@@ -89,3 +99,24 @@ def test_a_ps_that_was_cut_off_is_waited_for_and_has_lost_nothing(network, proce
     for task in ("chief:0", "worker:0"):
         assert longest_gap(processes, task) > CUT_SECS - 1
         assert "go back" not in processes.output(task)
+
+
+def test_the_digits_are_learned_though_a_worker_and_then_a_ps_are_cut_off(network, tmp_path):
+    with Processes(tmp_path) as processes:
+        start(processes, network, EXAMPLES / "digits.py", "--steps", 8000, "--run-dir", tmp_path / "run")
+        for host in (4, 2):
+            shown = processes.output("chief:0").count("progress step")
+            processes.until_true(
+                "chief:0",
+                lambda shown=shown: processes.output("chief:0").count("progress step") > shown,
+                60.0,
+                f"training before the cut of host {host}",
+            )
+            network.cut(host)
+            processes.pause("chief:0", CUT_SECS / 2)
+            network.heal(host)
+        assert "final global step" not in processes.output("chief:0")
+        assert processes.wait(110.0) == dict.fromkeys(TASKS, 0), "\n".join(map(processes.output, TASKS))
+        printed = processes.output("chief:0")
+    assert "final global step: 8000\n" in printed
+    assert float(re.search(r"test accuracy: ([\d.]+)", printed)[1]) > 0.95
