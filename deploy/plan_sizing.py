@@ -150,8 +150,8 @@ def make_plan(
     Args:
         job: The job.
         profile: What its parts cost.
-        ps: How many PS tasks; 0 finds the smallest number from which on more of them bring less than 5%, or with
-            which workers compute for 95% of their time.
+        ps: How many PS tasks; 0 finds the smallest number of which twice as many bring less than 5%, or with which
+            workers compute for 95% of their time.
         seed: Of the simulations: the same gives the same.
         progress: Called with each that was simulated.
     """
@@ -178,35 +178,29 @@ def make_plan(
 
 def _smallest(attempt: Callable[[int], Forecast]) -> tuple[int, str]:
     """Give the smallest number of PS tasks that is enough, and why it is."""
-    best = attempt(1)
-    enough = None
+
+    def more_bring_little(count: int) -> bool:
+        # A number that happens to be no better than half of it does not end the search.
+        now = attempt(count).steps_sec
+        return attempt(2 * count).steps_sec < _GROWTH * now and attempt(4 * count).steps_sec < _GROWTH**2 * now
+
+    found = attempt(1)
     for count in _doubling(_MOST_PS):
         found = attempt(count)
-        if found.efficiency >= _ENOUGH:
-            enough = found
+        if found.efficiency >= _ENOUGH or more_bring_little(count):
             break
-        # A number that happens to be no better than half of it does not yet end the search.
-        if count >= 4 and found.steps_sec < _GROWTH * min(attempt(count // 2).steps_sec, attempt(count // 4).steps_sec):
-            break
-    best = max((attempt(count) for count in _doubling(count)), key=lambda found: found.steps_sec)
+    enough = found.efficiency >= _ENOUGH
 
-    def reaches(found: Forecast) -> bool:
-        return found.efficiency >= _ENOUGH if enough else found.steps_sec * _GROWTH >= best.steps_sec
+    def reaches(tried: Forecast) -> bool:
+        return tried.efficiency >= _ENOUGH if enough else tried.steps_sec * _GROWTH >= found.steps_sec
 
-    counts = list(_doubling(count))
-    high = next(count for count in counts if reaches(attempt(count)))
-    low = high // 2
-    for _ in range(4):
-        if high - low <= max(1, high // 10):
-            break
+    low, high = found.ps // 2, found.ps
+    while high - low > max(1, high // 8):
         middle = (low + high) // 2
         low, high = (low, middle) if reaches(attempt(middle)) else (middle, high)
-    why = (
-        f"workers compute for {_ENOUGH:.0%} of their time or more"
-        if enough
-        else f"more PS tasks bring less than {_GROWTH - 1:.0%}: what holds it up is {attempt(high).bottleneck}"
-    )
-    return high, why
+    if enough:
+        return high, f"workers compute for {_ENOUGH:.0%} of their time or more"
+    return high, f"twice as many bring less than {_GROWTH - 1:.0%}"
 
 
 def _doubling(most: int) -> Iterator[int]:
@@ -218,4 +212,9 @@ def _doubling(most: int) -> Iterator[int]:
 
 def _bottleneck(busy: Mapping[str, float]) -> str:
     name = max(busy, key=lambda name: busy[name])
-    return name if busy[name] >= _SATURATED else "latency (nothing is saturated)"
+    if busy[name] >= _SATURATED:
+        return name
+    # A worker computes and sends by turns.
+    if busy["workers' computing"] + busy.get("workers' messages", 0.0) >= _SATURATED:
+        return "workers' messages"
+    return "latency (nothing is saturated)"
