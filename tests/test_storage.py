@@ -4,6 +4,7 @@ import os
 import pytest
 
 from globalstep.errors import (
+    FailedPreconditionError,
     NotFoundError,
     PermissionDeniedError,
     ResourceExhaustedError,
@@ -96,6 +97,8 @@ def test_make_directories(tmp_path):
         (errno.ENOENT, NotFoundError),
         (errno.EACCES, PermissionDeniedError),
         (errno.EROFS, PermissionDeniedError),
+        (errno.ENOTDIR, FailedPreconditionError),
+        (errno.EISDIR, FailedPreconditionError),
         (errno.EIO, UnknownError),
     ],
 )

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol, cast
 
 from globalstep.errors import (
+    FailedPreconditionError,
     NotFoundError,
     OpError,
     PermissionDeniedError,
@@ -362,6 +363,8 @@ def path_error(error: OSError, path: str, verb: str) -> OpError:
         return NotFoundError(f"{reason} Check that its directory exists on {socket.gethostname()}.")
     if isinstance(error, PermissionError) or error.errno == errno.EROFS:
         return PermissionDeniedError(f"{reason} Check the owner and mode of its directory.")
+    if isinstance(error, NotADirectoryError | IsADirectoryError):
+        return FailedPreconditionError(f"{reason} Something else has that name: choose another directory.")
     return UnknownError(reason)
 
 
