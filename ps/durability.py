@@ -139,6 +139,13 @@ class Durability:
             if request.policy.keep_log:
                 (folder / _KEEP).touch()
             log = WriteAheadLog(folder, request)
+        except FileExistsError:
+            # A process that was here before died within this BEGIN, and no other task knows of it. Clocks that disagree
+            # made its number come again; the next one that is asked for is greater.
+            self._shard.spent_incarnations = max(self._shard.spent_incarnations, request.incarnation)
+            raise AbortedError(
+                f"Incarnation {request.incarnation} has a log in {folder} already: it was begun before. Begin anew."
+            ) from None
         except OSError as error:
             raise FailedPreconditionError(
                 f'This run has durability="log", but PS task {request.shard} cannot write its log to {folder}: '
@@ -263,6 +270,8 @@ class Durability:
                 raise NotFoundError(f"The run whose log is in {folder} has ended, or another has begun in its place.")
             replay = Replay(folder, self._clock)
             replay.run()
+            if replay.begin.incarnation != request.incarnation:
+                raise NotFoundError(f"The log in {folder} is empty: the BEGIN of its life had not come to the disk.")
             try:
                 log = _go_on(replay)
             except OSError as error:

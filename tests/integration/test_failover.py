@@ -6,6 +6,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import uuid
 from pathlib import Path
 
@@ -78,6 +80,54 @@ def test_a_chief_that_slept_goes_on_as_a_worker(launched, processes, tmp_path):
     after = printed[told.end() :]
     assert not re.search(r"\[chief:0\].*Saving checkpoints", after)
     assert re.search(r"\[chief:0\] done after \d+ runs", after)
+
+
+@pytest.mark.parametrize("lost", ["ps:0", "ps:1", "both"])
+@pytest.mark.parametrize("durability", ["checkpoint", "log"])
+def test_who_takes_the_chiefs_place_mends_what_is_lost_meanwhile(processes, tmp_path, lost, durability):
+    """The chief is gone for good, and PS tasks come back empty before anybody has its office: PS 0 gives it."""
+    last_step = 500
+    addresses = free_addresses(5)
+    jobs = {"ps": addresses[:2], "chief": addresses[2:3], "worker": addresses[3:]}
+    environ = {"GLOBALSTEP_FAILOVER_SECS": "3", "GLOBALSTEP_RUN_POLICY": f"durability={durability}"}
+
+    def start(task):
+        job, index = task.split(":")
+        script = ["-m", "globalstep.ps"]
+        if job != "ps":
+            script = [
+                JOB, "--last-step", last_step, "--dir", tmp_path / "run", "--say-steps", 5, "--save-steps", 50,
+                "--pause-secs", 0.02, "--verbose",
+            ]  # fmt: skip
+        config = {"cluster": jobs, "task": {"type": job, "index": int(index)}}
+        return processes.start(task, *script, env={"TF_CONFIG": json.dumps(config), **environ})
+
+    servers = ["ps:0", "ps:1"]
+    running = {task: start(task) for task in [*servers, "chief:0", "worker:0", "worker:1"]}
+    processes.until("worker:0", r"step \d\d\d$", 90.0)
+    running["chief:0"].kill()
+    for task in servers if lost == "both" else [lost]:
+        running[task].kill()
+        running[task].wait()
+    for task in servers if lost == "both" else [lost]:
+        start(task)
+    processes.until_ended(["worker:0", "worker:1", *servers], 120.0)
+    workers = ["worker:0", "worker:1"]
+    printed = {task: processes.output(task) for task in [*servers, *workers]}
+    assert {task: processes.code(task) for task in printed} == dict.fromkeys(printed, 0), printed
+    prefix = latest_checkpoint(str(tmp_path / "run"))
+    assert prefix == str(tmp_path / "run" / f"model.ckpt-{last_step}"), printed
+    for variable, _ in list_variables(prefix):
+        assert np.all(load_checkpoint(prefix).get_tensor(variable) == last_step), variable
+    took = [task for task in workers if TAKEN in printed[task]]
+    assert len(took) == 1, printed
+    # With a log any client brings a task back; otherwise it waits for who may restore.
+    back = {task: "go back together" in printed[task] for task in workers}
+    assert back == {task: durability == "checkpoint" and task in took for task in workers}, printed
+    audit = subprocess.run(
+        [sys.executable, "-m", "globalstep", "audit", str(tmp_path / "run")], capture_output=True, text=True
+    )
+    assert (audit.returncode, "PROVEN" in audit.stdout) == (0, True), audit.stdout + audit.stderr
 
 
 def test_workers_that_the_cluster_spec_does_not_name_join_and_leave(processes, tmp_path):

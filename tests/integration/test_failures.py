@@ -168,7 +168,7 @@ def test_a_worker_that_sleeps_past_the_end_leaves_soon(cluster, processes, tmp_p
     processes.until("worker:0", r"^step")
     worker.send_signal(signal.SIGSTOP)
     try:
-        processes.until_ended(others)
+        processes.until_ended(others, 120.0)
     finally:
         worker.send_signal(signal.SIGCONT)
     printed = ends_exactly(processes, tmp_path, ["worker:0"])

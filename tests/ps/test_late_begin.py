@@ -113,6 +113,30 @@ def test_a_client_that_slept_through_a_restore_brings_no_task_back_to_the_old_li
     assert [lane.methods for lane in lanes] == [["Status"]] * 3
 
 
+def test_a_number_that_a_dead_process_had_begun_is_not_given_again(clock, tmp_path):
+    """Found by the simulation: another task's clock is ahead, so that the chief asks for the same number again."""
+    policy = pb.RunPolicy(durability="log")
+    process(clock, tmp_path).call("Begin", begin(10**9, policy=policy))
+    again = process(clock, tmp_path)
+    with pytest.raises(AbortedError, match="was begun before. Begin anew"):
+        again.call("Begin", begin(10**9, policy=policy))
+    assert status(again).spent_incarnations == 10**9
+    assert again.call("Begin", begin(10**9 + 1, policy=policy)).incarnation == 10**9 + 1
+
+
+def test_a_log_whose_begin_was_torn_off_is_no_log(clock, tmp_path):
+    """Found by the simulation: a task said that it was back, and held nothing, again and again."""
+    begun = process(clock, tmp_path)
+    begun.call("Begin", begin(10**9, policy=pb.RunPolicy(durability="log")))
+    (segment,) = tmp_path.rglob("segment-*.log")
+    with segment.open("r+b") as file:
+        file.truncate(40)
+    again = process(clock, tmp_path)
+    with pytest.raises(NotFoundError, match="the BEGIN of its life had not come to the disk"):
+        again.call("Recover", pb.RecoverRequest(incarnation=10**9, shard=0, shards=2))
+    assert status(again).state == VACANT
+
+
 def test_a_log_of_a_life_that_has_ended_is_not_played(clock, tmp_path):
     """Even where it is kept, for `globalstep replay`."""
     task = process(clock, tmp_path)

@@ -10,12 +10,17 @@ from unittest import mock
 
 from globalstep.declarations import OutcomeKind
 from globalstep.errors import AbortedError
+from globalstep.frames import padded
+from globalstep.ps import write_ahead_log
+from globalstep.ps.control import Control
 from globalstep.ps.cuts import Cuts
 from globalstep.ps.ledger import Ledger
 from globalstep.ps.life import Life
+from globalstep.ps.log_file import _RECORD, LoggedRecord, SegmentReader
 from globalstep.ps.presence import State
 from globalstep.ps.push_table import PushTable
 from globalstep.ps.shard import Shard
+from globalstep.ps.write_ahead_log import WriteAheadLog
 from globalstep.worker.push_protocol import PushProtocol
 
 __all__ = ["PLANTED", "planted"]
@@ -119,6 +124,49 @@ def _values_of_two_places() -> Patch:
     return PushProtocol, "push", torn
 
 
+def _reply_before_fsync() -> Patch:
+    def early(self: Any, batch: Sequence[Any]) -> None:
+        # Those of the batch before are brought to the disk along with it: none is missing when the process goes on.
+        self._writer.sync()
+        for queued in batch:
+            if queued.begins:
+                self._writer.sync()
+                self._writer.close()
+                self._segment += 1
+                self._writer = write_ahead_log.SegmentWriter(self.directory, self._segment, queued.number)
+            self._writer.write(queued.number, batch[0].number - 1, *queued.encode())
+
+    return WriteAheadLog, "_write", early
+
+
+def _torn_record_accepted() -> Patch:
+    def trusting(self: Any, at: int) -> Any:
+        if at + _RECORD.size > len(self._view):
+            return None
+        _, number, on_disk, head_bytes, data_bytes, _, _ = _RECORD.unpack_from(self._view, at)
+        begin = at + _RECORD.size
+        middle = begin + padded(head_bytes)
+        end = middle + data_bytes
+        if number != self._next or end > len(self._view):
+            return None
+        head = bytes(self._view[begin : begin + head_bytes])
+        return LoggedRecord(number, head, self._view[middle:end]), end - at, on_disk
+
+    return SegmentReader, "_record_at", trusting
+
+
+def _recovered_without_floors() -> Patch:
+    call = Control.call
+
+    def careless(self: Any, method: str, request: Any) -> Any:
+        if method == "Recover":
+            # The sequencer is not told what the others have applied.
+            del request.floors[:]
+        return call(self, method, request)
+
+    return Control, "call", careless
+
+
 #: Name -> what makes the patch.
 PLANTED: dict[str, Callable[[], Patch]] = {
     "id remembered after the apply": _id_after_the_apply,
@@ -131,6 +179,9 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "incarnation not checked": _any_incarnation,
     "retry under a new id": _a_retry_under_a_new_id,
     "values of several places": _values_of_two_places,
+    "reply before fsync": _reply_before_fsync,
+    "torn record accepted": _torn_record_accepted,
+    "recovered without floors": _recovered_without_floors,
 }
 
 

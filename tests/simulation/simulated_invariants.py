@@ -32,7 +32,7 @@ class Violation(AssertionError):
     """An invariant does not hold.
 
     Attributes:
-        invariant: "I1" to "I5", or "end" for a job that does not come to one.
+        invariant: "I1" to "I5", "log" for a life that should have gone on, or "end" for a job that comes to none.
     """
 
     def __init__(self, invariant: str, text: str) -> None:
@@ -91,6 +91,8 @@ class Life:
     emptied: set[int] = field(default_factory=set)
     #: Shard -> the last entry that it was seen to have applied.
     applied: dict[int, int] = field(default_factory=dict)
+    #: Shards that let everybody in.
+    opened: set[int] = field(default_factory=set)
 
 
 class Watch:
@@ -99,6 +101,7 @@ class Watch:
     Args:
         shards: How many PS tasks.
         tasks: The tasks, filled later.
+        run: Tells whether tasks have logs, and whether the job is about to end.
 
     Attributes:
         lives: Incarnation -> its book.
@@ -107,13 +110,17 @@ class Watch:
         admitted: How many training pushes were accepted, in all lives.
     """
 
-    def __init__(self, shards: int, tasks: Sequence[SimulatedTask]) -> None:
+    def __init__(self, shards: int, tasks: Sequence[SimulatedTask], run: Any) -> None:
         self.lives: dict[int, Life] = {}
         self.contents: dict[PushId, Content | None] = {}
         self.checkpoints: list[Checkpoint] = []
         self.admitted = 0
         self._shards = shards
         self._tasks = tasks
+        self._run = run
+        # Task -> (incarnation, method, request) within which it died, until it is back: of what was decided there,
+        # nobody has heard yet, and it may be on its disk.
+        self._undecided: dict[int, tuple[int, str, Any]] = {}
         self._departed: set[str] = set()
 
     # ---- What a task did ----------------------------------------------------------------------
@@ -131,6 +138,8 @@ class Watch:
                 self._departed.add(request.client)
             elif call.method == "Open" and shard._ledger is not None:
                 self.lives[shard._incarnation].limit = shard._ledger.limits.get(STEP)
+            elif call.method == "Recover":
+                self._recovered(task)
             elif call.method in _DATA_PLANE:
                 self._served(task, call.method, request)
         # One that is told that the job is done before it was begun has no incarnation.
@@ -140,8 +149,30 @@ class Watch:
                 if call.method in ("push", "admit") and shard._ledger.index != life.index:
                     self._admitted(task, life, request, call.method)
                 self._check_book(task, life)
-            if call.method in _CHANGING:
+            if call.method == "Open" and error is None:
+                life.opened.add(task.index)
+            if call.method in _CHANGING and (error is None or not self._run.logged):
                 self._check_values(task, life)
+
+    def interrupted(self, task: SimulatedTask, call: Call) -> None:
+        """Take note that a task died over a call; it may find on its disk what came of it."""
+        request = getattr(call.request, call.method) if call.connection is not None else call.request
+        self._undecided[task.index] = (task.shard._incarnation, call.method, request)
+
+    def _recovered(self, task: SimulatedTask) -> None:
+        """A task is back from its log: nothing that anybody was told of is lost, and nothing else came to it."""
+        shard = task.shard
+        incarnation, method, request = self._undecided.pop(task.index, (0, "", None))
+        if incarnation == shard._incarnation and method == "Begin":
+            self._begun(task, request)
+        life = self.lives[shard._incarnation]
+        life.began[task.index] = task.starts
+        if shard._ledger is not None:
+            life.limit = shard._ledger.limits.get(STEP)
+            if incarnation == life.number and method in ("push", "admit") and shard._ledger.index == life.index + 1:
+                self._admitted(task, life, request, method)
+            self._check_book(task, life)
+        self._check_values(task, life)
 
     def _begun(self, task: SimulatedTask, request: pb.BeginRequest) -> None:
         shard = task.shard
@@ -153,6 +184,9 @@ class Watch:
                 raise Violation("I4", f"incarnation {life.number} was given to {life.owner} and to {request.owner}")
             # Nobody became a member of one that was not begun everywhere; its number may come again.
             life = None
+        for lost in self.lives.values():
+            if self._run.logged and not self._run.finishing and len(lost.opened) == self._shards and life is None:
+                raise Violation("log", f"incarnation {lost.number}, which had a log, is given up at entry {lost.index}")
         if life is None:
             none: tuple[State | None, ...] = (None,) * self._shards
             life = Life(request.incarnation, request.owner, 0, {}, none, (0,) * self._shards)

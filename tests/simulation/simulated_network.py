@@ -114,8 +114,8 @@ class Task(Protocol):
     up: bool
     process: Process
 
-    def handle(self, call: Call, data: memoryview) -> tuple[Any, pb.Error | None, Sequence[memoryview]]:
-        """Carry out a call; gives the reply or the error, and the bytes of its tensors."""
+    def handle(self, call: Call, data: memoryview) -> tuple[Any, pb.Error | None, Sequence[memoryview]] | None:
+        """Carry out a call; gives the reply or the error, and the bytes of its tensors; None if it died over it."""
         ...
 
 
@@ -132,7 +132,8 @@ class Network:
         calm: While set, messages are neither lost nor late nor doubled.
         cut: (client process, shard) -> until when no message passes between them.
         watchers: Called with (where, process, method) at each point where a fault may strike: "send" before a client
-            sends, "arrive" before a task handles a request, "handled" after it did.
+            sends, "arrive" before a task handles a request, "handled" after it did; "append" and "fsync", with the
+            method "log", when a record of its log has been written, and when it is on the disk.
         lasting_leases: Whether one sign of life is to last, instead of one every two seconds.
         counts: How often each kind of trouble happened.
     """
@@ -206,8 +207,11 @@ class Network:
         if not task.process.alive or self.hub.now < task.process.stopped_until:
             self._arrive(call, process)
             return
-        value, error, pieces = task.handle(call, memoryview(bytearray(call.data)))
-        reply = self._pack(call, value, error, pieces)
+        answer = task.handle(call, memoryview(bytearray(call.data)))
+        if answer is None:
+            self._notice(call, "the task died")
+            return
+        reply = self._pack(call, *answer)
         for watch in self.watchers:
             watch("handled", task.process, call.method)
         arrival = self._arrival()

@@ -17,6 +17,7 @@ from globalstep.chief.session_manager import SessionManager
 from globalstep.declarations import OutcomeKind, PushId, Read, StopLimit
 from globalstep.errors import AbortedError, DeadlineExceededError, JobDoneError, UnavailableError
 from globalstep.graph import Graph
+from globalstep.run_policy import RunPolicy
 from globalstep.training_util import create_global_step
 from globalstep.worker.client import ClusterClient
 
@@ -37,6 +38,7 @@ class Job(Protocol):
     limit: int
     heartbeats: bool
     whole_pushes: bool
+    logged: bool
     save_every: int
     #: Set once the chief has declared the job done.
     finishing: bool
@@ -95,7 +97,8 @@ class _Sessions(SessionManager):
 
     def _begin(self, session: _Session, prefix: Any, expected_tasks: Sequence[str], *more: Any) -> None:
         ledger = b"" if prefix is None else prefix.ledger
-        session.cluster.begin(sequencer=self._program.job.sequencer, open=False, ledger=ledger)
+        job = self._program.job
+        session.cluster.begin(sequencer=job.sequencer, open=False, ledger=ledger, directory="run" if job.logged else "")
 
     def _restore(self, session: _Session, saver: Any, prefix: Any, directory: Any) -> None:
         self._program.give_values(prefix)
@@ -148,6 +151,7 @@ class Program:
             rng=random.Random(self.rng.random()),
             retry_secs=_RETRY_SECS,
             member=False,
+            policy=RunPolicy(durability="log") if self.job.logged else None,
             client_id=f"{self.process.name}.{self._clients}",
         )
         self.client._heartbeat.beat()

@@ -22,7 +22,8 @@ class Fault:
     Attributes:
         kind: "kill" (and start again after `secs`), "stop" (for `secs`), "cut" (a link, for `secs`).
         who: "ps 0", "worker 1", "chief".
-        where: "send" (before a client sends), "arrive" (before a task handles a request), "handled" (after it did).
+        where: "send" (before a client sends), "arrive" (before a task handles a request), "handled" (after it did),
+            "append" and "fsync" (a record of its log has been written, is on the disk; the method is "log").
         method: Which.
         count: At the how manieth of these, from 1.
         secs: How long it lasts.
@@ -55,6 +56,7 @@ class Scenario:
         skews_secs: How far each PS task's wall clock is wrong.
         heartbeats: Whether clients keep leases.
         whole_pushes: Whether every push has a part on every shard.
+        logged: Whether the run has durability="log".
     """
 
     seed: int
@@ -69,6 +71,7 @@ class Scenario:
     skews_secs: list[float] = field(default_factory=list)
     heartbeats: bool = False
     whole_pushes: bool = False
+    logged: bool = False
 
 
 def _loss(scenario: Scenario, rng: random.Random) -> None:
@@ -155,6 +158,17 @@ def _cuts(scenario: Scenario, rng: random.Random) -> None:
     scenario.faults.append(Fault("cut", who, "send", *_point(rng), secs, rng.randrange(scenario.shards)))
 
 
+def _log(scenario: Scenario, rng: random.Random) -> None:
+    """Tasks come back from their logs; some die between two steps of writing them."""
+    scenario.logged = True
+    for _ in range(rng.choice([0, 1, 2, 3])):
+        who = f"ps {rng.randrange(scenario.shards)}"
+        count = 1 + int(60 * rng.random() ** 2)
+        scenario.faults.append(
+            Fault("kill", who, rng.choice(["append", "fsync"]), "log", count, rng.choice([0.05, 1.0, 3.0]))
+        )
+
+
 #: Name -> (how likely it is on, what it adds).
 FEATURES: dict[str, tuple[float, Callable[[Scenario, random.Random], None]]] = {
     "loss": (0.5, _loss),
@@ -172,6 +186,7 @@ FEATURES: dict[str, tuple[float, Callable[[Scenario, random.Random], None]]] = {
     "chief crashes": (0.25, _chief_crashes),
     "chief stops": (0.1, _chief_stops),
     "cuts": (0.2, _cuts),
+    "log": (0.25, _log),
 }
 
 
@@ -184,7 +199,9 @@ def scenario_of(seed: int, without: Collection[str] = ()) -> Scenario:
     """
     rng = random.Random(seed)
     shards = rng.choice([1, 2, 2, 3, 3])
-    chosen = {name for name, (chance, _) in FEATURES.items() if rng.random() < chance}
+    # "log" was the last to come: what it needs is drawn apart, so that seeds mean what they did.
+    chosen = {name for name, (chance, _) in FEATURES.items() if name != "log" and rng.random() < chance}
+    chosen |= {"log"} if random.Random(f"{seed} log at all").random() < FEATURES["log"][0] else set()
     scenario = Scenario(
         seed=seed,
         features=frozenset(chosen.difference(without)),

@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from greenlet import getcurrent
+from simulated_disk import Crashed, Disk
 from simulated_network import Call, Network, SimulatedLane
 from simulated_time import Hub, Process, ProcessClock
 
@@ -15,6 +17,7 @@ from globalstep.ps.handler import Handler, encode_error
 from globalstep.ps.layouts import LayoutMemory
 from globalstep.ps.settler import Settler
 from globalstep.ps.shard import Shard
+from globalstep.ps.write_ahead_log import WriteAheadLog
 
 __all__ = ["SimulatedTask"]
 
@@ -31,6 +34,8 @@ class SimulatedTask:
         skew_secs: How far its machine's wall clock is wrong.
         failed: Told of an exception that ends one of its threads.
         handled: Told of every call that was carried out, with the error that it got, if any.
+        interrupted: Told of every call within which the process was killed.
+        disk: Where its logs are; None for a run without.
 
     Attributes:
         up: Whether its process runs.
@@ -47,6 +52,8 @@ class SimulatedTask:
         skew_secs: float,
         failed: Callable[[Process, BaseException], None],
         handled: Callable[[SimulatedTask, Call, pb.Error | None], None],
+        interrupted: Callable[[SimulatedTask, Call], None],
+        disk: Disk | None = None,
     ) -> None:
         self.index = index
         self.up = False
@@ -56,6 +63,10 @@ class SimulatedTask:
         self._skew_secs = skew_secs
         self._failed = failed
         self._handled = handled
+        self._interrupted = interrupted
+        self._disk = disk
+        if disk is not None:
+            disk.at = self._at_disk
         self.start()
 
     def start(self) -> None:
@@ -65,23 +76,49 @@ class SimulatedTask:
         self.process = Process(self._hub, f"ps {self.index}", self._failed)
         clock = ProcessClock(self.process, self._skew_secs)
         self.shard = Shard(clock)
-        self._control = Control(Handler(self.shard), f"{self.index}.{self.starts}", "simulated")
+        self._control = Control(Handler(self.shard), f"{self.index}.{self.starts}", "simulated", log_dir=self._log_dir)
+        self._control.durability._clock = clock
         # A stream's memory ends with its process.
         self._memories: defaultdict[Any, LayoutMemory] = defaultdict(LayoutMemory)
         self.process.start(Settler(self.shard, clock, self._ask)._run)
 
     def crash(self) -> None:
-        """Kill the process: all that it held is gone."""
+        """Kill the process: all that it held in memory is gone, and what was on its way to the disk perhaps."""
         self.up = False
         self.process.kill()
+        if self._disk is not None:
+            log = self.shard.witness
+            if isinstance(log, WriteAheadLog):
+                log._writer.close()
+            self._disk.crash()
+
+    @property
+    def _log_dir(self) -> str:
+        return "" if self._disk is None else str(self._disk.folder)
+
+    def _at_disk(self, point: str) -> None:
+        """The log is between two steps: a fault may strike. Those of the settler's thread are left out."""
+        if getcurrent() is not self._hub.greenlet:
+            return
+        for watch in self._network.watchers:
+            watch(point, self.process, "log")
+        if not self.process.alive:
+            raise Crashed
 
     def _ask(self, address: str, request: pb.SettleRequest) -> pb.SettleReply:
         lane = SimulatedLane(self._network, self.process, int(address.rpartition(":")[2]))
         reply: pb.SettleReply = lane.unary("Settle", request, _SETTLE_SECS).result()
         return reply
 
-    def handle(self, call: Call, data: memoryview) -> tuple[Any, pb.Error | None, Sequence[memoryview]]:
+    def handle(self, call: Call, data: memoryview) -> tuple[Any, pb.Error | None, Sequence[memoryview]] | None:
         """See simulated_network.Task."""
+        try:
+            return self._handle(call, data)
+        except Crashed:
+            self._interrupted(self, call)
+            return None
+
+    def _handle(self, call: Call, data: memoryview) -> tuple[Any, pb.Error | None, Sequence[memoryview]]:
         value: Any = None
         error: pb.Error | None = None
         pieces: Sequence[memoryview] = ()

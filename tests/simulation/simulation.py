@@ -6,10 +6,13 @@ import contextlib
 import gc
 import logging
 import random
+import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+from simulated_disk import Disk, disks
 from simulated_invariants import Violation, Watch
 from simulated_network import Network
 from simulated_programs import Program, lanes_beside
@@ -65,7 +68,7 @@ class Simulation:
         self.scenario = scenario
         self.shards, self.sequencer, self.limit = scenario.shards, scenario.sequencer, scenario.limit
         self.heartbeats, self.whole_pushes = scenario.heartbeats, scenario.whole_pushes
-        self.save_every = scenario.save_every
+        self.save_every, self.logged = scenario.save_every, scenario.logged
         self.finishing = False
         self.struck: Counter[str] = Counter()
         self._rng = random.Random(f"{scenario.seed} run")
@@ -78,9 +81,18 @@ class Simulation:
         if trace or scenario.faults:
             self.network.watchers.append(self._passed)
         self.tasks: list[SimulatedTask] = []
-        self.watch = Watch(scenario.shards, self.tasks)
+        self.watch = Watch(scenario.shards, self.tasks, self)
+        self._folder = tempfile.TemporaryDirectory(prefix="simulated") if scenario.logged else None
+        self._disks: list[Disk] = []
         for index, skew in enumerate(scenario.skews_secs):
-            self.tasks.append(SimulatedTask(self.hub, self.network, index, skew, self._failed, self.watch.handled))
+            disk = None
+            if self._folder is not None:
+                disk = Disk(Path(self._folder.name, f"ps-{index}"), random.Random(f"{scenario.seed} disk {index}"))
+                self._disks.append(disk)
+            watch = self.watch
+            self.tasks.append(
+                SimulatedTask(self.hub, self.network, index, skew, self._failed, watch.handled, watch.interrupted, disk)
+            )
         self.network.tasks.extend(self.tasks)
         self._programs: dict[str, Program] = {}
         self._counts: Counter[tuple[str, str, str]] = Counter()
@@ -117,6 +129,12 @@ class Simulation:
                 *(t.process for t in self.tasks),
             ]:
                 process.kill()
+            for task in self.tasks:
+                task.crash()
+            for disk in self._disks:
+                disk.close()
+            if self._folder is not None:
+                self._folder.cleanup()
         return Report(
             self.scenario,
             self._failure,
@@ -230,7 +248,8 @@ def simulating() -> Iterator[None]:
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
     try:
-        yield
+        with disks():
+            yield
     finally:
         gc.set_threshold(*thresholds)
         gc.unfreeze()
