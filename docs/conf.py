@@ -5,6 +5,7 @@ code host. The table of contents is what docs/index.md links to, section by sect
 the docstrings at each build.
 """
 
+import builtins
 import re
 import sys
 from pathlib import Path
@@ -96,6 +97,8 @@ _PUBLIC = {
         name.path.rpartition(".")[2],
         api_pages.spelled(name.path),
     )
+    # In a signature `bool` is Python's.
+    if not hasattr(builtins, spelling)
 }
 
 
@@ -109,8 +112,14 @@ def _docstring(app, what, name, found, options, lines):
         elif fenced:
             lines[number] = f"    {line}"
         elif not line.lstrip().startswith((">>>", "...")):
+            line = re.sub(r"`(gs\.[\w.]+)`|(?<=[Ss]ee )`(\w+)`|(?<=those of )`(\w+)`|^\s*`(\w+)`(?=\.$)", _linked, line)
             lines[number] = re.sub(r"(?<![\w*`])(\*{1,2})(?=[a-z_][\w.]*(?![\w.*]))", _escaped, line)
     lines[:] = "\n".join(lines).split("\n")
+
+
+def _linked(match):
+    name = match[match.lastindex]
+    return f":py:obj:`{name} <{_PUBLIC[name]}>`" if name in _PUBLIC else match[0]
 
 
 def _escaped(match):

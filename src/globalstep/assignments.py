@@ -60,6 +60,12 @@ def assign_add(ref: Variable, value: Any, use_locking: bool | None = None, name:
 
     Adding a positive constant to a step moves the step on: it counts, and stops, as a train op's
     increment does.
+
+    Args:
+        ref: The Variable.
+        value: What is added: array, number or node of its dtype and shape.
+        use_locking: Accepted; every change is atomic on its PS.
+        name: Name of the op.
     """
     operand = _operand("AssignAdd", ref, value)
     _require_shape("AssignAdd", ref, operand, ref.shape)
@@ -69,7 +75,14 @@ def assign_add(ref: Variable, value: Any, use_locking: bool | None = None, name:
 
 
 def assign_sub(ref: Variable, value: Any, use_locking: bool | None = None, name: str | None = None) -> Mutation:
-    """Make the op that subtracts from a Variable; its value is the new value. See `assign`."""
+    """Make the op that subtracts from a Variable; its value is the new value. See `assign`.
+
+    Args:
+        ref: The Variable.
+        value: What is subtracted: array, number or node of its dtype and shape.
+        use_locking: Accepted; every change is atomic on its PS.
+        name: Name of the op.
+    """
     operand = _operand("AssignSub", ref, value)
     _require_shape("AssignSub", ref, operand, ref.shape)
     return assignment(OpKind.ASSIGN_SUB, ref, operand, name=name)

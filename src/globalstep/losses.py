@@ -149,7 +149,11 @@ def absolute_difference(
     loss_collection: str | None = _COLLECTION,
     reduction: str = _DEFAULT,
 ) -> Node:
-    """Give the loss abs(predictions - labels); see `compute_weighted_loss`."""
+    """Give the loss abs(predictions - labels).
+
+    `labels`: node or array of true values; `predictions`: node of the shape of `labels`. The other arguments
+    are those of `compute_weighted_loss`.
+    """
     y, p = _pair(labels, predictions, "predictions")
     losses = math_ops.abs(math_ops.subtract(p, y))
     return compute_weighted_loss(losses, weights, scope or "absolute_difference", loss_collection, reduction)
@@ -163,7 +167,11 @@ def mean_squared_error(
     loss_collection: str | None = _COLLECTION,
     reduction: str = _DEFAULT,
 ) -> Node:
-    """Give the loss (predictions - labels)^2; see `compute_weighted_loss`."""
+    """Give the loss (predictions - labels)^2.
+
+    `labels`: node or array of true values; `predictions`: node of the shape of `labels`. The other arguments
+    are those of `compute_weighted_loss`.
+    """
     y, p = _pair(labels, predictions, "predictions")
     losses = math_ops.squared_difference(p, y)
     return compute_weighted_loss(losses, weights, scope or "mean_squared_error", loss_collection, reduction)
@@ -178,7 +186,11 @@ def log_loss(
     loss_collection: str | None = _COLLECTION,
     reduction: str = _DEFAULT,
 ) -> Node:
-    """Give the loss -y log(p + epsilon) - (1 - y) log(1 - p + epsilon); see `compute_weighted_loss`."""
+    """Give the loss -y log(p + epsilon) - (1 - y) log(1 - p + epsilon).
+
+    `labels`: node or array of y, 0 to 1; `predictions`: node of p, probabilities, of the shape of `labels`;
+    `epsilon`: keeps the logarithms finite. The other arguments are those of `compute_weighted_loss`.
+    """
     y, p = _pair(labels, predictions, "predictions")
     hit = math_ops.multiply(y, math_ops.log(math_ops.add(p, epsilon)))
     other = math_ops.subtract(1.0, p)
@@ -195,7 +207,11 @@ def hinge_loss(
     loss_collection: str | None = _COLLECTION,
     reduction: str = _DEFAULT,
 ) -> Node:
-    """Give the loss max(0, 1 - logits * (2 labels - 1)); see `compute_weighted_loss`."""
+    """Give the loss max(0, 1 - logits * (2 labels - 1)).
+
+    `labels`: node or array of 0 and 1; `logits`: node of the shape of `labels`. The other arguments are those
+    of `compute_weighted_loss`.
+    """
     y, x = _pair(labels, logits, "logits")
     signs = math_ops.subtract(math_ops.multiply(y, 2.0), 1.0)
     losses = relu(math_ops.subtract(1.0, math_ops.multiply(signs, x)))
@@ -211,7 +227,11 @@ def huber_loss(
     loss_collection: str | None = _COLLECTION,
     reduction: str = _DEFAULT,
 ) -> Node:
-    """Give the loss d^2 / 2 up to d = abs(error) = delta, linear beyond; see `compute_weighted_loss`."""
+    """Give the loss d^2 / 2 up to d = abs(predictions - labels) = delta, linear beyond.
+
+    `labels`: node or array of true values; `predictions`: node of the shape of `labels`; `delta`: where it
+    becomes linear. The other arguments are those of `compute_weighted_loss`.
+    """
     y, p = _pair(labels, predictions, "predictions")
     error = math_ops.abs(math_ops.subtract(p, y))
     near = math_ops.minimum(error, delta)
@@ -252,7 +272,12 @@ def sigmoid_cross_entropy(
     loss_collection: str | None = _COLLECTION,
     reduction: str = _DEFAULT,
 ) -> Node:
-    """Give the sigmoid cross entropy; `label_smoothing` moves labels towards 1/2."""
+    """Give the sigmoid cross entropy.
+
+    `multi_class_labels`: node or array of 0 and 1, of the shape of `logits`; `logits`: node [batch, classes];
+    `label_smoothing`: how far labels are moved, 0 to 1, towards 1/2. The other arguments are those of
+    `compute_weighted_loss`.
+    """
     y, x = _pair(multi_class_labels, logits, "logits")
     if label_smoothing > 0:
         y = math_ops.add(math_ops.multiply(y, 1 - label_smoothing), 0.5 * label_smoothing)
@@ -270,7 +295,12 @@ def softmax_cross_entropy(
     loss_collection: str | None = _COLLECTION,
     reduction: str = _DEFAULT,
 ) -> Node:
-    """Give the softmax cross entropy; `label_smoothing` moves labels towards 1/classes."""
+    """Give the softmax cross entropy.
+
+    `onehot_labels`: node or array [batch, classes] of probabilities; `logits`: node [batch, classes];
+    `label_smoothing`: how far labels are moved, 0 to 1, towards 1/classes. The other arguments are those of
+    `compute_weighted_loss`.
+    """
     y, x = _pair(onehot_labels, logits, "logits")
     if label_smoothing > 0:
         classes = x.shape.as_list()[-1]
@@ -290,7 +320,11 @@ def sparse_softmax_cross_entropy(
     loss_collection: str | None = _COLLECTION,
     reduction: str = _DEFAULT,
 ) -> Node:
-    """Give the softmax cross entropy with class numbers; a last dimension of size 1 is left out."""
+    """Give the softmax cross entropy with class numbers.
+
+    `labels`: integer node or array [batch] or [batch, 1]; `logits`: node [batch, classes]. The other arguments
+    are those of `compute_weighted_loss`.
+    """
     if labels is None:
         raise ValueError("labels must not be None.")
     if logits is None:
