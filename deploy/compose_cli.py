@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _follow(compose: list[str], file: Path) -> int:
     """Show what the tasks print until all have ended; gives the chief's exit code."""
-    logs = subprocess.Popen([*compose, "logs", "--follow"])
+    logs = subprocess.Popen([*compose, "logs", "--follow", *([] if sys.stdout.isatty() else ["--no-color"])])
     try:
         ended = _until_all_have_ended(compose)
     except KeyboardInterrupt:

@@ -78,7 +78,7 @@ def test_up_writes_starts_and_gives_the_exit_code_of_the_chief(script, tmp_path,
     assert main(["compose", "up", "--ps", "2", "--workers", "4", script, "--steps", "7"]) == 3
     called = (tmp_path / "called").read_text().splitlines()
     assert called[:2] == ["compose version", "compose --file train.compose.yml up --detach"]
-    assert "compose --file train.compose.yml logs --follow" in called
+    assert "compose --file train.compose.yml logs --follow --no-color" in called
     written = services((tmp_path / "train.compose.yml").read_text())
     assert len(written) == 6
     assert written["chief-0"]["command"][-2:] == ["--steps", "7"]
