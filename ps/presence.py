@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from globalstep.clock import Clock
+from globalstep.ps.statistics import MOST_COUNTED
 
 __all__ = ["ClientView", "LostClient", "Presence", "State"]
 
@@ -130,7 +131,7 @@ class Presence:
         if lease is not None:
             lease.pushes += 1
             lease.staleness = max(staleness, 0)
-            lease.staleness_sum += lease.staleness
+            lease.staleness_sum = min(lease.staleness_sum + lease.staleness, MOST_COUNTED)
             lease.steps = steps
 
     def find_losses(self) -> list[LostClient]:

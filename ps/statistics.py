@@ -17,6 +17,8 @@ from globalstep.declarations import OutcomeKind
 
 __all__ = ["STALENESS_BUCKETS", "ChangeCount", "ChangeCounts", "LoadView", "Statistics", "Traffic", "staleness_bucket"]
 
+#: Sums stay there: a message has no room for more, and a step that a program sets far ahead makes any staleness.
+MOST_COUNTED = 2**64 - 1
 #: Combinations of Variables that pushes without a layout are counted by, before they are added up.
 _COMBINATIONS = 1024
 #: How many buckets the histogram of staleness has; the last begins at 2^22 steps.
@@ -75,8 +77,8 @@ class Statistics:
         if staleness is not None:
             self.staleness[staleness_bucket(staleness)] += 1
             if staleness > 0:
-                self.staleness_sum += staleness
-                self.staleness_squares += staleness * staleness
+                self.staleness_sum = min(self.staleness_sum + staleness, MOST_COUNTED)
+                self.staleness_squares = min(self.staleness_squares + staleness * staleness, MOST_COUNTED)
 
     def refuse(self, kind: OutcomeKind) -> None:
         """Count a push that was not accepted."""

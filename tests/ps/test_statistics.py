@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from counting_run import SHAPES, FaultPlan, declarations, initialize, step_push
 
@@ -258,3 +259,19 @@ def test_a_brief_status_leaves_out_what_is_long(connected):
         full.ClearField(name)
     assert full == brief
     assert brief.statistics.secs == 2.0
+
+
+@pytest.mark.parametrize("seen", [0, -(2**63)])
+def test_a_step_that_was_set_far_ahead_does_not_make_a_task_mute(connected, seen):
+    """Found by fuzzing: the sum of the squares was larger than a message has room for, and Status failed for ever."""
+    client = connected(LocalPS(1), task="/job:worker/task:0")
+    client.begin(open=True)
+    initialize(client)
+    client.push(Push([Op(OpKind.ASSIGN, "global_step", value=np.array(2**62))]))
+    for _ in range(5):
+        client.push(Push(increments=[Increment("global_step")], seen_steps={"global_step": seen}))
+    status = client.refresh()[0]
+    assert status.statistics.staleness_squares == 2**64 - 1
+    assert 5 * (2**31 - 1) <= status.statistics.staleness_sum < 2**64
+    assert status.clients[0].staleness_sum == status.statistics.staleness_sum
+    assert sum(status.statistics.staleness) == 5
