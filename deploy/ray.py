@@ -289,7 +289,7 @@ class _RayLauncher(Launcher):
             if self._stopping:
                 return
             try:
-                await member.place.remote()
+                await member.answer.remote()
                 return
             except self._ray.exceptions.RayActorError:
                 await asyncio.sleep(_TRY_SECS)

@@ -56,10 +56,17 @@ class Member:
         self._asked = 0
 
     def place(self) -> Place:
-        """Say where this is; the port is held as long as the actor lives."""
+        """Say where this is, before the job begins; the port is held as long as the actor lives."""
+        with self._lock:
+            # It was asked to end if the job begins again.
+            self._asked = 0
         self._hold(0 if self._held is None else self._held.getsockname()[1])
         assert self._held is not None
         return Place(self._where(), self._held.getsockname()[1])
+
+    def answer(self) -> bool:
+        """Say that it lives."""
+        return True
 
     def run(
         self, program: Sequence[str], environ: Mapping[str, str], threads: int, folder: str, stay: Place | None

@@ -61,6 +61,9 @@ def test_it_is_asked_to_end(member):
     assert list(parts) == [143]
     # It is not started again by a call that was on its way.
     assert run(member, "print('again')") == ([], 143)
+    # But when the job begins again.
+    member.place()
+    assert run(member, "print('again')") == (["again"], 0)
 
 
 def test_what_it_left_behind_ends_with_it(member):
