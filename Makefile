@@ -107,7 +107,7 @@ bench-durability: $(VENV)/.installed-bench ## measure what durability="log" cost
 	$(BIN)/python -m benchmarks.durability
 
 .PHONY: bench-guard
-bench-guard: $(VENV)/.installed-bench ## measure a PS that is too slow for 64 clients, and one whose ports are scanned, into docs/ (3 minutes)
+bench-guard: $(VENV)/.installed-bench ## measure a PS that is too slow for 64 clients, and one whose ports are scanned, into docs/ (4 minutes)
 	$(BIN)/python -m benchmarks.backpressure --publish
 	$(BIN)/python -m benchmarks.hostile --publish
 
