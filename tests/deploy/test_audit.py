@@ -27,6 +27,7 @@ from globalstep.journal_records import RECORD_DTYPE, EventKind
 from globalstep.ps.journal import Journal
 from globalstep.ps.local import LocalPS
 from globalstep.ps.shard import Shard
+from globalstep.run_policy import RunPolicy
 from globalstep.worker.client import ClusterClient
 
 STEP = [Increment("global_step")]
@@ -56,8 +57,8 @@ class Job:
         self.ps = LocalPS(shards)
         self.clients = []
 
-    def begin(self, ledger=b""):
-        client = self.client("/job:chief/task:0")
+    def begin(self, ledger=b"", policy=None):
+        client = self.client("/job:chief/task:0", policy)
         client.begin(sequencer=0, open=True, directory=self.directory, ledger=ledger)
         client.declare([VariableDecl("global_step", "int64", (), is_step=True)], [])
         first = json.loads(ledger)["steps"]["global_step"] if ledger else 0
@@ -65,8 +66,8 @@ class Job:
         client.journal = JournalKeeper(client, self.directory)
         return client
 
-    def client(self, task):
-        self.clients.append(ClusterClient(self.ps.lanes(), task=task, clock=ManualClock(), member=False))
+    def client(self, task, policy=None):
+        self.clients.append(ClusterClient(self.ps.lanes(), task=task, clock=ManualClock(), member=False, policy=policy))
         for control in self.ps.controls:
             control.handler.shard.heartbeat(self.clients[-1].client_id, task, 600.0)
         self.clients[-1].refresh()
@@ -420,3 +421,61 @@ def test_a_sequencer_that_has_not_recovered_yet_does_not_end_the_journal(job, tm
     push(chief, 2)
     assert chief.journal.catch_up()
     assert audit(str(tmp_path)).steps["global_step"].pushes == 7
+
+
+def fail_to_fetch(chief, monkeypatch):
+    """The journal cannot be fetched from now on."""
+
+    def away(request, deadline_secs):
+        raise UnavailableError("No answer.")
+
+    monkeypatch.setattr(chief, "read_journal", away)
+    assert not chief.journal.catch_up()
+
+
+def killed_and_back(job, chief, monkeypatch):
+    """The sequencer is killed, comes back from its log with the next push, and the journal can be fetched again."""
+    control = job.ps.controls[0]
+    control.durability.close()
+    control.handler.shard = Shard(ManualClock())
+    push(chief)
+    monkeypatch.undo()
+    assert chief.journal.catch_up()
+
+
+def test_a_journal_that_could_not_be_fetched_is_whole_after_a_kill_of_the_sequencer(job, tmp_path, monkeypatch):
+    """With durability="log": what nobody had stored comes back with the log."""
+    chief = job.begin(policy=RunPolicy(durability="log"))
+    push(chief, 5)
+    assert chief.journal.catch_up()
+    fail_to_fetch(chief, monkeypatch)
+    push(chief, 3)
+    killed_and_back(job, chief, monkeypatch)
+    found = audit(str(tmp_path))
+    assert found.proven, found.findings
+    assert found.steps["global_step"].pushes == 9
+    assert len(found.incarnations) == 1
+
+
+def test_what_was_never_fetched_and_left_the_log_is_said_to_be_missing(job, tmp_path, monkeypatch, capsys):
+    """A checkpoint shortens the log; where its journal could not be fetched, and the sequencer is killed, that much is
+    gone: the audit names it, and claims nothing else about it."""
+    chief = job.begin(policy=RunPolicy(durability="log"))
+    push(chief, 5)
+    assert chief.journal.catch_up()
+    fail_to_fetch(chief, monkeypatch)
+    push(chief, 3)
+    with chief.snapshot() as cut:
+        assert cut.index == 10
+    push(chief, 2)
+    killed_and_back(job, chief, monkeypatch)
+    assert chief.global_steps() == {"global_step": 11}
+    assert main(["audit", str(tmp_path)]) == 1
+    printed = capsys.readouterr().out
+    assert "PROVEN" not in printed.replace("NOT PROVEN", "")
+    assert "Entries 7 to 10 are missing" in printed
+    found = audit(str(tmp_path))
+    assert found.steps["global_step"].pushes == 8
+    assert found.steps["global_step"].value == 11
+    # Nothing is said of what came before the gap, or after it, but what the gap brings with it.
+    assert len(found.findings.wrong) == 3
