@@ -40,7 +40,7 @@ from globalstep.deploy.measured_cluster import MeasuredCluster, Turn, cores, mea
 from globalstep.deploy.plan_job import OPTIMIZERS, Job
 from globalstep.deploy.plan_sizing import forecast
 
-__all__ = ["Case", "main"]
+__all__ = ["EXAMPLES", "Case", "cases", "main", "show_examples"]
 
 RESULTS = Path(__file__).parent / "results"
 _TRANSPORTS = ("grpc", "tcp", "shm")

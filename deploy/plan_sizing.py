@@ -180,9 +180,11 @@ def _smallest(attempt: Callable[[int], Forecast]) -> tuple[int, str]:
     """Give the smallest number of PS tasks that is enough, and why it is."""
 
     def more_bring_little(count: int) -> bool:
-        # A number that happens to be no better than half of it does not end the search.
         now = attempt(count).steps_sec
-        return attempt(2 * count).steps_sec < _GROWTH * now and attempt(4 * count).steps_sec < _GROWTH**2 * now
+        if attempt(2 * count).steps_sec >= _GROWTH * now:
+            return False
+        # From one to a few, a push takes more messages: what that costs, further ones may gain.
+        return count >= 4 or attempt(4 * count).steps_sec < _GROWTH**2 * now
 
     found = attempt(1)
     for count in _doubling(_MOST_PS):
