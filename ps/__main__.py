@@ -129,7 +129,8 @@ def main(argv: list[str] | None = None) -> int:
     raise_malloc_thresholds()
     try:
         handler = logging.StreamHandler()
-        handler.setFormatter(formatter(chosen_format(args.log_format)))
+        log_format = chosen_format(args.log_format)
+        handler.setFormatter(formatter(log_format))
         logging.basicConfig(level=args.log_level.upper(), handlers=[handler])
         server = _server(args)
     except (FailedPreconditionError, InvalidArgumentError) as error:
@@ -142,7 +143,10 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     server.start()
+    # For scripts, and for people; who collects JSON does not read it.
     print(f"serving on {server.address}", flush=True)
+    if log_format == "json":
+        logging.getLogger("globalstep").info("PS task serves on %s", server.address)
     server.join()
     return 0 if server.shard.done else EXIT_TERMINATED
 

@@ -48,7 +48,7 @@ def test_a_job_ends_exactly_while_its_ports_are_scanned(tmp_path):
     address = free_addresses(1)[0]
     with Processes(tmp_path) as processes:
         ps = processes.start("ps", "-m", "globalstep.ps", "--bind", address, env={"GLOBALSTEP_TRANSPORT": "tcp"})
-        processes.until("ps", "serves on")
+        processes.until("ps", "serving on")
         addresses = [address, *lane_addresses(address)]
         before, threads = resident_bytes(ps.pid), threads_of(ps.pid)
         most_threads, most_bytes = threads, before
