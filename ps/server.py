@@ -137,7 +137,7 @@ class PSServer:
             from globalstep.ps.metrics import PSCollector
 
             self._metrics = open_port(self._options.metrics_port, [PSCollector(self.control.brief_status)])
-        _log.info("PS task serves on %s", self.address)
+        _log.debug("PS task serves on %s", self.address)
 
     def join(self, poll_secs: float = 0.1) -> None:
         """Serve until the job is done and everybody has left, or `stop` is called; then close down."""
