@@ -2507,6 +2507,7 @@ class PullRequest(_message.Message):
     READS_FIELD_NUMBER: _builtins.int
     CLIENT_FIELD_NUMBER: _builtins.int
     FLOORS_FIELD_NUMBER: _builtins.int
+    CUT_WITH_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     client: _builtins.str
@@ -2519,6 +2520,12 @@ class PullRequest(_message.Message):
     def floors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Floor]:
         """What the caller knows the shards to have applied, so that it sees its own increments."""
 
+    @_builtins.property
+    def cut_with(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The shards whose values are to be one cut with these, if they happen to be: steps are given as admitted, and the
+        sequencer says how far the others would have to be. Empty for values by themselves.
+        """
+
     def __init__(
         self,
         *,
@@ -2526,11 +2533,12 @@ class PullRequest(_message.Message):
         reads: _abc.Iterable[Global___Read] | None = ...,
         client: _builtins.str = ...,
         floors: _abc.Iterable[Global___Floor] | None = ...,
+        cut_with: _abc.Iterable[_builtins.int] | None = ...,
         data: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "data", b"data", "floors", b"floors", "incarnation", b"incarnation", "reads", b"reads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "cut_with", b"cut_with", "data", b"data", "floors", b"floors", "incarnation", b"incarnation", "reads", b"reads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2540,23 +2548,51 @@ Global___PullRequest: _TypeAlias = PullRequest  # noqa: Y015
 class PullReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class LastEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     VALUES_FIELD_NUMBER: _builtins.int
     APPLIED_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     applied: _builtins.int
     data: _builtins.bytes
     @_builtins.property
     def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadValue]: ...
+    @_builtins.property
+    def last(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
+        """On the sequencer: the last entry of each shard of `cut_with` among those that these values include. Where such a
+        shard's `applied` is just that, its values and these are one cut.
+        """
+
     def __init__(
         self,
         *,
         values: _abc.Iterable[Global___ReadValue] | None = ...,
         applied: _builtins.int = ...,
+        last: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
         data: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "data", b"data", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "data", b"data", "last", b"last", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

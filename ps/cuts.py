@@ -62,6 +62,38 @@ class Cuts(Life):
             self._raise_floors(floors)
             return self._read(reads, room), self._applied
 
+    def pull_cut(
+        self,
+        incarnation: int,
+        client: str,
+        reads: Sequence[Read],
+        shards: Sequence[int],
+        floors: Mapping[int, int] | None = None,
+        room: Room | None = None,
+    ) -> tuple[list[Array], int, dict[int, int]]:
+        """Read values that may turn out to be one cut with those of other shards; steps are as admitted.
+
+        Args:
+            incarnation: As the caller knows it.
+            client: Who asks.
+            reads: What is wanted here.
+            shards: The other shards.
+            floors: What the caller knows the shards to have applied.
+            room: Where values are to be put.
+
+        Returns:
+            Copies of the values, the last entry that they include, and, on the sequencer, the last entry of each of
+            `shards` among those: if that is just the last entry that the shard's values include, they are one cut.
+            None of them while pushes race.
+        """
+        with self._lock:
+            self._check(incarnation, client)
+            self._raise_floors(floors)
+            last = {}
+            if self._ledger is not None and not self._policy.hogwild:
+                last = {shard: self._ledger.last_of(shard) for shard in shards}
+            return self._store.read(reads, room), self._applied, last
+
     def global_steps(self, incarnation: int, floors: Mapping[int, int] | None = None) -> dict[str, int]:
         """Give the visible steps, after taking note of what shards have applied.
 

@@ -168,7 +168,12 @@ class Handler:
         reads = [codec.decode_read(item, data) for item in message.reads]
         floors = _floors(message.floors)
         room = memory.room if memory.pull_room is None else memory.pull_room
-        values, applied = self.shard.pull(message.incarnation, message.client, reads, floors, room)
+        who = message.incarnation, message.client
+        if message.cut_with:
+            values, applied, last = self.shard.pull_cut(*who, reads, message.cut_with, floors, room)
+            reply.pull.last.update(last)
+        else:
+            values, applied = self.shard.pull(*who, reads, floors, room)
         reply.pull.applied = applied
         codec.encode_values(reads, values, reply.pull.values, tensors)
 

@@ -259,6 +259,16 @@ class Ledger:
         """The entries that a shard is not known to have applied, in order, up to and with `up_to`."""
         return [entry for entry in self._pending[shard] if entry.index <= up_to]
 
+    def last_of(self, shard: int) -> int:
+        """Give the index of the last entry in which a shard takes part; 0 for none.
+
+        Raises:
+            InvalidArgumentError: If there is no such shard.
+        """
+        if not 0 <= shard < self.shards:
+            raise InvalidArgumentError(f"There is no shard {shard}; there are {self.shards}.")
+        return self._last_of_shard[shard]
+
     def raise_floor(self, shard: int, index: int) -> None:
         """Take note that a shard has applied every entry of its own up to `index`; older news is ignored.
 

@@ -161,21 +161,44 @@ class PushProtocol:
     def pull(self, reads: Sequence[Read]) -> list[Array]:
         """Read values in one cut over all shards."""
         shards = {self._messages.shard_of(read.variable) for read in reads}
-        if len(shards) > 1:
-            return self.push(Push(reads=list(reads))).values
         if not shards:
             return []
+        if len(shards) > 1:
+            return self._pull_at_once(reads, shards) or self.push(Push(reads=list(reads))).values
+        shard = shards.pop()
+        reply = self.call({shard: self._pulling(reads)})[shard]
+        return self._pulled(reply)
+
+    def _pull_at_once(self, reads: Sequence[Read], shards: set[int]) -> list[Array] | None:
+        """Ask all shards at the same time; gives None where what they give is no cut, since pushes came between."""
+        asked = sorted(shards | {self._run.sequencer})
+        wanted = {shard: [read for read in reads if self._run.where[read.variable] == shard] for shard in asked}
+        replies = self.call({shard: self._pulling(part, asked) for shard, part in wanted.items()})
+        decided = replies[self._run.sequencer].reply
+        assert decided is not None
+        for shard in shards - {self._run.sequencer}:
+            reply = replies[shard].reply
+            assert reply is not None
+            if shard not in decided.pull.last or reply.pull.applied != decided.pull.last[shard]:
+                return None
+        return self._messages.gather(reads, {shard: self._pulled(replies[shard]) for shard in shards})
+
+    def _pulling(self, reads: Sequence[Read], cut_with: Sequence[int] = ()) -> _Sent:
+        """Write a PULL for one shard."""
         tensors = TensorWriter()
         request = pb.Request()
         request.pull.incarnation = self._run.incarnation
         request.pull.client = self._run.client
         request.pull.floors.extend(self.floors)
+        request.pull.cut_with.extend(cut_with)
         for read in reads:
             codec.encode_read(read, request.pull.reads.add(), tensors)
-        shard = shards.pop()
-        reply = self.call({shard: (request, tensors.pieces)})[shard]
-        assert reply.reply is not None
-        return [codec.decode_tensor(item.value, reply.data) for item in reply.reply.pull.values]
+        return request, tensors.pieces
+
+    def _pulled(self, message: Message) -> list[Array]:
+        """Read the answer to one."""
+        assert message.reply is not None
+        return [codec.decode_tensor(item.value, message.data) for item in message.reply.pull.values]
 
     # ---- Pushes -------------------------------------------------------------------------------
 

@@ -89,6 +89,57 @@ def test_a_small_part_of_the_sequencer_comes_with_admit(connected, elements, sta
     assert all(request.admit.HasField("part") is (staged == 1) for request in sent if request.HasField("admit"))
 
 
+def test_a_read_over_several_shards_takes_one_message_to_each(connected):
+    client = connected(LocalPS(3))
+    initialize(client)
+    client.push(step_push())
+    kinds = watched(client)
+    names = ["global_step", *SHAPES]
+    values = client.pull([Read(name) for name in names])
+    assert [value.tolist() for value in values] == [1, *(expected(1)[name] for name in SHAPES)]
+    assert kinds() == ["pull"] * len({client.where[name] for name in names})
+    assert len(kinds()) > 1
+
+
+def test_a_read_between_whose_parts_a_push_comes_is_taken_again_in_order(connected):
+    ps = LocalPS(2)
+    client, other = connected(ps), connected(ps)
+    initialize(client)
+    other.refresh()
+    client.push(step_push())
+    kinds = watched(client)
+    lane = client._run.lanes[1]
+    send, pushes = lane.send, [other.push]
+
+    def after_a_push(request, pieces):
+        if pushes:
+            pushes.pop()(step_push())
+        return send(request, pieces)
+
+    lane.send = after_a_push
+    assert [value.tolist() for value in client.pull([Read("e"), Read("global_step"), Read("w")])] == [
+        expected(2)["e"], 2, expected(2)["w"],
+    ]  # fmt: skip
+    assert kinds()[:2] == ["pull", "pull"]
+    assert "admit" in kinds()
+
+
+def test_a_task_names_no_last_entry_of_a_shard_that_is_not_there(connected):
+    ps = LocalPS(2)
+    client = connected(ps)
+    initialize(client)
+    with pytest.raises(InvalidArgumentError, match="no shard 2"):
+        ps.controls[0].handler.shard.pull_cut(client.incarnation, client.client_id, [], [2])
+
+
+def watched(client):
+    """Record what a client sends from now on; gives what tells the kinds so far."""
+    sent: list[pb.Request] = []
+    for lane in client._run.lanes:
+        lane.send = recording(lane.send, sent)
+    return lambda: [request.WhichOneof("kind") for request in sent]
+
+
 def test_a_push_brings_back_the_values_right_after_it(shards, connected):
     client = connected(LocalPS(shards))
     initialize(client)
