@@ -47,6 +47,8 @@ def test_each_process_is_a_row_with_what_the_cluster_says_of_it():
     gone = UnavailableError("refused")
     status = read_cluster(["a:1", "b:2"], [reply(12.0, 30), gone], [reply(10.0, 10), gone])
     text = drawn(draw_cluster(ROWS, status))
+    header = "ROLE PID STATE STEPS/S STALENESS IN/S OUT/S MEMORY RESTARTS"
+    assert " ".join(text.splitlines()[0].split()) == header
     assert re.search(r"ps:0 +11 +ready +10\.0 +10\.0 MB +20\.0 MB +64\.0 MB +0", text)
     assert re.search(r"ps:1 +12 +failed \(137\) +- +- +- +- +1", text)
     assert re.search(r"chief:0 +13 +running +- +- +0", text)

@@ -10,12 +10,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hosts import hosts
+from hosts import why_not as why_no_hosts
 from processes import EXAMPLES, until
-from slurm_cluster import slurm, why_not
+from slurm_cluster import NODES, slurm, why_not
 
 from globalstep.chief.checkpoint_state import latest_checkpoint
 from globalstep.chief.checkpoint_variables import list_variables, load_checkpoint
@@ -48,7 +51,7 @@ class Job:
 
     def submit(self, *arguments):
         done = subprocess.run(
-            [sys.executable, "-m", "globalstep", "slurm", *map(str, arguments)],
+            [*self._cluster.by, sys.executable, "-m", "globalstep", "slurm", *map(str, arguments)],
             env=self._cluster.environ, cwd=self._folder, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
@@ -66,6 +69,10 @@ class Job:
 
         until(reached, pattern, timeout_secs)
         assert len(re.findall(pattern, self.printed(), re.MULTILINE)) >= count, self.printed()
+
+    def pause(self, secs):
+        threading.Event().wait(secs)
+        assert self.state() == "RUNNING", self.printed()
 
     def state(self):
         shown = self._cluster.output("scontrol", "-o", "show", "job", self.id)
@@ -107,13 +114,21 @@ class Job:
         os.kill(self.task(name)[0], signal.SIGKILL)
 
 
+@contextlib.contextmanager
+def job_on(cluster, folder):
+    submitted = Job(cluster, folder)
+    try:
+        yield submitted
+    finally:
+        if submitted.id:
+            subprocess.run([*cluster.by, "scancel", "--full", submitted.id], env=cluster.environ, check=False)
+            until(lambda: not cluster.output("squeue", "-h", "-j", submitted.id), "the job is gone", 60.0)
+
+
 @pytest.fixture
 def job(cluster, tmp_path):
-    submitted = Job(cluster, tmp_path)
-    yield submitted
-    if submitted.id:
-        subprocess.run(["scancel", "--full", submitted.id], env=cluster.environ, check=False)
-        until(lambda: not cluster.output("squeue", "-h", "-j", submitted.id), "the job is gone", 60.0)
+    with job_on(cluster, tmp_path) as submitted:
+        yield submitted
 
 
 def counts_exactly(folder):
@@ -157,7 +172,8 @@ def test_a_worker_whose_node_is_lost_goes_to_another(cluster, job, tmp_path):
     assert node == "node4"
     cluster.output("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
     try:
-        job.until(r"worker:0\] the node of worker-0 is lost$")
+        # srun ends with 0, or with the code of the kill where slurmd was faster.
+        job.until(r"worker:0\] the node of worker-0 is lost$|worker:0\] srun: error: Node failure on node4$")
         job.until(r"worker:0\] node node4 is lost: worker-0 runs on node3 now$")
         job.until_ended()
     finally:
@@ -214,4 +230,34 @@ def test_a_ps_whose_node_is_lost_has_the_job_begin_again(cluster, job, tmp_path)
         job.until_ended()
     finally:
         bring_back(cluster, node)
+    counts_exactly(tmp_path / "run")
+
+
+@pytest.mark.skipif(bool(why_no_hosts()), reason=f"no hosts: {why_no_hosts()}")
+def test_nodes_that_are_cut_off_for_less_than_slurmd_timeout_and_healed(tmp_path):
+    """Each node is a host; the links of a worker's and then of a PS task's are cut in the middle of training."""
+    with (
+        tempfile.TemporaryDirectory(prefix="slurm") as folder,
+        hosts(NODES) as network,
+        slurm(Path(folder), network) as cluster,
+        job_on(cluster, tmp_path) as job,
+    ):
+        job.submit(
+            "--ps", 2, "--workers", 3, "--nodes", NODES, "--insecure", JOB, "--last-step", LAST_STEP,
+            "--dir", tmp_path / "run", "--say-steps", 5, "--verbose", "--slow-until", tmp_path / "healed", 2,
+        )  # fmt: skip
+        job.until(r"step \d\d+$")
+        for role in ("worker:0", "ps:1"):
+            node = job.task(role)[1]
+            assert node != "node1"
+            network.cut(int(node.removeprefix("node")))
+            job.pause(4.0)
+            network.heal(int(node.removeprefix("node")))
+            said = len(re.findall(rf"{re.escape(role.replace('ps:1', 'worker:0'))}\] step", job.printed()))
+            job.until(r"worker:0\] step \d+$", said + 2)
+            with (tmp_path / "healed").open("a") as file:
+                file.write(f"{role}\n")
+        printed = job.until_ended()
+    assert not re.search(r"; restart \d of 10", printed), printed
+    assert max(map(float, re.findall(r"worker:0\] gap ([\d.]+)", printed))) > 3
     counts_exactly(tmp_path / "run")
