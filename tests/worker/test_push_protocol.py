@@ -129,7 +129,7 @@ def test_a_task_names_no_last_entry_of_a_shard_that_is_not_there(connected):
     client = connected(ps)
     initialize(client)
     with pytest.raises(InvalidArgumentError, match="no shard 2"):
-        ps.controls[0].handler.shard.pull_cut(client.incarnation, client.client_id, [], [2])
+        ps.controls[client.sequencer].handler.shard.pull_cut(client.incarnation, client.client_id, [], [2])
 
 
 def watched(client):
