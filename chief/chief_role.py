@@ -124,7 +124,9 @@ class RoleSessionCreator(SessionCreator):
                     _log.warning("%s acts as chief; this task goes on as a worker.", self._candidate.chief or "Another")
             self._acts = False
             try:
-                return self._worker.create_session()
+                session = self._worker.create_session()
+                self._chief.had_session = True
+                return session
             except _NowChiefError:
                 _log.warning("%s acts as chief from now on: there has been none.", self._candidate.task or "This task")
 

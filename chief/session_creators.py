@@ -116,6 +116,9 @@ class ChiefSessionCreator(SessionCreator):
         expected_tasks: Names of the tasks that are to take part; at the end the PS wait a little for
             those that never came.
         clock: Where time comes from.
+
+    Attributes:
+        had_session: Whether this task has had a session of the run before, as chief or as a worker.
     """
 
     def __init__(
@@ -141,7 +144,7 @@ class ChiefSessionCreator(SessionCreator):
         self._expected_tasks = tuple(expected_tasks)
         self._clock = clock
         self._hooks: Sequence[SessionRunHook] = ()
-        self._had_session = False
+        self.had_session = False
 
     def use_hooks(self, hooks: Sequence[SessionRunHook]) -> None:
         """See SessionCreator: their stop limits become the parameter servers'."""
@@ -162,9 +165,9 @@ class ChiefSessionCreator(SessionCreator):
             init_fn=self._scaffold.init_fn,
             hooks=self._hooks,
             expected_tasks=self._expected_tasks,
-            had_session=self._had_session,
+            had_session=self.had_session,
         )
-        self._had_session = True
+        self.had_session = True
         return session
 
     def before_end(self, session: Any, stop_grace_period_secs: float) -> None:
