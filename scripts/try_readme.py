@@ -1,6 +1,6 @@
 """Follows the first screen of README.md, word for word, in a bare Debian root: what a new user would do.
 
-Usage, as root: try_readme.py [--folder FOLDER] [--keep]. It needs mmdebstrap, git and five minutes.
+Usage, as root: try_readme.py [--folder FOLDER] [--keep]. It needs mmdebstrap, git and up to five minutes.
 
 The root is made by mmdebstrap with this machine's apt sources, and has apt and nothing else. The commands are the
 `sh` blocks that come before the second heading; only `<this repository>` is replaced, by a clone in the root. What
