@@ -14,6 +14,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import api_pages
+from docutils import nodes
+from sphinx.addnodes import pending_xref
 
 import globalstep
 
@@ -126,11 +128,26 @@ def _escaped(match):
     return "\\*" * len(match[1])
 
 
+def _signature(app, what, name, found, options, signature, returns):
+    """Leave out how Python writes a default that has no literal: `<object object at 0x7f...>`."""
+    return (re.sub(r"<[^<>]* object[^<>]*>", "...", signature) if signature else signature), returns
+
+
+def _types(app, doctree):
+    """Keep Python's own types in signatures from being taken for functions of these names: `bool`, `tuple`."""
+    for node in list(doctree.findall(pending_xref)):
+        is_type = node.get("refdomain") == "py" and node.get("reftype") != "exc"
+        if is_type and hasattr(builtins, node["reftarget"]):
+            node.replace_self(nodes.Text(node["reftarget"]))
+
+
 def setup(app):
     """Make the API's pages, and say how links and contents are found."""
     api_pages.write(ROOT / "docs" / "api")
     # Before napoleon, which takes the sections of a docstring apart.
     app.connect("autodoc-process-docstring", _docstring, priority=400)
+    app.connect("autodoc-process-signature", _signature)
+    app.connect("doctree-read", _types)
     app.connect("source-read", _read)
     app.connect("missing-reference", _missing)
     return {"parallel_read_safe": True}
