@@ -1,11 +1,10 @@
 """Where files lie: one small interface over the local file system and fsspec URLs.
 
-All that globalstep stores goes through a `Storage`: checkpoints, their state file, summaries. A path
-without a scheme is local; "s3://bucket/dir", "gs://...", "memory://..." go to fsspec, an optional extra
-(`pip install globalstep[fsspec]`).
+All that globalstep stores goes through a `Storage`: checkpoints, their state file, summaries. A path without a scheme
+is local; "s3://bucket/dir", "gs://...", "memory://..." go to fsspec, an extra (`pip install globalstep[fsspec]`).
 
-A file is committed in four moves, each of which a crash may follow: write under a temporary name,
-fsync, rename, fsync of the directory. `atomic_write` does all four.
+A file is committed in four moves, each of which a crash may follow: write under a temporary name, fsync, rename, fsync
+of the directory. `atomic_write` does all four.
 
 Floor: shared. Imports nothing of globalstep but errors. Threads: a Storage may be shared by threads.
 """
@@ -46,9 +45,8 @@ __all__ = [
     "storage_for",
 ]
 
-#: Between a file's name and the random end of its temporary name.
+#: Between a file's name and the random end of its temporary name; how a probe's name begins.
 TEMPORARY = ".tmp-"
-#: How a probe's name begins.
 PROBE = ".globalstep-probe-"
 # A file's bytes are given to the disk in pieces of so many.
 _FLOW_BYTES = 16 << 20
