@@ -36,7 +36,7 @@ nightly: $(VENV)/.installed-test ## run the whole fault matrix, a soak, and the 
 	$(BIN)/python -m pytest -q -n 2 -m full_matrix
 	GLOBALSTEP_SIMULATION_SEEDS=200000 $(BIN)/python -m pytest -q -n 2 -k test_the_invariants_hold
 	$(BIN)/python tests/soak --secs 1800 --round-secs 60
-	for round in 1 2 3 4 5 6 7 8 9 10; do $(BIN)/python -m pytest -q -n 2 --dist loadgroup $(PYTEST_ARGS) || exit 1; done
+	for round in 1 2 3 4 5 6 7 8 9 10; do $(BIN)/python -m pytest -q -n 2 $(PYTEST_ARGS) || exit 1; done
 
 .PHONY: simulate
 simulate: $(VENV)/.installed-test ## run the simulation for SECS seconds, from a seed that nobody has tried
@@ -51,7 +51,7 @@ fuzz: $(VENV)/.installed-test ## give PS tasks and readers FUZZ_INPUTS inputs th
 	$(BIN)/python tests/fuzz --keep-going --from $$(date +%s)000 --inputs $(FUZZ_INPUTS)
 
 .PHONY: try-readme
-try-readme: ## follow the first screen of README.md in a bare Debian root (as root, with mmdebstrap; 2 minutes)
+try-readme: ## follow the first screen of README.md in a bare Debian root (as root, with mmdebstrap; 5 minutes)
 	$(PYTHON) scripts/try_readme.py
 
 .PHONY: lint

@@ -12,7 +12,6 @@ import os
 import platform
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -33,7 +32,8 @@ PROGRAMS = {
     "setpriv": "util-linux",
     "unshare": "util-linux",
 }
-NAMESPACES = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+#: A tree of processes that ends with the tests, even when they are killed.
+TREE = ["setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 #: What the image is built from.
 CONTEXT = ("pyproject.toml", "README.md", "LICENSE", "src", "proto", "ps", "worker", "chief", "deploy", "examples")
 #: A private /run hides another container engine of this machine from ours, and ours from it.
@@ -57,7 +57,7 @@ def why_not() -> str:
         return f"not installed (Debian): {', '.join(sorted(missing))}"
     if "VERSION_CODENAME" not in platform.freedesktop_os_release() or not _sources():
         return "the image is made from Debian's packages: there is no codename in os-release, or no source in /etc/apt"
-    tried = subprocess.run([*NAMESPACES, "true"], capture_output=True, text=True, check=False)
+    tried = subprocess.run([*TREE, "--net", "true"], capture_output=True, text=True, check=False)
     return f"`unshare` fails here: {tried.stderr.strip()}" if tried.returncode else ""
 
 
@@ -145,8 +145,7 @@ def engine() -> Iterator[Engine]:
         folder = Path(name)
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
-                # The engine ends even when the tests are killed.
-                ["setpriv", "--pdeathsig=KILL", *NAMESPACES, "sh", "-ec", START],
+                [*TREE, "--net", "sh", "-ec", START],
                 env={**SANE, "FOLDER": name, "GROUP": group}, stdout=log, stderr=subprocess.STDOUT,
             )  # fmt: skip
         running = Engine(folder, process)
@@ -190,12 +189,13 @@ def _build(running: Engine) -> None:
         (context / name).parent.mkdir(exist_ok=True)
         copy(ROOT / name, context / name)
     with (running.folder / "base.log").open("wb") as log:
-        making = subprocess.Popen(_base(running.folder), env=running.environ, stdout=log, stderr=subprocess.STDOUT)
+        environ = {**running.environ, "TMPDIR": str(running.folder)}
+        making = subprocess.Popen([*TREE, *_base(running.folder)], env=environ, stdout=log, stderr=subprocess.STDOUT)
     try:
         _download_wheels(running.folder, context / "wheels")
         making.wait(900)
     finally:
-        making.send_signal(signal.SIGTERM)
+        making.kill()
         making.wait()
     if making.returncode:
         pytest.skip(f"no base image: {(running.folder / 'base.log').read_text()[-500:]}")
