@@ -48,8 +48,7 @@ __all__ = [
 #: Between a file's name and the random end of its temporary name; how a probe's name begins.
 TEMPORARY = ".tmp-"
 PROBE = ".globalstep-probe-"
-# A file's bytes are given to the disk in pieces of so many.
-_FLOW_BYTES = 16 << 20
+_FLOW_BYTES = 16 << 20  # of a file, given to the disk at a time
 
 
 class Storage(Protocol):
