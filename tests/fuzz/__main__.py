@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import json
 import logging
+import math
 import os
 import random
 import resource
@@ -53,6 +54,7 @@ _SHARES = {"data_plane": 12, "control": 5}
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python tests/fuzz", description=__doc__.splitlines()[0])
     parser.add_argument("--inputs", type=int, default=10_000)
+    parser.add_argument("--secs", type=float, default=math.inf, help="end after so long, even with fewer inputs")
     parser.add_argument("--from", type=int, default=0, dest="first", metavar="SEED", help="first seed (default 0)")
     parser.add_argument("--engine", choices=("seeds", "atheris"), default="seeds")
     parser.add_argument("--only", nargs="+", default=[], metavar="TARGET", help="these targets; default all")
@@ -170,6 +172,8 @@ def main() -> int:
     began = time.monotonic()
     try:
         for seed in range(args.first, args.first + args.inputs):
+            if time.monotonic() - began >= args.secs:
+                break
             campaign.one(random.Random(seed), seed)
     except Finding:
         pass
@@ -193,7 +197,7 @@ def _with_atheris(args: argparse.Namespace, campaign: Campaign) -> int:
 
     def run(data: bytes) -> None:
         campaign.one(ByteChoices(data), campaign.counts.total())
-        if campaign.counts.total() >= args.inputs:
+        if campaign.counts.total() >= args.inputs or time.monotonic() - began >= args.secs:
             # libFuzzer ends the process without a way back.
             campaign.close()
             code = _finish(args, campaign, time.monotonic() - began)
