@@ -114,7 +114,8 @@ def launch(
     ]  # fmt: skip
     console = Console(stream or sys.stdout, os.environ)
     with _ray_runs(ray), _actors(ray, names, cpus, gpus, strategy, max_restarts, ready_secs) as members:
-        for beginnings in range(max_restarts + 1):
+        beginnings = 0
+        while True:
             places = _places(ray, members, ready_secs)
             stay = _tell_cluster(tasks, places)
             logs = None if log_dir is None else Path(log_dir, *([f"again-{beginnings}"] if beginnings else []))
@@ -123,8 +124,13 @@ def launch(
                 code = asyncio.run(launcher.run())
             finally:
                 console.finish()
-            if not launcher.moved:
+            if code or not launcher.moved:
                 break
+            if beginnings == max_restarts:
+                console.say(f"globalstep ray: a task is on another node after {beginnings} new beginnings: giving up")
+                code = _EXIT_KILLED
+                break
+            beginnings += 1
             console.say("globalstep ray: a task is on another node now: the job begins again")
     return RayEnd(
         code,

@@ -93,6 +93,7 @@ class Member:
             for name, value in os.environ.items()
             if name != "TF_CONFIG" and not name.startswith("GLOBALSTEP_")
         }
+        process = None
         with self._lock:
             asked = self._asked
             if not asked:
@@ -105,7 +106,7 @@ class Member:
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
-        if asked:
+        if process is None:
             yield 128 + asked
             return
         yield from _lines(process)

@@ -168,6 +168,17 @@ def test_a_ps_on_another_node_has_the_job_begin_again(monkeypatch, tmp_path):
         assert np.all(reader.get_tensor(name) == LAST_STEP), name
 
 
+def test_a_ps_that_may_not_be_started_again_ends_the_job(monkeypatch):
+    ray = PlayedRay(["127.0.0.2", "127.0.0.3"])
+    play(monkeypatch, ray)
+    output = Output(r"chief:0\] step \d", lambda: ray.actors[0].move("127.0.0.4"))
+    count = ["--last-step", str(LAST_STEP), "--say-steps", "5", "--pause-secs", "0.02"]
+    end = ray_launch.launch(JOB, count, max_restarts=0, stream=output)
+    assert end.code == 137, output.getvalue()
+    assert "ps:0 was ended by SIGKILL (exit code 137); its last lines" in output.getvalue()
+    assert ray.removed == 1
+
+
 def test_where_there_is_no_room(monkeypatch):
     ray = PlayedRay([], has_room=False)
     play(monkeypatch, ray)
