@@ -63,7 +63,7 @@ def test_a_worker_leaves_and_its_place_is_taken(launch, processes, tmp_path):
     printed = ends_exactly(processes, tmp_path)
     assert "[worker:0] WARNING:globalstep:SIGTERM: this task hands over its work and exits with 143" in printed
     assert re.search(ENDED.format("worker:0"), printed)
-    assert "is gone" not in printed
+    assert "/job:worker/task:0 is gone" not in printed
 
 
 def test_the_chief_saves_and_its_successor_goes_on_from_the_running_model(launch, processes, tmp_path):

@@ -153,4 +153,4 @@ def test_workers_that_the_cluster_spec_does_not_name_join_and_leave(processes, t
     printed = ends_exactly(processes, tmp_path, "worker:2")
     assert late.returncode == 143
     assert int(re.search(r"done after (\d+) runs", printed)[1]) > 0
-    assert "is gone" not in processes.output("ps:0")
+    assert "/job:worker/task:1 is gone" not in processes.output("ps:0")
