@@ -22,6 +22,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[1]
+#: Where the user of the root is at home.
+HOME = "/srv"
 #: Where the clone lies in the root.
 REPOSITORY = "/srv/globalstep.git"
 #: Where the certificates lie that this machine's pip trusts; the root makes its usual place anew.
@@ -68,7 +70,8 @@ def pip_settings(environ: Mapping[str, str]) -> tuple[dict[str, Path], list[Path
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
     ).stdout
     settings = dict(line.split("=", 1) for line in listed.splitlines() if "=" in line)
-    files = {str(path): path for path in (Path("/etc/pip.conf"), Path.home() / ".config/pip/pip.conf") if path.exists()}
+    own = {"/etc/pip.conf": Path("/etc/pip.conf"), f"{HOME}/.config/pip/pip.conf": Path.home() / ".config/pip/pip.conf"}
+    files = {place: path for place, path in own.items() if path.exists()}
     trusted = [value.strip("'\"") for name, value in settings.items() if name.endswith(".cert")]
     if trusted:
         files[CERTIFICATES] = Path(trusted[-1])
@@ -96,9 +99,9 @@ def run_in(root: Path, commands: str, folders: Iterable[Path], environ: Mapping[
     mounts = [f"mount -t proc proc '{root}/proc'", f"mount --rbind /dev '{root}/dev'"]
     for folder in folders:
         mounts += [f"mkdir -p '{root}{folder}'", f"mount --bind -o ro '{folder}' '{root}{folder}'"]
-    script = "\n".join(["set -e", *mounts, f"exec chroot '{root}' /bin/sh -ex /root/commands"])
-    (root / "root" / "commands").write_text(f"cd /root\n{commands}")
-    plain = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
+    script = "\n".join(["set -e", *mounts, f"exec chroot '{root}' /bin/sh -ex /srv/commands"])
+    (root / "srv" / "commands").write_text(f"cd {HOME}\n{commands}")
+    plain = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": HOME, "LANG": "C.UTF-8"}
     # Whatever is mounted and started in there is gone when the shell ends.
     with subprocess.Popen(
         ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script],
