@@ -82,8 +82,18 @@ def test_a_chief_that_slept_goes_on_as_a_worker(launched, processes, tmp_path):
     assert re.search(r"\[chief:0\] done after \d+ runs", after)
 
 
-@pytest.mark.parametrize("lost", ["ps:0", "ps:1", "both"])
-@pytest.mark.parametrize("durability", ["checkpoint", "log"])
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("durability", "lost"),
+    [
+        ("checkpoint", "ps:0"),
+        ("checkpoint", "ps:1"),
+        ("checkpoint", "both"),
+        pytest.param("log", "ps:0", marks=pytest.mark.full_matrix),
+        pytest.param("log", "ps:1", marks=pytest.mark.full_matrix),
+        ("log", "both"),
+    ],
+)
 def test_who_takes_the_chiefs_place_mends_what_is_lost_meanwhile(processes, tmp_path, lost, durability):
     """The chief is gone for good, and PS tasks come back empty before anybody has its office: PS 0 gives it."""
     last_step = 500
