@@ -40,6 +40,7 @@ __all__ = ["Handler"]
 
 _ENTRY_KINDS = frozenset(map(int, EntryKind))
 
+
 class Handler:
     """Carries out requests on a shard.
 
@@ -187,7 +188,7 @@ class Handler:
             increments, uses = layout.increments, layout.uses
         else:
             increments = codec.decode_increments(message.increments)
-            uses = codec.decode_uses(message.uses)
+            uses = [codec.decode_use(use) for use in message.uses]
         admission = self.shard.push(
             message.incarnation, codec.decode_push_id(message.id), parts, increments, uses, dict(message.seen_steps)
         )
@@ -213,7 +214,7 @@ class Handler:
         if int(message.kind) not in _ENTRY_KINDS:
             raise InvalidArgumentError("An ADMIT must be for a push or a snapshot.")
         push, not_finite = codec.decode_push_id(message.id), message.not_finite
-        increments, uses = codec.decode_increments(message.increments), codec.decode_uses(message.uses)
+        increments, uses = codec.decode_increments(message.increments), [codec.decode_use(use) for use in message.uses]
         if message.HasField("part"):
             parts = _parts(message.part, data, memory)
             layout = parts.layout
@@ -304,7 +305,7 @@ def _parts(message: pb.PushRequest | pb.StageRequest, data: memoryview, memory: 
         message.ops,
         [codec.decode_read(read, data) for read in message.reads],
         codec.decode_increments(message.increments) if isinstance(message, pb.PushRequest) else [],
-        codec.decode_uses(message.uses) if isinstance(message, pb.PushRequest) else [],
+        [codec.decode_use(use) for use in message.uses] if isinstance(message, pb.PushRequest) else [],
         data.nbytes,
     )
     if memory.remember(message.layout, told):

@@ -10,6 +10,7 @@ whatever the client gives up meanwhile.
 from __future__ import annotations
 
 import itertools
+import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,6 +58,10 @@ class SharedBlocks:
         self._blocks: dict[int, Array] = {}
         #: Those that the present request lets the reply use.
         self._offered: list[int] = []
+        #: Whether it has been given one: a second taker must not write over it.
+        self._taken = False
+        #: One that was made for the present reply, whose client has not been told of it.
+        self._untold: tuple[int, Placed] | None = None
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -74,7 +79,8 @@ class SharedBlocks:
             InvalidArgumentError: If the place is none in this connection's memory.
         """
         place = message.place
-        self._offered = []
+        self._offered, self._taken = [], False
+        self.forget_untold()
         if place is None:
             return message.data
         for number in (*place.offered, *((place.block,) if place.block else ())):
@@ -139,7 +145,7 @@ class SharedBlocks:
         return descriptor, block
 
     def take(self, nbytes: int) -> Array | None:
-        """Give room for the tensors of the reply in one of the blocks offered, so that they are put there at once.
+        """Give room for the tensors of the reply in a block, so that they are put there at once.
 
         Args:
             nbytes: How much.
@@ -147,13 +153,15 @@ class SharedBlocks:
         Returns:
             uint8 [nbytes]; None where there is none, or so few bytes are better sent.
         """
-        if nbytes < SHARED_FROM_BYTES:
+        if nbytes < SHARED_FROM_BYTES or self._taken:
             return None
         number = self._fitting(nbytes)
         if number is None:
-            return None
-        # Given once: the next taker, if there is one, must not write over it.
-        self._offered.remove(number)
+            try:
+                number, _ = self._untold = self.create(block_bytes(nbytes))
+            except (OSError, ResourceExhaustedError):
+                return None
+        self._taken = True
         return self._blocks[number][SLACK_BYTES : SLACK_BYTES + nbytes]
 
     def put(self, pieces: Sequence[memoryview]) -> Placed | None:
@@ -198,14 +206,30 @@ class SharedBlocks:
                 begin = offset - sum(sizes[:largest])
                 if begin < 0 or begin % ALIGNMENT or begin + total > block.nbytes:
                     return None
-                return Placed(Place(number, begin)), begin
+                return self._told(number, begin), begin
         return None
+
+    def _told(self, number: int, offset: int) -> Placed:
+        """Give a place in a block, with the block itself where the client does not have it yet."""
+        if self._untold is None or self._untold[0] != number:
+            return Placed(Place(number, offset))
+        (_, made), self._untold = self._untold, None
+        return Placed(Place(number, offset, new_bytes=made.place.new_bytes), made.descriptor)
+
+    def forget_untold(self) -> None:
+        """Give up a block that was made for a reply which has not been sent."""
+        if self._untold is not None:
+            (number, made), self._untold = self._untold, None
+            del self._blocks[number]
+            if made.descriptor is not None:
+                os.close(made.descriptor)
 
     def _elsewhere(self, total: int) -> tuple[Placed, int] | None:
         """Find a block that is offered, or make one."""
         number = self._fitting(total)
         if number is not None:
             return Placed(Place(number, SLACK_BYTES)), SLACK_BYTES
+        self.forget_untold()
         try:
             _, placed = self.create(block_bytes(total))
         except (OSError, ResourceExhaustedError):

@@ -256,7 +256,11 @@ class _Connection:
                     kind, caller = admitted
                     if kind == pb.LANE_SHM:
                         self.blocks = SharedBlocks(self._server.limit_bytes, self._server.handler.in_flight)
-                    self._serve(self.blocks, caller)
+                    try:
+                        self._serve(self.blocks, caller)
+                    finally:
+                        if self.blocks is not None:
+                            self.blocks.forget_untold()
         except ssl.SSLError as error:
             _log.warning("%s: a connection was refused by TLS: %s", self.thread.name, error)
         except ConnectionError as error:

@@ -45,7 +45,6 @@ __all__ = [
     "decode_read",
     "decode_tensor",
     "decode_use",
-    "decode_uses",
     "decode_variable",
     "encode_expression",
     "encode_limit",
@@ -369,11 +368,6 @@ def decode_use(message: pb.OptimizerUse) -> OptimizerUse:
 def encode_increments(increments: Iterable[Increment]) -> list[pb.Increment]:
     """Write increments of steps."""
     return [pb.Increment(step=item.step, by=item.by) for item in increments]
-
-
-def decode_uses(messages: Iterable[pb.OptimizerUse]) -> list[OptimizerUse]:
-    """Read the uses of optimizers."""
-    return [decode_use(message) for message in messages]
 
 
 def decode_increments(messages: Iterable[pb.Increment]) -> list[Increment]:

@@ -151,14 +151,32 @@ def test_few_values_and_values_for_which_there_is_no_memory_are_sent(blocks, mon
     assert blocks.put([np.zeros(NBYTES, np.uint8).data]) is None
 
 
+def test_a_reader_for_whom_nothing_fits_gets_a_block_that_the_reply_brings(blocks):
+    room = blocks.take(NBYTES)
+    room[:] = 3
+    placed = blocks.put([room.data])
+    os.close(placed.descriptor)
+    assert (placed.place.new_bytes, placed.place.offset) == (SIZE, SLACK_BYTES)
+    assert np.all(at(blocks, placed, NBYTES) == 3)
+    blocks.data_of(asked())
+    assert len(blocks) == 1, "the client has been told of it"
+
+
+def test_a_block_whose_reply_is_never_sent_is_given_up(blocks):
+    open_before = len(os.listdir("/proc/self/fd"))
+    assert blocks.take(NBYTES) is not None
+    blocks.data_of(asked())
+    assert (len(blocks), len(os.listdir("/proc/self/fd"))) == (0, open_before)
+
+
 def test_a_place_is_given_to_one_reader(blocks):
-    assert blocks.take(NBYTES) is None
     number = made(blocks)
     blocks.data_of(asked(offered=(number,)))
-    assert blocks.take(SHARED_FROM_BYTES - 1) is None
+    assert blocks.take(SHARED_FROM_BYTES - 1) is None, "so few bytes are sent"
     room = blocks.take(NBYTES)
     assert blocks.take(NBYTES) is None
     placed = blocks.put([room[: NBYTES // 2].data, room[NBYTES // 2 :].data])
     assert (placed.place.block, placed.place.offset) == (number, SLACK_BYTES)
     blocks.data_of(asked())
-    assert blocks.take(NBYTES) is None, "an offer is good for one reply"
+    blocks.take(NBYTES)
+    assert len(blocks) == 2, "an offer is good for one reply"
