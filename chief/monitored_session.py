@@ -233,8 +233,7 @@ class _MonitoredSession:
         self._session = self._creator.create_session()
         hooks = self._ours.active_hooks() if self._ours is not None else None
         self._active = self._hooks if hooks is None else hooks
-        if self._ours is None:
-            self._drain.attend(getattr(self._session, "cluster", None))
+        self._drain.attend(getattr(self._session, "cluster", None))
         # Every exception of a thread counts here: none is a clean stop.
         self._coord = Coordinator(clean_stop_exception_types=(), clock=self._clock)
         try:
