@@ -258,15 +258,11 @@ class _MonitoredSession:
             _log.error("Giving up after %d recoveries without a completed run.", MAX_RECOVERIES)
             raise error
         backoff_secs = min(_FIRST_BACKOFF_SECS * 2 ** (self._recoveries - 1), _LAST_BACKOFF_SECS)
-        _log.warning(
-            "The session was lost and is closed; a new one is made in %.1f s (recovery %d of at most %d in "
-            "a row). Cause: %s: %s",
-            backoff_secs,
-            self._recoveries,
-            MAX_RECOVERIES,
-            type(error).__name__,
-            error,
+        text = (
+            "The session was lost and is closed; a new one is made in %.1f s (recovery %d of at most %d in a row). "
+            "Cause: %s: %s"
         )
+        _log.warning(text, backoff_secs, self._recoveries, MAX_RECOVERIES, type(error).__name__, error)
         try:
             self._release()
         except Exception as late:

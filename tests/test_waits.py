@@ -107,7 +107,7 @@ ALLOWED = {
     "chief/hooks_checkpoint.py": {"CheckpointSaverHook._settle": "a BackgroundSave announces itself"},
     "chief/journal_keeping.py": {"JournalKeeper.stop": _SHUT},
     "deploy/cluster_watch.py": {"ClusterWatch.ask": _CALL},
-    "deploy/compose_cli.py": {"run": _LAUNCHED, "_follow": "docker gives each task its time to end", "_let_end": _ENDED},
+    "deploy/compose_cli.py": {"run": _LAUNCHED, "_follow": "docker gives each task time to end", "_let_end": _ENDED},
     "deploy/cost_measuring.py": {"copy_bytes_sec": "they copy for a given time"},
     "deploy/measured_cluster.py": {"_Child.line": _ENDED, "_Child.end": _ENDED},
     "deploy/ray.py": {"_ray_runs": "Ray's own"},
