@@ -124,6 +124,7 @@ lock: .venv-tools/.installed ## pin what CI installs, each file by its hash (som
 	# globalstep names itself, by its extras, and has no hash.
 	sed -i -e '/^# WARNING: pip install/,/^    # via globalstep (pyproject.toml)/d' -e '/ globalstep (pyproject.toml)$$/d' \
 	  requirements/ci.txt
+	sed -i '1i # What CI installs, each file by its hash. Made by `make lock`; do not edit.' requirements/ci.txt
 
 .PHONY: audit-dependencies
 audit-dependencies: .venv-tools/.installed ## ask whether a pinned dependency has a known vulnerability
