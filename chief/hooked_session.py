@@ -7,6 +7,7 @@ Floor: chief.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from globalstep.worker.session_run_hook import (
     SessionRunValues,
 )
 
-__all__ = ["PREEMPTION_ERRORS", "HookedSession"]
+__all__ = ["PREEMPTION_ERRORS", "HookedSession", "let_go_of"]
 
 #: Errors after which the same run on a new session may succeed.
 PREEMPTION_ERRORS = (AbortedError, UnavailableError)
@@ -101,6 +102,19 @@ class HookedSession:
             return hook_feeds or None
         _check_disjoint(feed_dict, hook_feeds, "Same tensor is fed by a SessionRunHook and user.")
         return {**hook_feeds, **feed_dict}
+
+
+def let_go_of(error: BaseException | None) -> None:
+    """Have the frames that an error went through, and what led to it, hold nothing any more: values, a lost session.
+
+    Args:
+        error: One that has been dealt with. Frames that still run are left alone.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _check_disjoint(one: Mapping[Any, Any], other: Mapping[Any, Any], message: str) -> None:

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from globalstep.chief.draining import EXIT_DRAINED, Drain
-from globalstep.chief.hooked_session import PREEMPTION_ERRORS, HookedSession
+from globalstep.chief.hooked_session import PREEMPTION_ERRORS, HookedSession, let_go_of
 from globalstep.chief.scaffold import Scaffold
 from globalstep.chief.session_creators import ChiefSessionCreator, SessionCreator
 from globalstep.chief.step_context import StepContext
@@ -263,6 +263,7 @@ class _MonitoredSession:
             "Cause: %s: %s"
         )
         _log.warning(text, backoff_secs, self._recoveries, MAX_RECOVERIES, type(error).__name__, error)
+        let_go_of(error)
         try:
             self._release()
         except Exception as late:

@@ -160,6 +160,13 @@ class ClusterClient(Membership):
         reply: pb.ReadJournalReply = self._calls.one("ReadJournal", self._run.sequencer, request, deadline_secs)
         return reply
 
+    def close(self) -> None:
+        """Leave the run; see Membership.close. Nothing of the PS tasks' shared memory stays referred to here."""
+        with self._lock:
+            self._room.close()
+            self._protocol.messages.start_over()
+        super().close()
+
     @property
     def retries(self) -> dict[str, int]:
         """How often a call was tried again so far, by RPC; "Exchange" is all of the data plane."""

@@ -85,6 +85,10 @@ class ControlCalls:
                 except OpError as error:
                     failed = failed or error
                     break
-        if failed is not None:
-            raise failed
-        return replies
+        try:
+            if failed is not None:
+                raise failed
+            return replies
+        finally:
+            # An error that its own frame refers to would keep everything below it, values too, until a collection.
+            del failed

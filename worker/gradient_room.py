@@ -73,6 +73,12 @@ class GradientRoom:
                 self._given[shard] = memory, shared is not None, arrays
         return out
 
+    def close(self) -> None:
+        """Let go of all memory. What is asked for from now on is no lane's."""
+        self._rooms = [None] * len(self._rooms)
+        self._given.clear()
+        self._pool = MemoryPool()
+
     def whole(self, shard: int, values: Sequence[Array | None]) -> memoryview | None:
         """Give the bytes of a shard's part of a push at once, if they are just the arrays that were given out last.
 

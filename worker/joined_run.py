@@ -5,6 +5,7 @@ Floor: worker. Threads: its owner's lock guards it.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -52,14 +53,16 @@ class Run:
             OpError: `error` itself, where the process is to end.
             AbortedError: If the run is in another incarnation.
         """
+        # Errors are raised again as copies: one that a frame of its own refers to keeps what its frames hold, values
+        # too, until a collection.
         if self.haste.asked:
-            raise error
+            raise copy.copy(error) from None
         if not isinstance(error, LostStateError):
             if self.gone():
-                raise error
+                raise copy.copy(error) from None
             return error
         if not self.logged:
-            raise error
+            raise copy.copy(error) from None
         try:
             recover_lost(self.lanes, self.incarnation, self.sequencer, self.directory)
         except UnavailableError as obstacle:

@@ -154,9 +154,13 @@ class PushProtocol:
                 except Exception as error:
                     failed = failed or error
                     break
-        if failed is not None:
-            raise failed
-        return replies
+        try:
+            if failed is not None:
+                raise failed
+            return replies
+        finally:
+            # An error that its own frame refers to would keep everything below it, values too, until a collection.
+            del failed
 
     def pull(self, reads: Sequence[Read]) -> list[Array]:
         """Read values in one cut over all shards."""

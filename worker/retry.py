@@ -11,6 +11,7 @@ Floor: worker. Threads: a Retry belongs to one call; a RetryCount is thread-safe
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import random
@@ -151,9 +152,11 @@ class Retry:
         Raises:
             OpError: One of the type of `error`, once the limit has passed.
         """
+        # Errors are raised again as copies: one that a frame of its own refers to keeps what its frames hold, values
+        # too, until a collection.
         busy = isinstance(error, ResourceExhaustedError)
         if isinstance(error, ResourceExhaustedError) and not error.retry_secs:
-            raise error  # waiting does not help
+            raise copy.copy(error) from None  # waiting does not help
         now = self._clock.monotonic()
         if busy != self._busy:
             self._busy, self._first = busy, None
@@ -161,7 +164,7 @@ class Retry:
             self._first = now
         elapsed = now - self._first
         if self._policy.limit_secs == _ONCE:
-            raise error
+            raise copy.copy(error) from None
         # A task that answers is there: it is slow, and its clients are to be as slow.
         limit_secs = max(self._limit_secs, _BUSY_SECS) if busy else self._limit_secs
         if elapsed >= limit_secs:

@@ -245,6 +245,8 @@ class Session:
             self._closed = True
         if self._executor.under_way is not None and (error := self._executor.under_way.close()) is not None:
             _log.warning("A push that no run waited for has failed: %s", error)
+        # They lie in memory that is shared with the PS tasks.
+        self._executor.forget_values()
         if self._owns_cluster:
             self.cluster.close()
 

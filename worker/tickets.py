@@ -6,6 +6,7 @@ Floor: worker. Threads: none of its own.
 from __future__ import annotations
 
 import abc
+import copy
 import math
 import threading
 from collections.abc import Sequence
@@ -44,7 +45,8 @@ class ConnectionTicket:
         """See lanes.Ticket."""
         self._connection.wait_for(self)
         if self.error is not None:
-            raise self.error
+            # One of its own each time: an error refers to the frames that it went through, with all that they hold.
+            raise copy.copy(self.error)
         assert self.message is not None
         return self.message
 
@@ -130,7 +132,7 @@ class Connection(abc.ABC):
             self._calls += 1
             ticket = ConnectionTicket(self, self._calls, load, overdue_at)
             if self.broken is not None:
-                ticket.error = self.broken
+                ticket.error, ticket.load = self.broken, None
                 return ticket
             self._tickets[ticket.call] = ticket
         try:
@@ -176,10 +178,11 @@ class Connection(abc.ABC):
         """Fail every call under way and end the connection."""
         with self._state:
             if self.broken is None:
-                self.broken = error
+                # Without the frames that it was raised in: the connection may last longer than they do.
+                self.broken = copy.copy(error)
             tickets, self._tickets = list(self._tickets.values()), {}
         for ticket in tickets:
-            ticket.error = self.broken
+            ticket.error, ticket.load = self.broken, None
         self._end()
 
     def close(self, error: OpError) -> None:

@@ -147,7 +147,8 @@ def test_the_session_may_give_up_before_the_method_does():
 
 def test_what_is_tried_once_raises_what_happened():
     error = UnavailableError("gone")
-    assert waits(Retry("Leave", 30.0, ManualClock(), random.Random(1), "Leave"), error) is error
+    final = waits(Retry("Leave", 30.0, ManualClock(), random.Random(1), "Leave"), error)
+    assert (type(final), final.message) == (UnavailableError, "gone")
 
 
 def test_each_stage_is_told(caplog):
