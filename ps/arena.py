@@ -81,13 +81,13 @@ class Run:
         if not self.rule.elementwise:
             self._apply_to(slice(0, self.count), grad, hyper, leaves)
             return
-        if self.count <= _BLOCK:
+        touched = (2 + len(self.slots)) * grad.nbytes
+        piece = self.count if cores.threads == 1 or touched < WORTH_BYTES else _PIECE
+        if self.count <= min(piece, _BLOCK):
             self.rule.dense(self.values, self.slots, grad, hyper)
             if leaves:
                 np.copyto(grad, self.values)
             return
-        touched = (2 + len(self.slots)) * grad.nbytes
-        piece = self.count if cores.threads == 1 or touched < WORTH_BYTES else _PIECE
         block = _BLOCK if leaves else piece
 
         def work(number: int) -> None:

@@ -38,6 +38,7 @@ from globalstep.errors import (
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.handler import Handler
 from globalstep.ps.log_file import segment_path, sync_directory
+from globalstep.ps.presence import State
 from globalstep.ps.recovery import Replay
 from globalstep.ps.shard import Shard
 from globalstep.ps.witness import NO_WITNESS
@@ -189,8 +190,13 @@ class Durability:
 
     def _mark_opened(self, log: WriteAheadLog) -> None:
         view = self._shard.view(brief=True)
-        with atomic_write(storage_for(str(log.directory)), str(log.directory / _OPENED)) as mark:
-            mark.write(str(view.sequencer).encode())
+        try:
+            with atomic_write(storage_for(str(log.directory)), str(log.directory / _OPENED)) as mark:
+                mark.write(str(view.sequencer).encode())
+        except NotFoundError:
+            if view.state is State.DONE:
+                return  # the run is over, and its log is not needed any more
+            raise AbortedError(f"The log in {log.directory} was given up: a later life was opened since.") from None
         _end_others(log.directory.parent.parent, view.incarnation, view.shard)
 
     def written(self, snapshot: PushId, path: Path, tensors: tuple[SavedTensor, ...]) -> None:

@@ -67,7 +67,10 @@ class ClusterClient(Membership):
         with self._lock:
             if not self._protocol.messages.remembers(push):
                 self._learn([op.variable for op in push.ops] + [read.variable for read in push.reads])
-            return self._rows.push(push, self._push_stored)
+            try:
+                return self._rows.push(push, self._push_stored)
+            finally:
+                self._room.forget()
 
     def room(self, variables: Sequence[str]) -> list[Array]:
         """Give arrays to write the gradients of the next push into, where the PS tasks will read them.

@@ -73,6 +73,10 @@ class GradientRoom:
                 self._given[shard] = memory, shared is not None, arrays
         return out
 
+    def forget(self) -> None:
+        """Take note that a push was made: what of the arrays is not in it is the program's alone."""
+        self._given.clear()
+
     def close(self) -> None:
         """Let go of all memory. What is asked for from now on is no lane's."""
         self._rooms = [None] * len(self._rooms)
