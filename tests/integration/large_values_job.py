@@ -24,6 +24,8 @@ with gs.train.MonitoredTrainingSession(checkpoint_dir=args.dir, hooks=hooks) as 
     while not session.should_stop():
         value, step = session.run([large, global_step])
         assert np.all(value == step), (np.unique(value), step)
+        if session.should_stop():  # the other one has made the last step since
+            break
         session.run(train_op)
         print("ran", flush=True)
         threading.Event().wait(0.1)
