@@ -12,7 +12,6 @@ Floor: ps. Threads: any number at once.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import deque
 
@@ -22,6 +21,7 @@ import numpy.typing as npt
 from globalstep.clock import Clock
 from globalstep.errors import ResourceExhaustedError
 from globalstep.machine_memory import available_bytes
+from globalstep.memory import fitting_block, unused_blocks
 from globalstep.ps.reading import Room
 
 __all__ = ["InFlightMemory", "RoomInFlight", "default_limit_bytes"]
@@ -46,14 +46,6 @@ _LEAST_BYTES = 64 << 20
 def default_limit_bytes() -> int:
     """Give the limit of a task that was told none: a quarter of the memory that is free now."""
     return max(available_bytes() // 4, _LEAST_BYTES)
-
-
-def _references(blocks: list[Array], at: int) -> int:
-    return sys.getrefcount(blocks[at])
-
-
-#: What `_references` says of a block that only its list refers to.
-_UNUSED = _references([np.empty(0, np.uint8)], 0)
 
 
 class InFlightMemory:
@@ -171,17 +163,16 @@ class InFlightMemory:
 
     def _used(self) -> int:
         """See `used_bytes`. Caller holds the lock."""
-        blocks = self._blocks
-        return sum(blocks[at].nbytes for at in range(len(blocks)) if _references(blocks, at) != _UNUSED)
+        idle = sum(self._blocks[at].nbytes for at in unused_blocks(self._blocks))
+        return sum(block.nbytes for block in self._blocks) - idle
 
     def _try(self, nbytes: int) -> Array | None:
         """Give memory, if there is some. Caller holds the lock."""
         blocks = self._blocks
-        idle = [at for at in range(len(blocks)) if _references(blocks, at) == _UNUSED]
-        # A much larger block is left alone: a small view that is kept must not hold a large one.
-        fitting = [at for at in idle if nbytes <= blocks[at].nbytes <= 2 * nbytes]
-        if fitting:
-            block = blocks.pop(fitting[-1])
+        idle = unused_blocks(blocks)
+        fitting = fitting_block(blocks, idle, nbytes)
+        if fitting is not None:
+            block = blocks.pop(fitting)
         else:
             total = sum(block.nbytes for block in blocks)
             spare = sum(blocks[at].nbytes for at in idle)

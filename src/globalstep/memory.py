@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MemoryPool", "Pool"]
+__all__ = ["MemoryPool", "Pool", "fitting_block", "unused_blocks"]
 
 Array = npt.NDArray[np.uint8]
 
@@ -42,6 +42,19 @@ def _references(blocks: list[Array], at: int) -> int:
 
 #: What `_references` says of a block that only its list refers to.
 _UNUSED = _references([np.empty(0, np.uint8)], 0)
+
+
+def unused_blocks(blocks: list[Array]) -> list[int]:
+    """Give the positions of the blocks that nobody but their list refers to, in order."""
+    return [at for at in range(len(blocks)) if _references(blocks, at) == _UNUSED]
+
+
+def fitting_block(blocks: list[Array], idle: list[int], nbytes: int) -> int | None:
+    """Give the position of the idle block that was used last and has room for so many bytes; None for none.
+
+    A much larger block is left alone: a small view that is kept must not hold a large one.
+    """
+    return next((at for at in reversed(idle) if nbytes <= blocks[at].nbytes <= 2 * nbytes), None)
 
 
 class MemoryPool:
@@ -76,11 +89,10 @@ class MemoryPool:
         if nbytes < _SMALL_BYTES:
             return np.empty(nbytes, np.uint8)
         blocks = self._blocks
-        idle = [at for at in range(len(blocks)) if _references(blocks, at) == _UNUSED]
-        # A much larger block is left alone: a small view that is kept must not hold a large one.
-        fitting = [at for at in idle if nbytes <= blocks[at].nbytes <= 2 * nbytes]
-        if fitting:
-            block = blocks.pop(fitting[-1])
+        idle = unused_blocks(blocks)
+        fitting = fitting_block(blocks, idle, nbytes)
+        if fitting is not None:
+            block = blocks.pop(fitting)
         else:
             if len(idle) >= _MOST_IDLE:
                 del blocks[idle[0]]
