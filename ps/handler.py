@@ -14,7 +14,7 @@ from typing import Any
 from globalstep import codec
 from globalstep.clock import SYSTEM_CLOCK
 from globalstep.codec import TensorWriter
-from globalstep.declarations import ALIGNMENT, PushId, Read
+from globalstep.declarations import ALIGNMENT, Increment, OptimizerUse, PushId, Read
 from globalstep.errors import (
     GlobalStepError,
     InvalidArgumentError,
@@ -181,14 +181,9 @@ class Handler:
     def _push(
         self, message: pb.PushRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
     ) -> None:
-        parts = _parts(message, data, memory)
+        parts = _parts(message, data, memory, message)
         parts.room = memory.room
-        layout = parts.layout
-        if layout is not None:
-            increments, uses = layout.increments, layout.uses
-        else:
-            increments = codec.decode_increments(message.increments)
-            uses = [codec.decode_use(use) for use in message.uses]
+        increments, uses = _decision(message, parts.layout)
         admission = self.shard.push(
             message.incarnation, codec.decode_push_id(message.id), parts, increments, uses, dict(message.seen_steps)
         )
@@ -214,16 +209,9 @@ class Handler:
         if int(message.kind) not in _ENTRY_KINDS:
             raise InvalidArgumentError("An ADMIT must be for a push or a snapshot.")
         push, not_finite = codec.decode_push_id(message.id), message.not_finite
-        increments, uses = codec.decode_increments(message.increments), [codec.decode_use(use) for use in message.uses]
-        if message.HasField("part"):
-            parts = _parts(message.part, data, memory)
-            layout = parts.layout
-            if layout is not None and not message.part.known_layout:
-                layout.increments, layout.uses, layout.decides = increments, uses, True
-            elif layout is not None:
-                if not layout.decides:
-                    raise LayoutUnknownError("This layout was told without increments and uses; tell it in full.")
-                increments, uses = layout.increments, layout.uses
+        parts = _parts(message.part, data, memory, message) if message.HasField("part") else None
+        increments, uses = _decision(message, parts.layout if parts is not None else None)
+        if parts is not None:
             not_finite = self.shard.stage(message.incarnation, push, parts) or not_finite
         admission = self.shard.admit(
             message.incarnation,
@@ -294,8 +282,13 @@ def encode_error(error: Exception) -> pb.Error:
     )
 
 
-def _parts(message: pb.PushRequest | pb.StageRequest, data: memoryview, memory: LayoutMemory) -> PushParts:
-    """Decode a push's part, or recall it where its layout is known."""
+def _parts(
+    message: pb.PushRequest | pb.StageRequest,
+    data: memoryview,
+    memory: LayoutMemory,
+    deciding: pb.PushRequest | pb.AdmitRequest | None = None,
+) -> PushParts:
+    """Decode a push's part, or recall it where its layout is known; `deciding` says what the push is decided by."""
     if message.ahead:
         data = memory.take_ahead(message.layout)
     if message.known_layout:
@@ -304,13 +297,24 @@ def _parts(message: pb.PushRequest | pb.StageRequest, data: memoryview, memory: 
     told = Layout(
         message.ops,
         [codec.decode_read(read, data) for read in message.reads],
-        codec.decode_increments(message.increments) if isinstance(message, pb.PushRequest) else [],
-        [codec.decode_use(use) for use in message.uses] if isinstance(message, pb.PushRequest) else [],
+        *(_decision(deciding, None) if deciding is not None else ([], [])),
         data.nbytes,
+        deciding is not None,
     )
     if memory.remember(message.layout, told):
         return PushParts((), told.reads, data, told)
     return PushParts(told.bind(data), told.reads, data)
+
+
+def _decision(
+    message: pb.PushRequest | pb.AdmitRequest, layout: Layout | None
+) -> tuple[list[Increment], list[OptimizerUse]]:
+    """Give the increments and uses of a push: those that its layout was told with, or else the message's own."""
+    if layout is None:
+        return codec.decode_increments(message.increments), [codec.decode_use(use) for use in message.uses]
+    if not layout.decides:
+        raise LayoutUnknownError("This layout was told without increments and uses; tell it in full.")
+    return layout.increments, layout.uses
 
 
 def _encode_answer(answer: Admission | Answer, into: Any, tensors: TensorWriter) -> None:
