@@ -196,13 +196,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             for clients in args.clients:
                 records.append(_one(args, transport, clients, started))
                 print(json.dumps(records[-1]), flush=True)
-    where["load_after"] = round(os.getloadavg()[0], 1)
-    args.out.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(item) for item in ({"machine": where}, *records)]
-    (args.out / "backpressure.jsonl").write_text("\n".join(lines) + "\n")
-    (args.out / "backpressure.md").write_text(_table(records, where))
+    report.write(args.out, "backpressure", records, where, _table)
     _plot(records, where, args.out / "backpressure.png")
-    print((args.out / "backpressure.md").read_text())
     if args.publish:
         report.publish(args.out, "backpressure", ROOT / "docs")
     return 0 if all(record["exact"] and not record["failed"] for record in records) else 1

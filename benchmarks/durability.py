@@ -180,12 +180,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for record in _measure(args, Path(directory), started):
             records.append(record)
             print(json.dumps(record), flush=True)
-    description["load_after"] = round(os.getloadavg()[0], 1)
-    args.out.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(item) for item in ({"machine": description}, *records)]
-    (args.out / "durability.jsonl").write_text("\n".join(lines) + "\n")
-    (args.out / "durability.md").write_text(_table(records, description))
-    print((args.out / "durability.md").read_text())
+    report.write(args.out, "durability", records, description, _table)
     if args.publish:
         report.publish(args.out, "durability", ROOT / "docs")
     return 0

@@ -148,12 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for record in _measure(args, started):
             records.append(record)
             print(json.dumps(record), flush=True)
-    description["load_after"] = round(os.getloadavg()[0], 1)
-    args.out.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(item) for item in ({"machine": description}, *records)]
-    (args.out / "hostile.jsonl").write_text("\n".join(lines) + "\n")
-    (args.out / "hostile.md").write_text(_table(records, description))
-    print((args.out / "hostile.md").read_text())
+    report.write(args.out, "hostile", records, description, _table)
     if args.publish:
         report.publish(args.out, "hostile", ROOT / "docs")
     return 0

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks import bars
 from benchmarks.contestants import PEERS, Peer
 from benchmarks.laps import STAGES
 
-__all__ = ["cases_in", "peers_in", "profile_table", "publish", "tables"]
+__all__ = ["cases_in", "peers_in", "profile_table", "publish", "tables", "write"]
 
 Record = Mapping[str, Any]
+_R = TypeVar("_R", bound=Mapping[str, Any])
 
 
 def peers_in(records: Sequence[Record]) -> list[Peer]:
@@ -145,6 +148,31 @@ def profile_table(records: Sequence[Record], machine: Record) -> str:
             )  # fmt: skip
     head = ["workload", "PS", "peer", "step", *STAGES, "PS: applying", "processor, worker", "processor, PS"]
     return f"{provenance(machine)}\nMicroseconds a step:\n\n{_table(head, rows, 3)}"
+
+
+def write(
+    results: Path,
+    name: str,
+    records: Sequence[_R],
+    description: dict[str, Any],
+    table: Callable[[Sequence[_R], dict[str, Any]], str],
+) -> None:
+    """Write what was measured as JSON lines, and its table, which is printed too.
+
+    Args:
+        results: Folder of the results; made if need be.
+        name: Of both files.
+        records: What was measured.
+        description: Of the machine; the load is added to it as it is now.
+        table: Makes the table of both.
+    """
+    description["load_after"] = round(os.getloadavg()[0], 1)
+    results.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps(item) for item in ({"machine": description}, *records)]
+    (results / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    text = table(records, description)
+    (results / f"{name}.md").write_text(text)
+    print(text)
 
 
 def publish(results: Path, name: str, docs: Path, page_name: str = "performance.md") -> None:
