@@ -542,6 +542,23 @@ def test_a_known_layout_is_told_once_and_again_on_a_stream_that_does_not_know_it
     assert state(client) == expected(4)
 
 
+def test_a_push_that_brings_no_tensors_is_told_once_too(shards, connected):
+    client = connected(LocalPS(shards))
+    initialize(client)
+    sent = []
+    for lane in client._run.lanes:
+        lane.send = recording(lane.send, sent)
+    counting, reading = Push([], [Increment("global_step", 1)], layout="c"), Push(reads=[Read("e")], layout="r")
+    counts = []
+    for _ in range(3):
+        sent.clear()
+        client.push(counting)
+        client.push(reading)
+        counts.append(len(sent))
+    assert client.global_steps() == {"global_step": 3}
+    assert counts == counts[:1] * 3, "none was asked for again"
+
+
 @pytest.mark.parametrize("forgetful", [0, 1, 2])
 def test_a_layout_that_one_of_several_shards_has_forgotten_is_told_again(connected, forgetful):
     """The others have staged the push already, as one of a known layout, and answer so."""
