@@ -35,6 +35,7 @@ from globalstep.ps.packed_data import pack_reply, unpack_request
 from globalstep.ps.reading import Room
 from globalstep.ps.shard import Shard
 from globalstep.ps.statistics import Traffic
+from globalstep.ps.witness import NO_WITNESS
 
 __all__ = ["Handler"]
 
@@ -85,6 +86,11 @@ class Handler:
     def faults(self) -> Faults:
         """What a test makes fail."""
         return self._faults
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether an answer may wait for more than other pushes: for a disk, or for a test."""
+        return self.shard.witness is not NO_WITNESS or self._faults is not NO_FAULTS
 
     def stream_memory(self, caller: Caller, room: Room | None = None) -> LayoutMemory:
         """Make the memory of a new stream.

@@ -4,7 +4,8 @@ A client asks for one by OpenLane, over gRPC; the answer's token admits one conn
 somebody has asked. docs/design/lanes.md has the whole story.
 
 Floor: ps. Threads: one that accepts for each kind of socket in use, "globalstep-lane-unix" and
-"globalstep-lane-tcp", and one for each connection, "globalstep-lane-N"; all owned by the SocketServer.
+"globalstep-lane-tcp", and one for each connection, "globalstep-lane-N", which take turns (`ps/turns.py`); all owned by
+the SocketServer.
 """
 
 from __future__ import annotations
@@ -12,36 +13,29 @@ from __future__ import annotations
 import contextlib
 import hmac
 import itertools
-import logging
-import os
 import secrets
+import select
 import socket
 import ssl
 import sys
 import threading
 from collections.abc import Callable
 
-from google.protobuf.message import DecodeError
-
 from globalstep.clock import Clock
-from globalstep.errors import OpError, ResourceExhaustedError, UnavailableError, UnimplementedError
-from globalstep.frames import NO_CALL, padded
+from globalstep.errors import ResourceExhaustedError, UnavailableError, UnimplementedError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.authorization import CALLER, Caller
-from globalstep.ps.handler import Handler, encode_error
-from globalstep.ps.layouts import LayoutMemory
-from globalstep.ps.shared_blocks import Placed, SharedBlocks
+from globalstep.ps.handler import Handler
+from globalstep.ps.served_connection import ServedConnection
+from globalstep.ps.turns import Turns
 from globalstep.shared_memory import is_offered
-from globalstep.socket_messages import TOKEN_BYTES, WELCOME, Incoming, Outgoing, SocketMessage, prepare
+from globalstep.socket_messages import TOKEN_BYTES
 from globalstep.tls_socket import TlsSocket
 
 __all__ = ["SocketServer"]
 
-_log = logging.getLogger(__name__)
-
-#: How long a token waits for its connection, and a connection may take to show one.
+#: How long a token waits for its connection.
 _TOKEN_SECS = 10.0
-_HELLO_SECS = 5.0
 #: Connections that have shown no token yet: the oldest is closed for one more, since clients show theirs at once.
 _MOST_STRANGERS = 32
 
@@ -72,6 +66,8 @@ class SocketServer:
     ) -> None:
         self.handler = handler
         self.limit_bytes = limit_bytes
+        # None where each connection is served by its own thread.
+        self._turns = Turns() if hasattr(select, "epoll") else None
         self._clock = clock
         self._host = host
         self._port = port
@@ -81,9 +77,10 @@ class SocketServer:
         # Guards the attributes below; a leaf.
         self._lock = threading.Lock()
         self._listeners: dict[pb.LaneKind.ValueType, _Listener] = {}
-        self._connections: set[_Connection] = set()
+        self._threads: set[threading.Thread] = set()
+        self._connections: set[ServedConnection] = set()
         #: Those that have shown no token yet, oldest first.
-        self._strangers: dict[_Connection, None] = {}
+        self._strangers: dict[ServedConnection, None] = {}
         #: Token -> when it is over, what it was given for, and to whom.
         self._tokens: dict[bytes, tuple[float, pb.LaneKind.ValueType, Caller]] = {}
         self._closed = False
@@ -141,22 +138,45 @@ class SocketServer:
                 oldest = next(iter(self._strangers))
                 del self._strangers[oldest]
                 oldest.end(socket.SHUT_RDWR)
-            connection = _Connection(self, accepted, next(self._numbers))
+            name = f"globalstep-lane-{next(self._numbers)}"
+            connection = ServedConnection(self, accepted, name)
             self._connections.add(connection)
             self._strangers[connection] = None
-            connection.thread.start()
+            thread = threading.Thread(target=self._serve, args=(connection,), name=name, daemon=True)
+            self._threads.add(thread)
+            thread.start()
 
-    def admitted(self, connection: _Connection) -> bool:
+    def _serve(self, connection: ServedConnection) -> None:
+        """Let a connection in, and serve it, or others in its stead, until one of them has ended."""
+        try:
+            if connection.let_in():
+                if self._turns is not None and not connection.reads_ahead:
+                    connection = self._turns.take_part(connection)
+                else:
+                    while connection.answer():
+                        pass
+        finally:
+            self._end(connection)
+
+    def _end(self, connection: ServedConnection) -> None:
+        """Close a connection, and take note that this thread ends with it."""
+        connection.close()
+        with self._lock:
+            self._connections.discard(connection)
+            self._strangers.pop(connection, None)
+            self._threads.discard(threading.current_thread())
+
+    def admitted(self, connection: ServedConnection) -> bool:
         """Take note that a connection has shown its token; gives False where it was closed before."""
         with self._lock:
             found = connection in self._strangers
             self._strangers.pop(connection, None)
             return found
 
-    def secured(self, accepted: socket.socket) -> socket.socket | TlsSocket:
+    def secured(self, accepted: socket.socket, handshake_secs: float) -> socket.socket | TlsSocket:
         """Speak TLS on a TCP connection, where this task does; raises OSError if the client is not believed."""
         context = self._tls() if self._tls is not None and accepted.family != socket.AF_UNIX else None
-        return accepted if context is None else TlsSocket(accepted, context, None, _HELLO_SECS)
+        return accepted if context is None else TlsSocket(accepted, context, None, handshake_secs)
 
     def redeem(self, token: bytes) -> tuple[pb.LaneKind.ValueType, Caller] | None:
         """Give what a token is good for, and to whom it was given, None for nothing; it is used up by that."""
@@ -166,12 +186,6 @@ class SocketServer:
             found = [known for known in self._tokens if hmac.compare_digest(known, token)]
             good = [(kind, caller) for until, kind, caller in map(self._tokens.pop, found) if now < until]
             return good[0] if good else None
-
-    def forget(self, connection: _Connection) -> None:
-        """Take note that a connection has ended."""
-        with self._lock:
-            self._connections.discard(connection)
-            self._strangers.pop(connection, None)
 
     def now(self) -> float:
         """Give the time, by the clock."""
@@ -191,17 +205,21 @@ class SocketServer:
         with self._lock:
             self._closed = True
             listeners, connections = list(self._listeners.values()), list(self._connections)
+            threads = list(self._threads)
             self._listeners.clear()
         for listener in listeners:
             listener.close()
         for connection in connections:
             connection.end(socket.SHUT_RD)
         until = self._clock.monotonic() + grace_secs
-        for connection in connections:
-            connection.thread.join(max(0.0, until - self._clock.monotonic()))
+        for thread in threads:
+            thread.join(max(0.0, until - self._clock.monotonic()))
         for connection in connections:
             connection.end(socket.SHUT_RDWR)
-            connection.thread.join()
+        for thread in threads:
+            thread.join()
+        if self._turns is not None:
+            self._turns.close()
 
 
 class _Listener:
@@ -229,120 +247,6 @@ class _Listener:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._socket.close()
-
-
-class _Connection:
-    """One connection and its thread."""
-
-    def __init__(self, server: SocketServer, accepted: socket.socket, number: int) -> None:
-        self._server = server
-        self._accepted = accepted
-        self._socket: socket.socket | TlsSocket = accepted
-        #: The memory that it shares with its client, once that has asked for some.
-        self.blocks: SharedBlocks | None = None
-        self.thread = threading.Thread(target=self._run, name=f"globalstep-lane-{number}", daemon=True)
-
-    def end(self, how: int) -> None:
-        """Shut the socket down, so that the thread ends."""
-        with contextlib.suppress(OSError):  # it has ended already
-            self._socket.shutdown(how)
-
-    def _run(self) -> None:
-        try:
-            # The accepted socket is given up whatever becomes of TLS on it.
-            with self._accepted, self._server.secured(self._accepted) as self._socket:
-                admitted = self._admitted()
-                if admitted is not None:
-                    kind, caller = admitted
-                    if kind == pb.LANE_SHM:
-                        self.blocks = SharedBlocks(self._server.limit_bytes, self._server.handler.in_flight)
-                    try:
-                        self._serve(self.blocks, caller)
-                    finally:
-                        if self.blocks is not None:
-                            self.blocks.forget_untold()
-        except ssl.SSLError as error:
-            _log.warning("%s: a connection was refused by TLS: %s", self.thread.name, error)
-        except ConnectionError as error:
-            # How a process that ends leaves; whether a worker is missing is for the heartbeats to tell.
-            _log.debug("%s: %s", self.thread.name, error)
-        except (OSError, DecodeError, OpError) as error:
-            # The client goes on over gRPC.
-            _log.info("%s: %s", self.thread.name, error)
-        finally:
-            self._server.forget(self)
-
-    def _admitted(self) -> tuple[pb.LaneKind.ValueType, Caller] | None:
-        """Have the token shown, and give what it is good for; say nothing at all where that is nothing."""
-        shown, until = b"", self._server.now() + _HELLO_SECS
-        while len(shown) < TOKEN_BYTES:
-            # In all, not for every byte of it.
-            self._socket.settimeout(max(until - self._server.now(), 0.001))
-            more = self._socket.recv(TOKEN_BYTES - len(shown))
-            if not more:
-                return None
-            shown += more
-        admitted = self._server.redeem(shown)
-        if not self._server.admitted(self):
-            return None
-        if admitted is None:
-            _log.warning("%s: a connection without a valid token was closed.", self.thread.name)
-            return None
-        prepare(self._socket)
-        self._socket.sendall(WELCOME)
-        return admitted
-
-    def _serve(self, blocks: SharedBlocks | None, caller: Caller) -> None:
-        handler = self._server.handler
-        incoming = Incoming(self._socket, self._server.limit_bytes, shares=blocks is not None, pool=handler.in_flight)
-        memory = handler.stream_memory(caller, blocks)
-        while not self._server.closing and self._serve_one(incoming, memory, blocks):
-            pass
-
-    def _serve_one(self, incoming: Incoming, memory: LayoutMemory, blocks: SharedBlocks | None) -> bool:
-        """Answer the next request; gives False at the end. Returning, it lets go of the request's memory."""
-        message = incoming.receive()
-        if message is None:
-            return False
-        if message.refused is not None:
-            self._refuse(message, message.refused)
-            return True
-        data = message.data if blocks is None else blocks.data_of(message)
-        if blocks is not None and message.place is not None and message.place.new_bytes:
-            self._give_block(message, blocks, message.place.new_bytes)
-            return True
-        request = pb.Request.FromString(message.head)
-        reply, pieces = self._server.handler.handle(request, data, memory)
-        if message.call == NO_CALL:
-            return True
-        placed = blocks.put(pieces) if blocks is not None and pieces else None
-        if placed is None:
-            Outgoing(message.call, reply.SerializeToString(), pieces).send(self._socket)
-        else:
-            self._answer(message, reply, placed, sum(padded(piece.nbytes) for piece in pieces))
-        return True
-
-    def _give_block(self, message: SocketMessage, blocks: SharedBlocks, nbytes: int) -> None:
-        """Answer the wish for a block."""
-        try:
-            _, placed = blocks.create(nbytes)
-        except (OSError, OpError) as error:
-            self._refuse(message, error)
-            return
-        self._answer(message, pb.Reply(), placed, 0)
-
-    def _refuse(self, message: SocketMessage, error: Exception) -> None:
-        Outgoing(message.call, pb.Reply(error=encode_error(error)).SerializeToString(), ()).send(self._socket)
-
-    def _answer(self, message: SocketMessage, reply: pb.Reply, placed: Placed, nbytes: int) -> None:
-        """Send a reply whose tensors lie in shared memory."""
-        try:
-            Outgoing(message.call, reply.SerializeToString(), (), placed.place, nbytes, placed.descriptor).send(
-                self._socket
-            )
-        finally:
-            if placed.descriptor is not None:
-                os.close(placed.descriptor)
 
 
 def _listen_unix(host: str, port: int) -> tuple[socket.socket, str]:

@@ -71,9 +71,12 @@ ALLOWED = {
         "SocketServer.close": _SHUT,
         "_Listener._run": "a port waits for whoever comes; close shuts it down",
         "_Listener.close": _SHUT,
-        "_Connection.end": "tells the kernel only",
-        "_Connection._admitted": _TIMEOUT,
     },
+    "ps/served_connection.py": {
+        "ServedConnection.end": "tells the kernel only",
+        "ServedConnection._admitted": _TIMEOUT,
+    },
+    "ps/turns.py": {"Turns._next": f"{_PEER}; SocketServer.close shuts all connections down"},
     "worker/attendance.py": {"Attendance.let_end": _CALL},
     "worker/control_calls.py": {"ControlCalls.each": _CALL},
     "worker/coordinator.py": {"Coordinator.wait_for_stop": "TensorFlow's: who gives no timeout asks for none"},
@@ -157,7 +160,7 @@ def _waits(call: ast.Call) -> bool:
         return ast.unparse(call.keywords[0].value) != "False"
     if name in _OF_SOCKETS:
         return True
-    if name == "poll" and owner not in ("poll", "poller", "poll()"):
+    if name == "poll" and owner not in ("poll", "poller", "_poller", "poll()"):
         return False  # of a process: it only looks
     return name in _METHODS and given <= _METHODS[name] and not (name == "wait_for" and not given)
 

@@ -75,7 +75,7 @@ class GradientsAhead:
         self._sent.setdefault(known.number, {})[at] = gradient
 
     def has_sent(self, number: int, values: Sequence[Array | None]) -> bool:
-        """Whether these are the arrays that were sent, all of them and one at least; what was sent serves one push only."""
+        """Whether these are the arrays that were sent, one at least, all of them; what was sent serves one push."""
         sent = self._sent.pop(number, {})
         return len(sent) == len(values) > 0 and all(
             value is not None and _same_memory(value, sent[at]) for at, value in enumerate(values)

@@ -225,6 +225,36 @@ class Incoming:
         # What has been received and not been given out.
         self._begin = self._end = 0
 
+    def fill(self) -> bool:
+        """Receive what is there, or wait until something is; gives False at the end of the connection.
+
+        Raises:
+            OSError: If the connection is broken.
+        """
+        if self._end == len(self._buffer):
+            self._move_to_front()
+        return self._receive_more()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has been received that has not been given out."""
+        return self._begin == self._end
+
+    def holds_whole(self) -> bool:
+        """Whether `receive` would wait for nothing, neither for the next message nor for memory of a pool."""
+        held = self._end - self._begin
+        if held < _HEADER.size:
+            return False
+        magic, head_bytes, _, data_bytes = _HEADER.unpack_from(self._buffer, self._begin)
+        wanted = _HEADER.size + head_bytes
+        if magic != _MAGIC:
+            if held < _HEADER.size + _PLACE.size:
+                return False
+            block, offered, dropped, _, _ = _PLACE.unpack_from(self._buffer, self._begin + _HEADER.size)
+            wanted += _PLACE.size + 4 * (offered + dropped)
+            data_bytes = 0 if block else data_bytes
+        return bool(held >= wanted + data_bytes)
+
     def receive(self) -> SocketMessage | None:
         """Wait for the next message.
 
@@ -326,12 +356,15 @@ class Incoming:
     def _wait_for(self, nbytes: int) -> None:
         """Have at least so many bytes in the buffer, which is larger."""
         if self._begin + nbytes > len(self._buffer):
-            rest = bytes(self._buffer[self._begin : self._end])
-            self._buffer[: len(rest)] = rest
-            self._begin, self._end = 0, len(rest)
+            self._move_to_front()
         while self._end - self._begin < nbytes:
             if not self._receive_more():
                 raise ConnectionResetError("the connection ended within a message")
+
+    def _move_to_front(self) -> None:
+        rest = bytes(self._buffer[self._begin : self._end])
+        self._buffer[: len(rest)] = rest
+        self._begin, self._end = 0, len(rest)
 
     def _receive_more(self) -> bool:
         """Receive what is there; gives False at the end of the connection."""

@@ -2,72 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from counting_run import initialize
+from served_sockets import COUNT, KINDS, Served, answer, ask, ends_without_a_word, lane_threads, with_gradient
 
-from globalstep.clock import ManualClock
-from globalstep.declarations import Op, OpKind, OptimizerDecl, Push, Read, VariableDecl
+from globalstep.declarations import Op, OpKind, Push, Read
 from globalstep.errors import ResourceExhaustedError, UnavailableError, UnimplementedError
-from globalstep.expressions import constant
 from globalstep.faults import BEFORE
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.local import LocalPS
-from globalstep.ps.socket_server import SocketServer
-from globalstep.shared_memory import attach
-from globalstep.socket_messages import TOKEN_BYTES, WELCOME, Incoming, Outgoing, Place
-from globalstep.worker.client import ClusterClient
-
-KINDS = {"unix": pb.LANE_UNIX, "shm": pb.LANE_SHM, "tcp": pb.LANE_TCP}
-
-
-class Served:
-    """A PS in this process, with sockets to it; all closed at the end."""
-
-    def __init__(self, **more):
-        self.ps = LocalPS()
-        self.clock = ManualClock()
-        settings = {"host": "127.0.0.1", "port": 0, "limit_bytes": 1 << 20, "max_connections": 8, **more}
-        self.server = SocketServer(self.ps.controls[0].handler, self.clock, **settings)
-        self.client = ClusterClient(self.ps.lanes(), member=False)
-        initialize(self.client)
-        self.sockets = []
-
-    def connect(self, kind, token=None):
-        """Open a connection; with the right token unless another is given."""
-        address, right = self.server.open(KINDS[kind])
-        if kind != "tcp":
-            connection = socket.socket(socket.AF_UNIX)
-            connection.connect("\0" + address)
-        else:
-            connection = socket.create_connection(("127.0.0.1", int(address)))
-        self.sockets.append(connection)
-        connection.settimeout(20.0)
-        connection.sendall(right if token is None else token)
-        return connection
-
-    def welcomed(self, kind):
-        connection = self.connect(kind)
-        assert connection.recv(len(WELCOME), socket.MSG_WAITALL) == WELCOME
-        return connection
-
-    def request(self):
-        """A pull of w."""
-        request = pb.Request()
-        request.pull.incarnation = self.client.incarnation
-        request.pull.reads.add(variable="w")
-        return request
-
-    def close(self):
-        self.server.close(0.0)
-        for connection in self.sockets:
-            connection.close()
-        self.client.close()
+from globalstep.socket_messages import TOKEN_BYTES, WELCOME, Outgoing, Place
 
 
 @pytest.fixture
@@ -86,36 +32,6 @@ def serve():
 @pytest.fixture(params=list(KINDS))
 def kind(request):
     return request.param
-
-
-def ask(connection, request, data=b"", call=1):
-    Outgoing(call, request.SerializeToString(), [memoryview(data)]).send(connection)
-
-
-def answer(connection):
-    """The reply, and its bytes wherever they lie."""
-    incoming = Incoming(connection, 1 << 30, shares=True, takes_descriptors=True)
-    message = incoming.receive()
-    place = message.place
-    if place is not None:
-        assert place.new_bytes, "nothing was offered, so a block has been made for it"
-        descriptor = incoming.descriptor()
-        block = attach(descriptor, place.new_bytes)
-        os.close(descriptor)
-        data = block[place.offset : place.offset + message.nbytes].data
-        message = replace(message, data=data)
-    return message, pb.Reply.FromString(message.head)
-
-
-def ends_without_a_word(connection):
-    try:
-        return connection.recv(1) == b""
-    except ConnectionResetError:  # it was closed with bytes unread
-        return True
-
-
-def lane_threads():
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("globalstep-lane")]
 
 
 def test_nothing_listens_before_somebody_asks(serve, kind):
@@ -246,32 +162,10 @@ def test_only_who_asked_for_shared_memory_may_speak_of_it(serve, other_kind):
     assert ends_without_a_word(connection)
 
 
-COUNT = 50_000
-
-
 @pytest.fixture
 def big(serve):
     """A PS with one Variable more, `big`, whose gradients are large enough to need memory of the pool."""
-    served = serve()
-    rate = {"learning_rate": constant(1.0)}
-    served.client.declare(
-        [VariableDecl("big", "float32", (COUNT,), 0)], [OptimizerDecl("big_sgd", "gradient_descent", rate, {"big": ()})]
-    )
-    served.client.push(Push([Op(OpKind.ASSIGN, "big", fill=0.0)]))
-    return served
-
-
-def with_gradient(served, method, client, value):
-    """A PUSH or STAGE of a gradient that is `value` everywhere, as (request, data)."""
-    request = pb.Request()
-    message = getattr(request, method)
-    message.incarnation = served.client.incarnation
-    message.id.client, message.id.sequence = client, 1
-    op = message.ops.add(kind=pb.OP_APPLY, variable="big", optimizer="big_sgd")
-    op.value.dtype, op.value.shape[:] = "float32", [COUNT]
-    if method == "push":
-        message.uses.add(optimizer="big_sgd")
-    return request, np.full(COUNT, value, np.float32).tobytes()
+    return serve(big=True)
 
 
 def test_a_staged_gradient_outlives_the_messages_after_it(big, kind):

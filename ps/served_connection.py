@@ -1,0 +1,263 @@
+"""One client's connection of messages on a socket: how it is let in, and how its requests are answered.
+
+Floor: ps. Threads: one at a time, whichever has the connection's turn (`ps/turns.py`); `end` may be called by any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import ssl
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError
+
+from globalstep.errors import OpError
+from globalstep.frames import NO_CALL, padded
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.authorization import Caller
+from globalstep.ps.handler import encode_error
+from globalstep.ps.layouts import LayoutMemory
+from globalstep.ps.shared_blocks import Placed, SharedBlocks
+from globalstep.socket_messages import TOKEN_BYTES, WELCOME, Incoming, Outgoing, SocketMessage, prepare
+from globalstep.tls_socket import TlsSocket
+
+if TYPE_CHECKING:
+    from globalstep.ps.socket_server import SocketServer
+
+__all__ = ["ServedConnection"]
+
+_log = logging.getLogger(__name__)
+
+#: How long a connection may take to show its token.
+_HELLO_SECS = 5.0
+#: Fewer bytes of tensors are quick to answer, to and fro.
+_QUICK_BYTES = 1 << 16
+
+
+class ServedConnection:
+    """See the module's text.
+
+    Args:
+        server: Whose it is.
+        accepted: The socket.
+        name: What the log calls it.
+
+    Attributes:
+        blocks: The memory that the connection shares with its client, once that has asked for some.
+    """
+
+    def __init__(self, server: SocketServer, accepted: socket.socket, name: str) -> None:
+        self.blocks: SharedBlocks | None = None
+        self._name = name
+        self._server = server
+        self._handler = server.handler
+        self._socket: socket.socket | TlsSocket = accepted
+        self._incoming: Incoming
+        self._memory: LayoutMemory
+        # What a quick turn has left to a slow one.
+        self._message: SocketMessage | None = None
+        self._unsent: Outgoing | None = None
+        self._failed: Exception | None = None
+        #: Of tensors in the last reply: what is asked for next is most often alike.
+        self._replied_bytes = 0
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether more may have come than can be seen by who waits for the socket, as with TLS."""
+        return isinstance(self._socket, TlsSocket)
+
+    def fileno(self) -> int:
+        """Give the socket's descriptor."""
+        return self._socket.fileno()
+
+    def end(self, how: int) -> None:
+        """Shut the socket down, so that whoever serves it comes to the end."""
+        with contextlib.suppress(OSError):  # it has ended already
+            self._socket.shutdown(how)
+
+    # ---- Letting in ---------------------------------------------------------------------------
+
+    def let_in(self) -> bool:
+        """Speak TLS where this task does, and welcome the client if its token is good; gives whether it is."""
+        try:
+            return self._welcomed()
+        except Exception as error:
+            self._say(error)
+            return False
+
+    def _welcomed(self) -> bool:
+        assert isinstance(self._socket, socket.socket)
+        self._socket = self._server.secured(self._socket, _HELLO_SECS)
+        admitted = self._admitted()
+        if admitted is None:
+            return False
+        kind, caller = admitted
+        if kind == pb.LANE_SHM:
+            self.blocks = SharedBlocks(self._server.limit_bytes, self._handler.in_flight)
+        shares = self.blocks is not None
+        self._incoming = Incoming(self._socket, self._server.limit_bytes, shares=shares, pool=self._handler.in_flight)
+        self._memory = self._handler.stream_memory(caller, self.blocks)
+        return True
+
+    def _admitted(self) -> tuple[pb.LaneKind.ValueType, Caller] | None:
+        """Have the token shown, and give what it is good for; say nothing at all where that is nothing."""
+        shown, until = b"", self._server.now() + _HELLO_SECS
+        while len(shown) < TOKEN_BYTES:
+            # In all, not for every byte of it.
+            self._socket.settimeout(max(until - self._server.now(), 0.001))
+            more = self._socket.recv(TOKEN_BYTES - len(shown))
+            if not more:
+                return None
+            shown += more
+        admitted = self._server.redeem(shown)
+        if not self._server.admitted(self):
+            return None
+        if admitted is None:
+            _log.warning("%s: a connection without a valid token was closed.", self._name)
+            return None
+        prepare(self._socket)
+        self._socket.sendall(WELCOME)
+        return admitted
+
+    def close(self) -> None:
+        """Give up the socket, and what else the connection has; to be called once, by who serves it last."""
+        if self.blocks is not None:
+            self.blocks.forget_untold()
+        self._socket.close()
+        # Somebody may refer to this object yet; the memory goes now.
+        self.blocks = self._unsent = self._message = self._failed = None
+        self._memory = LayoutMemory()
+
+    # ---- Turns --------------------------------------------------------------------------------
+
+    def answer_quickly(self) -> bool:
+        """Answer the requests that have come as far as that waits for nobody and moves few bytes.
+
+        To be called when there is something to receive.
+
+        Returns:
+            Whether nothing is left to be done; if not, `answer` is to be called, by who has time.
+        """
+        try:
+            if not self._incoming.fill():
+                return False
+            while self._incoming.holds_whole():
+                message = self._incoming.receive()
+                if message is None or self._is_slow(message):
+                    self._message = message
+                    return False
+                self._serve(message, socket.MSG_DONTWAIT)
+                if self._unsent is not None:
+                    return False
+            return self._incoming.is_empty
+        except Exception as error:
+            self._failed = error
+            return False
+
+    def answer(self) -> bool:
+        """Answer what `answer_quickly` has left, or else the next request, and those that have come behind it.
+
+        Returns:
+            Whether the connection goes on.
+        """
+        try:
+            return self._answer()
+        except Exception as error:
+            self._say(error)
+            return False
+
+    def _answer(self) -> bool:
+        if self._failed is not None:
+            raise self._failed
+        if self._unsent is not None:
+            unsent, self._unsent = self._unsent, None
+            unsent.send(self._socket)
+        elif not self._serve_next():
+            return False
+        while not self._server.closing:
+            if not self._incoming.holds_whole():
+                return True
+            self._serve_next()
+        return False
+
+    def _serve_next(self) -> bool:
+        """Answer the next request; gives False at the end. Returning, it lets go of the request's memory."""
+        message, self._message = self._message, None
+        if message is None:
+            message = self._incoming.receive()
+        if message is None:
+            return False
+        self._serve(message)
+        return True
+
+    def _is_slow(self, message: SocketMessage) -> bool:
+        return max(message.nbytes, self._replied_bytes) >= _QUICK_BYTES or self._handler.may_wait
+
+    def _say(self, error: Exception) -> None:
+        """Log why the connection ended; raises what is no way in which one ends."""
+        if isinstance(error, ssl.SSLError):
+            _log.warning("%s: a connection was refused by TLS: %s", self._name, error)
+        elif isinstance(error, ConnectionError):
+            # How a process that ends leaves; whether a worker is missing is for the heartbeats to tell.
+            _log.debug("%s: %s", self._name, error)
+        elif isinstance(error, (OSError, DecodeError, OpError)):
+            # The client goes on over gRPC.
+            _log.info("%s: %s", self._name, error)
+        else:
+            raise error
+
+    # ---- One request --------------------------------------------------------------------------
+
+    def _serve(self, message: SocketMessage, flags: int = 0) -> None:
+        """Answer a request. With MSG_DONTWAIT, what the socket does not take at once is kept in `_unsent`."""
+        if message.refused is not None:
+            self._refuse(message, message.refused, flags)
+            return
+        blocks = self.blocks
+        data = message.data if blocks is None else blocks.data_of(message)
+        if blocks is not None and message.place is not None and message.place.new_bytes:
+            self._give_block(message, blocks, message.place.new_bytes, flags)
+            return
+        request = pb.Request.FromString(message.head)
+        reply, pieces = self._handler.handle(request, data, self._memory)
+        if message.call == NO_CALL:
+            return
+        self._replied_bytes = sum(padded(piece.nbytes) for piece in pieces)
+        placed = blocks.put(pieces) if blocks is not None and pieces else None
+        if placed is None:
+            self._send(Outgoing(message.call, reply.SerializeToString(), pieces), flags)
+        else:
+            self._send_placed(message, reply, placed, self._replied_bytes, flags)
+
+    def _give_block(self, message: SocketMessage, blocks: SharedBlocks, nbytes: int, flags: int) -> None:
+        """Answer the wish for a block."""
+        try:
+            _, placed = blocks.create(nbytes)
+        except (OSError, OpError) as error:
+            self._refuse(message, error, flags)
+            return
+        self._send_placed(message, pb.Reply(), placed, 0, flags)
+
+    def _refuse(self, message: SocketMessage, error: Exception, flags: int) -> None:
+        head = pb.Reply(error=encode_error(error)).SerializeToString()
+        self._send(Outgoing(message.call, head, ()), flags)
+
+    def _send_placed(self, message: SocketMessage, reply: pb.Reply, placed: Placed, nbytes: int, flags: int) -> None:
+        """Send a reply whose tensors lie in shared memory."""
+        # A descriptor is closed when it was sent, so that is waited for.
+        wait = flags if placed.descriptor is None else 0
+        head = reply.SerializeToString()
+        try:
+            self._send(Outgoing(message.call, head, (), placed.place, nbytes, placed.descriptor), wait)
+        finally:
+            if placed.descriptor is not None:
+                os.close(placed.descriptor)
+
+    def _send(self, outgoing: Outgoing, flags: int) -> None:
+        try:
+            outgoing.send(self._socket, flags)
+        except BlockingIOError:
+            self._unsent = outgoing

@@ -1,0 +1,76 @@
+"""Threads that serve connections together: one waits for all of them, the others work or wait for their turn.
+
+A thread for each connection, each waiting for its own, costs small requests most of their time: every one that comes
+wakes a thread, which then waits for the interpreter until another lets it go. Here one thread, whose turn it is,
+waits for all connections and answers one request after another, as long as each is quick. Before it does what may
+take long (much data, a disk, a client that does not read) it leaves the wait to the next one. Each connection brings
+a thread, and ends one: so there is always one for each that is busy.
+
+Floor: ps. Threads: those of the connections, owned by the SocketServer.
+"""
+
+from __future__ import annotations
+
+import select
+import sys
+import threading
+from collections import deque
+
+from globalstep.ps.served_connection import ServedConnection
+
+__all__ = ["Turns"]
+
+
+class Turns:
+    """See the module's text. Thread-safe.
+
+    Raises:
+        OSError: If the system gives no epoll.
+    """
+
+    def __init__(self) -> None:
+        assert sys.platform == "linux"
+        self._poller = select.epoll()
+        # Held by the thread whose turn it is, which waits under it; taken before the shard's lock. Guards `_ready`.
+        self._turn = threading.Lock()
+        #: Descriptors of connections that have something to be received.
+        self._ready: deque[int] = deque()
+        # Connections that are waited for, or ready; each entry is made and taken out by who serves the connection.
+        self._waiting: dict[int, ServedConnection] = {}
+
+    def take_part(self, connection: ServedConnection) -> ServedConnection:
+        """Serve a connection, and others, until one of them comes to its end.
+
+        Args:
+            connection: A new one, whose client was let in.
+
+        Returns:
+            The one that has, which the caller is to close.
+        """
+        while True:
+            self._wait_for(connection)
+            with self._turn:
+                connection = self._next()
+            if not connection.answer():
+                return connection
+
+    def close(self) -> None:
+        """Give up what it waits with; to be called when all connections have ended."""
+        self._poller.close()
+
+    def _wait_for(self, connection: ServedConnection) -> None:
+        descriptor = connection.fileno()
+        self._waiting[descriptor] = connection
+        self._poller.register(descriptor, select.EPOLLIN)
+
+    def _next(self) -> ServedConnection:
+        """Answer what is quick, until a connection needs more; gives that one, which is no longer waited for."""
+        while True:
+            while not self._ready:
+                self._ready.extend(descriptor for descriptor, _ in self._poller.poll())
+            descriptor = self._ready.popleft()
+            connection = self._waiting[descriptor]
+            if not connection.answer_quickly():
+                self._poller.unregister(descriptor)
+                del self._waiting[descriptor]
+                return connection

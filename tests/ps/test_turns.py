@@ -1,0 +1,131 @@
+"""Connections that share their threads: none keeps the others waiting. Real sockets, in one process (rung 3)."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import socket
+import threading
+import weakref
+
+import numpy as np
+import pytest
+from served_sockets import KINDS, Served, answer, ask, ends_without_a_word, lane_threads, with_gradient
+
+from globalstep.declarations import Read
+from globalstep.socket_messages import Incoming, Outgoing
+
+
+@pytest.fixture(params=list(KINDS))
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def serve():
+    made = []
+
+    def make(**more):
+        made.append(Served(**more))
+        return made[-1]
+
+    yield make
+    for served in made:
+        served.close()
+
+
+def is_answered(served, connection):
+    ask(connection, served.request())
+    return answer(connection)[1].HasField("pull")
+
+
+def test_half_a_request_keeps_nobody_waiting(serve, kind):
+    served = serve()
+    slow, other = served.welcomed(kind), served.welcomed(kind)
+    whole = bytes(Outgoing(1, served.request().SerializeToString(), ())._left[0])
+    for at in (3, len(whole) - 1):
+        slow.sendall(whole[:at])
+        assert all(is_answered(served, other) for _ in range(3))
+        slow.sendall(whole[at:])
+        assert answer(slow)[1].HasField("pull")
+
+
+def test_a_client_that_reads_nothing_keeps_nobody_waiting(serve, kind):
+    served = serve()
+    greedy, other = served.welcomed(kind), served.welcomed(kind)
+    greedy.setblocking(False)
+    request = Outgoing(1, served.request().SerializeToString(), ())._left[0]
+    with contextlib.suppress(BlockingIOError):
+        while True:  # until the task takes no more, since nobody takes its replies
+            greedy.send(request)
+    assert all(is_answered(served, other) for _ in range(3))
+
+
+def test_a_push_that_waits_for_memory_keeps_nobody_waiting(serve, kind):
+    served = serve(big=True)
+    held = served.ps.controls[0].handler.in_flight.take(1 << 20)
+    served.ps.controls[0].handler.in_flight.limit_bytes = 1 << 20
+    waiting, other = served.welcomed(kind), served.welcomed(kind)
+    ask(waiting, *with_gradient(served, "push", "a", 1.0))
+    assert all(is_answered(served, other) for _ in range(3))
+    del held
+    assert answer(waiting)[1].push.outcome.index
+    values = served.client.pull([Read("big")])[0]
+    np.testing.assert_array_equal(values, np.full_like(values, -1.0))
+
+
+def test_requests_that_come_together_are_answered_in_order(serve, kind):
+    served = serve()
+    connections = [served.welcomed(kind) for _ in range(4)]
+    count = 200
+    for connection in connections:
+        connection.sendall(
+            b"".join(bytes(Outgoing(call, b"", ())._left[0]) for call in range(1, count + 1))
+        )  # each is answered with an error, which is short
+    for connection in connections:
+        incoming = Incoming(connection, 1 << 20)
+        assert [incoming.receive().call for _ in range(count)] == list(range(1, count + 1))
+
+
+def test_each_connection_that_ends_takes_a_thread_along(serve, kind):
+    served = serve()
+    listening = 1
+    connections = [served.welcomed(kind) for _ in range(4)]
+    assert all(is_answered(served, connection) for connection in connections)
+    first = connections[0]
+    for left, connection in enumerate(reversed(connections[1:])):
+        connection.shutdown(socket.SHUT_WR)
+        assert ends_without_a_word(connection)
+        assert is_answered(served, first)
+        assert len(served.threads_left(3 - left)) == 3 - left + listening
+    served.server.close(0.0)
+    assert lane_threads() == []
+
+
+def test_a_connection_that_ended_leaves_no_memory_behind(serve):
+    served = serve(big=True)
+    connections = [served.welcomed("shm") for _ in range(3)]
+    for connection in connections:
+        request, _ = with_gradient(served, "push", "a", 1.0)
+        request.push.ops.pop()
+        request.push.reads.add(variable="big")
+        ask(connection, request)
+        answer(connection)
+    with served.server._lock:
+        blocks = [weakref.ref(connection.blocks) for connection in served.server._connections]
+    assert len(blocks) == 3
+    # Its thread may be another's by now, and the other way round: what counts is whose connection it was.
+    for connection in connections[:2]:
+        connection.shutdown(socket.SHUT_WR)
+        assert ends_without_a_word(connection)
+    served.threads_left(1)
+    gc.collect()
+    assert sum(block() is not None for block in blocks) == 1
+
+
+def test_threads_have_names(serve, kind):
+    served = serve()
+    served.welcomed(kind)
+    is_answered(served, served.welcomed(kind))
+    names = [thread.name for thread in threading.enumerate() if thread.name.startswith("globalstep-lane")]
+    assert len(set(names)) == len(names) == 3
