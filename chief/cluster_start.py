@@ -59,13 +59,15 @@ def survey(statuses: Sequence[Any]) -> Found:
 def nothing_left(statuses: Sequence[Any]) -> str:
     """Say why there is nothing left to do for who joins now; "" where there is.
 
-    A task that was told of the job's end after it had lost its state waits for nobody, and nobody restores it.
+    Once the job is declared done, a task that lost its state waits for nobody, and nobody restores it.
 
     Args:
         statuses: What each PS task says of itself.
     """
-    empty = [str(at) for at, s in enumerate(statuses) if s.state == pb.STATE_DONE and not s.incarnation]
-    return f"the job was declared done, and PS task {', '.join(empty)} was restarted since" if empty else ""
+    empty = [str(at) for at, s in enumerate(statuses) if not s.incarnation]
+    if not empty or all(s.state != pb.STATE_DONE for s in statuses):
+        return ""
+    return f"the job was declared done, and PS task {', '.join(empty)} has lost its state since"
 
 
 def not_serving(statuses: Sequence[Any], labels: Sequence[str]) -> str:

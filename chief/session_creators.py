@@ -237,6 +237,8 @@ class WorkerSessionCreator(SessionCreator):
         self._checkpoint_dir = checkpoint_dir
         self._clock = clock
         self._hooks: Sequence[SessionRunHook] = ()
+        # What there was when this task started.
+        self._over_before: str | None = None
 
     def use_hooks(self, hooks: Sequence[SessionRunHook]) -> None:
         """See SessionCreator: their stop limits tell whether a checkpoint is the last."""
@@ -246,17 +248,30 @@ class WorkerSessionCreator(SessionCreator):
         """See SessionCreator.
 
         Raises:
-            JobDoneError: If the parameter servers are gone, and the newest checkpoint is that of the last step.
+            JobDoneError: If the parameter servers are gone, and the newest checkpoint is that of the last step; or if
+                they hold nothing, and that checkpoint came since this task started.
         """
         self._scaffold.finalize()
+        if self._over_before is None:
+            # Every worker comes by here: none is to read a whole checkpoint.
+            self._over_before = self._why_over(thorough=False)
         return _manager(self._scaffold, self._task, self._clock, self.admit, self._attend).wait_for_session(
-            self._master, config=self._config, max_wait_secs=self._max_wait_secs, why_over=self._why_over
+            self._master,
+            config=self._config,
+            max_wait_secs=self._max_wait_secs,
+            why_over=self._why_over,
+            over_before=self._over_before,
         )
 
-    def _why_over(self) -> str:
-        """Say which checkpoint shows that the job is done; "" where none does."""
+    def _why_over(self, thorough: bool | None = None) -> str:
+        """Say which checkpoint shows that the job is done; "" where none does, or this task cannot see."""
         limits = stop_limits([hook for hook in self._hooks if _is_absolute(hook)], "", 0, {})
-        newest = latest_checkpoint(self._checkpoint_dir) if self._checkpoint_dir and limits else None
+        newest = None
+        try:
+            if self._checkpoint_dir and limits:
+                newest = latest_checkpoint(self._checkpoint_dir, thorough=thorough)
+        except (OpError, OSError) as error:
+            _log.debug("Whether the job is done cannot be seen in %s: %s", self._checkpoint_dir, error)
         step = (newest or "").rpartition("-")[2]
         if not limits or not step.isdecimal() or int(step) < (limits[0].last_step or 0):
             return ""

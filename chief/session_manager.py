@@ -47,6 +47,8 @@ _log = logging.getLogger("globalstep")
 #: back has lost its state and says so, and only then is the run started anew. So none is done twice.
 _RETRY_SECS = 600.0
 _UNREACHABLE = "the parameter servers: "
+#: A worker that has waited for so long for a chief looks whether the job came to its end meanwhile.
+_ALONE_SECS = 5.0
 
 
 class SessionManager:
@@ -223,6 +225,7 @@ class SessionManager:
         max_wait_secs: float = float("inf"),
         *,
         why_over: Callable[[], str] = str,
+        over_before: str = "",
     ) -> Any:
         """Make a worker's session once the chief has made the model ready.
 
@@ -232,8 +235,9 @@ class SessionManager:
             master: Target of the session.
             config: Configuration of the session.
             max_wait_secs: When to give up, in seconds.
-            why_over: Asked while parameter servers cannot be reached: says how it is known that the job is done,
-                "" as long as it is not.
+            why_over: Asked while parameter servers cannot be reached, or are not ready for some seconds: says how it
+                is known that the job is done, "" as long as it is not.
+            over_before: What it said when this task started: no news, where a chief may come and begin anew.
 
         Returns:
             A session whose model is ready.
@@ -246,8 +250,9 @@ class SessionManager:
         try:
             patience = Patience(self._clock, max_wait_secs, session.cluster)
             while problem := self._why_wait(session):
-                over = why_over() if problem.startswith(_UNREACHABLE) else ""
-                if over:
+                silent = problem.startswith(_UNREACHABLE)
+                over = why_over() if silent or patience.waited_secs >= _ALONE_SECS else ""
+                if over and (silent or over != over_before):
                     raise JobDoneError(f"Nothing is left to do: {over}. Waiting for {problem}")
                 if not patience.pause(f"waiting for {problem}"):
                     raise DeadlineExceededError(

@@ -1,5 +1,7 @@
 """A worker whose PS tasks have ended: late, or asleep while the job came to its end."""
 
+import contextlib
+
 import pytest
 from small_model import build
 
@@ -45,21 +47,34 @@ def no_writers_left():
     SummaryWriterCache.clear()
 
 
-@pytest.fixture
-def served():
+@contextlib.contextmanager
+def beside():
+    """One more PS task."""
     server = PSServer(PSOptions(grace_secs=0.2))
     server.start()
-    yield server
-    server.close()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def served():
+    with beside() as server:
+        yield server
+
+
+def run_to_step_3(address, folder):
+    chief = Task(address, True, [StopAtStepHook(last_step=3)], folder)
+    while not chief.session.should_stop():
+        chief.step()
+    chief.close()
 
 
 @pytest.fixture
 def ended(served, tmp_path):
     """A job that ended at step 3, its checkpoint, and the address at which nobody serves any more."""
-    chief = Task(served.address, True, [StopAtStepHook(last_step=3)], tmp_path)
-    while not chief.session.should_stop():
-        chief.step()
-    chief.close()
+    run_to_step_3(served.address, tmp_path)
     served.close()
     return served.address
 
@@ -159,3 +174,44 @@ def test_a_worker_does_not_wait_for_a_task_that_was_restarted_after_the_end(serv
     worker = Task(served.address, False, [StopAtStepHook(last_step=3)], tmp_path, ManualClock())
     assert worker.session.should_stop()
     worker.close()
+
+
+class Meanwhile(ManualClock):
+    """While somebody waits for the first time, something happens."""
+
+    def __init__(self, happens):
+        super().__init__()
+        self._happens = [happens]
+
+    def wait(self, event, timeout_secs):
+        if self._happens:
+            self._happens.pop()()
+        return super().wait(event, timeout_secs)
+
+
+def test_a_worker_whose_wait_outlasts_the_job_notices_its_last_checkpoint(served, tmp_path):
+    # The PS task was restarted when chief and log were gone already, and nobody tells it anything; found by the
+    # simulation, seed 991326.
+    def job():
+        with beside() as other:
+            run_to_step_3(other.address, tmp_path)
+
+    worker = Task(served.address, False, [StopAtStepHook(last_step=3)], tmp_path, Meanwhile(job))
+    assert worker.session.should_stop()
+    worker.close()
+
+
+def test_a_worker_on_tasks_without_state_waits_where_the_last_checkpoint_is_an_old_one(served, tmp_path):
+    """A chief that is yet to come may remove it, and begin anew."""
+    run_to_step_3(served.address, tmp_path)
+    hooks = [StopAtStepHook(last_step=3)]
+    with beside() as fresh, pytest.raises(DeadlineExceededError, match="is vacant"):
+        Task(fresh.address, False, hooks, tmp_path, ManualClock(), max_wait_secs=60)
+
+
+def test_a_worker_that_heard_of_the_end_does_not_wait_for_the_others(served, tmp_path):
+    with beside() as other, beside() as restarted:
+        run_to_step_3(f"{served.address},{other.address}", tmp_path)
+        worker = Task(f"{served.address},{restarted.address}", False, [], tmp_path, ManualClock(), max_wait_secs=60)
+        assert worker.session.should_stop()
+        worker.close()

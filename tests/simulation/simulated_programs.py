@@ -175,7 +175,7 @@ class Program:
                 if self.chief:
                     sessions.prepare_session("", hooks=[_Limit(self.job.limit)], init_op=True, had_session=had_session)
                 else:
-                    sessions.wait_for_session("", max_wait_secs=_WAIT_SECS)
+                    sessions.wait_for_session("", max_wait_secs=_WAIT_SECS, why_over=self._why_over)
                 had_session = True
                 self._train()
                 if self.chief:
@@ -196,6 +196,11 @@ class Program:
                 if self.client.job_done():
                     self.done = True
                     return
+
+    def _why_over(self) -> str:
+        """As WorkerSessionCreator has it: the last checkpoint is there."""
+        saved = self.job.watch.checkpoints
+        return "the last step is saved" if saved and saved[-1].steps[STEP] >= self.job.limit else ""
 
     def _train(self) -> None:
         pushes = 0

@@ -70,7 +70,9 @@ class SimulatedTask:
         self.start()
 
     def start(self) -> None:
-        """Start a process that knows nothing."""
+        """Start a process that knows nothing; one that runs ends first."""
+        if self.up:
+            self.crash()
         self.starts += 1
         self.up = True
         self.process = Process(self._hub, f"ps {self.index}", self._failed)
