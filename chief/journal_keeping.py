@@ -86,6 +86,12 @@ class JournalKeeper:
             self._thread.join()
         self.catch_up(_LAST_DEADLINE_SECS)
 
+    @property
+    def stored_index(self) -> int:
+        """The last entry that is stored; it and all before it will not be lost with the sequencer."""
+        # A number that only grows: who catches up now, perhaps for long, is not waited for.
+        return self._last_index
+
     def catch_up(self, deadline_secs: float = _DEADLINE_SECS) -> bool:
         """Fetch and store all that the sequencer has written down; gives whether all of it is stored now.
 

@@ -3291,7 +3291,12 @@ class ReleaseSnapshotRequest(_message.Message):
 
     INCARNATION_FIELD_NUMBER: _builtins.int
     SNAPSHOT_FIELD_NUMBER: _builtins.int
+    JOURNAL_INDEX_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
+    journal_index: _builtins.int
+    """Of a client that stores the journal: the last entry that is stored. A log that can bring back what comes after
+    it is not shortened. Absent, the journal is nothing to the caller.
+    """
     @_builtins.property
     def snapshot(self) -> Global___PushId: ...
     def __init__(
@@ -3299,12 +3304,15 @@ class ReleaseSnapshotRequest(_message.Message):
         *,
         incarnation: _builtins.int = ...,
         snapshot: Global___PushId | None = ...,
+        journal_index: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["snapshot", b"snapshot"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_journal_index", b"_journal_index", "journal_index", b"journal_index", "snapshot", b"snapshot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_journal_index", b"_journal_index", "incarnation", b"incarnation", "journal_index", b"journal_index", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__journal_index: _TypeAlias = _typing.Literal["journal_index"]  # noqa: Y015
+    _WhichOneofArgType__journal_index: _TypeAlias = _typing.Literal["_journal_index", b"_journal_index"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__journal_index) -> _WhichOneofReturnType__journal_index | None: ...
 
 Global___ReleaseSnapshotRequest: _TypeAlias = ReleaseSnapshotRequest  # noqa: Y015
 

@@ -279,7 +279,8 @@ class Control:
 
     def _ReleaseSnapshot(self, request: pb.ReleaseSnapshotRequest) -> pb.ReleaseSnapshotReply:  # noqa: N802
         snapshot = codec.decode_push_id(request.snapshot)
-        self.durability.releasing(request.incarnation, snapshot)
+        stored = request.journal_index if request.HasField("journal_index") else None
+        self.durability.releasing(request.incarnation, snapshot, stored)
         self.load.releasing(request.incarnation, snapshot)
         self.handler.shard.release(request.incarnation, snapshot)
         return pb.ReleaseSnapshotReply()

@@ -205,19 +205,35 @@ class Durability:
             with self._lock:
                 self._written[snapshot] = _WrittenFile(path, {tensor.name: tensor.crc32 for tensor in tensors})
 
-    def releasing(self, incarnation: int, snapshot: PushId) -> None:
-        """Keep a snapshot that is about to be freed as a base, and delete what of the log is not needed any more."""
+    def releasing(self, incarnation: int, snapshot: PushId, journal_index: int | None = None) -> None:
+        """Keep a snapshot that is about to be freed as a base, and delete what of the log is not needed any more.
+
+        Args:
+            incarnation: As the caller knows it.
+            snapshot: Its id.
+            journal_index: The last entry that is stored of the run's journal. What came after it has to come back with
+                the log if this process dies. None where the caller stores no journal.
+        """
         log = self._shard.witness
         with self._lock:
             file = self._written.pop(snapshot, None)
-        segment = log.begun_by(snapshot) if isinstance(log, WriteAheadLog) else None
-        if segment is None or not isinstance(log, WriteAheadLog):
+        begun = log.begun_by(snapshot) if isinstance(log, WriteAheadLog) else None
+        if begun is None or not isinstance(log, WriteAheadLog):
+            return
+        if journal_index is not None and journal_index < begun.journal_index:
+            # Nor is a base made: a recovery would begin with it.
+            _log.info(
+                "The log in %s is not shortened at entry %d: the journal is stored up to entry %d.",
+                log.directory,
+                begun.journal_index,
+                journal_index,
+            )
             return
         try:
             values, _ = self._shard.snapshot(incarnation, snapshot)
             log.secure()
-            _keep_base(log.directory, segment, values, file)
-            log.trim(segment, keep=(log.directory / _KEEP).exists())
+            _keep_base(log.directory, begun.segment, values, file)
+            log.trim(begun.segment, keep=(log.directory / _KEEP).exists())
         except (OSError, ResourceExhaustedError) as error:
             _log.warning("The log in %s is not shortened: %s", log.directory, error)
         except (AbortedError, NotFoundError) as error:

@@ -33,7 +33,7 @@ from globalstep.ps.log_records import (
 from globalstep.ps.witness import Image, Pushed, Witness
 from globalstep.waiting import Reminder
 
-__all__ = ["WriteAheadLog", "base_note_path", "base_path"]
+__all__ = ["Beginning", "WriteAheadLog", "base_note_path", "base_path"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,15 @@ class _Queued:
     encode: Callable[[], Encoded]
     #: Whether a segment begins with it.
     begins: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where a recovery can begin, once the values of the snapshot before it are in a file."""
+
+    segment: int
+    #: The last entry that a recovery from there writes nothing of to the run's journal; 0 where there is no journal.
+    journal_index: int
 
 
 class WriteAheadLog(Witness):
@@ -76,8 +85,8 @@ class WriteAheadLog(Witness):
         self._last = self._on_disk = first - 1
         self._committing = False
         self._failure: OSError | None = None
-        # Snapshot -> the segment that begins right after it.
-        self._begun_by: dict[PushId, int] = {}
+        # Snapshot -> what begins right after it.
+        self._begun_by: dict[PushId, Beginning] = {}
         self._newest_segment = segment
         if segment == 1:
             self._append(plain_record(pb.LogRecord(begin=begin)))
@@ -147,9 +156,11 @@ class WriteAheadLog(Witness):
     def cut(self, snapshot: PushId, image: Image) -> None:
         """See Witness: a segment begins, with which a recovery can begin once the snapshot's values are in a file."""
         self._append(base_record(self._begin, snapshot, image), begins=True)
+        ledger = image.ledger
+        journal_index = ledger.index if ledger is not None and ledger.journal is not None else 0
         with self._lock:
             self._newest_segment += 1
-            self._begun_by[snapshot] = self._newest_segment
+            self._begun_by[snapshot] = Beginning(self._newest_segment, journal_index)
         for push, staged in image.staged.items():
             self._append(stage_record(push, staged.parts))
 
@@ -222,15 +233,15 @@ class WriteAheadLog(Witness):
         """Whether it can no longer be written to."""
         return self._failure is not None
 
-    def begun_by(self, snapshot: PushId) -> int | None:
-        """Give the segment that begins right after a snapshot; None where there is none."""
+    def begun_by(self, snapshot: PushId) -> Beginning | None:
+        """Give what begins right after a snapshot; None where there is nothing."""
         with self._lock:
             return self._begun_by.get(snapshot)
 
     def trim(self, segment: int, keep: bool = False) -> None:
         """Delete what was before a segment whose base is there, unless it is to be kept."""
         with self._lock:
-            self._begun_by = {push: begun for push, begun in self._begun_by.items() if begun > segment}
+            self._begun_by = {push: begun for push, begun in self._begun_by.items() if begun.segment > segment}
         if keep:
             return
         for older in [number for number in segments_in(self.directory) if number < segment]:

@@ -152,7 +152,7 @@ class ClusterClient(Membership):
         with self._lock:
             if not self._run.incarnation:
                 self.refresh()
-            return Snapshot(self._protocol, self._calls)
+            return Snapshot(self._protocol, self._calls, self._journal_index)
 
     def read_journal(self, request: pb.ReadJournalRequest, deadline_secs: float) -> pb.ReadJournalReply:
         """Ask the sequencer for what it has written down of pushes; see chief/journal_keeping.py.

@@ -42,6 +42,11 @@ CONTROL_SECS = 10.0
 class JournalStore(Protocol):
     """Stores what the sequencer has written down; see globalstep.chief.journal_keeping. Thread-safe."""
 
+    @property
+    def stored_index(self) -> int:
+        """The last entry that is stored."""
+        ...
+
     def catch_up(self) -> bool:
         """Store all that there is now; gives whether that was possible."""
         ...
@@ -341,6 +346,9 @@ class Membership(Attendance):
     def set_limits(self, limits: Sequence[StopLimit]) -> dict[str, int]:
         """Put stop limits in force on a run that is open already; gives those in force."""
         return self.open(limits)
+
+    def _journal_index(self) -> int | None:
+        return None if self.journal is None else self.journal.stored_index
 
     # ---- The end ------------------------------------------------------------------------------
 

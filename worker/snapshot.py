@@ -6,7 +6,7 @@ it comes from may push and pull meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -35,14 +35,18 @@ class Snapshot:
     Args:
         protocol: Of the client; it is used to take the cut, and not afterwards.
         calls: Of the client.
+        journal_index: Gives the last entry that the client has stored of the journal; None where it stores none.
 
     Attributes:
         index: Place of the cut in the mutation sequence.
         steps: Value of every step at the cut.
     """
 
-    def __init__(self, protocol: PushProtocol, calls: ControlCalls) -> None:
+    def __init__(
+        self, protocol: PushProtocol, calls: ControlCalls, journal_index: Callable[[], int | None] = lambda: None
+    ) -> None:
         self._calls = calls
+        self._journal_index = journal_index
         # Of the run as it is now: the client may be in another incarnation when this is written.
         self._protocol = protocol.beside()
         self._run = self._protocol.run
@@ -165,7 +169,11 @@ class Snapshot:
             for mine, clients in zip(self._reading.run.lanes, self._run.lanes, strict=True):
                 if mine is not clients:
                     mine.close()
-        message = pb.ReleaseSnapshotRequest(incarnation=self._run.incarnation, snapshot=codec.encode_push_id(self._id))
+        message = pb.ReleaseSnapshotRequest(
+            incarnation=self._run.incarnation,
+            snapshot=codec.encode_push_id(self._id),
+            journal_index=self._journal_index(),
+        )
         try:
             secs = POLICIES["ReleaseSnapshot"].deadline_secs
             calls = [lane.unary("ReleaseSnapshot", message, secs) for lane in self._run.lanes]

@@ -26,6 +26,7 @@ from globalstep.errors import UnavailableError
 from globalstep.journal_records import RECORD_DTYPE, EventKind
 from globalstep.ps.journal import Journal
 from globalstep.ps.local import LocalPS
+from globalstep.ps.log_file import segments_in
 from globalstep.ps.shard import Shard
 from globalstep.run_policy import RunPolicy
 from globalstep.worker.client import ClusterClient
@@ -79,10 +80,21 @@ class Job:
 
 
 @pytest.fixture
-def job(tmp_path):
-    running = Job(tmp_path)
-    yield running
-    running.close()
+def job_of(tmp_path):
+    made = []
+
+    def make(shards=1):
+        made.append(Job(tmp_path, shards))
+        return made[-1]
+
+    yield make
+    for running in made:
+        running.close()
+
+
+@pytest.fixture
+def job(job_of):
+    return job_of()
 
 
 def push(client, times=1, seen=None):
@@ -457,15 +469,46 @@ def test_a_journal_that_could_not_be_fetched_is_whole_after_a_kill_of_the_sequen
     assert len(found.incarnations) == 1
 
 
-def test_what_was_never_fetched_and_left_the_log_is_said_to_be_missing(job, tmp_path, monkeypatch, capsys):
-    """A checkpoint shortens the log; where its journal could not be fetched, and the sequencer is killed, that much is
-    gone: the audit names it, and claims nothing else about it."""
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_checkpoint_shortens_the_log_only_as_far_as_the_journal_is_stored(tmp_path, job_of, monkeypatch, shards):
+    job = job_of(shards)
     chief = job.begin(policy=RunPolicy(durability="log"))
     push(chief, 5)
     assert chief.journal.catch_up()
     fail_to_fetch(chief, monkeypatch)
     push(chief, 3)
     with chief.snapshot() as cut:
+        assert cut.index == 10
+    push(chief, 2)
+    assert segments_of(tmp_path, shards)[0] == [1, 2]
+    killed_and_back(job, chief, monkeypatch)
+    assert chief.global_steps() == {"global_step": 11}
+    found = audit(str(tmp_path))
+    assert found.proven, found.findings
+    assert found.steps["global_step"].pushes == 11
+    # The next one makes up for it.
+    with chief.snapshot():
+        assert chief.journal.catch_up()
+    assert segments_of(tmp_path, shards)[0] == [4]
+    if shards == 2:
+        assert segments_of(tmp_path, shards)[1] == [3], "where no journal is written nothing waits for it"
+
+
+def segments_of(directory, shards):
+    """Numbers of the segments of each shard's log."""
+    (incarnation,) = (directory / "log").iterdir()
+    return [segments_in(incarnation / f"shard-{shard}-of-{shards}") for shard in range(shards)]
+
+
+def test_what_was_never_fetched_and_left_the_log_is_said_to_be_missing(job, tmp_path, monkeypatch, capsys):
+    """A checkpoint of somebody who knows nothing of the journal shortens the log; where the chief could not fetch it,
+    and the sequencer is killed, that much is gone: the audit names it, and claims nothing else about it."""
+    chief = job.begin(policy=RunPolicy(durability="log"))
+    push(chief, 5)
+    assert chief.journal.catch_up()
+    fail_to_fetch(chief, monkeypatch)
+    push(chief, 3)
+    with job.client("/job:worker/task:0").snapshot() as cut:
         assert cut.index == 10
     push(chief, 2)
     killed_and_back(job, chief, monkeypatch)
