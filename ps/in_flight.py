@@ -110,6 +110,13 @@ class InFlightMemory:
                 if self._waiting:
                     self._waiting[0].set()
 
+    def take_at_once(self, nbytes: int) -> Array | None:
+        """Give memory, or None where `take` would wait."""
+        if nbytes < SMALL_BYTES:
+            return np.empty(nbytes, np.uint8)
+        with self._lock:
+            return None if self._waiting else self._try(nbytes)
+
     def take_now(self, nbytes: int) -> Array | None:
         """Give memory if there is some; None for less than is counted, too.
 

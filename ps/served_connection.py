@@ -6,6 +6,7 @@ Floor: ps. Threads: one at a time, whichever has the connection's turn (`ps/turn
 from __future__ import annotations
 
 import contextlib
+import enum
 import logging
 import os
 import socket
@@ -16,25 +17,39 @@ from google.protobuf.message import DecodeError
 
 from globalstep.errors import OpError
 from globalstep.frames import NO_CALL, padded
+from globalstep.incoming_messages import Incoming
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.authorization import Caller
 from globalstep.ps.handler import encode_error
 from globalstep.ps.layouts import LayoutMemory
 from globalstep.ps.shared_blocks import Placed, SharedBlocks
-from globalstep.socket_messages import TOKEN_BYTES, WELCOME, Incoming, Outgoing, SocketMessage, prepare
+from globalstep.socket_messages import TOKEN_BYTES, WELCOME, Outgoing, SocketMessage, prepare
 from globalstep.tls_socket import TlsSocket
 
 if TYPE_CHECKING:
     from globalstep.ps.socket_server import SocketServer
 
-__all__ = ["ServedConnection"]
+__all__ = ["ServedConnection", "Turn"]
 
 _log = logging.getLogger(__name__)
 
 #: How long a connection may take to show its token.
 _HELLO_SECS = 5.0
-#: Fewer bytes of tensors are quick to answer, to and fro.
-_QUICK_BYTES = 1 << 16
+#: So many bytes of tensors take time to be received, or sent: a thread of its own is worth it.
+_MUCH_BYTES = 1 << 20
+#: A connection whose requests take time keeps a thread to itself until so many have come that do not.
+_QUICK_IN_A_ROW = 8
+
+
+class Turn(enum.Enum):
+    """What a connection does next."""
+
+    #: It waits for the client to say something.
+    RECEIVES = enum.auto()
+    #: It waits for the client to take its reply.
+    SENDS = enum.auto()
+    #: It has what may take time, or is at its end.
+    TAKES_TIME = enum.auto()
 
 
 class ServedConnection:
@@ -57,12 +72,16 @@ class ServedConnection:
         self._socket: socket.socket | TlsSocket = accepted
         self._incoming: Incoming
         self._memory: LayoutMemory
-        # What a quick turn has left to a slow one.
+        # What `answer_quickly` has left to `answer`.
         self._message: SocketMessage | None = None
-        self._unsent: Outgoing | None = None
         self._failed: Exception | None = None
+        #: What the client has not taken yet of the last reply.
+        self._unsent: Outgoing | None = None
+        #: What goes with it, and is closed then.
+        self._descriptor: int | None = None
         #: Of tensors in the last reply: what is asked for next is most often alike.
         self._replied_bytes = 0
+        self._took_time = False
 
     @property
     def reads_ahead(self) -> bool:
@@ -128,37 +147,53 @@ class ServedConnection:
             self.blocks.forget_untold()
         self._socket.close()
         # Somebody may refer to this object yet; the memory goes now.
-        self.blocks = self._unsent = self._message = self._failed = None
+        self._forget_unsent()
+        self.blocks = self._message = self._failed = None
         self._memory = LayoutMemory()
 
     # ---- Turns --------------------------------------------------------------------------------
 
-    def answer_quickly(self) -> bool:
-        """Answer the requests that have come as far as that waits for nobody and moves few bytes.
+    def answer_quickly(self) -> Turn:
+        """Go on as far as that waits for nobody, neither for the client nor for memory.
 
-        To be called when there is something to receive.
+        To be called when there is something to receive, or, after SENDS, when something can be sent.
 
         Returns:
-            Whether nothing is left to be done; if not, `answer` is to be called, by who has time.
+            What comes next.
         """
         try:
-            if not self._incoming.fill():
-                return False
-            while self._incoming.holds_whole():
-                message = self._incoming.receive()
-                if message is None or self._is_slow(message):
-                    self._message = message
-                    return False
-                self._serve(message, socket.MSG_DONTWAIT)
-                if self._unsent is not None:
-                    return False
-            return self._incoming.is_empty
+            if self._unsent is None:
+                if not self._incoming.fill(socket.MSG_DONTWAIT):
+                    return Turn.TAKES_TIME  # `answer` will see that it is the end
+            elif self._send_rest(socket.MSG_DONTWAIT):
+                return Turn.SENDS
+            return self._answer_what_came()
+        except BlockingIOError:
+            return Turn.RECEIVES
         except Exception as error:
             self._failed = error
-            return False
+            return Turn.TAKES_TIME
+
+    def _answer_what_came(self) -> Turn:
+        incoming = self._incoming
+        while True:
+            message = incoming.take(patient=False)
+            if message is None:
+                if incoming.lacks_memory or incoming.coming_bytes >= _MUCH_BYTES:
+                    return Turn.TAKES_TIME
+                if not incoming.is_filling:
+                    return Turn.RECEIVES
+                incoming.fill(socket.MSG_DONTWAIT)
+            elif self._takes_time(message):
+                self._message = message
+                return Turn.TAKES_TIME
+            else:
+                self._serve(message, socket.MSG_DONTWAIT)
+                if self._unsent is not None:
+                    return Turn.SENDS
 
     def answer(self) -> bool:
-        """Answer what `answer_quickly` has left, or else the next request, and those that have come behind it.
+        """Answer what `answer_quickly` has left, and what follows, until it takes no time any more.
 
         Returns:
             Whether the connection goes on.
@@ -172,16 +207,13 @@ class ServedConnection:
     def _answer(self) -> bool:
         if self._failed is not None:
             raise self._failed
-        if self._unsent is not None:
-            unsent, self._unsent = self._unsent, None
-            unsent.send(self._socket)
-        elif not self._serve_next():
-            return False
-        while not self._server.closing:
-            if not self._incoming.holds_whole():
-                return True
-            self._serve_next()
-        return False
+        self._send_rest()
+        quick = 0
+        while quick < _QUICK_IN_A_ROW:
+            if self._server.closing or not self._serve_next():
+                return False
+            quick = 0 if self._took_time else quick + 1
+        return True
 
     def _serve_next(self) -> bool:
         """Answer the next request; gives False at the end. Returning, it lets go of the request's memory."""
@@ -190,11 +222,15 @@ class ServedConnection:
             message = self._incoming.receive()
         if message is None:
             return False
+        self._took_time = self._takes_time(message)
         self._serve(message)
         return True
 
-    def _is_slow(self, message: SocketMessage) -> bool:
-        return max(message.nbytes, self._replied_bytes) >= _QUICK_BYTES or self._handler.may_wait
+    def _takes_time(self, message: SocketMessage) -> bool:
+        if self._handler.may_wait:
+            return True
+        # Where memory is shared, nothing but changing the values takes long, and that is done for one at a time.
+        return self.blocks is None and max(message.nbytes, self._replied_bytes) >= _MUCH_BYTES
 
     def _say(self, error: Exception) -> None:
         """Log why the connection ended; raises what is no way in which one ends."""
@@ -247,17 +283,26 @@ class ServedConnection:
 
     def _send_placed(self, message: SocketMessage, reply: pb.Reply, placed: Placed, nbytes: int, flags: int) -> None:
         """Send a reply whose tensors lie in shared memory."""
-        # A descriptor is closed when it was sent, so that is waited for.
-        wait = flags if placed.descriptor is None else 0
-        head = reply.SerializeToString()
-        try:
-            self._send(Outgoing(message.call, head, (), placed.place, nbytes, placed.descriptor), wait)
-        finally:
-            if placed.descriptor is not None:
-                os.close(placed.descriptor)
+        self._descriptor = placed.descriptor
+        outgoing = Outgoing(message.call, reply.SerializeToString(), (), placed.place, nbytes, placed.descriptor)
+        self._send(outgoing, flags)
 
     def _send(self, outgoing: Outgoing, flags: int) -> None:
-        try:
-            outgoing.send(self._socket, flags)
-        except BlockingIOError:
-            self._unsent = outgoing
+        self._unsent = outgoing
+        self._send_rest(flags)
+
+    def _send_rest(self, flags: int = 0) -> bool:
+        """Send what has not been sent; gives whether there is some left."""
+        if self._unsent is not None:
+            try:
+                self._unsent.send(self._socket, flags)
+            except BlockingIOError:
+                return True
+            self._forget_unsent()
+        return False
+
+    def _forget_unsent(self) -> None:
+        self._unsent = None
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

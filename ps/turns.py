@@ -2,9 +2,10 @@
 
 A thread for each connection, each waiting for its own, costs small requests most of their time: every one that comes
 wakes a thread, which then waits for the interpreter until another lets it go. Here one thread, whose turn it is,
-waits for all connections and answers one request after another, as long as each is quick. Before it does what may
-take long (much data, a disk, a client that does not read) it leaves the wait to the next one. Each connection brings
-a thread, and ends one: so there is always one for each that is busy.
+waits for all connections, and answers one request after another; it takes what has come of each, sends what its
+client takes, and waits for none. What may take long (much data, a disk) it does after it has left its turn to the next
+thread, and stays with that connection as long as it is so. Each connection brings a thread, and ends one: so there is
+always one for each that is busy.
 
 Floor: ps. Threads: those of the connections, owned by the SocketServer.
 """
@@ -16,7 +17,7 @@ import sys
 import threading
 from collections import deque
 
-from globalstep.ps.served_connection import ServedConnection
+from globalstep.ps.served_connection import ServedConnection, Turn
 
 __all__ = ["Turns"]
 
@@ -33,10 +34,10 @@ class Turns:
         self._poller = select.epoll()
         # Held by the thread whose turn it is, which waits under it; taken before the shard's lock. Guards `_ready`.
         self._turn = threading.Lock()
-        #: Descriptors of connections that have something to be received.
+        #: Descriptors of connections for which there is something to do.
         self._ready: deque[int] = deque()
-        # Connections that are waited for, or ready; each entry is made and taken out by who serves the connection.
-        self._waiting: dict[int, ServedConnection] = {}
+        # Connections that are waited for, or ready, and for what; an entry is made and taken out by who serves it.
+        self._waiting: dict[int, tuple[ServedConnection, int]] = {}
 
     def take_part(self, connection: ServedConnection) -> ServedConnection:
         """Serve a connection, and others, until one of them comes to its end.
@@ -60,17 +61,22 @@ class Turns:
 
     def _wait_for(self, connection: ServedConnection) -> None:
         descriptor = connection.fileno()
-        self._waiting[descriptor] = connection
+        self._waiting[descriptor] = connection, select.EPOLLIN
         self._poller.register(descriptor, select.EPOLLIN)
 
     def _next(self) -> ServedConnection:
-        """Answer what is quick, until a connection needs more; gives that one, which is no longer waited for."""
+        """Do what is quick, until a connection needs more; gives that one, which is no longer waited for."""
         while True:
             while not self._ready:
                 self._ready.extend(descriptor for descriptor, _ in self._poller.poll())
             descriptor = self._ready.popleft()
-            connection = self._waiting[descriptor]
-            if not connection.answer_quickly():
+            connection, waited_for = self._waiting[descriptor]
+            turn = connection.answer_quickly()
+            if turn is Turn.TAKES_TIME:
                 self._poller.unregister(descriptor)
                 del self._waiting[descriptor]
                 return connection
+            wanted = select.EPOLLOUT if turn is Turn.SENDS else select.EPOLLIN
+            if wanted != waited_for:
+                self._waiting[descriptor] = connection, wanted
+                self._poller.modify(descriptor, wanted)

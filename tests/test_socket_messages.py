@@ -8,9 +8,12 @@ import threading
 import numpy as np
 import pytest
 
+from globalstep.clock import SYSTEM_CLOCK
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
 from globalstep.frames import padded
-from globalstep.socket_messages import Incoming, Outgoing
+from globalstep.incoming_messages import Incoming
+from globalstep.ps.in_flight import InFlightMemory
+from globalstep.socket_messages import Outgoing
 
 LIMIT = 1 << 30
 
@@ -93,6 +96,48 @@ def test_the_wire_is_as_documented_and_may_come_in_any_pieces(pair):
     assert [(m.call, m.head, bytes(m.data)) for m in got] == [(5, b"head", laid_out(tensors([21]))), (6, b"", b"")]
     Outgoing(5, b"head", views(*tensors([21]))).send(pair[1])
     assert pair[0].recv(1000) == wire(5, b"head", tensors([21])[0])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_has_come_is_taken_without_waiting(pair, seed):
+    rng = np.random.default_rng(seed)
+    sizes = [0, 5, 40_000, 100_000, 3]
+    heads = [bytes(int(size)) for size in rng.permutation([0, 3, 30_000, 33_000, 100])]
+    raw = b"".join(
+        wire(call, head, tensors([size])[0]) for call, (head, size) in enumerate(zip(heads, sizes, strict=True))
+    )
+    incoming, got = Incoming(pair[1], LIMIT), []
+    at = 0
+    while at < len(raw):
+        step = int(rng.choice([1, 7, 5_000, 60_000]))
+        pair[0].sendall(raw[at : at + step])
+        at += step
+        while True:
+            message = incoming.take(patient=False)
+            if message is not None:
+                got.append(message)
+                continue
+            try:
+                incoming.fill(socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                break
+    assert [message.head for message in got] == heads
+    assert [bytes(message.data) for message in got] == [laid_out(tensors([size])) for size in sizes]
+
+
+def test_where_memory_is_short_a_message_waits_unless_somebody_is_patient(pair):
+    memory = InFlightMemory(100_000, SYSTEM_CLOCK, patience_secs=0.01)
+    held = memory.take(100_000)
+    Outgoing(1, b"a", views(tensors([70_000])[0])).send(pair[0])
+    incoming = Incoming(pair[1], LIMIT, pool=memory)
+    incoming.fill()
+    assert incoming.take(patient=False) is None
+    assert (incoming.lacks_memory, incoming.coming_bytes) == (True, 70_000)
+    assert held.nbytes == 100_000
+    del held
+    assert incoming.take(patient=False) is None
+    assert not incoming.lacks_memory
+    assert bytes(incoming.receive().data) == laid_out(tensors([70_000]))
 
 
 def test_a_full_socket_takes_the_rest_later(pair):

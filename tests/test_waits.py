@@ -45,10 +45,7 @@ _COMPUTES = "another thread computes, and waits for nobody"
 ALLOWED = {
     "src/globalstep/faulty_lane.py": {"_Watched.result": _CALL},
     "src/globalstep/metrics_port.py": {"MetricsPort.close": "the server looks twice a second whether it is to end"},
-    "src/globalstep/socket_messages.py": {
-        "Incoming._data": f"worker: {_WATCHED}; PS: {_PEER}",
-        "Incoming._receive_more": f"worker: {_WATCHED}; PS: {_PEER}",
-    },
+    "src/globalstep/incoming_messages.py": {"Incoming.fill": f"worker: {_WATCHED}; PS: {_PEER}"},
     "src/globalstep/waiting.py": {"announced": _SHUT},
     "src/globalstep/shard_file.py": {"write_shard_from": _COMPUTES},
     "src/globalstep/tls_probe.py": {

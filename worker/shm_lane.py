@@ -17,9 +17,10 @@ import numpy.typing as npt
 
 from globalstep.errors import InvalidArgumentError, OpError, UnavailableError
 from globalstep.frames import padded
+from globalstep.incoming_messages import Incoming
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.shared_memory import SHARED_FROM_BYTES, SLACK_BYTES, attach, block_bytes
-from globalstep.socket_messages import Incoming, Outgoing, Place, SocketMessage
+from globalstep.socket_messages import Outgoing, Place, SocketMessage
 from globalstep.worker.block_pool import BlockPool, PushKey, room_in
 from globalstep.worker.socket_lane import REPLY_LIMIT_BYTES, SocketConnection
 from globalstep.worker.tickets import ConnectionTicket

@@ -19,8 +19,9 @@ from google.protobuf.message import DecodeError
 from globalstep.credentials import TlsFiles
 from globalstep.errors import InvalidArgumentError, OpError, UnavailableError
 from globalstep.frames import Message
+from globalstep.incoming_messages import Incoming
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.socket_messages import WELCOME, Incoming, Outgoing, SocketMessage, prepare
+from globalstep.socket_messages import WELCOME, Outgoing, SocketMessage, prepare
 from globalstep.tls_socket import TlsSocket
 from globalstep.worker.tickets import Connection
 

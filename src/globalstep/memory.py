@@ -35,6 +35,10 @@ class Pool(Protocol):
         """
         ...
 
+    def take_at_once(self, nbytes: int) -> Array | None:
+        """Give the same, or None where there is none now and it would have to be waited for."""
+        ...
+
 
 def _references(blocks: list[Array], at: int) -> int:
     return sys.getrefcount(blocks[at])
@@ -99,3 +103,7 @@ class MemoryPool:
             block = np.empty(nbytes, np.uint8)
         blocks.append(block)
         return block[:nbytes]
+
+    def take_at_once(self, nbytes: int) -> Array:
+        """Give the same: there is always memory here."""
+        return self.take(nbytes)

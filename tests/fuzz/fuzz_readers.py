@@ -33,6 +33,7 @@ from globalstep.clock import SYSTEM_CLOCK
 from globalstep.cluster import from_tf_config
 from globalstep.errors import GlobalStepError
 from globalstep.frames import Assembler, frames_of
+from globalstep.incoming_messages import Incoming
 from globalstep.journal_records import RECORD
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.ledger import Ledger
@@ -43,7 +44,7 @@ from globalstep.ps.shared_blocks import SharedBlocks
 from globalstep.records import TFRecordOptions, encode_record, read_records
 from globalstep.run_policy import RunPolicy
 from globalstep.shard_file import ShardReader, write_shard
-from globalstep.socket_messages import Incoming, Outgoing, Place, SocketMessage
+from globalstep.socket_messages import Outgoing, Place, SocketMessage
 from globalstep.storage import storage_for
 from globalstep.tensorboard_protos import Event
 from globalstep.wire_options import WireOptions

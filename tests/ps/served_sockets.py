@@ -13,11 +13,12 @@ from counting_run import initialize
 from globalstep.clock import SYSTEM_CLOCK, ManualClock
 from globalstep.declarations import Op, OpKind, OptimizerDecl, Push, VariableDecl
 from globalstep.expressions import constant
+from globalstep.incoming_messages import Incoming
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.local import LocalPS
 from globalstep.ps.socket_server import SocketServer
 from globalstep.shared_memory import attach
-from globalstep.socket_messages import WELCOME, Incoming, Outgoing
+from globalstep.socket_messages import WELCOME, Outgoing
 from globalstep.worker.client import ClusterClient
 
 COUNT = 50_000

@@ -13,7 +13,9 @@ import pytest
 from served_sockets import KINDS, Served, answer, ask, ends_without_a_word, lane_threads, with_gradient
 
 from globalstep.declarations import Read
-from globalstep.socket_messages import Incoming, Outgoing
+from globalstep.incoming_messages import Incoming
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.socket_messages import Outgoing
 
 
 @pytest.fixture(params=list(KINDS))
@@ -72,6 +74,32 @@ def test_a_push_that_waits_for_memory_keeps_nobody_waiting(serve, kind):
     assert answer(waiting)[1].push.outcome.index
     values = served.client.pull([Read("big")])[0]
     np.testing.assert_array_equal(values, np.full_like(values, -1.0))
+
+
+def test_a_reply_that_is_taken_in_pieces_keeps_nobody_waiting(serve, kind):
+    served = serve(big=True)
+    slow, other = served.welcomed(kind), served.welcomed(kind)
+    request = served.request()
+    request.pull.reads[0].variable = "big"
+    for call in range(1, 21):
+        ask(slow, request, call=call)
+    assert all(is_answered(served, other) for _ in range(3))
+    # In shared memory each reply brings a block, and a descriptor of it, which goes along when there is room.
+    incoming = Incoming(slow, 1 << 30, shares=True, takes_descriptors=True)
+    assert [incoming.receive().call for _ in range(20)] == list(range(1, 21))
+    incoming.close()
+    assert is_answered(served, slow)
+    assert is_answered(served, other)
+
+
+def test_much_data_keeps_a_thread_to_itself_and_gives_it_back(serve, kind):
+    served = serve(limit_bytes=4 << 20)
+    busy, other = served.welcomed(kind), served.welcomed(kind)
+    much = bytes(2 << 20)
+    for call in range(1, 30):
+        ask(busy, pb.Request(), much if call < 5 else b"", call=call)
+        assert answer(busy)[0].call == call
+        assert is_answered(served, other)
 
 
 def test_requests_that_come_together_are_answered_in_order(serve, kind):
