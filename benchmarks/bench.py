@@ -107,6 +107,8 @@ class _Run:
                         raise
                     self.missing[key] = f"did not start ({error})"
                     self._teams.pop(key).end()
+            for team in self._teams.values():
+                team.rest()
             self.peers = [peer for peer in self.peers if peer.program not in self.missing]
             self.say("all processes are up")
         yield

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ class Program:
         arguments: More of the command line.
         exact: Whether it promises that no step and no gradient is lost.
         kinds: The cases that it takes part in: kind, or kind and rule.
+        spins: Whether its processes keep the processor busy while they have nothing to do.
     """
 
     key: str
@@ -40,6 +42,7 @@ class Program:
     arguments: tuple[str, ...] = ()
     exact: bool = False
     kinds: tuple[str, ...] = ("dense", "embedding", "counter", "digits")
+    spins: bool = False
 
     def takes(self, case: Case) -> bool:
         """Whether it takes part in a case."""
@@ -50,7 +53,8 @@ PROGRAMS = (
     Program("globalstep", exact=True),
     Program("baseline", kinds=("dense sgd", "counter")),
     Program("tensorflow", "tensorflow_v1", ("tensorflow",)),
-    Program("torch-shm", "torch_rpc", ("torch",), ("--transport", "shm")),
+    # TensorPipe's shared memory is polled without a pause: three idle processes take both of two cores.
+    Program("torch-shm", "torch_rpc", ("torch",), ("--transport", "shm"), spins=True),
     Program("torch-tcp", "torch_rpc", ("torch",), ("--transport", "tcp")),
     Program("ray", "ray_actor", ("ray", "torch"), kinds=("dense", "embedding", "counter")),
 )
@@ -132,6 +136,29 @@ class Team:
     servers: list[Child]
     workers: list[Child]
     addresses: list[str]
+    #: Whether its processes are stopped now.
+    resting: bool = False
+
+    def rest(self) -> None:
+        """Stop its processes until they are asked something, if they would take the processor from the others."""
+        if self.program.spins and not self.resting:
+            self._signal(signal.SIGSTOP)
+            self.resting = True
+
+    @contextmanager
+    def awake(self) -> Iterator[None]:
+        """Let its processes run within a block."""
+        rested, self.resting = self.resting, False
+        if rested:
+            self._signal(signal.SIGCONT)
+        yield
+        if rested:
+            self.rest()
+
+    def _signal(self, number: int) -> None:
+        for child in (*self.workers, *self.servers):
+            for pid in family(child.pid):
+                os.kill(pid, number)
 
     def ready(self) -> None:
         """Wait until every worker is there."""
@@ -140,9 +167,10 @@ class Team:
 
     def ask(self, count: int, command: dict[str, Any]) -> list[dict[str, Any]]:
         """Tell the first `count` workers the same at the same time; gives their answers."""
-        for worker in self.workers[:count]:
-            worker.tell(command)
-        return [worker.answer() for worker in self.workers[:count]]
+        with self.awake():
+            for worker in self.workers[:count]:
+                worker.tell(command)
+            return [worker.answer() for worker in self.workers[:count]]
 
     def server_cpu_secs(self) -> float:
         """Processor time of all PS processes and of what they have started."""
@@ -150,8 +178,10 @@ class Team:
 
     def end(self) -> None:
         """End its processes, the workers first."""
-        for child in (*self.workers, *self.servers):
-            child.end()
+        with self.awake():
+            for child in (*self.workers, *self.servers):
+                child.end()
+            self.workers, self.servers = [], []
 
 
 def _cpu_secs(pid: int) -> float:

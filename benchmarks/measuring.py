@@ -1,6 +1,7 @@
 """How a case is measured: all peers' processes are alive at once and take turns, round after round.
 
-So whatever else the machine does meets all of them alike. Rates are those of a turn; a ratio is taken within a
+So whatever else the machine does meets all of them alike. Processes that would take the processor while it is not
+their turn are stopped meanwhile. Rates are those of a turn; a ratio is taken within a
 round. Every peer's step, and globalstep's values to the last bit, are checked at the end of a case.
 """
 
@@ -59,9 +60,7 @@ class _Table:
         """Make the Variables and let everybody join and warm up."""
         command = {"do": "create", "case": self.case.as_dict(), "form": "auto"}
         for team in self.teams.values():
-            team.workers[0].tell(command)
-        for team in self.teams.values():
-            team.workers[0].answer()
+            team.ask(1, command)
         for peer in self.peers:
             self._join(peer)
             self._run(peer, self.settings.secs / 4, self.settings.least_steps)
@@ -113,7 +112,7 @@ class _Table:
                         command = {"do": "pushed", "steps": steps}
                         hot += team.workers[worker].ask(command)["hot"]
             check = {"do": "check", "steps": self._steps[key], "exact": exact, "hot": hot}
-            found = team.workers[0].ask(check)
+            (found,) = team.ask(1, check)
             yield {"case": self.case.as_dict(), "program": key, "steps": self._steps[key], **found}
         for team in self.teams.values():
             team.ask(self.case.workers, {"do": "leave"})
