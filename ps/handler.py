@@ -28,12 +28,12 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import entries
 from globalstep.ps.answers import Admission, Answer
 from globalstep.ps.authorization import Authorization, Caller
+from globalstep.ps.counting import CountingPush, CountingShard
 from globalstep.ps.in_flight import InFlightMemory, RoomInFlight
 from globalstep.ps.layouts import Layout, LayoutMemory, PushParts
 from globalstep.ps.ledger import EntryKind
 from globalstep.ps.packed_data import pack_reply, unpack_request
 from globalstep.ps.reading import Room
-from globalstep.ps.shard import Shard
 from globalstep.ps.statistics import Traffic
 from globalstep.ps.witness import NO_WITNESS
 
@@ -60,7 +60,7 @@ class Handler:
 
     def __init__(
         self,
-        shard: Shard,
+        shard: CountingShard,
         faults: Faults = NO_FAULTS,
         limit_bytes: int = 16 << 30,
         in_flight: InFlightMemory | None = None,
@@ -145,6 +145,33 @@ class Handler:
         finally:
             self.traffic.leave(data.nbytes, bytes_out)
         return reply, pieces
+
+    def counts(self, request: pb.Request, memory: LayoutMemory) -> bool:
+        """Whether a request is a push that only counts, of a layout that its stream knows: one for `count`."""
+        message = request.push
+        return message.known_layout and not message.ahead and memory.only_counts(message.layout)
+
+    def count(self, asked: Sequence[tuple[pb.Request, LayoutMemory]]) -> list[pb.Reply]:
+        """Carry out such requests of several streams together; gives their replies, as `handle` would."""
+        replies = [pb.Reply() for _ in asked]
+        pushes: dict[int, CountingPush] = {}
+        witness = self.shard.witness
+        for at, (request, memory) in enumerate(asked):
+            self.traffic.arrive()
+            try:
+                self.authorization.check_request(memory.caller, request)
+                pushes[at] = _counting_push(request.push, memory)
+            except GlobalStepError as error:
+                replies[at].error.CopyFrom(encode_error(error))
+        for at, found in zip(pushes, self.shard.count(list(pushes.values())), strict=True):
+            if isinstance(found, Exception):
+                replies[at].error.CopyFrom(encode_error(found))
+            else:
+                codec.encode_outcome(found, replies[at].push.outcome)
+        self.shard.secure(witness)
+        for _ in asked:
+            self.traffic.leave(0, 0)
+        return replies
 
     def unary(self, method: str, message: Any) -> Any:
         """Carry out Pull or Push as a unary call, with the tensor bytes inside the message.
@@ -277,6 +304,12 @@ class Handler:
         codec.encode_values(
             [Read(name) for name in wanted], [values[name] for name in wanted], reply.read_snapshot.values, tensors
         )
+
+
+def _counting_push(message: pb.PushRequest, memory: LayoutMemory) -> CountingPush:
+    layout = memory.recall(message.layout, memoryview(b""))
+    push = codec.decode_push_id(message.id)
+    return CountingPush(message.incarnation, push, layout.increments, dict(message.seen_steps))
 
 
 def encode_error(error: Exception) -> pb.Error:

@@ -29,10 +29,10 @@ from globalstep.clock import Clock
 from globalstep.declarations import OpKind, OptimizerDecl, OptimizerUse, PushId, Read, VariableDecl
 from globalstep.faults import AFTER, APPLY, BEFORE
 from globalstep.ps.answers import Admission, Answer
+from globalstep.ps.counting import CountingShard
 from globalstep.ps.layouts import PushParts
 from globalstep.ps.ledger import Entry, EntryKind
 from globalstep.ps.reading import Room
-from globalstep.ps.shard import Shard
 
 __all__ = ["Gate", "HogwildShard"]
 
@@ -112,8 +112,8 @@ class _Admitted:
     exact: Mapping[int, Array]
 
 
-class HogwildShard(Shard):
-    """A PS task's state where pushes race if the run's policy says so; else no different from Shard. Thread-safe.
+class HogwildShard(CountingShard):
+    """A PS task's state where pushes race if the run's policy says so, else as CountingShard. Thread-safe.
 
     Args:
         clock: As of Shard.

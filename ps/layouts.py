@@ -150,6 +150,11 @@ class LayoutMemory:
             raise LayoutUnknownError(f"Not all data of layout {number} was sent ahead on this stream; send it in full.")
         return held.data.data
 
+    def only_counts(self, number: int) -> bool:
+        """Whether a layout was told that has increments and nothing else."""
+        found = self._layouts.get(number)
+        return found is not None and found.decides and not (found.ops or found.reads or found.uses)
+
     def recall(self, number: int, data: memoryview) -> Layout:
         """Give a layout that was told before.
 

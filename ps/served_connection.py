@@ -48,6 +48,8 @@ class Turn(enum.Enum):
     RECEIVES = enum.auto()
     #: It waits for the client to take its reply.
     SENDS = enum.auto()
+    #: Its push only counts: `counting` gives it, and `counted` is to be told the reply.
+    COUNTS = enum.auto()
     #: It has what may take time, or is at its end.
     TAKES_TIME = enum.auto()
 
@@ -75,6 +77,8 @@ class ServedConnection:
         # What `answer_quickly` has left to `answer`.
         self._message: SocketMessage | None = None
         self._failed: Exception | None = None
+        #: A push that only counts, with the number of its call, that is to be counted with others.
+        self._counting: tuple[int, pb.Request] | None = None
         #: What the client has not taken yet of the last reply.
         self._unsent: Outgoing | None = None
         #: What goes with it, and is closed then.
@@ -153,10 +157,13 @@ class ServedConnection:
 
     # ---- Turns --------------------------------------------------------------------------------
 
-    def answer_quickly(self) -> Turn:
+    def answer_quickly(self, alone: bool) -> Turn:
         """Go on as far as that waits for nobody, neither for the client nor for memory.
 
         To be called when there is something to receive, or, after SENDS, when something can be sent.
+
+        Args:
+            alone: No other connection has something to be done.
 
         Returns:
             What comes next.
@@ -167,14 +174,14 @@ class ServedConnection:
                     return Turn.TAKES_TIME  # `answer` will see that it is the end
             elif self._send_rest(socket.MSG_DONTWAIT):
                 return Turn.SENDS
-            return self._answer_what_came()
+            return self._answer_what_came(alone)
         except BlockingIOError:
             return Turn.RECEIVES
         except Exception as error:
             self._failed = error
             return Turn.TAKES_TIME
 
-    def _answer_what_came(self) -> Turn:
+    def _answer_what_came(self, alone: bool) -> Turn:
         incoming = self._incoming
         while True:
             message = incoming.take(patient=False)
@@ -188,9 +195,24 @@ class ServedConnection:
                 self._message = message
                 return Turn.TAKES_TIME
             else:
-                self._serve(message, socket.MSG_DONTWAIT)
+                request = pb.Request.FromString(message.head)
+                if not alone and message.call != NO_CALL and self._handler.counts(request, self._memory):
+                    self._counting = message.call, request
+                    return Turn.COUNTS
+                self._serve(message, request, socket.MSG_DONTWAIT)
                 if self._unsent is not None:
                     return Turn.SENDS
+
+    def counting(self) -> tuple[pb.Request, LayoutMemory]:
+        """Give the push that only counts, for Handler.count."""
+        assert self._counting is not None
+        return self._counting[1], self._memory
+
+    def counted(self, reply: pb.Reply) -> None:
+        """Have the reply to it sent when `answer_quickly` is called next."""
+        assert self._counting is not None
+        self._unsent = Outgoing(self._counting[0], reply.SerializeToString(), ())
+        self._counting = None
 
     def answer(self) -> bool:
         """Answer what `answer_quickly` has left, and what follows, until it takes no time any more.
@@ -223,7 +245,7 @@ class ServedConnection:
         if message is None:
             return False
         self._took_time = self._takes_time(message)
-        self._serve(message)
+        self._serve(message, pb.Request.FromString(message.head))
         return True
 
     def _takes_time(self, message: SocketMessage) -> bool:
@@ -247,7 +269,7 @@ class ServedConnection:
 
     # ---- One request --------------------------------------------------------------------------
 
-    def _serve(self, message: SocketMessage, flags: int = 0) -> None:
+    def _serve(self, message: SocketMessage, request: pb.Request, flags: int = 0) -> None:
         """Answer a request. With MSG_DONTWAIT, what the socket does not take at once is kept in `_unsent`."""
         if message.refused is not None:
             self._refuse(message, message.refused, flags)
@@ -257,7 +279,6 @@ class ServedConnection:
         if blocks is not None and message.place is not None and message.place.new_bytes:
             self._give_block(message, blocks, message.place.new_bytes, flags)
             return
-        request = pb.Request.FromString(message.head)
         reply, pieces = self._handler.handle(request, data, self._memory)
         if message.call == NO_CALL:
             return

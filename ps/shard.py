@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from globalstep.declarations import Increment, OpKind, OptimizerUse, Outcome, PushId
+from globalstep.declarations import Increment, OpKind, OptimizerUse, Outcome, OutcomeKind, PushId
 from globalstep.errors import AbortedError, FailedPreconditionError, InvalidArgumentError
 from globalstep.ps.admission_policy import refusal, scaled
 from globalstep.ps.answers import Admission, Answer, Staged
@@ -153,12 +153,8 @@ class Shard(Applying):
             taking_part = (self._shard,) if alone else participants
             if any(not 0 <= shard < self._shards for shard in taking_part):
                 raise InvalidArgumentError(f"A push with participants {list(participants)} of {self._shards} shards.")
-            known = ledger.recorded(push)
+            known = self._recorded(ledger, push)
             if known is not None:
-                self._staged.pop(push, None)
-                self._statistics.duplicates += 1
-                if ledger.journal is not None:
-                    ledger.journal.duplicate(push, known)
                 return self._admission(ledger, known, push, taking_part)
             parts = self._staged[push].parts if alone and push in self._staged else None
             admission = self._decide(ledger, push, kind, taking_part, increments, uses, seen_steps, not_finite)
@@ -168,6 +164,16 @@ class Shard(Applying):
             if kind is EntryKind.SNAPSHOT:
                 self.witness.cut(push, self._image())
             return admission
+
+    def _recorded(self, ledger: Ledger, push: PushId) -> Outcome | None:
+        """Give what was decided of a push that came before, and take note that it came again."""
+        known = ledger.recorded(push)
+        if known is not None:
+            self._staged.pop(push, None)
+            self._statistics.duplicates += 1
+            if ledger.journal is not None:
+                ledger.journal.duplicate(push, known)
+        return known
 
     def _decide(
         self,
@@ -180,9 +186,31 @@ class Shard(Applying):
         seen_steps: Mapping[str, int],
         not_finite: str,
     ) -> Admission:
-        """Accept a push that is new, or refuse it. Caller holds the lock."""
+        """Accept a push that is new and apply it, or refuse it. Caller holds the lock."""
+        # A snapshot holds the ledger as it was before.
+        dumped = ledger.dump() if kind is EntryKind.SNAPSHOT else b""
+        outcome, hypers = self._accept(ledger, push, kind, taking_part, increments, uses, seen_steps, not_finite)
+        if outcome.kind is not OutcomeKind.ACCEPTED:
+            return Admission(outcome)
+        self._apply_entry(Entry(outcome.index, kind, push, self._applied, hypers), uses, dumped)
+        return self._admission(ledger, outcome, push, taking_part)
+
+    def _accept(
+        self,
+        ledger: Ledger,
+        push: PushId,
+        kind: EntryKind,
+        taking_part: Sequence[int],
+        increments: Sequence[Increment],
+        uses: Sequence[OptimizerUse],
+        seen_steps: Mapping[str, int],
+        not_finite: str = "",
+        counts_only: bool = False,
+    ) -> tuple[Outcome, tuple[HyperValues, ...]]:
+        """Accept a push that is new, or refuse it; in the ledger only. Caller holds the lock."""
         try:
-            hypers = self._examine(ledger, push, kind, taking_part, increments, uses, bool(not_finite))
+            no_part = counts_only or bool(not_finite)
+            hypers = self._examine(ledger, push, kind, taking_part, increments, uses, no_part)
         except Exception:
             self._staged.pop(push, None)
             raise
@@ -191,14 +219,12 @@ class Shard(Applying):
         if refused is not None:
             self._staged.pop(push, None)
             self._statistics.refuse(refused)
-            return Admission(ledger.refuse(push, refused, staleness, not_finite))
+            return ledger.refuse(push, refused, staleness, not_finite), ()
         hypers = scaled(self._policy, hypers, staleness)
-        dumped = ledger.dump() if kind is EntryKind.SNAPSHOT else b""
         outcome = ledger.admit(push, kind, taking_part, increments, hypers, staleness)
         if kind is EntryKind.PUSH:
             self._count(push, increments, seen_steps, staleness, outcome.steps)
-        self._apply_entry(Entry(outcome.index, kind, push, self._applied, hypers), uses, dumped)
-        return self._admission(ledger, outcome, push, taking_part)
+        return outcome, hypers
 
     def _count(
         self,
@@ -222,7 +248,7 @@ class Shard(Applying):
         participants: Sequence[int],
         increments: Sequence[Increment],
         uses: Sequence[OptimizerUse],
-        left_out: bool,
+        no_part: bool,
     ) -> tuple[HyperValues, ...]:
         """Find everything that could be wrong before anything is decided; evaluate hyper-parameters."""
         ledger.check_increments(increments)
@@ -235,8 +261,8 @@ class Shard(Applying):
             after[item.step] += item.by
         for item in increments:
             check_step(item.step, self._store.step(item.step), after[item.step])
-        if left_out:
-            return ()  # it is not going to be applied, and has not been kept
+        if no_part:
+            return ()  # nothing is going to be applied, and nothing has been kept
         if kind is EntryKind.PUSH and self._shard in participants and push not in self._staged:
             raise FailedPreconditionError(f"Push {push} was not staged on the sequencer.")
         hypers = tuple(evaluate_use(use, after if use.after_increment else ledger.steps, self._store) for use in uses)

@@ -17,6 +17,7 @@ import sys
 import threading
 from collections import deque
 
+from globalstep.ps.handler import Handler
 from globalstep.ps.served_connection import ServedConnection, Turn
 
 __all__ = ["Turns"]
@@ -25,17 +26,24 @@ __all__ = ["Turns"]
 class Turns:
     """See the module's text. Thread-safe.
 
+    Args:
+        handler: Admits together what came together: see Handler.count.
+
     Raises:
         OSError: If the system gives no epoll.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
         assert sys.platform == "linux"
         self._poller = select.epoll()
-        # Held by the thread whose turn it is, which waits under it; taken before the shard's lock. Guards `_ready`.
+        # Held by the thread whose turn it is, which waits under it; taken before the shard's lock. Guards `_ready` and
+        # `_counting`.
         self._turn = threading.Lock()
         #: Descriptors of connections for which there is something to do.
         self._ready: deque[int] = deque()
+        #: Of those that have a push that only counts, and wait for what else has come.
+        self._counting: list[int] = []
         # Connections that are waited for, or ready, and for what; an entry is made and taken out by who serves it.
         self._waiting: dict[int, tuple[ServedConnection, int]] = {}
 
@@ -68,15 +76,30 @@ class Turns:
         """Do what is quick, until a connection needs more; gives that one, which is no longer waited for."""
         while True:
             while not self._ready:
-                self._ready.extend(descriptor for descriptor, _ in self._poller.poll())
+                if self._counting:
+                    self._count()
+                else:
+                    self._ready.extend(descriptor for descriptor, _ in self._poller.poll())
             descriptor = self._ready.popleft()
             connection, waited_for = self._waiting[descriptor]
-            turn = connection.answer_quickly()
+            turn = connection.answer_quickly(alone=not (self._ready or self._counting))
             if turn is Turn.TAKES_TIME:
                 self._poller.unregister(descriptor)
                 del self._waiting[descriptor]
                 return connection
+            if turn is Turn.COUNTS:
+                self._counting.append(descriptor)
+                continue
             wanted = select.EPOLLOUT if turn is Turn.SENDS else select.EPOLLIN
             if wanted != waited_for:
                 self._waiting[descriptor] = connection, wanted
                 self._poller.modify(descriptor, wanted)
+
+    def _count(self) -> None:
+        """Admit the pushes that only count, which have come meanwhile, in one go."""
+        connections = [self._waiting[descriptor][0] for descriptor in self._counting]
+        replies = self._handler.count([connection.counting() for connection in connections])
+        for connection, reply in zip(connections, replies, strict=True):
+            connection.counted(reply)
+        self._ready.extend(self._counting)
+        self._counting.clear()

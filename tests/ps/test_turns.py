@@ -115,6 +115,65 @@ def test_requests_that_come_together_are_answered_in_order(serve, kind):
         assert [incoming.receive().call for _ in range(count)] == list(range(1, count + 1))
 
 
+def counting(served, client, sequence, known):
+    """A push that only counts."""
+    request = pb.Request()
+    request.push.incarnation = served.client.incarnation
+    request.push.id.client, request.push.id.sequence = client, sequence
+    request.push.layout, request.push.known_layout = 1, known
+    if not known:
+        request.push.increments.add(step="global_step", by=1)
+    return request
+
+
+def test_pushes_that_only_count_are_counted_together_each_once(serve, kind, monkeypatch):
+    served = serve()
+    together = []
+    count = served.ps.controls[0].handler.shard.count
+    monkeypatch.setattr(
+        served.ps.controls[0].handler.shard, "count", lambda asked: together.append(len(asked)) or count(asked)
+    )
+    connections = {f"client{at}": served.welcomed(kind) for at in range(4)}
+    for client, connection in connections.items():
+        ask(connection, counting(served, client, 1, known=False))
+        assert answer(connection)[1].push.outcome.steps["global_step"]
+    pushes = range(2, 52)
+    with served.ps.controls[0].handler.shard._lock:  # so that they are all there when the first one is done
+        for client, connection in connections.items():
+            # The last one of each comes twice, as after a reply that was lost.
+            sent = [counting(served, client, sequence, known=True) for sequence in (*pushes, pushes[-1])]
+            messages = [Outgoing(call, item.SerializeToString(), ()) for call, item in enumerate(sent, 1)]
+            connection.sendall(b"".join(bytes(message._left[0]) for message in messages))
+    steps = []
+    for connection in connections.values():
+        incoming = Incoming(connection, 1 << 20)
+        outcomes = [pb.Reply.FromString(incoming.receive().head).push.outcome for _ in (*pushes, None)]
+        assert [outcome.duplicate for outcome in outcomes] == [False] * len(pushes) + [True]
+        assert outcomes[-1].steps == outcomes[-2].steps
+        own = [outcome.steps["global_step"] for outcome in outcomes[:-1]]
+        assert own == sorted(own)
+        steps += own
+    assert sorted(steps) == list(range(5, 205))
+    assert served.client.global_steps() == {"global_step": 204}
+    assert max(together) > 1
+
+
+def test_a_wrong_push_among_those_that_only_count_is_answered_alone(serve, kind):
+    served = serve()
+    connections = [served.welcomed(kind) for _ in range(3)]
+    for at, connection in enumerate(connections):
+        ask(connection, counting(served, f"client{at}", 1, known=False))
+        answer(connection)
+    requests = [counting(served, f"client{at}", 2, known=True) for at in range(3)]
+    requests[1].push.incarnation += 1
+    for connection, request in zip(connections, requests, strict=True):
+        ask(connection, request)
+    replies = [answer(connection)[1] for connection in connections]
+    assert [reply.HasField("error") for reply in replies] == [False, True, False]
+    assert "incarnation" in replies[1].error.message
+    assert served.client.global_steps() == {"global_step": 5}
+
+
 def test_each_connection_that_ends_takes_a_thread_along(serve, kind):
     served = serve()
     listening = 1
