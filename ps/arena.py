@@ -83,7 +83,7 @@ class Run:
             return
         touched = (2 + len(self.slots)) * grad.nbytes
         piece = self.count if cores.threads == 1 or touched < WORTH_BYTES else _PIECE
-        if self.count <= min(piece, _BLOCK):
+        if self.count <= min(piece, 2 * _BLOCK):
             self.rule.dense(self.values, self.slots, grad, hyper)
             if leaves:
                 np.copyto(grad, self.values)

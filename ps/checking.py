@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,13 @@ def check_indices(indices: Array, decl: VariableDecl) -> None:
             )
 
 
+@cache
+def _range_of(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Give the least and the greatest number of an integer type."""
+    info = np.iinfo(dtype)
+    return int(info.min), int(info.max)
+
+
 def check_step(name: str, held: Array, value: int) -> None:
     """Refuse a value that a step cannot have.
 
@@ -131,6 +139,6 @@ def check_step(name: str, held: Array, value: int) -> None:
     Raises:
         InvalidArgumentError: If that is beyond its dtype.
     """
-    info = np.iinfo(held.dtype)
-    if not info.min <= value <= info.max:
+    least, most = _range_of(held.dtype)
+    if not least <= value <= most:
         raise InvalidArgumentError(f"The push would move step {name!r} from {held[0]} to {value}, beyond {held.dtype}.")

@@ -65,6 +65,9 @@ def evaluate_use(use: OptimizerUse, steps: Mapping[str, int], store: VariableSto
                 f"Optimizer {use.optimizer!r} ({decl.kind}) got no value for {name!r} with this push, and none is "
                 "declared."
             )
+        if expr.op == "const":
+            values[name] = expr.value
+            continue
         known = {n: float(steps[n]) if n in steps else store.scalar(n) for n in set(names_in(expr))}
         values[name] = evaluate(expr, known)
     for scalar, variable in zip(rule.scalars, decl.scalars, strict=True):

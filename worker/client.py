@@ -65,9 +65,10 @@ class ClusterClient(Membership):
     def push(self, push: Push) -> PushResult:
         """Push changes, exactly once; see PushProtocol.push."""
         with self._lock:
-            if not self._protocol.messages.remembers(push):
-                self._learn([op.variable for op in push.ops] + [read.variable for read in push.reads])
             try:
+                if self._protocol.messages.remembers(push):
+                    return self._push_stored(push)  # it has no rows that could be merged
+                self._learn([op.variable for op in push.ops] + [read.variable for read in push.reads])
                 return self._rows.push(push, self._push_stored)
             finally:
                 self._room.forget()

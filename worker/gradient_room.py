@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,15 @@ Array = npt.NDArray[Any]
 _Slot = tuple[int, np.dtype[Any], tuple[int, ...], int]
 
 
+class _Layout(NamedTuple):
+    """How a shard's arrays lie in one piece of memory."""
+
+    nbytes: int
+    slots: Sequence[_Slot]
+    #: Bytes behind arrays whose size is no multiple of the alignment.
+    padding: Sequence[slice]
+
+
 class GradientRoom:
     """Makes the arrays.
 
@@ -38,8 +47,8 @@ class GradientRoom:
         #: What was given out last and has not been pushed: shard -> the memory, whether its lane gave it, and the
         #: arrays that lie in it, in order.
         self._given: dict[int, tuple[Array, bool, list[Array]]] = {}
-        #: The names asked for last, with the incarnation, and how they lie: shard -> bytes, and each array's place.
-        self._known: tuple[tuple[Any, ...], dict[int, tuple[int, list[_Slot]]]] = ((), {})
+        #: The names asked for last, with the incarnation, and how the arrays of each shard lie.
+        self._known: tuple[tuple[Any, ...], dict[int, _Layout]] = ((), {})
 
     def arrays(
         self, names: Sequence[str], incarnation: int, variables: Mapping[str, VariableDecl], where: Mapping[str, int]
@@ -58,17 +67,15 @@ class GradientRoom:
         if self._known[0] != key:
             self._known = key, _lay_out(names, variables, where)
         out: list[Any] = [None] * len(names)
-        for shard, (nbytes, slots) in self._known[1].items():
+        for shard, layout in self._known[1].items():
             room = self._rooms[shard] if shard >= 0 else None
-            shared = room.room(nbytes) if room is not None else None
-            memory = self._pool.take(nbytes) if shared is None else shared
-            arrays: list[Array] = []
-            for position, dtype, shape, offset in slots:
-                array: Array = np.ndarray(shape, dtype, memory, offset)
+            shared = room.room(layout.nbytes) if room is not None else None
+            memory = self._pool.take(layout.nbytes) if shared is None else shared
+            arrays: list[Array] = [np.ndarray(shape, dtype, memory, at) for _, dtype, shape, at in layout.slots]
+            for (position, _, _, _), array in zip(layout.slots, arrays, strict=True):
                 out[position] = array
-                arrays.append(array)
-                if array.nbytes % ALIGNMENT:
-                    memory[offset + array.nbytes : offset + padded(array.nbytes)] = 0
+            for part in layout.padding:
+                memory[part] = 0
             if shard >= 0:
                 self._given[shard] = memory, shared is not None, arrays
         return out
@@ -110,7 +117,7 @@ class GradientRoom:
 
 def _lay_out(
     names: Sequence[str], variables: Mapping[str, VariableDecl], where: Mapping[str, int]
-) -> dict[int, tuple[int, list[_Slot]]]:
+) -> dict[int, _Layout]:
     """Put each shard's arrays one behind the other, in the order in which a push of them is sent.
 
     A Variable that is split over shards has its array elsewhere, as shard -1's: its rows are sent from there.
@@ -118,11 +125,15 @@ def _lay_out(
     order = {name: at for at, name in enumerate(where)}
     sizes: dict[int, int] = {}
     slots: dict[int, list[_Slot]] = {}
+    padding: dict[int, list[slice]] = {}
     for position in sorted(range(len(names)), key=lambda at: order[names[at]]):
         decl = variables[names[position]]
         shard = -1 if decl.parts else where[decl.name]
         dtype = np.dtype(decl.dtype)
         offset = sizes.get(shard, 0)
         slots.setdefault(shard, []).append((position, dtype, decl.shape, offset))
-        sizes[shard] = offset + padded(math.prod(decl.shape) * dtype.itemsize)
-    return {shard: (sizes[shard], found) for shard, found in slots.items()}
+        end = offset + math.prod(decl.shape) * dtype.itemsize
+        sizes[shard] = padded(end)
+        if end % ALIGNMENT:
+            padding.setdefault(shard, []).append(slice(end, padded(end)))
+    return {shard: _Layout(sizes[shard], found, padding.get(shard, ())) for shard, found in slots.items()}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -161,8 +161,7 @@ class Read:
     indices: Array | None = None
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class PushId:
+class PushId(NamedTuple):
     """Who pushed, and the number of the push among that client's, from 1."""
 
     client: str

@@ -21,7 +21,7 @@ from globalstep.proto import globalstep_pb2 as pb
 __all__ = ["CHUNK_BYTES", "NO_CALL", "Assembler", "Message", "frames_of", "padded"]
 
 #: Tensor bytes in one frame. 1 to 4 MiB measured best over grpcio (docs/performance.md).
-CHUNK_BYTES = 1 << 21
+CHUNK_BYTES = 1 << 22
 #: Call of a request that is not to be answered; others are numbered from 1.
 NO_CALL = 0
 #: Up to this size a frame is parsed by protobuf as it is; a copy of so little costs less than scanning.
