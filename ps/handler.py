@@ -153,11 +153,21 @@ class Handler:
 
     def count(self, asked: Sequence[tuple[pb.Request, LayoutMemory]]) -> list[pb.Reply]:
         """Carry out such requests of several streams together; gives their replies, as `handle` would."""
+        try:
+            for _ in asked:
+                self.traffic.arrive()
+            return self._count(asked)
+        except Exception as error:
+            return [pb.Reply(error=encode_error(error)) for _ in asked]
+        finally:
+            for _ in asked:
+                self.traffic.leave(0, 0)
+
+    def _count(self, asked: Sequence[tuple[pb.Request, LayoutMemory]]) -> list[pb.Reply]:
         replies = [pb.Reply() for _ in asked]
         pushes: dict[int, CountingPush] = {}
         witness = self.shard.witness
         for at, (request, memory) in enumerate(asked):
-            self.traffic.arrive()
             try:
                 self.authorization.check_request(memory.caller, request)
                 pushes[at] = _counting_push(request.push, memory)
@@ -169,8 +179,6 @@ class Handler:
             else:
                 codec.encode_outcome(found, replies[at].push.outcome)
         self.shard.secure(witness)
-        for _ in asked:
-            self.traffic.leave(0, 0)
         return replies
 
     def unary(self, method: str, message: Any) -> Any:

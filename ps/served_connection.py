@@ -255,7 +255,7 @@ class ServedConnection:
         return self.blocks is None and max(message.nbytes, self._replied_bytes) >= _MUCH_BYTES
 
     def _say(self, error: Exception) -> None:
-        """Log why the connection ended; raises what is no way in which one ends."""
+        """Log why the connection ended. Its thread serves others, too: whatever was wrong ends with it."""
         if isinstance(error, ssl.SSLError):
             _log.warning("%s: a connection was refused by TLS: %s", self._name, error)
         elif isinstance(error, ConnectionError):
@@ -265,7 +265,7 @@ class ServedConnection:
             # The client goes on over gRPC.
             _log.info("%s: %s", self._name, error)
         else:
-            raise error
+            _log.error("%s: a bug ended this connection", self._name, exc_info=error)
 
     # ---- One request --------------------------------------------------------------------------
 

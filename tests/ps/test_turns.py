@@ -15,6 +15,7 @@ from served_sockets import KINDS, Served, answer, ask, ends_without_a_word, lane
 from globalstep.declarations import Read
 from globalstep.incoming_messages import Incoming
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.shared_blocks import SharedBlocks
 from globalstep.socket_messages import Outgoing
 
 
@@ -172,6 +173,23 @@ def test_a_wrong_push_among_those_that_only_count_is_answered_alone(serve, kind)
     assert [reply.HasField("error") for reply in replies] == [False, True, False]
     assert "incarnation" in replies[1].error.message
     assert served.client.global_steps() == {"global_step": 5}
+
+
+def test_a_bug_ends_its_connection_and_nothing_else(serve, monkeypatch, caplog):
+    served = serve()
+    first, faulty, last = (served.welcomed("shm") for _ in range(3))
+    assert all(is_answered(served, connection) for connection in (first, faulty, last))
+
+    def broken(self, pieces):
+        raise RuntimeError("this is a bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SharedBlocks, "put", broken)
+        ask(faulty, served.request())
+        assert ends_without_a_word(faulty)
+    assert "a bug ended this connection" in caplog.text
+    assert all(is_answered(served, connection) for connection in (last, first) for _ in range(3))
+    assert len(served.threads_left(2)) == 3
 
 
 def test_each_connection_that_ends_takes_a_thread_along(serve, kind):
