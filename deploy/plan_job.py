@@ -31,7 +31,7 @@ OPTIMIZERS = {
 #: From this many bytes touched on, several threads of a PS task apply a push; see globalstep.ps.cores.
 _WORTH_BYTES = 64 << 20
 _MOST_THREADS = 4
-#: Up to so many bytes the sequencer's part comes with ADMIT; see globalstep.worker.push_protocol.
+#: Up to so many bytes the sequencer's part comes with ADMIT, and in shared memory always; see worker.push_protocol.
 _RIDES_BYTES = 1 << 16
 #: Beyond the sequencer and so many others, a simulated PS task stands for several that do the same.
 _ALL_ALONE, _GROUPS = 8, 4
@@ -268,7 +268,8 @@ class _Costs:
         admit_w, admit_p = self._wire.admit_worker_secs * scale_w, self._wire.admit_ps_secs * scale_p
         out_w, out_p, out_d = self._bytes(out)
         in_w, in_p, in_d = self._bytes(back)
-        rides = out <= _RIDES_BYTES and self._job.wire_itemsize == self._job.itemsize
+        comes_along = out <= _RIDES_BYTES or self._job.transport == "shm"
+        rides = comes_along and self._job.wire_itemsize == self._job.itemsize
         delay = self._wire.step(0.0).delay_secs
 
         def stage(shard: int, stands_for: int) -> Leg:

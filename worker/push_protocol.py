@@ -328,10 +328,13 @@ class PushProtocol:
     def _rides_along(self, requests: dict[int, _Sent]) -> _Sent | None:
         """Take the sequencer's part out of what is to be staged if it is to come with ADMIT: a message less.
 
-        A large part is sent at the same time as the others'.
+        A large part is sent at the same time as the others', unless it lies in memory that the sequencer sees.
         """
         own = requests.get(self._run.sequencer)
-        if own is None or self._messages.packing.active or sum(piece.nbytes for piece in own[1]) > _RIDES_BYTES:
+        if own is None or self._messages.packing.active:
+            return None
+        large = sum(piece.nbytes for piece in own[1]) > _RIDES_BYTES
+        if large and getattr(self._run.lanes[self._run.sequencer], "kind", "") != "shm":
             return None
         return requests.pop(self._run.sequencer)
 

@@ -12,7 +12,6 @@ from counting_run import SHAPES, FaultPlan, declarations, expected, initialize, 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-import globalstep.worker.push_protocol
 from globalstep.clock import ManualClock, SystemClock
 from globalstep.declarations import Op, OpKind, OptimizerDecl, OptimizerUse, Push, Read, VariableDecl
 from globalstep.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError
@@ -26,6 +25,7 @@ from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.settler import LONGEST_SECS, OVERDUE_SECS
 from globalstep.worker.client import ClusterClient
 from globalstep.worker.grpc_lane import lanes_to
+from globalstep.worker.push_protocol import PushProtocol
 
 #: Transport -> what carries the data of tasks on this machine.
 CARRIES = {"grpc": "grpc", "auto": "shm", "unix": "unix", "tcp": "tcp"}
@@ -351,7 +351,7 @@ def test_the_settler_finishes_what_a_dead_worker_left(clusters):
 def half_pushed(clusters, monkeypatch):
     """Two tasks, on a clock that is moved by hand, that hold the parts of a push that nobody asks to admit."""
     # As with parts that are too large to come with ADMIT.
-    monkeypatch.setattr(globalstep.worker.push_protocol, "_RIDES_BYTES", -1)
+    monkeypatch.setattr(PushProtocol, "_rides_along", lambda self, requests: None)
 
     def make(member):
         clock = ManualClock()

@@ -127,6 +127,29 @@ def test_a_gradient_that_is_written_in_place_is_copied_by_nobody_and_its_values_
     assert kinds(client) == {"shm"}
 
 
+@pytest.mark.parametrize(("transport", "staged_on"), [("shm", [1]), ("unix", [0, 1])])
+def test_the_sequencers_part_comes_with_admit_however_large_it_is_where_memory_is_shared(train, transport, staged_on):
+    trained = train(2)
+    client = trained.client(transport)
+    client.push(push_of(in_place(client, -1.0)))
+    watched = [Watch() for _ in trained.servers]
+    for server, watch in zip(trained.servers, watched, strict=True):
+        server.control.handler._faults = watch
+    client.push(push_of(in_place(client, -1.0)))
+    assert [at for at, watch in enumerate(watched) if "stage" in watch.methods] == staged_on
+    assert client.global_steps() == {"global_step": 2}
+
+
+class Watch:
+    """Takes note of the requests that a PS task carries out."""
+
+    def __init__(self):
+        self.methods = []
+
+    def at(self, point, method):
+        self.methods.append(method)
+
+
 def test_no_byte_of_a_tensor_goes_through_the_socket(train, monkeypatch):
     sent = []
     drop = Outgoing._drop
