@@ -72,8 +72,8 @@ class ServedConnection:
         self._server = server
         self._handler = server.handler
         self._socket: socket.socket | TlsSocket = accepted
-        self._incoming: Incoming
-        self._memory: LayoutMemory
+        self._incoming = Incoming(accepted, server.limit_bytes)
+        self._memory = LayoutMemory()
         # What `answer_quickly` has left to `answer`.
         self._message: SocketMessage | None = None
         self._failed: Exception | None = None
@@ -151,6 +151,7 @@ class ServedConnection:
             self.blocks.forget_untold()
         self._socket.close()
         # Somebody may refer to this object yet; the memory goes now.
+        self._incoming.close()
         self._forget_unsent()
         self.blocks = self._message = self._failed = None
         self._memory = LayoutMemory()
@@ -190,7 +191,8 @@ class ServedConnection:
                     return Turn.TAKES_TIME
                 if not incoming.is_filling:
                     return Turn.RECEIVES
-                incoming.fill(socket.MSG_DONTWAIT)
+                if not incoming.fill(socket.MSG_DONTWAIT):
+                    return Turn.TAKES_TIME  # the end, as above
             elif self._takes_time(message):
                 self._message = message
                 return Turn.TAKES_TIME

@@ -177,7 +177,8 @@ class Incoming:
         return self._descriptors.popleft()
 
     def close(self) -> None:
-        """Close descriptors that nobody has asked for."""
+        """Forget what has come of the next message, and close descriptors that nobody has asked for."""
+        self._begun = self._target = None
         while self._descriptors:
             os.close(self._descriptors.popleft())
 

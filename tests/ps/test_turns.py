@@ -228,6 +228,21 @@ def test_a_connection_that_ended_leaves_no_memory_behind(serve):
     assert sum(block() is not None for block in blocks) == 1
 
 
+def test_half_a_push_leaves_no_memory_in_use(serve, kind):
+    served = serve(big=True)
+    in_flight = served.ps.controls[0].handler.in_flight
+    connections = [served.welcomed(kind) for _ in range(3)]
+    request, data = with_gradient(served, "push", "a", 1.0)
+    for connection in connections[:2]:
+        whole = Outgoing(1, request.SerializeToString(), [memoryview(data)])._left
+        connection.sendall(b"".join(bytes(part) for part in whole)[:-1000])
+        connection.shutdown(socket.SHUT_WR)
+        assert ends_without_a_word(connection)
+    served.threads_left(1)
+    assert is_answered(served, connections[2])
+    assert in_flight.used_bytes == 0
+
+
 def test_threads_have_names(serve, kind):
     served = serve()
     served.welcomed(kind)
