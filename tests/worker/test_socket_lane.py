@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from counting_run import SHAPES, expected, initialize, state, step_push
 
-import globalstep.worker.push_protocol
 from globalstep.clock import ManualClock
 from globalstep.declarations import Op, OpKind, OptimizerDecl, OptimizerUse, Push, Read, VariableDecl
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError
@@ -25,6 +24,7 @@ from globalstep.ps.server import PSOptions, PSServer
 from globalstep.worker.client import ClusterClient, connect
 from globalstep.worker.grpc_lane import _SOCKETS as SOCKETS
 from globalstep.worker.grpc_lane import CALL_SECS, GrpcLane
+from globalstep.worker.push_protocol import PushProtocol
 
 #: Transport -> what carries the data of tasks on this machine.
 CARRIES = {"shm": "shm", "unix": "unix", "tcp": "tcp"}
@@ -198,7 +198,7 @@ def test_a_push_whose_connection_breaks_is_done_once(
 ):
     """The points of docs/design/push-protocol.md: what was sent, or answered, is lost with its connection."""
     if method == "stage":  # to the sequencer too, as with parts that are too large to come with ADMIT
-        monkeypatch.setattr(globalstep.worker.push_protocol, "_RIDES_BYTES", -1)
+        monkeypatch.setattr(PushProtocol, "_rides_along", lambda self, requests: None)
     servers = serving(shards)
     cut = servers[task].control.handler._faults = Cut(point, method)
     cut.server = servers[task]
