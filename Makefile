@@ -4,6 +4,8 @@ BIN := $(VENV)/bin
 # For pytest: a worker a core, where those tests that share something costly have one worker; or anything else, e.g.
 # make test PYTEST_ARGS="tests/ps -x"
 PYTEST_ARGS ?= -n auto --dist loadgroup
+# The versions of Python that the package is for.
+PYTHONS ?= 3.11 3.12 3.13
 # How long the demo trains.
 DEMO_STEPS ?= 3000
 # How many inputs `make fuzz` gives.
@@ -30,6 +32,10 @@ demo: $(VENV)/.installed-examples ## train the digits job on 2 PS, a chief and 2
 .PHONY: test
 test: $(VENV)/.installed-test ## run the tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+.PHONY: test-pythons
+test-pythons: $(VENV)/.installed-test ## run the quick tests under PYTHONS, 3.11, 3.12 and 3.13, before a release (15 minutes)
+	$(BIN)/python scripts/test_pythons.py $(PYTHONS)
 
 .PHONY: nightly
 nightly: $(VENV)/.installed-test ## run the whole fault matrix, a soak, and the tests ten times over, to find flaky ones
@@ -140,7 +146,7 @@ sbom: .venv-tools/.installed ## write what the pinned dependencies are, as Cyclo
 
 .PHONY: clean
 clean: ## remove what make has made, the runs and the virtual environment included
-	rm -rf $(VENV) .venv-peers .venv-tools sbom.json build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-peers .venv-tools .venv-pythons sbom.json build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from globalstep.waiting import announced
+from globalstep.waiting import join_announced, wait_announced
 
 __all__ = ["BackgroundSave"]
 
@@ -40,8 +40,7 @@ class BackgroundSave:
         # No daemon: a process that ends lets it finish, so that no half-written files are left behind.
         self.thread = threading.Thread(target=self._run, args=(save,), name="globalstep-saver")
         self.thread.start()
-        with announced("the cut of a checkpoint"):
-            self._begun.wait()
+        wait_announced(self._begun.wait, "the cut of a checkpoint")
         if self.prefix is None:
             self.result()
 
@@ -58,9 +57,7 @@ class BackgroundSave:
         Raises:
             Exception: What the save failed with. The checkpoints from before are still there.
         """
-        if self.thread.is_alive():
-            with announced(f"the checkpoint {self.prefix} to be written"):
-                self.thread.join()
+        join_announced(self.thread, f"the checkpoint {self.prefix} to be written")
         return self._outcome.result()
 
     def _run(self, save: Callable[[Callable[[str], None]], str | None]) -> None:

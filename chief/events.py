@@ -25,7 +25,7 @@ from globalstep.errors import DataLossError, OpError
 from globalstep.records import encode_record, read_records
 from globalstep.storage import path_error, storage_for
 from globalstep.tensorboard_protos import Event
-from globalstep.waiting import Reminder, announced
+from globalstep.waiting import Reminder, join_announced
 
 __all__ = ["EventFileWriter", "summary_iterator"]
 
@@ -147,8 +147,7 @@ class _WritingThread:
             self._changed.notify_all()
         # A garbage collection that runs on the thread itself cannot join it; it ends by itself then.
         if threading.current_thread() is not self._thread:
-            with announced(self._waited_for()):
-                self._thread.join()
+            join_announced(self._thread, self._waited_for())
         with self._changed:
             return self._error
 

@@ -33,7 +33,7 @@ from globalstep.ps.servicer import SERVICE_NAME, generic_handler
 from globalstep.ps.settler import Settler, asking
 from globalstep.ps.socket_server import SocketServer
 from globalstep.rpc import SERVER_OPTIONS
-from globalstep.waiting import announced
+from globalstep.waiting import join_announced, wait_announced
 
 __all__ = ["PSOptions", "PSServer"]
 
@@ -98,7 +98,13 @@ class PSServer:
         handler = Handler(self.shard, faults, options.max_message_bytes, in_flight)
         handler.authorization = security.authorization
         self.control = Control(handler, uuid.uuid4().hex, socket.gethostname(), log_dir=options.log_dir)
-        self._pool = ThreadPoolExecutor(options.max_clients + 16, thread_name_prefix="globalstep-rpc")
+        # Those of the pool, which has no way to wait for them for a while only.
+        self._rpc_threads: list[threading.Thread] = []
+        self._pool = ThreadPoolExecutor(
+            options.max_clients + 16,
+            thread_name_prefix="globalstep-rpc",
+            initializer=lambda: self._rpc_threads.append(threading.current_thread()),
+        )
         self._server = grpc.server(
             self._pool,
             options=[*SERVER_OPTIONS, ("grpc.so_reuseport", 1 if os.environ.get("GLOBALSTEP_LAUNCH") else 0)],
@@ -179,8 +185,10 @@ class PSServer:
         self._settler.stop()
         stopped: threading.Event = self._server.stop(self._options.grace_secs)
         self._sockets.close(self._options.grace_secs)
-        with announced(f"the calls that are under way at {self.address}"):
-            stopped.wait()
-            self._pool.shutdown(wait=True)
+        calls = f"the calls that are under way at {self.address}"
+        wait_announced(stopped.wait, calls)
+        self._pool.shutdown(wait=False)
+        for thread in self._rpc_threads:
+            join_announced(thread, calls)
         self.control.durability.close()
         self.shard.cores.close()

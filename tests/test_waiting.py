@@ -10,7 +10,7 @@ import pytest
 from globalstep import waiting
 from globalstep.chief.background_saving import BackgroundSave
 from globalstep.clock import SYSTEM_CLOCK
-from globalstep.waiting import Reminder, announced
+from globalstep.waiting import Reminder, join_announced, wait_announced
 from globalstep.worker.queue_state import QueueState
 
 
@@ -52,13 +52,17 @@ def test_a_wait_under_a_condition_says_what_it_is_for(said):
     assert not thread.is_alive()
 
 
-def test_a_block_is_announced_until_it_ends(said, caplog):
-    with announced("the tide"):
-        said("s now for the tide")
-    assert not any(thread.name == "globalstep-reminder" for thread in threading.enumerate())
+def test_a_wait_is_announced_until_it_is_over(said, caplog):
+    turned = threading.Event()
+    thread = threading.Thread(target=wait_announced, args=(turned.wait, "the tide"), name="sailor")
+    thread.start()
+    said("s now for the tide")
+    turned.set()
+    join_announced(thread, "the sailor")
+    assert not thread.is_alive()
     caplog.clear()
-    with announced("nothing"):
-        pass
+    wait_announced(turned.wait, "nothing")
+    join_announced(thread, "nothing")
     assert "nothing" not in caplog.text
 
 

@@ -46,7 +46,6 @@ ALLOWED = {
     "src/globalstep/faulty_lane.py": {"_Watched.result": _CALL},
     "src/globalstep/metrics_port.py": {"MetricsPort.close": "the server looks twice a second whether it is to end"},
     "src/globalstep/incoming_messages.py": {"Incoming.fill": f"worker: {_WATCHED}; PS: {_PEER}"},
-    "src/globalstep/waiting.py": {"announced": _SHUT},
     "src/globalstep/shard_file.py": {"write_shard_from": _COMPUTES},
     "src/globalstep/tls_probe.py": {
         "_tls_client": _TIMEOUT,
@@ -61,7 +60,6 @@ ALLOWED = {
     "ps/__main__.py": {"main": "a PS task serves until the job is done; it says whom it has not heard of"},
     "ps/cores.py": {"Cores.share": _COMPUTES, "Cores.close": _COMPUTES},
     "ps/hogwild.py": {"Gate._wait_for_turn": _COMPUTES, "Gate.wait_for_those_inside": _COMPUTES},
-    "ps/server.py": {"PSServer.close": "announced"},
     "ps/settler.py": {"Settler.stop": _SHUT},
     "ps/socket_server.py": {
         "SocketServer.open": "a context variable",
@@ -100,10 +98,9 @@ ALLOWED = {
     },
     "worker/tickets.py": {"ConnectionTicket.result": _WATCHED},
     "chief/background_saving.py": {
-        "BackgroundSave.__init__": "announced",
-        "BackgroundSave.result": "announced",
+        "BackgroundSave.__init__": "the save has ended without a cut",
+        "BackgroundSave.result": "the thread that sets it has ended",
     },
-    "chief/events.py": {"_WritingThread.close": "announced"},
     "chief/hooks_checkpoint.py": {"CheckpointSaverHook._settle": "a BackgroundSave announces itself"},
     "chief/journal_keeping.py": {"JournalKeeper.stop": _SHUT},
     "deploy/cluster_watch.py": {"ClusterWatch.ask": _CALL},

@@ -3,20 +3,18 @@
 Somebody who looks at a program that stands still finds the reason in its log. tests/test_waits.py finds waits that
 neither have a limit nor say anything.
 
-Floor: shared. Threads: a Reminder belongs to one wait; `announced` has a thread named "globalstep-reminder" while its
-block runs.
+Floor: shared. Threads: a Reminder belongs to one wait. Nothing here starts a thread.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from globalstep.clock import SYSTEM_CLOCK, Clock
 
-__all__ = ["Reminder", "announced"]
+__all__ = ["Reminder", "join_announced", "wait_announced"]
 
 _log = logging.getLogger("globalstep")
 
@@ -48,25 +46,32 @@ class Reminder:
             _log.log(self._level, "Waiting for %.0f s now for %s", now - self._since, self._what())
 
 
-@contextlib.contextmanager
-def announced(what: str, clock: Clock = SYSTEM_CLOCK) -> Iterator[None]:
-    """Say now and then, while a block runs, that this process waits for something.
+def wait_announced(over: Callable[[float], bool], what: str, clock: Clock = SYSTEM_CLOCK) -> None:
+    """Wait until something is over, and say now and then that this process waits for it.
+
+    The waiting thread itself does so: finalizers wait too, when Python ends and no thread can be started any more.
 
     Args:
+        over: Waits for at most the seconds that it is given; says whether it is over.
         what: For people.
         clock: Time.
     """
-    done = threading.Event()
     since = clock.monotonic()
+    while not over(SAY_SECS):
+        _log.warning("Waiting for %.0f s now for %s", clock.monotonic() - since, what)
 
-    def remind() -> None:
-        while not done.wait(SAY_SECS):
-            _log.warning("Waiting for %.0f s now for %s", clock.monotonic() - since, what)
 
-    thread = threading.Thread(target=remind, name="globalstep-reminder", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+def join_announced(thread: threading.Thread, what: str, clock: Clock = SYSTEM_CLOCK) -> None:
+    """Wait until a thread has ended; see wait_announced.
+
+    Args:
+        thread: A thread that was started.
+        what: For people.
+        clock: Time.
+    """
+
+    def ended(secs: float) -> bool:
+        thread.join(secs)
+        return not thread.is_alive()
+
+    wait_announced(ended, what, clock)
