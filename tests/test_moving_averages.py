@@ -168,7 +168,6 @@ def test_two_averages_of_a_variable_have_names_of_their_own():
     ("decay", "error", "text"),
     [
         (float("nan"), ValueError, "decay of 'ExponentialMovingAverage' is NaN"),
-        (-0.5, ValueError, "decay of 'ExponentialMovingAverage' must not be negative"),
         ("slow", TypeError, "must be a number"),
         (lambda: 0.9, TypeError, "must be a number or a scalar node"),
     ],

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from globalstep.errors import InvalidArgumentError
 from globalstep.ps.rules.compiled import CompiledRule, kernel
 from globalstep.ps.rules.proximal_gradient_descent import proximal_numbers, shrink
 from globalstep.ps.rules.rule import Array, Hypers
@@ -68,6 +69,22 @@ class ProximalAdagrad(CompiledRule):
     hypers = ("learning_rate", "l1_regularization_strength", "l2_regularization_strength")
     dense_kernel = _dense
     rows_kernel = _rows
+
+    def check_hypers(self, hyper: Hypers) -> None:
+        """See Rule; as in TensorFlow, the learning rate must be positive, and no strength negative."""
+        super().check_hypers(hyper)
+        if not hyper["learning_rate"] > 0:
+            raise InvalidArgumentError(
+                f"lr is not a positive scalar: {hyper['learning_rate']}. ProximalAdagrad takes no other, nor did "
+                "TensorFlow's; the push is refused and nothing was applied. ProximalGradientDescent takes one below 0."
+            )
+        for short in ("l1", "l2"):
+            strength = hyper[f"{short}_regularization_strength"]
+            if not strength >= 0:
+                raise InvalidArgumentError(
+                    f"{short} regularization strength is not a non-negative scalar: {strength}. The push is refused and "
+                    "nothing was applied."
+                )
 
     def numbers(self, hyper: Hypers, real: Any) -> tuple[Any, ...]:
         """See CompiledRule."""

@@ -224,7 +224,7 @@ def weighted_moving_average(
 
 
 def _checked_decay(owner: str, decay: Any) -> Hyper:
-    hyper = check_hyper(owner, "decay", decay, negative=False)
+    hyper = check_hyper(owner, "decay", decay)
     if callable(hyper) and not isinstance(hyper, Node):
         raise TypeError(f"decay of {owner!r} must be a number or a scalar node; got {decay!r}.")
     return hyper

@@ -36,21 +36,23 @@ _VALID_DTYPES = (as_dtype("float16"), as_dtype("float32"), as_dtype("float64"))
 Gradient = Node | IndexedSlices
 
 
-def check_hyper(owner: str, name: str, value: Any, *, negative: bool = True) -> Hyper:
+def check_hyper(owner: str, name: str, value: Any) -> Hyper:
     """Check a hyper-parameter as far as it is known when the graph is built.
+
+    Numbers below 0 are taken, as TensorFlow takes them: a negative rate climbs. The rules that cannot work with them
+    (Ftrl, ProximalAdagrad) refuse the push, as TensorFlow's do.
 
     Args:
         owner: Name of the optimizer or moving average, for the message.
         name: Name of the parameter.
         value: Number, node, or function of no arguments.
-        negative: Whether a negative number may be given.
 
     Returns:
         The node or function, or the number as a float.
 
     Raises:
         TypeError: If it is none of these.
-        ValueError: If it is NaN, a negative number where none may be, or a node that is no scalar.
+        ValueError: If it is NaN, or a node that is no scalar.
     """
     if hasattr(value, "__node__"):
         value = as_node(value)
@@ -70,8 +72,6 @@ def check_hyper(owner: str, name: str, value: Any, *, negative: bool = True) -> 
         ) from None
     if math.isnan(number):
         raise ValueError(f"{name} of {owner!r} is NaN.")
-    if number < 0 and not negative:
-        raise ValueError(f"{name} of {owner!r} must not be negative: {number}. To climb, negate the loss.")
     return number
 
 

@@ -39,14 +39,14 @@ class GradientDescentOptimizer(Optimizer):
         name: See Optimizer.
 
     Raises:
-        ValueError: If the rate is NaN or a negative number.
+        ValueError: If the rate is NaN.
     """
 
     kind: ClassVar[str] = "gradient_descent"
 
     def __init__(self, learning_rate: Any, use_locking: bool = False, name: str = "GradientDescent") -> None:
         super().__init__(use_locking, name)
-        self._learning_rate = check_hyper(name, "learning_rate", learning_rate, negative=False)
+        self._learning_rate = check_hyper(name, "learning_rate", learning_rate)
 
     def hypers(self) -> Mapping[str, Hyper]:
         """See Optimizer."""
@@ -66,7 +66,7 @@ class MomentumOptimizer(Optimizer):
         use_nesterov: Whether to step as if the gradient had been taken after the momentum's step.
 
     Raises:
-        ValueError: If a parameter is NaN, or the rate a negative number.
+        ValueError: If a parameter is NaN.
     """
 
     kind: ClassVar[str] = "momentum"
@@ -80,7 +80,7 @@ class MomentumOptimizer(Optimizer):
         use_nesterov: bool = False,
     ) -> None:
         super().__init__(use_locking, name)
-        self._learning_rate = check_hyper(name, "learning_rate", learning_rate, negative=False)
+        self._learning_rate = check_hyper(name, "learning_rate", learning_rate)
         self._momentum = check_hyper(name, "momentum", momentum)
         self._use_nesterov = use_nesterov
 
@@ -109,7 +109,7 @@ class AdagradOptimizer(Optimizer):
         name: See Optimizer.
 
     Raises:
-        ValueError: If the initial value is not positive, or the rate is NaN or a negative number.
+        ValueError: If the initial value is not positive, or the rate is NaN.
     """
 
     kind: ClassVar[str] = "adagrad"
@@ -124,7 +124,7 @@ class AdagradOptimizer(Optimizer):
         if not initial_accumulator_value > 0.0:
             raise ValueError(f"initial_accumulator_value must be positive: {initial_accumulator_value}")
         super().__init__(use_locking, name)
-        self._learning_rate = check_hyper(name, "learning_rate", learning_rate, negative=False)
+        self._learning_rate = check_hyper(name, "learning_rate", learning_rate)
         self._initial_accumulator_value = initial_accumulator_value
 
     def hypers(self) -> Mapping[str, Hyper]:
@@ -149,7 +149,7 @@ class AdadeltaOptimizer(Optimizer):
         name: See Optimizer.
 
     Raises:
-        ValueError: If a parameter is NaN, or the rate a negative number.
+        ValueError: If a parameter is NaN.
     """
 
     kind: ClassVar[str] = "adadelta"
@@ -163,7 +163,7 @@ class AdadeltaOptimizer(Optimizer):
         name: str = "Adadelta",
     ) -> None:
         super().__init__(use_locking, name)
-        self._learning_rate = check_hyper(name, "learning_rate", learning_rate, negative=False)
+        self._learning_rate = check_hyper(name, "learning_rate", learning_rate)
         self._rho = check_hyper(name, "rho", rho)
         self._epsilon = check_hyper(name, "epsilon", epsilon)
 
@@ -192,7 +192,7 @@ class RMSPropOptimizer(Optimizer):
         name: See Optimizer.
 
     Raises:
-        ValueError: If a parameter is NaN, or the rate a negative number.
+        ValueError: If a parameter is NaN.
     """
 
     kind: ClassVar[str] = "rmsprop"
@@ -208,7 +208,7 @@ class RMSPropOptimizer(Optimizer):
         name: str = "RMSProp",
     ) -> None:
         super().__init__(use_locking, name)
-        self._learning_rate = check_hyper(name, "learning_rate", learning_rate, negative=False)
+        self._learning_rate = check_hyper(name, "learning_rate", learning_rate)
         self._decay = check_hyper(name, "decay", decay)
         self._momentum = check_hyper(name, "momentum", momentum)
         self._epsilon = check_hyper(name, "epsilon", epsilon)
@@ -249,7 +249,7 @@ class AdamOptimizer(Optimizer):
         name: See Optimizer.
 
     Raises:
-        ValueError: If a parameter is NaN, or the rate a negative number.
+        ValueError: If a parameter is NaN.
 
     Source: Kingma and Ba, "Adam" (2015).
     """
@@ -266,7 +266,7 @@ class AdamOptimizer(Optimizer):
         name: str = "Adam",
     ) -> None:
         super().__init__(use_locking, name)
-        self._learning_rate = check_hyper(name, "learning_rate", learning_rate, negative=False)
+        self._learning_rate = check_hyper(name, "learning_rate", learning_rate)
         self._beta1 = check_hyper(name, "beta1", beta1)
         self._beta2 = check_hyper(name, "beta2", beta2)
         self._epsilon = check_hyper(name, "epsilon", epsilon)

@@ -44,7 +44,7 @@ class AdamWOptimizer(AdamOptimizer):
         name: See Optimizer.
 
     Raises:
-        ValueError: If a parameter is NaN, or the rate or the decay a negative number.
+        ValueError: If a parameter is NaN.
 
     Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019).
     """
@@ -62,7 +62,7 @@ class AdamWOptimizer(AdamOptimizer):
         name: str = "AdamW",
     ) -> None:
         super().__init__(learning_rate, beta1, beta2, epsilon, use_locking, name)
-        self._weight_decay = check_hyper(name, "weight_decay", weight_decay, negative=False)
+        self._weight_decay = check_hyper(name, "weight_decay", weight_decay)
 
     def hypers(self) -> Mapping[str, Hyper]:
         """See Optimizer."""
@@ -85,7 +85,7 @@ class LambOptimizer(AdamWOptimizer):
         name: See Optimizer.
 
     Raises:
-        ValueError: If a parameter is NaN, or the rate or the decay a negative number.
+        ValueError: If a parameter is NaN.
 
     Source: You et al., "Large Batch Optimization for Deep Learning" (2020), algorithm 2.
     """
@@ -119,7 +119,7 @@ class LionOptimizer(Optimizer):
         name: See Optimizer.
 
     Raises:
-        ValueError: If a parameter is NaN, or the rate or the decay a negative number.
+        ValueError: If a parameter is NaN.
 
     Source: Chen et al., "Symbolic Discovery of Optimization Algorithms" (2023).
     """
@@ -136,10 +136,10 @@ class LionOptimizer(Optimizer):
         name: str = "Lion",
     ) -> None:
         super().__init__(use_locking, name)
-        self._learning_rate = check_hyper(name, "learning_rate", learning_rate, negative=False)
+        self._learning_rate = check_hyper(name, "learning_rate", learning_rate)
         self._beta1 = check_hyper(name, "beta1", beta1)
         self._beta2 = check_hyper(name, "beta2", beta2)
-        self._weight_decay = check_hyper(name, "weight_decay", weight_decay, negative=False)
+        self._weight_decay = check_hyper(name, "weight_decay", weight_decay)
 
     def hypers(self) -> Mapping[str, Hyper]:
         """See Optimizer."""

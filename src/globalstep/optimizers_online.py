@@ -72,7 +72,7 @@ class FtrlOptimizer(Optimizer):
                 raise ValueError(f"{parameter} {value:f} needs to be positive or zero")
         if not learning_rate_power <= 0.0:
             raise ValueError(f"learning_rate_power {learning_rate_power:f} needs to be negative or zero")
-        self._learning_rate = check_hyper(name, "learning_rate", learning_rate, negative=False)
+        self._learning_rate = check_hyper(name, "learning_rate", learning_rate)
         self._learning_rate_power = learning_rate_power
         self._initial_accumulator_value = initial_accumulator_value
         self._l1 = l1_regularization_strength
@@ -110,14 +110,14 @@ class AdagradDAOptimizer(Optimizer):
         learning_rate: The rate.
         global_step: The step, which counts the gradients that went into the accumulators.
         initial_gradient_squared_accumulator_value: What the squares start as; positive.
-        l1_regularization_strength: 0 or more.
-        l2_regularization_strength: 0 or more.
+        l1_regularization_strength: Strength of L1.
+        l2_regularization_strength: Strength of L2.
         use_locking: See Optimizer.
         name: See Optimizer.
 
     Raises:
         TypeError: If `global_step` is no integer scalar.
-        ValueError: If the initial value is not positive, or a parameter is NaN or negative.
+        ValueError: If the initial value is not positive, or a parameter is NaN.
 
     Source: Duchi, Hazan, Singer, "Adaptive Subgradient Methods" (2011).
     """
@@ -141,11 +141,11 @@ class AdagradDAOptimizer(Optimizer):
             )
         super().__init__(use_locking, name)
         assert_global_step(global_step)
-        self._learning_rate = check_hyper(name, "learning_rate", learning_rate, negative=False)
+        self._learning_rate = check_hyper(name, "learning_rate", learning_rate)
         self._global_step = as_node(global_step)
         self._initial_squares = initial_gradient_squared_accumulator_value
-        self._l1 = check_hyper(name, "l1_regularization_strength", l1_regularization_strength, negative=False)
-        self._l2 = check_hyper(name, "l2_regularization_strength", l2_regularization_strength, negative=False)
+        self._l1 = check_hyper(name, "l1_regularization_strength", l1_regularization_strength)
+        self._l2 = check_hyper(name, "l2_regularization_strength", l2_regularization_strength)
 
     def hypers(self) -> Mapping[str, Hyper]:
         """See Optimizer."""
@@ -169,13 +169,13 @@ class ProximalGradientDescentOptimizer(Optimizer):
 
     Args:
         learning_rate: The rate.
-        l1_regularization_strength: 0 or more.
-        l2_regularization_strength: 0 or more.
+        l1_regularization_strength: Strength of L1.
+        l2_regularization_strength: Strength of L2.
         use_locking: See Optimizer.
         name: See Optimizer.
 
     Raises:
-        ValueError: If a parameter is NaN or negative.
+        ValueError: If a parameter is NaN.
 
     Source: Duchi and Singer, "Efficient Learning using Forward-Backward Splitting" (2009).
     """
@@ -191,9 +191,9 @@ class ProximalGradientDescentOptimizer(Optimizer):
         name: str = "ProximalGradientDescent",
     ) -> None:
         super().__init__(use_locking, name)
-        self._learning_rate = check_hyper(name, "learning_rate", learning_rate, negative=False)
-        self._l1 = check_hyper(name, "l1_regularization_strength", l1_regularization_strength, negative=False)
-        self._l2 = check_hyper(name, "l2_regularization_strength", l2_regularization_strength, negative=False)
+        self._learning_rate = check_hyper(name, "learning_rate", learning_rate)
+        self._l1 = check_hyper(name, "l1_regularization_strength", l1_regularization_strength)
+        self._l2 = check_hyper(name, "l2_regularization_strength", l2_regularization_strength)
 
     def hypers(self) -> Mapping[str, Hyper]:
         """See Optimizer."""
@@ -218,7 +218,7 @@ class ProximalAdagradOptimizer(ProximalGradientDescentOptimizer):
         name: See Optimizer.
 
     Raises:
-        ValueError: If the initial value is not positive, or a parameter is NaN or negative.
+        ValueError: If the initial value is not positive, or a parameter is NaN.
 
     Source: Duchi and Singer, "Efficient Learning using Forward-Backward Splitting" (2009).
     """

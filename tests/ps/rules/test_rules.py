@@ -117,6 +117,19 @@ def test_ftrl_refuses_a_rate_of_zero_as_tensorflow_does():
         rule.check_hypers({**dict.fromkeys(rule.hypers, 0.1), "learning_rate": 0.0})
 
 
+def test_proximal_adagrad_refuses_what_tensorflow_refuses():
+    rule = get_rule("proximal_adagrad")
+    good = {"learning_rate": 0.1, "l1_regularization_strength": 0.0, "l2_regularization_strength": 0.0}
+    rule.check_hypers(good)
+    for name, text in (
+        ("learning_rate", "lr is not a positive scalar: -1.0"),
+        ("l1_regularization_strength", "l1 regularization strength is not a non-negative scalar: -1.0"),
+        ("l2_regularization_strength", "l2 regularization strength is not a non-negative scalar: -1.0"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=text):
+            rule.check_hypers({**good, name: -1.0})
+
+
 @pytest.mark.parametrize("kind", ["gradient_descent", "adagrad_da", "lamb"])
 def test_integer_variables_are_refused(kind):
     with pytest.raises(InvalidArgumentError, match="not to int32"):
