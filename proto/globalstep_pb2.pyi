@@ -730,11 +730,13 @@ class Statistics(_message.Message):
     STALENESS_SQUARES_FIELD_NUMBER: _builtins.int
     DROPPED_STALE_FIELD_NUMBER: _builtins.int
     DROPPED_NAN_FIELD_NUMBER: _builtins.int
+    ORDERED_READS_FIELD_NUMBER: _builtins.int
     secs: _builtins.float
     """Seconds that the counters cover."""
     accepted: _builtins.int
-    """On the sequencer, 0 elsewhere: pushes accepted (assigns, and reads over several shards, are pushes too),
-    refused because a step had reached its limit, and retries that were answered with what was recorded.
+    """On the sequencer, 0 elsewhere: pushes accepted (assigns are pushes too; reads in order are not, see
+    `ordered_reads`), refused because a step had reached its limit, and retries that were answered with what was
+    recorded.
     """
     refused: _builtins.int
     duplicates: _builtins.int
@@ -752,6 +754,10 @@ class Statistics(_message.Message):
     dropped_stale: _builtins.int
     """On the sequencer: pushes that the run's policy dropped, because they were too late, or not finite."""
     dropped_nan: _builtins.int
+    ordered_reads: _builtins.int
+    """On the sequencer: reads that took a place in the order of pushes, and changed nothing: their values are one cut
+    over all shards although pushes came between.
+    """
     @_builtins.property
     def staleness(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """On the sequencer: accepted pushes that moved a step on and said which value of it they had seen, by their
@@ -775,10 +781,11 @@ class Statistics(_message.Message):
         staleness_squares: _builtins.int = ...,
         dropped_stale: _builtins.int = ...,
         dropped_nan: _builtins.int = ...,
+        ordered_reads: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "applied", b"applied", "apply_secs", b"apply_secs", "bytes_in", b"bytes_in", "bytes_out", b"bytes_out", "dropped_nan", b"dropped_nan", "dropped_stale", b"dropped_stale", "duplicates", b"duplicates", "refused", b"refused", "secs", b"secs", "staleness", b"staleness", "staleness_squares", b"staleness_squares", "staleness_sum", b"staleness_sum"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "applied", b"applied", "apply_secs", b"apply_secs", "bytes_in", b"bytes_in", "bytes_out", b"bytes_out", "dropped_nan", b"dropped_nan", "dropped_stale", b"dropped_stale", "duplicates", b"duplicates", "ordered_reads", b"ordered_reads", "refused", b"refused", "secs", b"secs", "staleness", b"staleness", "staleness_squares", b"staleness_squares", "staleness_sum", b"staleness_sum"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2862,11 +2869,16 @@ class AdmitRequest(_message.Message):
     FLOORS_FIELD_NUMBER: _builtins.int
     NOT_FINITE_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
+    READS_ONLY_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     kind: Global___EntryKind.ValueType
     not_finite: _builtins.str
     """Set where a participant has refused its part: the Variable whose gradient is not finite there. The push is
     not admitted, which is recorded.
+    """
+    reads_only: _builtins.bool
+    """No participant changes anything, no step moves and no optimizer is used: a read that takes a place in the order.
+    The sequencer, which sees its own part only, counts it apart from pushes.
     """
     @_builtins.property
     def id(self) -> Global___PushId: ...
@@ -2901,10 +2913,11 @@ class AdmitRequest(_message.Message):
         floors: _abc.Iterable[Global___Floor] | None = ...,
         not_finite: _builtins.str = ...,
         part: Global___StageRequest | None = ...,
+        reads_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "part", b"part"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["floors", b"floors", "id", b"id", "incarnation", b"incarnation", "increments", b"increments", "kind", b"kind", "not_finite", b"not_finite", "part", b"part", "participants", b"participants", "seen_steps", b"seen_steps", "uses", b"uses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["floors", b"floors", "id", b"id", "incarnation", b"incarnation", "increments", b"increments", "kind", b"kind", "not_finite", b"not_finite", "part", b"part", "participants", b"participants", "reads_only", b"reads_only", "seen_steps", b"seen_steps", "uses", b"uses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

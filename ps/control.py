@@ -125,6 +125,7 @@ class Control:
             statistics=pb.Statistics(
                 secs=view.secs,
                 accepted=counted.accepted,
+                ordered_reads=counted.ordered_reads,
                 refused=counted.refused,
                 dropped_stale=counted.dropped_stale,
                 dropped_nan=counted.dropped_nan,

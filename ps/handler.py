@@ -264,6 +264,7 @@ class Handler:
             dict(message.seen_steps),
             _floors(message.floors),
             not_finite=not_finite,
+            reads_only=message.reads_only,
         )
         codec.encode_outcome(admission.outcome, reply.admit.outcome)
         for shard, pending in admission.pending.items():

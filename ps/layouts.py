@@ -77,6 +77,11 @@ class PushParts:
     room: Room | None = None
 
     @property
+    def changes(self) -> bool:
+        """Whether anything is to be changed."""
+        return bool(self.ops) or (self.layout is not None and bool(self.layout.ops))
+
+    @property
     def optimizers(self) -> frozenset[tuple[str, bool]]:
         """Optimizers that the changes are made by, each with whether after the push's increments."""
         layout = self.layout

@@ -53,6 +53,7 @@ def _counters(reply: pb.StatusReply) -> Iterator[Metric]:
         pushes.add_metric([outcome], count)
     yield pushes
     for name, what, value in (
+        ("ordered_reads", "Reads that took a place in the order of pushes", counted.ordered_reads),
         ("applied", "Pushes whose changes were made here", counted.applied),
         ("apply_seconds", "Seconds that making changes took", counted.apply_secs),
         ("received_bytes", "Tensor bytes that came with requests", counted.bytes_in),

@@ -107,9 +107,11 @@ class Shard(Applying):
     ) -> Admission:
         """Do a whole push whose only participant is this shard: stage and admit in one."""
         found = self.stage(incarnation, push, parts, alone=True)
+        reads_only = not (increments or uses or parts.changes)
         return self.admit(
-            incarnation, push, EntryKind.PUSH, (), increments, uses, seen_steps, alone=True, not_finite=found
-        )
+            incarnation, push, EntryKind.PUSH, (), increments, uses, seen_steps, alone=True, not_finite=found,
+            reads_only=reads_only,
+        )  # fmt: skip
 
     def admit(
         self,
@@ -123,6 +125,7 @@ class Shard(Applying):
         floors: Mapping[int, int] | None = None,
         alone: bool = False,
         not_finite: str = "",
+        reads_only: bool = False,
     ) -> Admission:
         """Decide on a push: give it its place, or refuse it. On the sequencer only.
 
@@ -137,6 +140,7 @@ class Shard(Applying):
             floors: What the caller knows the shards to have applied.
             alone: This shard is the only participant.
             not_finite: A Variable whose gradient a participant has found not to be finite; "" for none.
+            reads_only: No participant changes anything: it is counted as a read.
 
         Returns:
             The outcome, what to tell the participants, and the sequencer's own reads.
@@ -157,7 +161,8 @@ class Shard(Applying):
             if known is not None:
                 return self._admission(ledger, known, push, taking_part)
             parts = self._staged[push].parts if alone and push in self._staged else None
-            admission = self._decide(ledger, push, kind, taking_part, increments, uses, seen_steps, not_finite)
+            asked_for = increments, uses, seen_steps
+            admission = self._decide(ledger, push, kind, taking_part, *asked_for, not_finite, reads_only)
             task = self.presence.task_of(push.client)
             asked = (increments, uses, seen_steps, floors or {}, parts)
             self.witness.pushed(incarnation, Pushed(push, kind, participants, *asked, admission.outcome, task))
@@ -185,11 +190,13 @@ class Shard(Applying):
         uses: Sequence[OptimizerUse],
         seen_steps: Mapping[str, int],
         not_finite: str,
+        reads_only: bool,
     ) -> Admission:
         """Accept a push that is new and apply it, or refuse it. Caller holds the lock."""
         # A snapshot holds the ledger as it was before.
         dumped = ledger.dump() if kind is EntryKind.SNAPSHOT else b""
-        outcome, hypers = self._accept(ledger, push, kind, taking_part, increments, uses, seen_steps, not_finite)
+        asked_for = increments, uses, seen_steps
+        outcome, hypers = self._accept(ledger, push, kind, taking_part, *asked_for, not_finite, reads_only=reads_only)
         if outcome.kind is not OutcomeKind.ACCEPTED:
             return Admission(outcome)
         self._apply_entry(Entry(outcome.index, kind, push, self._applied, hypers), uses, dumped)
@@ -206,6 +213,7 @@ class Shard(Applying):
         seen_steps: Mapping[str, int],
         not_finite: str = "",
         counts_only: bool = False,
+        reads_only: bool = False,
     ) -> tuple[Outcome, tuple[HyperValues, ...]]:
         """Accept a push that is new, or refuse it; in the ledger only. Caller holds the lock."""
         try:
@@ -222,7 +230,9 @@ class Shard(Applying):
             return ledger.refuse(push, refused, staleness, not_finite), ()
         hypers = scaled(self._policy, hypers, staleness)
         outcome = ledger.admit(push, kind, taking_part, increments, hypers, staleness)
-        if kind is EntryKind.PUSH:
+        if reads_only:
+            self._statistics.read()
+        elif kind is EntryKind.PUSH:
             self._count(push, increments, seen_steps, staleness, outcome.steps)
         return outcome, hypers
 

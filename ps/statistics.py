@@ -44,6 +44,7 @@ class Statistics:
     Attributes:
         since: When counting began, by the clock's monotonic reading.
         accepted: Pushes that the sequencer accepted.
+        ordered_reads: Reads that it gave a place in the order of pushes.
         refused: Pushes that it refused because the job was done.
         dropped_stale: Pushes that it dropped because they were too late.
         dropped_nan: Pushes that it dropped because a gradient was not finite.
@@ -57,6 +58,7 @@ class Statistics:
 
     since: float = 0.0
     accepted: int = 0
+    ordered_reads: int = 0
     refused: int = 0
     dropped_stale: int = 0
     dropped_nan: int = 0
@@ -79,6 +81,10 @@ class Statistics:
             if staleness > 0:
                 self.staleness_sum = min(self.staleness_sum + staleness, MOST_COUNTED)
                 self.staleness_squares = min(self.staleness_squares + staleness * staleness, MOST_COUNTED)
+
+    def read(self) -> None:
+        """Count a read that took a place in the order of pushes."""
+        self.ordered_reads += 1
 
     def refuse(self, kind: OutcomeKind) -> None:
         """Count a push that was not accepted."""

@@ -353,6 +353,7 @@ class PushProtocol:
         message.incarnation = self._run.incarnation
         message.id.CopyFrom(codec.encode_push_id(push_id))
         message.kind, message.not_finite = kind, bad
+        message.reads_only = kind == pb.ENTRY_PUSH and not (push.ops or push.increments or push.uses)
         message.participants.extend(participants)
         if part is None or not part[0].stage.known_layout:
             message.increments.extend(codec.encode_increments(push.increments))

@@ -114,6 +114,20 @@ def test_each_task_counts_its_own_part(connected):
     assert [item.applied for item in counts] == [5, 5, 5]
 
 
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_read_with_a_place_in_the_order_is_no_push(connected, shards):
+    client = connected(LocalPS(shards))
+    initialize(client)
+    for _ in range(2):
+        client.push(step_push())
+        client.push(Push(reads=[Read("w"), Read("e", np.array([0]))]))
+        client.push(Push([Op(OpKind.ASSIGN, "w", fill=1.0)]))
+    (now,) = [item for item in counted(client) if item.accepted]
+    # The assigns of the beginning, and each time a push and an assign, which has no part on the sequencer.
+    assert (now.accepted, now.ordered_reads) == (5, 2)
+    assert sum(item.ordered_reads for item in counted(client)) == 2
+
+
 def test_the_same_bytes_over_grpc():
     servers = [PSServer(PSOptions(grace_secs=0.2)) for _ in range(2)]
     for server in servers:
