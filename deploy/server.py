@@ -1,7 +1,7 @@
 """`gs.train.Server`: a task of a ClusterSpec in this process, as TensorFlow 1.x programs start it.
 
 A "ps" task serves here. A worker or chief has nothing to serve: sessions talk to the PS tasks directly, so
-its server only makes its target mean them.
+its server only makes its target mean them. `join` ends the process, as TensorFlow's never returns.
 
 Floor: deploy.
 """
@@ -14,9 +14,10 @@ import signal
 import sys
 import threading
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from globalstep.cluster import ClusterSpec, from_tf_config, session_tasks
+from globalstep.deploy.worker_join import wait_for_the_end
 from globalstep.errors import InvalidArgumentError
 from globalstep.lanes import register_target
 from globalstep.metrics_port import port_of_environ
@@ -79,6 +80,8 @@ class Server:
         self.server_def = (cluster, job_name, task_index)
         self._address = cluster.task_address(job_name, task_index)
         self._ps: PSServer | None = None
+        # The exit code of a process whose `join` has come to its end.
+        self._exit_code: int | None = None
         if job_name == "ps":
             raise_malloc_thresholds()
             options = PSOptions(
@@ -100,6 +103,9 @@ class Server:
     @property
     def target(self) -> str:
         """What to give a session as its master."""
+        if self._exit_code is not None:
+            # An `except:` around join() took its SystemExit: a PS task is no worker, whatever stands after it.
+            sys.exit(self._exit_code)
         return f"grpc://{self._address}"
 
     def start(self) -> None:
@@ -107,44 +113,59 @@ class Server:
         if self._ps is not None:
             self._ps.start()
 
-    def join(self) -> None:
-        """Serve until the job is done and every client has left.
+    def join(self) -> NoReturn:
+        """Serve until the job is done and every client has left; then end the process.
 
-        TensorFlow's never returns (docs/deviations.md). A SIGTERM before the job is done ends the process
-        with code 143, so that an engine starts it again. For a worker's server it returns at once, after
-        saying that there is nothing to wait for.
+        TensorFlow's never returns, and programs rely on it: what stands after it is a worker's. So this one never
+        returns to its caller either. It raises SystemExit, with code 0, when the job is done: the interpreter ends
+        as it always does, after `finally` blocks, atexit functions and threads that are no daemons; in another
+        thread than the main one it ends that thread. A SIGTERM before the job is done ends the process with code
+        143, so that an engine starts it again. A worker's server has nothing to serve; it waits, too, until the job
+        is done.
+
+        Raises:
+            SystemExit: When there is nothing left to wait for.
         """
         if self._ps is None:
-            _log.warning("Server.join() has nothing to serve for job %r; it returns at once.", self.server_def[1])
-            return
+            _, job, index = self.server_def
+            _log.info(
+                "Server.join(): /job:%s/task:%d serves nothing; this process ends when the job is done.", job, index
+            )
+            wait_for_the_end(f"grpc://{self._address}")
+            self._end(0)
         level = logging.getLogger("globalstep").level
         if level == logging.NOTSET:
             # Such a process has nothing else to say, and whoever started it by hand wants to know that it runs.
             logging.getLogger("globalstep").setLevel(logging.INFO)
         try:
-            self._serve(self._ps)
+            code = self._serve(self._ps)
         finally:
             logging.getLogger("globalstep").setLevel(level)
+        self._end(code)
 
-    def _serve(self, ps: PSServer) -> None:
+    def _end(self, code: int) -> NoReturn:
+        self._exit_code = code
+        sys.exit(code)
+
+    def _serve(self, ps: PSServer) -> int:
+        """Serve to the end; gives the exit code."""
         _log.info("/job:ps/task:%d serves on %s until the job is done", self.server_def[2], ps.address)
-        if threading.current_thread() is threading.main_thread():
-            terminated = False
-
-            def on_term(signum: int, frame: FrameType | None) -> None:
-                nonlocal terminated
-                terminated = True
-                ps.stop()
-
-            before = signal.signal(signal.SIGTERM, on_term)
-            try:
-                ps.join()
-            finally:
-                signal.signal(signal.SIGTERM, before)
-            if terminated and not ps.shard.done:
-                sys.exit(EXIT_TERMINATED)
-        else:
+        if threading.current_thread() is not threading.main_thread():
             ps.join()
+            return 0
+        terminated = False
+
+        def on_term(signum: int, frame: FrameType | None) -> None:
+            nonlocal terminated
+            terminated = True
+            ps.stop()
+
+        before = signal.signal(signal.SIGTERM, on_term)
+        try:
+            ps.join()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        return EXIT_TERMINATED if terminated and not ps.shard.done else 0
 
     def stop(self) -> None:
         """Stop serving."""

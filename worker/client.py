@@ -15,7 +15,7 @@ from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.declarations import Push, Read
 from globalstep.errors import AbortedError, FailedPreconditionError
 from globalstep.faulty_lane import with_faults
-from globalstep.lanes import lanes_to
+from globalstep.lanes import known_target, lanes_to
 from globalstep.metrics_port import port_of_environ
 from globalstep.planned_faults import faults_of_this_process
 from globalstep.proto import globalstep_pb2 as pb
@@ -23,6 +23,7 @@ from globalstep.run_policy import RunPolicy
 from globalstep.wire_options import WireOptions
 from globalstep.worker.gradient_room import GradientRoom
 from globalstep.worker.membership import RETRY_SECS, Membership
+from globalstep.worker.own_clients import note_client
 from globalstep.worker.push_result import PushResult
 from globalstep.worker.row_merging import RowMerging
 from globalstep.worker.snapshot import Snapshot
@@ -44,6 +45,11 @@ class ClusterClient(Membership):
         # Used under _lock.
         self._rows = RowMerging(self._variables)
         self._room = self._protocol.messages.room = GradientRoom(self._run.lanes)
+
+    @property
+    def closed(self) -> bool:
+        """Whether this client has left."""
+        return self._closed
 
     def pull(self, reads: Sequence[Read]) -> list[Array]:
         """Read values, all in one cut.
@@ -210,6 +216,8 @@ def connect(
     """
     lanes = with_faults(lanes_to(target, transport), faults_of_this_process())
     client = ClusterClient(lanes, task=task, clock=clock, retry_secs=retry_secs, policy=policy, wire=wire)
+    if target:
+        note_client(known_target(target).target, client)
     if port := port_of_environ():
         from globalstep.worker.metrics import watch
 

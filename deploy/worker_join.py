@@ -1,0 +1,68 @@
+"""What `Server.join` of a worker waits for: the end of the job.
+
+TensorFlow's waits for ever, since other tasks may use what the worker's server holds. Here it holds nothing, but
+programs rely on its not returning: it stands before code that is not the worker's, or keeps a process alive whose
+threads train.
+
+Floor: deploy. Threads: the caller's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+
+from globalstep.chief.patience import Patience
+from globalstep.clock import SYSTEM_CLOCK, Clock
+from globalstep.errors import OpError
+from globalstep.lanes import known_target, lanes_to
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.worker.client import ClusterClient
+from globalstep.worker.own_clients import has_been_client, is_client
+
+__all__ = ["wait_for_the_end"]
+
+_log = logging.getLogger("globalstep")
+
+_POLL_SECS = 1.0
+#: PS tasks that this process knew, and that do not answer for so long, have ended with the job.
+_GONE_SECS = 5.0
+#: How long sessions of this process that nobody closes are waited for when the job is done.
+_CLOSE_SECS = 10.0
+
+
+def wait_for_the_end(target: str, clock: Clock = SYSTEM_CLOCK) -> None:
+    """Wait until a job is done, and this process takes no part in it any more.
+
+    It is done when a PS task says so; or when none answers any more, this process has heard of them before, and none
+    of its sessions is open.
+
+    Args:
+        target: Of the PS tasks, or a Server's.
+        clock: Time.
+    """
+    target = known_target(target).target
+    reached = has_been_client(target)
+    silent_since = done_since = math.inf
+    never = threading.Event()
+    patience = Patience(clock, math.inf)
+    with contextlib.closing(ClusterClient(lanes_to(target), member=False)) as client:
+        while True:
+            replies = client.statuses(timeout_secs=_GONE_SECS, brief=True)
+            now = clock.monotonic()
+            answers = [reply for reply in replies if not isinstance(reply, OpError)]
+            silent_since = math.inf if answers else min(silent_since, now)
+            reached = reached or bool(answers)
+            if any(answer.state == pb.STATE_DONE for answer in answers):
+                done_since = min(done_since, now)
+            if not is_client(target) and (done_since < math.inf or (reached and now - silent_since >= _GONE_SECS)):
+                return
+            if now - done_since >= _CLOSE_SECS:
+                _log.warning("The job is done, and a session of this process is still open; it ends without that.")
+                return
+            if answers or reached:
+                clock.wait(never, _POLL_SECS)
+            else:
+                patience.pause(f"waiting for the job's parameter servers: {replies[0]}")

@@ -1,0 +1,52 @@
+"""`Server.join` never returns to the program, as in TensorFlow; the process ends when the job is done (rung 4)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from processes import Processes, free_addresses
+
+pytestmark = pytest.mark.processes
+
+PROGRAM = Path(__file__).resolve().parent / "programs" / "join_without_return.py"
+
+
+@pytest.fixture
+def processes(tmp_path):
+    with Processes(tmp_path) as running:
+        yield running
+
+
+def start(processes, tasks, *more):
+    addresses = free_addresses(3)
+    hosts = [f"--ps_hosts={addresses[0]}", f"--worker_hosts={','.join(addresses[1:])}"]
+    for task in tasks:
+        job, index = task.split(":")
+        processes.start(task, PROGRAM, *hosts, f"--job_name={job}", f"--task_index={index}", *more)
+
+
+@pytest.mark.parametrize("around", ["finally", "except"])
+def test_a_workers_code_after_join_is_not_run_by_a_ps(processes, around):
+    tasks = ["ps:0", "worker:0", "worker:1"]
+    start(processes, tasks, f"--around_join={around}")
+    assert processes.wait() == dict.fromkeys(tasks, 0), "\n".join(map(processes.output, tasks))
+    served = processes.output("ps:0")
+    assert "the end of serving\n" in served
+    assert "an error came out of join" not in served
+    # Nothing is cut off, and the interpreter ends as it always does.
+    assert served.endswith("an atexit function\n")
+    assert ("the PS goes on as a worker" in served) == (around == "except")
+    for worker in ("worker:0", "worker:1"):
+        assert "trained\n" in processes.output(worker)
+    assert not any("join has returned" in processes.output(task) for task in tasks)
+
+
+def test_a_ps_whose_program_goes_on_after_join_ends_with_143_when_it_is_terminated(processes):
+    start(processes, ["ps:0"])
+    processes.until("ps:0", "serves on")
+    os.kill(processes.pid("ps:0"), signal.SIGTERM)
+    assert processes.wait() == {"ps:0": 143}
+    assert "goes on as a worker" not in processes.output("ps:0")
