@@ -1301,18 +1301,28 @@ class LeaveRequest(_message.Message):
 
     CLIENT_FIELD_NUMBER: _builtins.int
     CANDIDATE_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
+    UNFINISHED_FIELD_NUMBER: _builtins.int
     client: _builtins.str
     candidate: _builtins.str
     """Of a chief that leaves its office too: its id."""
+    task: _builtins.str
+    """As in Heartbeat: a client that was quicker than its first heartbeat, or than a task that was started again, is
+    known by its task all the same.
+    """
+    unfinished: _builtins.bool
+    """The client ends before its work does, since it was asked to or has failed: its task may be started again."""
     def __init__(
         self,
         *,
         client: _builtins.str = ...,
         candidate: _builtins.str = ...,
+        task: _builtins.str = ...,
+        unfinished: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "client", b"client"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "client", b"client", "task", b"task", "unfinished", b"unfinished"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

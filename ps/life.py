@@ -277,11 +277,11 @@ class Life(Attendance):
                 self.office.sign(candidate, task, chief_term)
             return self._state, self._incarnation, self.office.view()
 
-    def leave(self, client: str, candidate: str = "") -> None:
+    def leave(self, client: str, candidate: str = "", task: str = "") -> None:
         """Take note that a client is gone for good, and from the chief's office if `candidate` holds it."""
         with self._lock:
             self.office.leave(candidate)
-            self.presence.left(client)
+            self.presence.left(client, task)
             if self._ledger is not None:
                 self._ledger.table.departed(client)
                 if len(self._ledger.table) > 2 * LIMIT_CLIENTS:  # no checkpoint has been taken for long

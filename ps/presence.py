@@ -29,6 +29,8 @@ GONE_SECS = 600.0
 REPLACED_LEASE_SECS = 5.0
 #: Losses that are remembered for a chief that has not asked yet.
 _LOSSES_KEPT = 64
+#: Clients that left, of which a sign of life may still be on its way.
+_DEPARTED_KEPT = 256
 
 
 class State(enum.IntEnum):
@@ -91,6 +93,8 @@ class Presence:
         self._leases: dict[str, _Lease] = {}
         self._seen_tasks: set[str] = set()
         self._expected: set[str] = set()
+        # Clients that have left: what is still on its way of them brings none back.
+        self._departed: dict[str, None] = {}
         self._finished_at: float | None = None
         #: Clients whose lease has run out so far.
         self.losses = 0
@@ -112,7 +116,9 @@ class Presence:
             self._finished_at = self._clock.monotonic()
 
     def heard(self, client: str, task: str, lease_secs: float) -> None:
-        """Take note of a sign of life."""
+        """Take note of a sign of life; one that was overtaken by its client's leaving is none."""
+        if client in self._departed:
+            return
         lease = self._leases.get(client)
         if lease is None and task:
             for other in self._leases.values():
@@ -152,9 +158,19 @@ class Presence:
         news = self.losses - known if known <= self.losses else self.losses
         return list(self._lost)[-news:] if news else []
 
-    def left(self, client: str) -> None:
-        """Take note that a client is gone."""
+    def left(self, client: str, task: str = "") -> None:
+        """Take note that a client is gone for good.
+
+        Args:
+            client: Its id.
+            task: Its name, which may never have been heard before.
+        """
         self._leases.pop(client, None)
+        if task:
+            self._seen_tasks.add(task)
+        self._departed[client] = None
+        if len(self._departed) > _DEPARTED_KEPT:
+            del self._departed[next(iter(self._departed))]
 
     def task_of(self, client: str) -> str:
         """Give a client's task; "" where it did not say."""

@@ -69,10 +69,14 @@ class Attendance:
         reply: pb.ClaimChiefReply = self._calls.one("ClaimChief", 0, request)
         return reply
 
-    def goodbye(self, client: str) -> pb.LeaveRequest:
-        """Give the message with which a client leaves."""
+    def say_goodbye(self) -> None:
+        """Tell every PS task that this client leaves; one that is gone needs no goodbye."""
         candidate = self.candidate.id if self.candidate is not None and self.leaves_office else ""
-        return pb.LeaveRequest(client=client, candidate=candidate)
+        request = pb.LeaveRequest(client=self._run.client, candidate=candidate, task=self.task)
+        secs = POLICIES["Leave"].deadline_secs
+        for call in [lane.unary("Leave", request, secs) for lane in self._run.lanes]:
+            with contextlib.suppress(OpError):
+                call.result()
 
     # ---- Those who are about to end -----------------------------------------------------------
 

@@ -56,6 +56,8 @@ class Heartbeat:
         self.draining: frozenset[int] = frozenset()
         self.haste = Haste()
         self._losses_known = [0] * len(lanes)
+        # PS tasks that have answered, and so know the client by its task. Only grows.
+        self._known_to: set[int] = set()
         # By task, as _silent_beats.
         self._unanswered = [0] * len(lanes)
         self._stop = threading.Event()
@@ -90,12 +92,39 @@ class Heartbeat:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
+    def introduce(self) -> None:
+        """Give a sign of life to the PS tasks that have not answered one, before anything else is asked of them.
+
+        They know by it whose pushes they take, and whom the end of the job is to wait for.
+        """
+        if self._thread.ident is None:
+            return  # it keeps no lease
+        secs = POLICIES["Heartbeat"].deadline_secs
+        strangers = [index for index in range(len(self._lanes)) if index not in self._known_to]
+        calls = {index: self._lanes[index].unary("Heartbeat", self._message(), secs) for index in strangers}
+        for index, call in calls.items():
+            try:
+                reply: pb.HeartbeatReply = call.result()
+            except OpError as error:
+                _log.debug("Not introduced to %s: %s", self._lanes[index].label, error)
+                continue
+            self._heard(index, reply)
+
+    def _message(self) -> pb.HeartbeatRequest:
+        return pb.HeartbeatRequest(client=self._client, task=self._task, lease_secs=LEASE_SECS)
+
+    def _heard(self, index: int, reply: pb.HeartbeatReply) -> None:
+        """Take note that a PS task has answered."""
+        self._known_to.add(index)
+        if reply.state == pb.STATE_DONE:
+            self._job_done.set()
+
     def beat(self) -> None:
         """Tell every PS task once; one that cannot be reached is left to those who need it."""
         secs, candidate = POLICIES["Heartbeat"].deadline_secs, self.candidate
         calls = []
         for index, lane in enumerate(self._lanes):
-            message = pb.HeartbeatRequest(client=self._client, task=self._task, lease_secs=LEASE_SECS)
+            message = self._message()
             if candidate is not None and candidate.term:
                 message.candidate, message.chief_term = candidate.id, candidate.term
                 message.losses_known = self._losses_known[index]
@@ -111,8 +140,7 @@ class Heartbeat:
                 continue
             self._silent_beats = self._unanswered[index] = 0
             self._overslept.clear()
-            if reply.state == pb.STATE_DONE:
-                self._job_done.set()
+            self._heard(index, reply)
             if reply.draining:
                 draining.add(index)
             if candidate is not None and index == 0:

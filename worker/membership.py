@@ -28,7 +28,6 @@ from globalstep.worker.control_calls import ControlCalls
 from globalstep.worker.heartbeat import Heartbeat
 from globalstep.worker.push_protocol import PushProtocol, Run
 from globalstep.worker.recovering import find_logs, recover_lost
-from globalstep.worker.retry import POLICIES
 from globalstep.worker.splitting import Splitter, split_declaration, split_optimizer
 
 __all__ = ["CONTROL_SECS", "RETRY_SECS", "Membership"]
@@ -177,6 +176,7 @@ class Membership(Attendance):
         """
         asked = self._calls.each("Status", dict.fromkeys(range(self.shards), pb.StatusRequest()), timeout_secs)
         found = [asked[shard] for shard in range(self.shards)]
+        self._heartbeat.introduce()
         with self._lock:
             incarnations = {status.incarnation for status in found}
             if len(incarnations) == 1 and found[0].incarnation:
@@ -380,13 +380,7 @@ class Membership(Attendance):
         if self.journal is not None:
             self.journal.stop()
         self._heartbeat.stop()
-        secs = POLICIES["Leave"].deadline_secs
-        calls = [lane.unary("Leave", self.goodbye(self.client_id), secs) for lane in self._run.lanes]
-        for call in calls:
-            try:
-                call.result()
-            except OpError:
-                continue  # a task that is gone needs no goodbye
+        self.say_goodbye()
         for lane in self._run.lanes:
             lane.close()
 

@@ -70,3 +70,18 @@ def test_a_task_that_never_came_is_waited_for_a_little(presence, clock):
     assert not presence.empty()
     clock.advance(0.1)
     assert presence.empty()
+
+
+def test_who_left_before_its_first_sign_of_life_has_come(presence):
+    presence.left("quick", WORKER)
+    presence.finish()
+    assert presence.empty()
+
+
+def test_a_sign_of_life_that_comes_after_its_client_left_brings_nobody_back(presence):
+    presence.heard("a", WORKER, LEASE_SECS)
+    presence.left("a", WORKER)
+    presence.heard("a", WORKER, LEASE_SECS)
+    presence.finish()
+    assert here(presence) == []
+    assert presence.empty()

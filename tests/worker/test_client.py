@@ -1,5 +1,7 @@
 """The client's control calls when PS tasks do not answer (rung 2)."""
 
+import contextlib
+
 import pytest
 from counting_run import initialize
 
@@ -7,6 +9,15 @@ from globalstep.clock import ManualClock
 from globalstep.errors import UnavailableError
 from globalstep.ps.local import LocalPS
 from globalstep.worker.client import ClusterClient
+
+WORKER = "/job:worker/task:1"
+
+
+class StandingStill(ManualClock):
+    """For a client whose heartbeat gives its first sign of life, and no other."""
+
+    def wait(self, event, timeout_secs):
+        return event.wait()
 
 
 class SilentAtFirst:
@@ -26,7 +37,7 @@ class SilentAtFirst:
         return self
 
     def result(self):
-        raise UnavailableError("/job:ps/task:1 has not answered Finish for 10 s.")
+        raise UnavailableError(f"/job:ps/task:1 has not answered {self._method} for 10 s.")
 
 
 @pytest.fixture
@@ -73,3 +84,41 @@ def test_a_task_that_lost_its_state_ends_with_the_job(joined):
     client.finish()
     assert done(ps) == [True, True]
     assert lost.over()
+
+
+class DeafAtFirst(SilentAtFirst):
+    """A lane whose first calls of one method do not even arrive."""
+
+    def unary(self, method, request, timeout_secs):
+        if method != self._method or not self._times:
+            return self._lane.unary(method, request, timeout_secs)
+        self._times -= 1
+        return self
+
+
+@contextlib.contextmanager
+def hasty(ps, times):
+    """A client that came before the PS tasks could hear its first signs of life."""
+    lanes = [DeafAtFirst(lane, "Heartbeat", times) for lane in ps.lanes()]
+    client = ClusterClient(lanes, task=WORKER, clock=StandingStill())
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def test_who_is_quicker_than_its_heartbeat_is_known_by_its_task_before_it_pushes():
+    ps = LocalPS(2)
+    with hasty(ps, times=1) as client:
+        shards = [control.handler.shard for control in ps.controls]
+        assert [shard.clients() for shard in shards] == [[], []]
+        initialize(client)
+        assert [[view.task for view in shard.clients()] for shard in shards] == [[WORKER], [WORKER]]
+
+
+def test_a_task_whose_signs_of_life_are_all_lost_has_come_once_it_leaves():
+    ps = LocalPS(2)
+    with hasty(ps, times=10_000) as client:
+        client.begin(open=True, expected_tasks=[WORKER])
+        client.finish()
+    assert [control.handler.shard.over() for control in ps.controls] == [True, True]
