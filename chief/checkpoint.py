@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from globalstep.chief.boxes import Box, overlap
 from globalstep.chief.checkpoint_format import (
     INDEX_SUFFIX,
     CheckpointIndex,
@@ -108,8 +109,7 @@ class CheckpointReader:
         """
         saved = self._saved(name)
         whole = (tuple(offset), tuple(shape))
-        value: Array | None = None
-        covered = 0
+        taken: list[tuple[Box, SavedPart]] = []
         for part in saved.parts:
             if (part.offset, part.shape) == whole:
                 return self._read(saved, part)
@@ -118,19 +118,21 @@ class CheckpointReader:
                 min(ours + size, its + length)
                 for ours, size, its, length in zip(offset, shape, part.offset, part.shape, strict=True)
             ]
-            if any(low >= high for low, high in zip(begin, end, strict=True)):
-                continue
-            if value is None:
-                value = np.empty(tuple(shape), saved.dtype)
-            into = tuple(slice(b - o, e - o) for b, e, o in zip(begin, end, offset, strict=True))
-            out_of = tuple(slice(b - o, e - o) for b, e, o in zip(begin, end, part.offset, strict=True))
-            value[into] = self._read(saved, part)[out_of]
-            covered += value[into].size
-        if value is None or covered != value.size:
+            if all(low < high for low, high in zip(begin, end, strict=True)):
+                sizes = tuple(high - low for low, high in zip(begin, end, strict=True))
+                taken.append(((tuple(begin), sizes), part))
+        covered = sum(math.prod(sizes) for (_, sizes), _ in taken)
+        # Before memory is taken for it: a shape is what the index says.
+        if not taken or covered != math.prod(shape) or overlap([box for box, _ in taken]):
             raise CheckpointError(
                 f"{index_path(self.prefix)}: the saved parts of {name!r} hold {covered} of the {math.prod(shape)} "
-                f"elements from {list(offset)} on; the Saver that wrote it did not have all parts."
+                f"elements from {list(offset)} on, or overlap; the Saver that wrote it did not have all parts."
             )
+        value = np.empty(tuple(shape), saved.dtype)
+        for (begin, sizes), part in taken:
+            into = tuple(slice(at - o, at - o + size) for at, size, o in zip(begin, sizes, offset, strict=True))
+            out_of = tuple(slice(at - o, at - o + size) for at, size, o in zip(begin, sizes, part.offset, strict=True))
+            value[into] = self._read(saved, part)[out_of]
         return value
 
     def debug_string(self) -> str:

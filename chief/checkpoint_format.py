@@ -17,10 +17,13 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from globalstep.declarations import VariableDecl
 from globalstep.errors import CheckpointError, NotFoundError
@@ -44,6 +47,8 @@ __all__ = [
 INDEX_SUFFIX = ".index.json"
 FORMAT_VERSION = 1
 _FORMAT = "globalstep checkpoint"
+#: Size of an index: some hundred bytes a Variable, and a ledger.
+_MOST_INDEX_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +193,9 @@ def read_index(storage: Storage, prefix: str) -> CheckpointIndex:
     """
     path = index_path(prefix)
     try:
+        size = storage.size(path)
+        if size > _MOST_INDEX_BYTES:
+            raise CheckpointError(f"{path} has {size} bytes; an index has {_MOST_INDEX_BYTES} at the most.")
         with storage.open_read(path) as file:
             text = file.read()
     except FileNotFoundError as error:
@@ -231,6 +239,10 @@ def _index_of(body: Any) -> CheckpointIndex:
         for part in saved.parts:
             if part.file >= len(index.files):
                 raise ValueError(f"{name!r} has a part in file {part.file} of {len(index.files)}")
+    told = sum(part.nbytes for saved in index.variables.values() for part in saved.parts)
+    held = sum(file.nbytes for file in index.files)
+    if told > held:
+        raise ValueError(f"its parts have {told} bytes, its files {held}")
     return index
 
 
@@ -268,6 +280,8 @@ def _variable(entry: dict[str, Any]) -> SavedVariable:
             raise ValueError(f"a part at {part.offset} of shape {part.shape} is none of {shape}")
         if any(at + size > whole for at, size, whole in zip(part.offset, part.shape, shape, strict=True)):
             raise ValueError(f"a part at {part.offset} of shape {part.shape} is not within {shape}")
+        if part.nbytes != math.prod(part.shape) * np.dtype(entry["dtype"]).itemsize:
+            raise ValueError(f"a part of {part.nbytes} bytes is no {entry['dtype']} of shape {part.shape}")
     words = {key: str(value) for key, value in entry.items() if key not in ("shape", "parts")}
     return SavedVariable(**words, shape=shape, parts=parts)
 

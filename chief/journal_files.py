@@ -39,6 +39,12 @@ __all__ = [
 
 FORMAT = "globalstep journal"
 VERSION = 1
+#: A segment is full when it has so many records, if not before: its reader holds all of them.
+SEGMENT_RECORDS = 1 << 20
+#: What is read: records of one batch, and of one segment, which may end with a large batch. Compressed, a file of some
+#: kilobytes could tell of gigabytes.
+_MOST_BATCH_RECORDS = 1 << 20
+_MOST_SEGMENT_RECORDS = SEGMENT_RECORDS + _MOST_BATCH_RECORDS
 _NAME = re.compile(r"(\d{20})-(\d{6})-([0-9A-Za-z_]+)\.gsj")
 
 
@@ -159,7 +165,10 @@ def decode_batch(data: bytes) -> Batch:
     """
     line, _, packed = data.partition(b"\n")
     told = json.loads(line)
-    limit = int(told["records"]) * RECORD.size
+    count = int(told["records"])
+    if not 0 <= count <= _MOST_BATCH_RECORDS:
+        raise ValueError(f"a batch of {count} records; the most are {_MOST_BATCH_RECORDS}")
+    limit = count * RECORD.size
     inflater = zlib.decompressobj()
     planes = inflater.decompress(packed, limit) if limit else b""
     if len(planes) != limit:
@@ -200,7 +209,14 @@ def read_segment(run_directory: str, name: SegmentName) -> Segment:
             raise ValueError(f"it belongs to incarnation {header.incarnation}")
         if len(records) - 1 != int(told["batches"]):
             raise ValueError(f"it has {len(records) - 1} batches of {told['batches']}")
-        return Segment(header, [decode_batch(data) for data in records[1:]])
+        batches: list[Batch] = []
+        held = 0
+        for data in records[1:]:
+            batches.append(decode_batch(data))
+            held += len(batches[-1].records) // RECORD.size
+            if held > _MOST_SEGMENT_RECORDS:
+                raise ValueError(f"it has more than {_MOST_SEGMENT_RECORDS} records")
+        return Segment(header, batches)
     except GlobalStepError:
         raise
     except (

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from globalstep.chief.journal_files import (
+    SEGMENT_RECORDS,
     Batch,
     Header,
     SegmentName,
@@ -70,6 +71,7 @@ class JournalKeeper:
         self._header: Header | None = None
         self._segment: SegmentName | None = None
         self._batches: list[bytes] = []
+        self._records = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="globalstep-journal", daemon=True)
 
@@ -157,10 +159,11 @@ class JournalKeeper:
                 self._incarnation, reply.begin_index, dict(reply.begin_steps), reply.parent, reply.shards, policy
             )
         segment, batches = self._segment, [*self._batches, encode_batch(batch)]
+        records = self._records + len(batch.rows)
         write_segment(self._directory, segment, self._header, batches)
-        if sum(map(len, batches)) >= _SEGMENT_BYTES:
-            segment, batches = SegmentName(segment.incarnation, segment.number + 1, segment.writer), []
-        self._segment, self._batches = segment, batches
+        if sum(map(len, batches)) >= _SEGMENT_BYTES or records >= SEGMENT_RECORDS:
+            segment, batches, records = SegmentName(segment.incarnation, segment.number + 1, segment.writer), [], 0
+        self._segment, self._batches, self._records = segment, batches, records
         self._learn(batch)
 
     def _learn(self, batch: Batch) -> None:

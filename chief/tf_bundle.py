@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from tensorboard.compat.proto import types_pb2
 
+from globalstep.chief.boxes import Box, overlap
 from globalstep.chief.tf_messages import BundleEntry, BundleHeader
 from globalstep.errors import CheckpointError, NotFoundError, OpError
 from globalstep.records import masked_crc32c
@@ -33,6 +34,12 @@ Array = npt.NDArray[Any]
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER_BYTES = 48
+#: Limits of what one index may unfold to: keys share prefixes, so a small file could name gigabytes. TensorFlow's own
+#: tables begin a key anew every 16 entries.
+_MOST_KEY_BYTES = 4096
+_MOST_KEY_BYTES_PER_BYTE = 64
+#: Of a tensor; numpy has no more.
+_MOST_AXES = 64
 # TensorFlow's name in types.proto -> numpy's.
 _NAMES = {
     "DT_BOOL": "bool",
@@ -87,7 +94,10 @@ class TensorBundle:
                 continue
             name = key.decode()
             if entry.dtype in _DTYPES:
-                self.shapes[name] = _shape(entry)
+                shape = _shape(entry)
+                if any(size < 0 for size in shape) or len(shape) > _MOST_AXES:
+                    raise CheckpointError(f"{path}: the tensor {name!r} has the shape {list(shape)}, which is none.")
+                self.shapes[name] = shape
                 self.dtypes[name] = _DTYPES[entry.dtype]
             else:
                 self.unreadable[name] = _tf_name(entry.dtype)
@@ -110,30 +120,44 @@ class TensorBundle:
         entry = self._entries[name.encode()]
         if not entry.slices:
             return self._read_entry(name, entry)
+        slices = self._slices(name, entry)
         value = np.empty(self.shapes[name], self.dtypes[name])
-        covered = 0
-        for part in entry.slices:
-            key = _slice_key(name, part)
-            if key not in self._entries:
-                raise CheckpointError(f"{self._prefix}.index: a slice of {name!r} is missing: {part}.")
-            where = tuple(
-                slice(extent.start, extent.start + extent.length) if extent.HasField("length") else slice(None)
-                for extent in part.extent
-            )
-            value[where] = self._read_entry(name, self._entries[key])
-            covered += value[where].size
-        if covered != value.size:
-            raise CheckpointError(
-                f"{self._prefix}.index: the slices of {name!r} hold {covered} of its {value.size} elements."
-            )
+        for (offset, _), part in slices:
+            data = self._read_entry(name, part)
+            value[tuple(slice(at, at + length) for at, length in zip(offset, data.shape, strict=True))] = data
         return value
+
+    def _slices(self, name: str, entry: Any) -> list[tuple[Box, Any]]:
+        """Give the slices of a tensor, after checking that together they are the whole of it."""
+        shape = self.shapes[name]
+        found: list[tuple[Box, Any]] = []
+        for part in entry.slices:
+            stored = self._entries.get(_slice_key(name, part))
+            if stored is None:
+                raise CheckpointError(f"{self._prefix}.index: a slice of {name!r} is missing: {part}.")
+            box = _box(part, shape)
+            if box is None or (box[1], stored.dtype) != (_shape(stored), entry.dtype):
+                raise CheckpointError(
+                    f"{self._prefix}.index: a slice of {name!r}, which has the shape {list(shape)}, is none: {part}."
+                )
+            found.append((box, stored))
+        covered, whole = sum(math.prod(box[1]) for box, _ in found), math.prod(shape)
+        if covered != whole or overlap([box for box, _ in found]):
+            raise CheckpointError(
+                f"{self._prefix}.index: the slices of {name!r} overlap, or hold {covered} of its {whole} elements."
+            )
+        return found
 
     def _read_entry(self, name: str, entry: Any) -> Array:
         path = f"{self._prefix}.data-{entry.shard_id:05d}-of-{self._shards:05d}"
-        data = _read(self._storage, path, entry.offset, entry.size)
         dtype = np.dtype(_DTYPES[entry.dtype])
         shape = _shape(entry)
-        if len(data) != entry.size or entry.size != dtype.itemsize * math.prod(shape):
+        if entry.size != dtype.itemsize * math.prod(shape):
+            raise CheckpointError(
+                f"{self._prefix}.index: {name!r} has {entry.size} bytes, which no {dtype.name}{list(shape)} takes."
+            )
+        data = _read(self._storage, path, entry.offset, entry.size)
+        if len(data) != entry.size:
             raise CheckpointError(f"{path} ends within the tensor {name!r}, or its entry is corrupt.")
         if masked_crc32c(data) != entry.crc32c:
             raise CheckpointError(f"{path}: the tensor {name!r} is corrupt: its checksum does not fit.")
@@ -149,11 +173,28 @@ def _shape(entry: Any) -> tuple[int, ...]:
     return tuple(dim.size for dim in entry.shape.dim)
 
 
-def _read(storage: Storage, path: str, offset: int = 0, nbytes: int = -1) -> bytes:
+def _box(part: Any, shape: tuple[int, ...]) -> Box | None:
+    """Give where a slice begins and its shape; None if it is not within the tensor."""
+    if len(part.extent) != len(shape):
+        return None
+    offset, lengths = [], []
+    for extent, size in zip(part.extent, shape, strict=True):
+        length = extent.length if extent.HasField("length") else size - extent.start
+        if extent.start < 0 or length < 0 or extent.start + length > size:
+            return None
+        offset.append(extent.start)
+        lengths.append(length)
+    return tuple(offset), tuple(lengths)
+
+
+def _read(storage: Storage, path: str, offset: int = 0, nbytes: int | None = None) -> bytes:
+    """Read a file's bytes from `offset` on; fewer than `nbytes` where the file ends before."""
     try:
+        # A length that is not true takes no more memory than there are bytes.
+        left = max(storage.size(path) - offset, 0)
         with storage.open_read(path) as file:
             file.seek(offset)
-            return file.read(nbytes)
+            return file.read(left if nbytes is None else min(nbytes, left))
     except OSError as error:
         raise path_error(error, path, "read") from error
 
@@ -166,9 +207,19 @@ def _table(path: str, data: bytes) -> Iterator[tuple[bytes, bytes]]:
         footer = data[-_FOOTER_BYTES:]
         _, position = _handle(footer, 0)  # of a block that is always empty
         blocks, _ = _handle(footer, position)
+        key_bytes, end, last = 0, 0, b""
         for _, value in _block(path, data, *blocks):
-            handle, _ = _handle(value, 0)
-            yield from _block(path, data, *handle)
+            (offset, size), _ = _handle(value, 0)
+            if offset < end:
+                raise ValueError(f"the block at {offset} begins before the end of the one before it")
+            end = offset + size
+            for key, entry in _block(path, data, offset, size):
+                if key_bytes and key <= last:
+                    raise ValueError(f"its keys are not in order: {key!r} comes after {last!r}")
+                last, key_bytes = key, key_bytes + max(len(key), 1)
+                if key_bytes > _MOST_KEY_BYTES_PER_BYTE * len(data):
+                    raise ValueError(f"its {len(data)} bytes unfold to {key_bytes} bytes of names")
+                yield key, entry
     except OpError:
         raise
     except Exception as error:
@@ -192,6 +243,8 @@ def _block(path: str, data: bytes, offset: int, size: int) -> Iterator[tuple[byt
         shared, position = _varint(block, position)
         fresh, position = _varint(block, position)
         length, position = _varint(block, position)
+        if shared + fresh > _MOST_KEY_BYTES:
+            raise ValueError(f"a name of {shared + fresh} bytes; the longest are of {_MOST_KEY_BYTES}")
         key = key[:shared] + block[position : position + fresh]
         position += fresh
         yield key, block[position : position + length]

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from globalstep.chief.checkpoint import verify
+from globalstep.chief.checkpoint import CheckpointReader, verify
 from globalstep.chief.checkpoint_format import CheckpointIndex, SavedPart, SavedVariable, ShardFile, write_index
+from globalstep.chief.journal_files import Header, SegmentName, journal_directory, read_segment, write_segment
 from globalstep.clock import SYSTEM_CLOCK
 from globalstep.cluster import from_tf_config
 from globalstep.errors import CheckpointError, DataLossError, InvalidArgumentError
@@ -69,6 +70,8 @@ def part(**changes):
         {"variables": part(offset=[1])},
         {"variables": part(offset=[0, 0])},
         {"variables": part(shape="six")},
+        {"variables": part(nbytes=8)},
+        {"variables": {name: part()["w"] for name in "abcdefghij"}},
         {"variables": {"w": {"dtype": "objects", "shape": [], "parts": []}}},
     ],
     ids=str,
@@ -95,6 +98,63 @@ def test_a_shard_file_with_an_impossible_tensor_is_named(tmp_path, entry):
     path.write_bytes(struct.pack("<Q", len(head)) + head + bytes(max(entry["data_offsets"][1], 0)))
     with pytest.raises(CheckpointError, match=str(path)):
         ShardReader(storage_for(str(path)), str(path))
+
+
+def in_parts(shape, *parts):
+    """A Variable of which file 0 has parts (offset, shape), all of them the tensor "w"."""
+    return {
+        "w": {
+            "dtype": "float64",
+            "shape": shape,
+            "parts": [
+                {"tensor": "w", "file": 0, "offset": [at], "shape": [size], "crc32": 0, "nbytes": 8 * size}
+                for at, size in parts
+            ],
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("shape", "parts"),
+    [
+        pytest.param([4], [(0, 2), (1, 2)], id="overlapping: memory that nobody wrote would be restored"),
+        pytest.param([1 << 50], [(0, 6)], id="much larger than its parts"),
+    ],
+)
+def test_parts_that_are_not_the_whole_are_refused_before_memory_is_taken(checkpoint, shape, parts):
+    with (
+        CheckpointReader(checkpoint(variables=in_parts(shape, *parts))) as reader,
+        pytest.raises(CheckpointError, match="overlap"),
+    ):
+        reader.get_tensor("w")
+
+
+def test_an_index_or_a_header_that_is_too_long_is_not_read(checkpoint, tmp_path):
+    prefix = checkpoint()
+    with open(f"{prefix}.index.json", "r+b") as file:
+        file.truncate(257 << 20)  # a hole: no disk is filled
+    with pytest.raises(CheckpointError, match=r"index\.json has 269484032 bytes"):
+        verify(prefix)
+    path = tmp_path / "long"
+    path.write_bytes(struct.pack("<Q", 33 << 20))
+    with path.open("r+b") as file:
+        file.truncate(34 << 20)
+    with pytest.raises(CheckpointError, match="cut off in its header"):
+        ShardReader(storage_for(str(path)), str(path))
+
+
+@pytest.mark.parametrize("batches", [[5 << 20], [1 << 20] * 3], ids=["one batch", "many batches"])
+def test_a_journal_does_not_unfold_to_more_records_than_a_segment_has(tmp_path, batches):
+    header = Header(1, 0, {}, 0, 1, {})
+    bombs = []
+    for count in batches:
+        told = {"life": "a", "first": 0, "records": count, "clients": [], "steps": []}
+        bombs.append(json.dumps(told).encode() + b"\n" + zlib.compress(bytes(44 * count), 1))
+    name = SegmentName(1, 0, "a")
+    storage_for(str(tmp_path)).make_directories(journal_directory(str(tmp_path)))
+    write_segment(str(tmp_path), name, header, bombs)
+    with pytest.raises(DataLossError, match="records"):
+        read_segment(str(tmp_path), name)
 
 
 def test_documents_nested_without_end_are_refused(tmp_path):

@@ -61,8 +61,8 @@ _TO_FILE = {
 }
 _FROM_FILE = {code: name for name, code in _TO_FILE.items()}
 _LENGTH = struct.Struct("<Q")
-# The package refuses longer headers, so one is neither written nor read here.
-_MAX_HEADER_BYTES = 100_000_000
+# Some 300,000 tensors. The package takes up to 100 MB, whose JSON may take gigabytes as objects.
+_MAX_HEADER_BYTES = 32 << 20
 #: Of a tensor; numpy has no more.
 _MOST_AXES = 64
 
@@ -239,7 +239,7 @@ def _header(ordered: Sequence[TensorSpec], metadata: Mapping[str, str] | None) -
     text += b" " * (-len(text) % 8)
     if len(text) > _MAX_HEADER_BYTES:
         raise InvalidArgumentError(
-            f"{len(ordered)} tensors make a header of {len(text)} bytes; safetensors allows "
+            f"{len(ordered)} tensors make a header of {len(text)} bytes; there may be "
             f"{_MAX_HEADER_BYTES}. Spread the Variables over more PS tasks."
         )
     return _LENGTH.pack(len(text)) + text
