@@ -101,13 +101,16 @@ class Handler:
         """
         return LayoutMemory(room, RoomInFlight(self.in_flight, room), self.in_flight, caller)
 
-    def handle(self, request: pb.Request, data: memoryview, memory: LayoutMemory) -> tuple[pb.Reply, list[memoryview]]:
+    def handle(
+        self, request: pb.Request, data: memoryview, memory: LayoutMemory, shared: bool = False
+    ) -> tuple[pb.Reply, list[memoryview]]:
         """Carry out a data-plane request.
 
         Args:
             request: The message.
             data: Bytes of its tensors.
             memory: What its stream remembers.
+            shared: The client may write to `data` at any time.
 
         Returns:
             The reply and the bytes of its tensors; an error is a reply too, and has changed nothing unless
@@ -131,7 +134,8 @@ class Handler:
             reply = pb.Reply()
             self.authorization.check_request(memory.caller, request)
             witness = self.shard.witness
-            unpacked = unpack_request(request, data, memory.memory, self._limit_bytes)
+            own = not (shared and witness.keeps_data)  # what is logged must be what was checked and applied
+            unpacked = unpack_request(request, data, memory.memory, self._limit_bytes, own)
             self._methods[method](getattr(request, method), unpacked, reply, tensors, memory)
             pieces = pack_reply(request, reply, tensors, memory.memory)
             self.shard.secure(witness)

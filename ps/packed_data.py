@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+import numpy as np
+
 from globalstep.codec import TensorWriter
 from globalstep.memory import Pool
 from globalstep.proto import globalstep_pb2 as pb
@@ -15,14 +17,27 @@ from globalstep.proto import globalstep_pb2 as pb
 __all__ = ["pack_reply", "unpack_request"]
 
 
-def unpack_request(request: pb.Request, data: memoryview, memory: Pool, limit_bytes: int) -> memoryview:
+def unpack_request(
+    request: pb.Request, data: memoryview, memory: Pool, limit_bytes: int, own: bool = True
+) -> memoryview:
     """Give a request's data as it was before it was packed.
+
+    Args:
+        request: The message.
+        data: Bytes of its tensors.
+        memory: For the result.
+        limit_bytes: The most that may come of it.
+        own: Nobody else writes to `data`; otherwise the result is a copy that its sender cannot change.
 
     Raises:
         InvalidArgumentError, ResourceExhaustedError: As globalstep.packing.unpack.
     """
     if not request.spans:
-        return data
+        if own or not data.nbytes:
+            return data
+        copy = memory.take(data.nbytes)
+        copy[:] = np.frombuffer(data, np.uint8)
+        return copy.data
     packing: Any = importlib.import_module("globalstep.packing")
     unpacked: memoryview = packing.unpack(request.spans, data, memory.take, limit_bytes)
     return unpacked

@@ -281,7 +281,8 @@ class ServedConnection:
         if blocks is not None and message.place is not None and message.place.new_bytes:
             self._give_block(message, blocks, message.place.new_bytes, flags)
             return
-        reply, pieces = self._handler.handle(request, data, self._memory)
+        shared = message.place is not None and message.place.block != 0
+        reply, pieces = self._handler.handle(request, data, self._memory, shared)
         if message.call == NO_CALL:
             return
         self._replied_bytes = sum(padded(piece.nbytes) for piece in pieces)

@@ -25,8 +25,10 @@ from globalstep.expressions import constant
 from globalstep.faults import AFTER
 from globalstep.lanes import SharesMemory
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps import shared_blocks, socket_server
+from globalstep.ps import log_file, shared_blocks, socket_server
+from globalstep.ps.log_file import SegmentReader, segment_path, segments_in
 from globalstep.ps.server import PSOptions, PSServer
+from globalstep.run_policy import RunPolicy
 from globalstep.socket_messages import Outgoing
 from globalstep.worker.client import ClusterClient
 from globalstep.worker.grpc_lane import GrpcLane
@@ -39,12 +41,14 @@ SHAPES = {"a": (COUNT,), "b": (COUNT // 10, 10), "odd": (COUNT + 1,)}
 class Trained:
     """PS tasks with three Variables, and clients of them; all closed at the end."""
 
-    def __init__(self, shards=1):
+    def __init__(self, shards=1, directory="", policy=None):
         self.servers = [PSServer(PSOptions(grace_secs=0.2)) for _ in range(shards)]
         for server in self.servers:
             server.start()
         self.clients = []
-        client = self.client()
+        client = self.client(policy=policy)
+        if directory:
+            client.begin(open=True, directory=directory)
         variables = [VariableDecl("global_step", "int64", (), 0, is_step=True)]
         variables += [VariableDecl(name, "float32", SHAPES[name], at % shards) for at, name in enumerate(NAMES)]
         sgd = OptimizerDecl("sgd", "gradient_descent", {"learning_rate": constant(1.0)}, dict.fromkeys(NAMES, ()))
@@ -108,6 +112,38 @@ def blocks_of(server):
 
 def pool_of(client, shard=0):
     return client._run.lanes[shard]._connection._pool
+
+
+# ---- Hostile clients ---------------------------------------------------------------------------------
+
+
+def test_a_client_that_writes_to_its_memory_later_does_not_break_the_log(tmp_path, monkeypatch):
+    """A record's checksum is taken, then its bytes are written: what is shared could change between the two."""
+    with contextlib.closing(Trained(directory=str(tmp_path), policy=RunPolicy(durability="log"))) as trained:
+        client = trained.clients[0]
+        write = log_file._write_all
+        shared = []
+
+        def flipped(file, buffers):
+            for view in shared:
+                view.fill(7.0)  # as another process of the client could, at any time
+            write(file, buffers)
+
+        monkeypatch.setattr(log_file, "_write_all", flipped)
+        for _ in range(3):  # the first two make the layout known
+            gradients = in_place(client, -1.0)
+            shared[:] = [gradient.view() for gradient in gradients]  # which stay writable
+            client.push(push_of(gradients))
+        assert kinds(client) == {"shm"}
+        shared.clear()
+        monkeypatch.undo()
+        (last,) = client.push(push_of(in_place(client, -1.0), ["a"])).values
+        np.testing.assert_array_equal(last, np.full(COUNT, 4.0, np.float32))
+        folder = trained.servers[0].shard.witness.directory
+        records = [record for at in segments_in(folder) for record in SegmentReader(segment_path(folder, at)).records()]
+        pushed = [record for record in records if pb.LogRecord.FromString(record.head).WhichOneof("kind") == "push"]
+        for record in pushed[-4:]:
+            np.testing.assert_array_equal(np.frombuffer(record.data, np.float32)[:COUNT], np.full(COUNT, -1.0))
 
 
 # ---- Where things lie --------------------------------------------------------------------------------
