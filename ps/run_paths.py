@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from globalstep.errors import InvalidArgumentError, PermissionDeniedError
+from globalstep.storage import PROBE
 
 __all__ = ["RunPaths"]
 
@@ -44,6 +45,12 @@ class RunPaths:
             name = getattr(request, field, "")
             if name in (".", "..") or any(sign in name for sign in "/\\\0"):
                 raise InvalidArgumentError(f"{name!r} is no name of a file in a directory ({field}).")
+        # Nothing is written, nor looked at, but what a save makes.
+        file, probe = getattr(request, "file", ""), getattr(request, "probe_file", "")
+        if file and not file.endswith(".safetensors"):
+            raise InvalidArgumentError(f"{file!r} is no name of a checkpoint's file: those end in .safetensors.")
+        if probe and not probe.startswith(PROBE):
+            raise InvalidArgumentError(f"{probe!r} is no name of a probe: those begin with {PROBE}.")
         directory = getattr(request, "directory", "")
         if "\0" in directory:
             raise InvalidArgumentError(f"{directory!r} is no directory.")

@@ -427,6 +427,19 @@ def test_a_files_name_is_no_path(field, name):
         RunPaths().check(pb.WriteSnapshotRequest(directory="/run", **{field: name}))
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pb.WriteSnapshotRequest(directory="/home/me", file=".bashrc"),
+        pb.WriteSnapshotRequest(directory="/home/me", file="model.safetensors", probe_file=".profile"),
+    ],
+    ids=["a file that no save makes", "a file whose text is known"],
+)
+def test_nothing_is_written_or_looked_at_but_files_of_a_save(request_):
+    with pytest.raises(InvalidArgumentError, match="no name of a (checkpoint's file|probe)"):
+        RunPaths().check(request_)
+
+
 def test_directories_are_within_the_root(tmp_path):
     root = tmp_path / "runs"
     (root / "a").mkdir(parents=True)
@@ -464,13 +477,16 @@ def test_a_ps_task_writes_nothing_outside_its_root(tmp_path):
     with contextlib.closing(server), contextlib.closing(ClusterClient([GrpcLane(server.address, 0)])) as client:
         initialize(client)
         with client.snapshot() as cut:
-            for folder, file in ((outside, "part"), (root, "../outside/part")):
+            for folder, file in ((outside, "part.safetensors"), (root, "../outside/part.safetensors")):
                 with pytest.raises((PermissionDeniedError, InvalidArgumentError)):
-                    cut.write(str(folder), {0: file}, {"w": "w"}, ("probe", "text"))
-            (root / "probe").write_text("text")
-            assert cut.write(str(root), {0: "part"}, {"w": "w"}, ("probe", "text"))[0] is not None
+                    cut.write(str(folder), {0: file}, {"w": "w"}, (".globalstep-probe-1", "text"))
+            (root / ".globalstep-probe-1").write_text("text")
+            assert (
+                cut.write(str(root), {0: "part.safetensors"}, {"w": "w"}, (".globalstep-probe-1", "text"))[0]
+                is not None
+            )
     assert not list(outside.iterdir())
-    assert (root / "part").exists()
+    assert (root / "part.safetensors").exists()
 
 
 # ---- Nothing received is unpickled ----------------------------------------------------------------

@@ -417,11 +417,13 @@ def test_a_checkpoint_s_own_file_is_the_base_where_it_can_be(tmp_path):
     tasks = Tasks(1)
     client = started(tasks, tmp_path)
     names = [*NAMES, "c", "c/m", "c/v"]
-    probe = tmp_path / "probe"
+    probe = tmp_path / ".globalstep-probe-1"
     probe.write_text("text")
     with client.snapshot() as snapshot:
-        snapshot.write(str(tmp_path), {0: "part"}, {name: name for name in names}, ("probe", "text"))
-    assert os.path.samefile(tmp_path / "part", Path(tasks.folder(0), "base-00000002.safetensors"))
+        snapshot.write(
+            str(tmp_path), {0: "part.safetensors"}, {name: name for name in names}, (".globalstep-probe-1", "text")
+        )
+    assert os.path.samefile(tmp_path / "part.safetensors", Path(tasks.folder(0), "base-00000002.safetensors"))
     before = everything(client)
     tasks.kill(0)
     assert everything(client) == before

@@ -77,10 +77,12 @@ def test_a_run_survives_the_loss_of_any_call(tmp_path, method, before):
         client.push(step_push())
     assert client.global_steps() == {"global_step": 5}
     assert state(client) == expected(5)
-    (tmp_path / "probe").write_text("yes")
+    (tmp_path / ".globalstep-probe-1").write_text("yes")
     with client.snapshot() as cut:
         names = {decl.name: decl.name for decl in variables}
-        written = cut.write(str(tmp_path), {0: "a", 1: "b"}, names, ("probe", "yes"))
+        written = cut.write(
+            str(tmp_path), {0: "a.safetensors", 1: "b.safetensors"}, names, (".globalstep-probe-1", "yes")
+        )
         assert sorted(t.name for shard in written.values() for t in shard.tensors) == sorted(names)
     request = pb.ReadJournalRequest(incarnation=client.incarnation)
     try:
