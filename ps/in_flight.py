@@ -73,6 +73,9 @@ class InFlightMemory:
         #: How many were sent away.
         self.refusals = 0
         self._shared_bytes = 0
+        # Sizes of shared memory that is gone. The garbage collector puts them here, in whatever thread it runs, perhaps
+        # one that holds the lock: so without it.
+        self._unshared: deque[int] = deque()
 
     @property
     def used_bytes(self) -> int:
@@ -137,14 +140,15 @@ class InFlightMemory:
         The first block is always given.
         """
         with self._lock:
+            while self._unshared:
+                self._shared_bytes -= self._unshared.popleft()
             may = not self._shared_bytes or self._shared_bytes + nbytes <= self.limit_bytes
             self._shared_bytes += nbytes * may
             return may
 
     def unshare(self, nbytes: int) -> None:
-        """Take note that such memory is gone."""
-        with self._lock:
-            self._shared_bytes -= nbytes
+        """Take note that such memory is gone. Takes no lock: a finalizer may call it."""
+        self._unshared.append(nbytes)
 
     def _wait(self, nbytes: int, turn: threading.Event) -> Array:
         until = self._clock.monotonic() + self._patience_secs

@@ -68,7 +68,8 @@ class SegmentWriter:
         if self.path.exists():
             raise FileExistsError(f"{self.path} is there already")
         unborn = self.path.with_suffix(".new")
-        self._file = os.open(unborn, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        unborn.unlink(missing_ok=True)  # of a process that was killed just then
+        self._file = os.open(unborn, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
             _write_all(self._file, [start])
             os.fsync(self._file)

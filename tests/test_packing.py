@@ -128,3 +128,22 @@ def test_no_memory_is_taken_for_more_than_the_limit():
 
     with pytest.raises(ResourceExhaustedError, match="larger than the limit"):
         unpack(spans_of((pb.FORM_NONZERO, 1 << 50, 8)), memoryview(bytes(8)), never, LIMIT)
+
+
+def test_memory_that_changes_between_counting_and_gathering_is_sent_as_it_is():
+    """Gradients may lie in memory that another thread writes to: no array is written past its end."""
+    values = np.zeros(1000, np.float32)
+    values[::10] = 1
+    request = pb.Request()
+
+    def take_late(nbytes):
+        values[:] = 2  # after the count, before the gathering
+        guarded = np.full(nbytes + 64, 0xAB, np.uint8)
+        taken.append(guarded)
+        return guarded[:nbytes]
+
+    taken = []
+    (packed,) = pack([(values.data.cast("B"), "float32")], pb.FORM_RAW, request.spans, take_late, nonzero=True)
+    assert bytes(packed) == values.tobytes()
+    assert not request.spans
+    assert (taken[0][-64:] == 0xAB).all()

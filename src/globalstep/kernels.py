@@ -11,11 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy.typing as npt
-import platformdirs
+
+from globalstep.process_env import kernel_cache_directory
 
 # numba reads this when it is imported: without it, kernels would be kept beside the installed package,
 # which another user may not be able to write.
-os.environ.setdefault("NUMBA_CACHE_DIR", os.path.join(platformdirs.user_cache_dir("globalstep"), "kernels"))
+if "NUMBA_CACHE_DIR" not in os.environ:
+    os.environ["NUMBA_CACHE_DIR"] = kernel_cache_directory()
 
 import numba
 

@@ -56,13 +56,17 @@ def _count_nonzero(bits: Array) -> int:
 
 
 @kernel
-def _gather_nonzero(bits: Array, indices: Array, values: Array) -> None:
+def _gather_nonzero(bits: Array, indices: Array, values: Array) -> int:
     at = 0
     for i in range(bits.size):
-        if bits[i] != 0:
+        value = bits[i]  # read once, and no further than there is room: another thread may write to it meanwhile
+        if value != 0:
+            if at == indices.size:
+                return -1
             indices[at] = i
-            values[at] = bits[i]
+            values[at] = value
             at += 1
+    return at
 
 
 @kernel
@@ -114,8 +118,8 @@ def _pack_one(
     bits = read_only(np.frombuffer(piece, np.uint32))
     if nonzero and (count := _count_nonzero(bits)) <= bits.size * _WORTH_NONZERO:
         room = take(8 * count).view(np.uint32)
-        _gather_nonzero(bits, room[:count], room[count:])
-        return pb.FORM_NONZERO, room.view(np.uint8).data
+        if _gather_nonzero(bits, room[:count], room[count:]) == count:
+            return pb.FORM_NONZERO, room.view(np.uint8).data
     if form == pb.FORM_BFLOAT16:
         room = take(2 * bits.size).view(np.uint16)
         _to_bfloat16(bits, room)

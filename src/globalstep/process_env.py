@@ -5,14 +5,20 @@ Floor: shared. Imports nothing of globalstep.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import importlib.util
 import mmap
+import os
+import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["raise_malloc_thresholds", "tuned"]
+import platformdirs
+
+__all__ = ["kernel_cache_directory", "raise_malloc_thresholds", "tuned"]
 
 #: gRPC's newer event loop costs a third of the throughput of many small messages. Names come and go with
 #: gRPC's releases, and one that it does not know makes it complain on stderr.
@@ -85,3 +91,15 @@ def raise_malloc_thresholds() -> bool:
         return False
     # mallopt takes a C int: thresholds beyond it stay at its largest value.
     return all(mallopt(_MALLOPT[name], min(int(value), 2**31 - 1)) == 1 for name, value in _MALLOC.items())
+
+
+def kernel_cache_directory() -> str:
+    """Give where compiled kernels are kept: this user's own folder, since what lies there is run."""
+    try:
+        return os.path.join(platformdirs.user_cache_dir("globalstep"), "kernels")
+    except RuntimeError:
+        # A uid that is no user's and has no home, as in some containers. Anybody could have put something under a
+        # name that is known, so the name is random; it is compiled anew in every process.
+        directory = tempfile.mkdtemp(prefix="globalstep-kernels-")
+        atexit.register(shutil.rmtree, directory, ignore_errors=True)
+        return directory

@@ -112,5 +112,13 @@ def test_shared_memory_has_a_limit_of_its_own(memory):
     assert InFlightMemory(1, ManualClock()).share(BLOCK)  # the first one, always
 
 
+def test_a_finalizer_gives_shared_memory_back_whoever_holds_the_lock(memory):
+    """The garbage collector runs finalizers in any thread, also in one that is within the lock."""
+    assert memory.share(3 * BLOCK)
+    with memory._lock:
+        memory.unshare(3 * BLOCK)
+    assert memory.share(3 * BLOCK)
+
+
 def test_a_task_that_is_told_no_limit_has_one():
     assert 64 << 20 <= default_limit_bytes() < 1 << 50

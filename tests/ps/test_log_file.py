@@ -130,3 +130,14 @@ def test_damage_of_any_kind_gives_a_beginning_or_an_error(tmp_path, seed):
     except DataLossError:
         pass
     assert found == EXPECTED[: len(found)]
+
+
+def test_a_log_is_its_users_alone_and_follows_no_link(tmp_path):
+    """Others of the host are not to read what is trained, nor to choose what a task overwrites."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("kept")
+    path = segment_path(tmp_path, 1)
+    path.with_suffix(".new").symlink_to(elsewhere)
+    SegmentWriter(tmp_path, 1, 1).close()
+    assert elsewhere.read_text() == "kept"
+    assert path.stat().st_mode & 0o777 == 0o600
