@@ -129,9 +129,9 @@ class CheckpointReader:
                 f"elements from {list(offset)} on, or overlap; the Saver that wrote it did not have all parts."
             )
         value = np.empty(tuple(shape), saved.dtype)
-        for (begin, sizes), part in taken:
-            into = tuple(slice(at - o, at - o + size) for at, size, o in zip(begin, sizes, offset, strict=True))
-            out_of = tuple(slice(at - o, at - o + size) for at, size, o in zip(begin, sizes, part.offset, strict=True))
+        for (at, sizes), part in taken:
+            into = tuple(slice(a - o, a - o + size) for a, size, o in zip(at, sizes, offset, strict=True))
+            out_of = tuple(slice(a - o, a - o + size) for a, size, o in zip(at, sizes, part.offset, strict=True))
             value[into] = self._read(saved, part)[out_of]
         return value
 
