@@ -57,14 +57,17 @@ def survey(statuses: Sequence[Any]) -> Found:
 
 
 def nothing_left(statuses: Sequence[Any]) -> str:
-    """Say why there is nothing left to do for who joins now; "" where there is.
+    """Say why there is no use in waiting for a model that is not ready; "" where there is.
 
-    Once the job is declared done, a task that lost its state waits for nobody, and nobody restores it.
+    Once the job is declared done nobody initializes or restores anything: neither a Variable that only one task's
+    program has, nor a PS task that lost its state.
 
     Args:
         statuses: What each PS task says of itself.
     """
     empty = [str(at) for at, s in enumerate(statuses) if not s.incarnation]
+    if all(s.state == pb.STATE_DONE for s in statuses) and not empty:
+        return "the job was declared done"
     if not empty or all(s.state != pb.STATE_DONE for s in statuses):
         return ""
     return f"the job was declared done, and PS task {', '.join(empty)} has lost its state since"
@@ -82,9 +85,10 @@ def not_serving(statuses: Sequence[Any], labels: Sequence[str]) -> str:
     """
     named = list(zip(labels, statuses, strict=True))
     missing = [
-        f"{label} is {_STATE_WORDS.get(status.state, 'in an unknown state')}"
+        f"{label} is {_STATE_WORDS.get(status.state, 'vacant')}"
         for label, status in named
-        if status.state not in _SERVING
+        # One that was restarted after the job's end is done, and holds nothing.
+        if status.state not in _SERVING or not status.incarnation
     ]
     if missing:
         return "the chief to initialize or restore the model: " + "; ".join(missing)

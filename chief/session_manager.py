@@ -282,10 +282,10 @@ class SessionManager:
             client = session.cluster
             statuses = come_back(client, client.refresh(), None, self._clock, 0.0)
             self._admit(client)
-            if over := nothing_left(statuses):
-                raise JobDoneError(f"Nothing is left to do: {over}.")
-            problem = not_serving(statuses, client.labels)
-            return problem or self._try_local_init(session) or self._not_ready(session)
+            problem = not_serving(statuses, client.labels) or self._try_local_init(session) or self._not_ready(session)
+            if problem and (over := nothing_left(statuses)):
+                raise JobDoneError(f"Nothing is left to do: {over}. This task was waiting for {problem}.")
+            return problem
         except UnavailableError as error:
             return f"{_UNREACHABLE}{error}"
 

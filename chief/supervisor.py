@@ -22,7 +22,7 @@ from globalstep.chief.summaries import FileWriter, SessionLog
 from globalstep.chief.supervisor_services import SVStepCounterThread, SVSummaryThread, SVTimerCheckpointThread
 from globalstep.chief.write_graph import write_graph
 from globalstep.clock import SYSTEM_CLOCK, Clock
-from globalstep.errors import OpError
+from globalstep.errors import JobDoneError, OpError
 from globalstep.graph import Graph, GraphKeys, get_collection, get_default_graph
 from globalstep.ops.summary_ops import merge_all
 from globalstep.training_util import integer_step
@@ -157,6 +157,9 @@ class Supervisor:
 
         Returns:
             A session whose model is ready.
+
+        Raises:
+            SystemExit: With code 0, where the job is declared done while this task waits for its model to be ready.
         """
         # One Supervisor may make one session after another.
         self.coord.clear_stop()
@@ -176,7 +179,12 @@ class Supervisor:
             )
             self._write_graph()
         else:
-            session = self.session_manager.wait_for_session(master, config=config, max_wait_secs=max_wait_secs)
+            try:
+                session = self.session_manager.wait_for_session(master, config=config, max_wait_secs=max_wait_secs)
+            except JobDoneError as done:
+                # There is no session to give, and loops that would not ask should_stop() come after it.
+                _log.warning("%s This process ends.", done)
+                raise SystemExit(0) from done
         self._session = session
         if start_standard_services:
             if self.is_chief:

@@ -1,18 +1,23 @@
 """A worker whose PS tasks have ended: late, or asleep while the job came to its end."""
 
 import contextlib
+import logging
 
 import pytest
 from small_model import build
 
 from globalstep.chief.hooks_step import StopAtStepHook
+from globalstep.chief.session_manager import SessionManager
 from globalstep.chief.summaries import SummaryWriterCache
+from globalstep.chief.supervisor import Supervisor
 from globalstep.chief.training_session import MonitoredTrainingSession
 from globalstep.clock import SYSTEM_CLOCK, ManualClock
 from globalstep.declarations import Read
-from globalstep.errors import DeadlineExceededError, UnavailableError
+from globalstep.errors import DeadlineExceededError, JobDoneError, UnavailableError
 from globalstep.graph import Graph
 from globalstep.ps.server import PSOptions, PSServer
+from globalstep.variable_collections import report_uninitialized_variables
+from globalstep.variables import Variable
 from globalstep.worker.heartbeat import Heartbeat
 
 
@@ -215,3 +220,48 @@ def test_a_worker_that_heard_of_the_end_does_not_wait_for_the_others(served, tmp
         worker = Task(f"{served.address},{restarted.address}", False, [], tmp_path, ManualClock(), max_wait_secs=60)
         assert worker.session.should_stop()
         worker.close()
+
+
+@pytest.fixture
+def ends_meanwhile(served, tmp_path):
+    """A clock for a worker that waits: the chief declares the job done in its first pause."""
+    chief = Task(served.address, True, [], tmp_path, stop_grace_period_secs=0)
+    closed = contextlib.ExitStack()
+    closed.callback(chief.close)
+    yield Meanwhile(closed.close)
+    closed.close()
+
+
+def variable_of_its_own():
+    """A Variable on the PS that only one task's program has, so that no chief initializes it."""
+    Variable(0.0, name="of_worker_1")
+
+
+def test_a_worker_that_waits_for_what_nobody_initializes_hears_of_the_end(served, ends_meanwhile, caplog):
+    with Graph().as_default(), caplog.at_level(logging.INFO, "globalstep"):
+        build()
+        variable_of_its_own()
+        with MonitoredTrainingSession(f"grpc://{served.address}", is_chief=False, clock=ends_meanwhile) as session:
+            assert session.should_stop()
+    assert "the job was declared done" in caplog.text
+    assert "of_worker_1" in caplog.text
+
+
+def test_a_supervisors_worker_that_waits_for_what_nobody_initializes_ends_its_process(served, ends_meanwhile, caplog):
+    with Graph().as_default():
+        build()
+        variable_of_its_own()
+        supervisor = Supervisor(is_chief=False, clock=ends_meanwhile)
+        with pytest.raises(SystemExit) as ended:
+            supervisor.prepare_or_wait_for_session(f"grpc://{served.address}")
+    assert ended.value.code == 0
+    assert "of_worker_1" in caplog.text
+
+
+def test_a_plain_wait_for_a_session_names_the_end_of_the_job(served, ends_meanwhile):
+    with Graph().as_default():
+        build()
+        variable_of_its_own()
+        manager = SessionManager(ready_op=report_uninitialized_variables(), clock=ends_meanwhile)
+        with pytest.raises(JobDoneError, match=r"the job was declared done.*of_worker_1"):
+            manager.wait_for_session(f"grpc://{served.address}", max_wait_secs=60)
