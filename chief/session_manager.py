@@ -149,6 +149,7 @@ class SessionManager:
             if found is Found.RUNNING:
                 lives = len(statuses), statuses[0].incarnation
                 _log.info("Taking over a running model: all %d PS task(s) are in incarnation %d.", *lives)
+                session.compare_with_run()
             else:
                 prefix = self._checkpoint_to_restore(
                     saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs
@@ -282,7 +283,10 @@ class SessionManager:
             client = session.cluster
             statuses = come_back(client, client.refresh(), None, self._clock, 0.0)
             self._admit(client)
-            problem = not_serving(statuses, client.labels) or self._try_local_init(session) or self._not_ready(session)
+            problem = not_serving(statuses, client.labels)
+            if not problem:
+                session.compare_with_run()
+                problem = self._try_local_init(session) or self._not_ready(session)
             if problem and (over := nothing_left(statuses)):
                 raise JobDoneError(f"Nothing is left to do: {over}. This task was waiting for {problem}.")
             return problem

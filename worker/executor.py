@@ -17,7 +17,9 @@ from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.declarations import Outcome, OutcomeKind, Push, Read
 from globalstep.errors import AbortedError, FailedPreconditionError, JobDoneError
 from globalstep.graph import Graph, Node
-from globalstep.variables import Variable
+from globalstep.placement import optimizers_of
+from globalstep.variables import Variable, variables_of
+from globalstep.worker.declared_alike import check_optimizers, check_variables
 from globalstep.worker.local_variables import LocalVariables
 from globalstep.worker.plan import Plan
 from globalstep.worker.planner import make_plan
@@ -80,6 +82,8 @@ class Executor:
         self.trace: Trace | None = None
         self._clock = clock
         self._declarer = Declarer(graph, cluster)
+        # Names that the graph declares as the run of this incarnation has them. Replaced as a whole, never changed.
+        self._alike: tuple[int, frozenset[str]] = (0, frozenset())
         # Guards _plans, _position, _writes, _fresh and _announced; a leaf: nothing is evaluated or sent under it.
         self._lock = threading.Lock()
         self._plans: dict[tuple[tuple[Node, ...], frozenset[Node]], Plan] = {}
@@ -241,15 +245,32 @@ class Executor:
             for variable in variables
         ]
 
+    def compare_with_run(self) -> None:
+        """Refuse a graph that declares a Variable or an optimizer otherwise than the run has it.
+
+        Raises:
+            InvalidArgumentError: If it does; see declared_alike.
+        """
+        run = self.cluster.run_side()
+        check_variables(variables_of(self.graph), run)
+        check_optimizers((spec.declaration() for spec in optimizers_of(self.graph)), run)
+        self._alike = (self.cluster.incarnation, frozenset(run.variables))
+
     def _require_declared(self, names: Sequence[str]) -> None:
-        where = self.cluster.where
-        if all(map(where.__contains__, names)):
+        incarnation, alike = self._alike
+        if incarnation == self.cluster.incarnation and all(map(alike.__contains__, names)):
             return
-        self.cluster.refresh()
-        where = self.cluster.where
-        for name in names:
-            if name not in where:
-                raise FailedPreconditionError(f"Attempting to use uninitialized value {name}")
+        if not all(map(self.cluster.where.__contains__, names)):
+            self.cluster.refresh()
+            where = self.cluster.where
+            for name in names:
+                if name not in where:
+                    raise FailedPreconditionError(f"Attempting to use uninitialized value {name}")
+        run = self.cluster.run_side()
+        wanted = frozenset(names)
+        check_variables((variable for variable in variables_of(self.graph) if variable.op_name in wanted), run)
+        known = alike if incarnation == self.cluster.incarnation else frozenset[str]()
+        self._alike = (self.cluster.incarnation, known | wanted)
 
 
 def _frozen(value: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import socket
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from globalstep.run_policy import RunPolicy
 from globalstep.wire_options import WireOptions
 from globalstep.worker.attendance import Attendance
 from globalstep.worker.control_calls import ControlCalls
+from globalstep.worker.declared_alike import RunSide
 from globalstep.worker.heartbeat import Heartbeat
 from globalstep.worker.push_protocol import PushProtocol, Run
 from globalstep.worker.recovering import find_logs, recover_lost
@@ -106,6 +108,9 @@ class Membership(Attendance):
         self._policy = policy or RunPolicy()
         self._splitter = Splitter()
         self._variables: dict[str, VariableDecl] = {}
+        # The run's, as a PS task has them, and who declared them.
+        self._optimizers: Sequence[pb.OptimizerDecl] = ()
+        self._declared_by = ""
         super().__init__(self._run, self._calls, Heartbeat(self._run.lanes, self.client_id, task, clock), task)
         self._run.gone, self._heartbeat.haste = self._heartbeat.gone, self._run.haste
         #: Where this client is the chief's: who stores the run's journal. It is stopped before the client leaves.
@@ -186,7 +191,17 @@ class Membership(Attendance):
                 for index, status in enumerate(found):
                     for message in status.variables:
                         self._know(replace(codec.decode_variable(message), shard=index))
+                self._optimizers = found[0].optimizers
+                self._declared_by = found[0].chief.task or f"client {found[0].owner}"
         return found
+
+    def run_side(self) -> RunSide:
+        """Give what the run has declared, as this client last heard, for a comparison with a program's graph."""
+        with self._lock:
+            mine = f"{self.task or f'client {self.client_id}'} on {socket.gethostname()}"
+            theirs = self._declared_by or "another program"
+            optimizers = [codec.decode_optimizer(item) for item in self._optimizers]
+            return RunSide(mine, theirs, dict(self._variables), optimizers)
 
     def _know(self, decl: VariableDecl) -> None:
         """Take note of a Variable as a PS task has it. Caller holds the lock."""

@@ -229,6 +229,16 @@ class Session:
 
         return call
 
+    def compare_with_run(self) -> None:
+        """Refuse a graph that declares a Variable or an optimizer otherwise than the run has it.
+
+        A run of the session does so for the Variables that it uses; this looks at all.
+
+        Raises:
+            InvalidArgumentError: If it does; names the Variable, both sides and both tasks.
+        """
+        self._executor.compare_with_run()
+
     def forget_values(self) -> None:
         """Read anew in the next run, because something else has changed Variables (a restore)."""
         self._executor.forget_values()
