@@ -20,7 +20,7 @@ from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.log_format import FORMATS, VARIABLE, chosen_format, formatter
 from globalstep.metrics_port import port_of_environ
 from globalstep.planned_faults import faults_of_this_process
-from globalstep.process_env import raise_malloc_thresholds
+from globalstep.process_env import raise_file_limit, raise_malloc_thresholds
 from globalstep.ps.cores import default_threads
 from globalstep.ps.security import SecurityOptions, add_arguments
 from globalstep.ps.server import PSOptions, PSServer
@@ -64,6 +64,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help='directory for the write-ahead logs of runs with durability="log" (default: log/ in the run\'s directory)',
     )
+    parser.add_argument("--reflection", action="store_true", help="serve gRPC's reflection, for tools like grpcurl")
     add_arguments(parser)
     parser.add_argument(
         "--grace-secs", type=float, default=8.0, help="time to end in when asked to, for a checkpoint too (default 8)"
@@ -117,6 +118,7 @@ def _server(args: argparse.Namespace) -> PSServer:
             log_dir=args.log_dir,
             apply_threads=args.apply_threads,
             metrics_port=args.metrics_port,
+            reflection=args.reflection,
             security=SecurityOptions.from_arguments(args, os.environ),
         ),
         faults=faults_of_this_process(),
@@ -127,6 +129,7 @@ def main(argv: list[str] | None = None) -> int:
     """Serve until the job is done or a signal comes; gives the process's exit code."""
     args = make_parser().parse_args(argv)
     raise_malloc_thresholds()
+    raise_file_limit()
     try:
         handler = logging.StreamHandler()
         log_format = chosen_format(args.log_format)

@@ -39,6 +39,8 @@ PATIENCE_SECS = 5.0
 RETRY_SECS = 0.5
 
 
+#: For so long after a refusal memory counts as short.
+_SHORT_SECS = 10.0
 #: The least that is taken for a limit, where memory is short already.
 _LEAST_BYTES = 64 << 20
 
@@ -72,6 +74,7 @@ class InFlightMemory:
         self._waiting: deque[threading.Event] = deque()
         #: How many were sent away.
         self.refusals = 0
+        self._refused: float | None = None
         self._shared_bytes = 0
         # Sizes of shared memory that is gone. The garbage collector puts them here, in whatever thread it runs, perhaps
         # one that holds the lock: so without it.
@@ -82,6 +85,12 @@ class InFlightMemory:
         """Bytes that somebody refers to."""
         with self._lock:
             return self._used()
+
+    def is_short(self) -> bool:
+        """Say whether somebody waits for memory, or was refused some lately."""
+        with self._lock:
+            refused = self._refused is not None and self._clock.monotonic() - self._refused < _SHORT_SECS
+            return bool(self._waiting) or refused
 
     def take(self, nbytes: int) -> Array:
         """Give memory; wait for it, if need be.
@@ -166,6 +175,7 @@ class InFlightMemory:
         with self._lock:
             used = self._used()
             self.refusals += 1
+            self._refused = self._clock.monotonic()
         return ResourceExhaustedError(
             f"This PS task has {used:,} bytes under way, and no room for {nbytes:,} more: the limit is "
             f"{self.limit_bytes:,} (--max-inflight-bytes). It is slower than its clients; they come again.",

@@ -1,7 +1,7 @@
-"""The process of a PS task: a grpc server around a shard, sockets beside it, health, reflection, a clean end.
+"""The process of a PS task: a grpc server around a shard, sockets beside it, health, a clean end.
 
-Floor: ps. Threads: the caller's of `join`, grpc's, one named "globalstep-settler", and those of the
-SocketServer.
+Floor: ps. Threads: the caller's of `join`, grpc's, one each named "globalstep-settler" and "globalstep-slow-senders",
+and those of the SocketServer.
 """
 
 from __future__ import annotations
@@ -12,12 +12,9 @@ import os
 import socket
 import threading
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.errors import AlreadyExistsError
@@ -25,19 +22,25 @@ from globalstep.faults import NO_FAULTS, Faults
 from globalstep.metrics_port import MetricsPort, open_port
 from globalstep.ps.control import Control
 from globalstep.ps.cores import Cores, default_threads
+from globalstep.ps.door import KEPT_SEATS, SPARE_THREADS, Door, Pool
 from globalstep.ps.handler import Handler
 from globalstep.ps.hogwild import HogwildShard
 from globalstep.ps.in_flight import InFlightMemory, default_limit_bytes
+from globalstep.ps.probes import Health, reflection_handler
 from globalstep.ps.security import Security, SecurityOptions
-from globalstep.ps.servicer import SERVICE_NAME, generic_handler
+from globalstep.ps.servicer import generic_handler
 from globalstep.ps.settler import Settler, asking
+from globalstep.ps.slow_senders import SlowSenders
 from globalstep.ps.socket_server import SocketServer
-from globalstep.rpc import SERVER_OPTIONS
-from globalstep.waiting import join_announced, wait_announced
+from globalstep.rpc import SERVER_OPTIONS, connection_limit
+from globalstep.waiting import wait_announced
 
 __all__ = ["PSOptions", "PSServer"]
 
 _log = logging.getLogger(__name__)
+
+#: Calls that wait for a thread, at most.
+_MOST_WAITING_CALLS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class PSOptions:
 
     #: "host:port"; port 0 takes a free one.
     bind: str = "127.0.0.1:0"
-    #: Clients that may be connected at once: each holds a thread of the server.
+    #: Clients that may be connected at once, over gRPC, and as many again beside it: each holds a thread of the server.
     max_clients: int = 512
     #: Largest tensor bytes of one message.
     max_message_bytes: int = 16 << 30
@@ -63,6 +66,8 @@ class PSOptions:
     log_dir: str = ""
     #: Where Prometheus may read its numbers: "PORT" or "HOST:PORT"; "" for nowhere.
     metrics_port: str = ""
+    #: Whether gRPC's reflection is served, for tools like grpcurl.
+    reflection: bool = False
     #: What it asks of its callers.
     security: SecurityOptions = field(default_factory=SecurityOptions)
 
@@ -98,21 +103,30 @@ class PSServer:
         handler = Handler(self.shard, faults, options.max_message_bytes, in_flight)
         handler.authorization = security.authorization
         self.control = Control(handler, uuid.uuid4().hex, socket.gethostname(), log_dir=options.log_dir)
-        # Those of the pool, which has no way to wait for them for a while only.
-        self._rpc_threads: list[threading.Thread] = []
-        self._pool = ThreadPoolExecutor(
-            options.max_clients + 16,
-            thread_name_prefix="globalstep-rpc",
-            initializer=lambda: self._rpc_threads.append(threading.current_thread()),
-        )
+        # Of links, whatever the time of leases is.
+        self._slow = SlowSenders(SYSTEM_CLOCK, in_flight.is_short)
+        self._door = door = Door(security.authorization, self._slow, options.max_clients)
+        beyond = KEPT_SEATS + SPARE_THREADS
+        self._calls = Pool(door.max_calls + beyond, "globalstep-rpc")
+        self._streams = Pool(options.max_clients + beyond, "globalstep-stream")
         self._server = grpc.server(
-            self._pool,
-            options=[*SERVER_OPTIONS, ("grpc.so_reuseport", 1 if os.environ.get("GLOBALSTEP_LAUNCH") else 0)],
+            self._calls,
+            # Beyond it gRPC itself refuses calls, before anybody looks at them: so many never wait for a thread.
+            maximum_concurrent_rpcs=options.max_clients + door.max_calls + 2 * beyond + _MOST_WAITING_CALLS,
+            options=[
+                *SERVER_OPTIONS,
+                ("grpc.so_reuseport", 1 if os.environ.get("GLOBALSTEP_LAUNCH") else 0),
+                ("grpc.max_allowed_incoming_connections", connection_limit(options.max_clients)),
+            ],
         )
-        self._server.add_generic_rpc_handlers((generic_handler(self.control, options.max_message_bytes),))
-        self._health = health.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+        self._health = Health()
+        handlers = [
+            generic_handler(self.control, options.max_message_bytes, door, self._streams),
+            self._health.handler(),
+        ]
+        if options.reflection:
+            handlers.append(reflection_handler(door, self._streams))
+        self._server.add_generic_rpc_handlers(tuple(handlers))
         try:
             port = security.add_port(self._server, options.bind)
         except RuntimeError:
@@ -136,8 +150,9 @@ class PSServer:
 
     def start(self) -> None:
         """Begin to serve; returns at once."""
+        self._slow.start()
         self._server.start()
-        self._health.set(SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
+        self._health.serves = True
         self._settler.start()
         if self._options.metrics_port:
             from globalstep.ps.metrics import PSCollector
@@ -178,7 +193,7 @@ class PSServer:
 
     def close(self) -> None:
         """Stop serving: calls under way get their grace period. Safe to call twice."""
-        self._health.enter_graceful_shutdown()
+        self._health.serves = False
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None
@@ -187,8 +202,8 @@ class PSServer:
         self._sockets.close(self._options.grace_secs)
         calls = f"the calls that are under way at {self.address}"
         wait_announced(stopped.wait, calls)
-        self._pool.shutdown(wait=False)
-        for thread in self._rpc_threads:
-            join_announced(thread, calls)
+        self._calls.join(calls)
+        self._streams.join(calls)
+        self._slow.stop()
         self.control.durability.close()
         self.shard.cores.close()

@@ -1,12 +1,14 @@
 """The gRPC face of a PS task: serializers, streams and status codes; no decisions.
 
-Floor: ps. Threads: grpc's worker threads, one for the life of every Exchange stream.
+Floor: ps. Threads: grpc's worker threads; those of Exchange are a pool of their own, one for the life of every stream.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -15,13 +17,15 @@ from google.protobuf.message_factory import GetMessageClass
 
 from globalstep.errors import InvalidArgumentError, OpError, code_of
 from globalstep.faults import ConnectionCutError
-from globalstep.frames import NO_CALL, Assembler, frames_of
+from globalstep.frames import CHUNK_BYTES, NO_CALL, Assembler, frames_of
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.authorization import CALLER, Caller
+from globalstep.ps.authorization import CALLER
 from globalstep.ps.control import Control
+from globalstep.ps.door import Door
 from globalstep.ps.handler import encode_error
+from globalstep.ps.layouts import LayoutMemory
 
-__all__ = ["SERVICE_NAME", "generic_handler"]
+__all__ = ["SERVICE_NAME", "generic_handler", "refuse"]
 
 _log = logging.getLogger(__name__)
 
@@ -30,72 +34,109 @@ SERVICE_NAME = SERVICE.full_name
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
-def generic_handler(control: Control, limit_bytes: int) -> grpc.GenericRpcHandler:
+def generic_handler(
+    control: Control, limit_bytes: int, door: Door, streams: ThreadPoolExecutor
+) -> grpc.GenericRpcHandler:
     """Make the handler to add to a grpc server: all unary RPCs of the contract, and Exchange.
 
     Args:
         control: Carries out the requests.
         limit_bytes: Largest tensor bytes of one message.
+        door: Lets callers in.
+        streams: The threads of Exchange.
 
     Returns:
-        The handler. Exchange gets and gives raw bytes: frames are not parsed by protobuf as a whole.
+        The handler. Exchange gets and gives raw bytes: frames are not parsed by protobuf as a whole. Unary methods are
+        served as if requests were streams, which is the same on the wire: so they begin before their message.
     """
     handlers: dict[str, Any] = {}
     for method in SERVICE.methods:
         if method.name == "Exchange":
-            handlers[method.name] = grpc.stream_stream_rpc_method_handler(_exchange(control, limit_bytes))
+            exchange: Any = _exchange(control, limit_bytes, door)
+            # Where grpc looks for a pool of the method's own.
+            exchange.experimental_thread_pool = streams
+            handlers[method.name] = grpc.stream_stream_rpc_method_handler(exchange)
             continue
         request, reply = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
-        handlers[method.name] = grpc.unary_unary_rpc_method_handler(
-            _unary(control, method.name, request),
+        handlers[method.name] = grpc.stream_unary_rpc_method_handler(
+            _unary(control, method.name, request, door),
             response_serializer=reply.SerializeToString,
         )
     return grpc.method_handlers_generic_handler(SERVICE_NAME, handlers)
 
 
-def _caller(control: Control, name: str, context: grpc.ServicerContext) -> Caller:
-    """Find out who calls an RPC; refuse who may not."""
-    authorization = control.handler.authorization
-    proven = context.auth_context()
-    names = [*proven.get("x509_common_name", ()), *proven.get("x509_subject_alternative_name", ())]
-    caller = authorization.identify(name, context.invocation_metadata() or (), names, context.peer())
-    authorization.check_method(caller, name)
-    return caller
-
-
-def _unary(control: Control, name: str, kind: Any) -> Callable[[bytes, grpc.ServicerContext], Any]:
-    def serve(raw: bytes, context: grpc.ServicerContext) -> Any:
+def _unary(
+    control: Control, name: str, kind: Any, door: Door
+) -> Callable[[Iterator[bytes], grpc.ServicerContext], Any]:
+    def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
         try:
-            # A stranger's message is not even parsed.
-            caller = _caller(control, name, context)
-            try:
-                request = kind.FromString(raw)
-            except DecodeError as error:
-                raise InvalidArgumentError(f"Not a {kind.DESCRIPTOR.full_name}: {error}") from None
-            control.handler.authorization.check_method(caller, name, request)
-            CALLER.set(caller)
-            return control.call(name, request)
+            with door.call(name, requests, context) as (caller, raw):
+                try:
+                    request = kind.FromString(raw)
+                except DecodeError as error:
+                    raise InvalidArgumentError(f"Not a {kind.DESCRIPTOR.full_name}: {error}") from None
+                control.handler.authorization.check_method(caller, name, request)
+                CALLER.set(caller)
+                return control.call(name, request)
+        except grpc.RpcError:
+            raise  # the call is over: its client left, or sent no message
         except Exception as error:
             if code_of(error) == 13:
                 _log.exception("%s failed", name)
-            encoded = encode_error(error)
-            # The type travels in the metadata: a status has room for a code and a text only.
-            context.set_trailing_metadata((("globalstep-error", encoded.type),))
-            context.abort(_CODES[encoded.code], encoded.message)
+            refuse(context, error)
             raise AssertionError("abort raises") from error
 
     return serve
 
 
-def _exchange(control: Control, limit_bytes: int) -> Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]:
+def refuse(context: grpc.ServicerContext, error: Exception) -> None:
+    """End a call with an error; raises what grpc wants raised then."""
+    encoded = encode_error(error)
+    # These travel in the metadata: a status has room for a code and a text only.
+    told = [("globalstep-error", encoded.type)]
+    if encoded.retry_millis:
+        told.append(("globalstep-retry-millis", str(encoded.retry_millis)))
+    context.set_trailing_metadata(tuple(told))
+    context.abort(_CODES[encoded.code], encoded.message)
+
+
+class _HalfWay:
+    """The message that is coming on a stream; see slow_senders.Sender."""
+
+    #: A frame is seen when all of it has come.
+    slack_bytes = 2 * CHUNK_BYTES
+    needs_memory = True
+
+    def __init__(self, assembler: Assembler, context: grpc.ServicerContext) -> None:
+        self._assembler = assembler
+        self._context = context
+
+    def under_way(self) -> tuple[object, int] | None:
+        """See Sender."""
+        return self._assembler.under_way
+
+    def cut_off(self, secs: float) -> None:
+        """See Sender."""
+        _log.info("A stream of %s was ended: its message did not come on for %.0f s.", self._context.peer(), secs)
+        self._context.cancel()
+
+
+def _exchange(
+    control: Control, limit_bytes: int, door: Door
+) -> Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]:
     def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        try:
-            caller = _caller(control, "Exchange", context)
-        except OpError as error:
-            context.abort(_CODES[error.code], error.message)
-            return
-        assembler = Assembler(limit_bytes, control.handler.in_flight)
-        memory = control.handler.stream_memory(caller)
+        with contextlib.ExitStack() as left:
+            try:
+                caller = left.enter_context(door.stream("Exchange", context))
+            except OpError as error:
+                refuse(context, error)
+            assembler = Assembler(limit_bytes, control.handler.in_flight)
+            left.enter_context(door.slow.watching(_HalfWay(assembler, context)))
+            yield from answers(requests, context, assembler, control.handler.stream_memory(caller))
+
+    def answers(
+        requests: Iterator[bytes], context: grpc.ServicerContext, assembler: Assembler, memory: LayoutMemory
+    ) -> Iterator[bytes]:
         for raw in requests:
             try:
                 message = assembler.add(raw)

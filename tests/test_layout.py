@@ -28,8 +28,17 @@ LOWER = {
 MAX_LINES = 400
 #: Classes that are to be taken apart: they may become shorter.
 TOWERS = {
-    **{"HogwildShard": 1500, "ReplayedShard": 1350, "CountingShard": 1350, "Shard": 1250, "Applying": 900, "Cuts": 700},
-    **{"ClusterClient": 700, "Membership": 550, "Variable": 450, "LambOptimizer": 450, "AdamWOptimizer": 410},
+    "HogwildShard": 1500,
+    "ReplayedShard": 1350,
+    "CountingShard": 1350,
+    "Shard": 1250,
+    "Applying": 900,
+    "Cuts": 700,
+    "ClusterClient": 700,
+    "Membership": 550,
+    "Variable": 450,
+    "LambOptimizer": 450,
+    "AdamWOptimizer": 410,
 }
 
 

@@ -57,6 +57,9 @@ _UNREACHED = re.compile(
     r"failed to connect to all addresses; last error: \w+: ipv\d:(\S+): "
     r"Failed to connect to remote host: (?:connect: )?(.*?)(?: \(\d+\))?"
 )
+#: gRPC's words for a server that has as many calls as it may, and when to try again.
+_TOO_MANY_CALLS = "Concurrent RPC limit exceeded!"
+_BUSY_MILLIS = 500
 
 
 class _Stream(Connection):
@@ -148,7 +151,11 @@ def _from_rpc(error: grpc.RpcError, label: str) -> OpError:
     if code in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN):
         code = grpc.StatusCode.UNAVAILABLE
     told: dict[str, Any] = dict(error.trailing_metadata() or ()) if isinstance(error, grpc.Call) else {}
-    return error_from_code(code.value[0], f"{label}: {details}", str(told.get("globalstep-error", "")))
+    # gRPC's own refusal has no metadata: its calls are too many at this moment.
+    retry_millis = told.get("globalstep-retry-millis", _BUSY_MILLIS if details == _TOO_MANY_CALLS else 0)
+    return error_from_code(
+        code.value[0], f"{label}: {details}", str(told.get("globalstep-error", "")), int(retry_millis) / 1000
+    )
 
 
 class GrpcLane:

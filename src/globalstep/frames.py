@@ -194,6 +194,12 @@ class Assembler:
         self._buffer = np.empty(0, np.uint8)
         self._size = 0
 
+    @property
+    def under_way(self) -> tuple[object, int] | None:
+        """What has begun to come and has memory, with how much of its data is there; any thread may ask."""
+        head, buffer = self._head, self._buffer
+        return (head, self._size) if head is not None and buffer.nbytes else None
+
     def add(self, raw: bytes) -> Message | None:
         """Take a frame; give the message when this was its last one.
 

@@ -6,11 +6,13 @@ Floor: shared. Imports nothing of globalstep.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import importlib.util
 import mmap
 import os
+import resource
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -18,7 +20,7 @@ from pathlib import Path
 
 import platformdirs
 
-__all__ = ["kernel_cache_directory", "raise_malloc_thresholds", "tuned"]
+__all__ = ["kernel_cache_directory", "raise_file_limit", "raise_malloc_thresholds", "tuned"]
 
 #: gRPC's newer event loop costs a third of the throughput of many small messages. Names come and go with
 #: gRPC's releases, and one that it does not know makes it complain on stderr.
@@ -103,3 +105,10 @@ def kernel_cache_directory() -> str:
         directory = tempfile.mkdtemp(prefix="globalstep-kernels-")
         atexit.register(shutil.rmtree, directory, ignore_errors=True)
         return directory
+
+
+def raise_file_limit() -> None:
+    """Let this process have as many files and connections as the system allows it; the usual limit is far lower."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # some systems name a limit that they do not give
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

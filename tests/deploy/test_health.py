@@ -78,7 +78,7 @@ def test_who_shows_nothing_that_fits_is_told_which_it_is(secured, check, authori
 
 def test_within_tls_a_task_that_ends_is_not_well(secured, check, authority):
     environ = environ_of(authority.issue("ps-check"))
-    secured._health.enter_graceful_shutdown()
+    secured._health.serves = False
     assert check(secured.address, environ) == 1
 
 

@@ -9,8 +9,6 @@ import grpc
 import numpy as np
 import pytest
 from counting_run import SHAPES, FaultPlan, declarations, expected, initialize, state, step_push
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from globalstep.clock import ManualClock, SystemClock
 from globalstep.declarations import Op, OpKind, OptimizerDecl, OptimizerUse, Push, Read, VariableDecl
@@ -220,19 +218,6 @@ def test_garbage_on_the_stream_is_refused_and_the_task_goes_on(grpc_clusters):
         assert (answer.call, answer.reply.error.code) == (5, 3)
     client.push(step_push())
     assert state(client) == expected(1)
-
-
-def test_health_and_reflection(grpc_clusters):
-    cluster = grpc_clusters(1)
-    with grpc.insecure_channel(cluster.addresses) as channel:
-        health = health_pb2_grpc.HealthStub(channel)
-        for service in ("", "globalstep.v1.ParameterServer"):
-            answer = health.Check(health_pb2.HealthCheckRequest(service=service))
-            assert answer.status == health_pb2.HealthCheckResponse.SERVING
-        asked = reflection_pb2.ServerReflectionRequest(list_services="")
-        listed = next(reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([asked])))
-        names = {service.name for service in listed.list_services_response.service}
-        assert {"globalstep.v1.ParameterServer", "grpc.health.v1.Health"} <= names
 
 
 @pytest.mark.parametrize("shards", [1, 2])

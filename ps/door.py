@@ -1,0 +1,202 @@
+"""The door of the gRPC face: who calls is known, and has a seat, before a byte of the message is taken.
+
+gRPC's own unary handlers wait for the message in a thread of the pool, and only then call what serves it: who sends
+headers and nothing else would take all threads, whoever he is. Here every handler begins with the call's headers. It
+finds out who calls, and ends the call of a stranger at once; so a stranger has a thread for as long as that takes, and
+what it sends is not even received. Who may call gets a seat, or is refused in words, and must send its message within
+some seconds.
+
+Some seats are kept for the chief and for PS tasks, so that workers, however many, cannot keep a run from going on.
+
+Floor: ps. Threads: any of grpc's at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+
+from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
+from globalstep.ps.authorization import METHODS, Authorization, Caller, Role
+from globalstep.ps.slow_senders import SlowSenders
+from globalstep.waiting import join_announced
+
+__all__ = ["KEPT_SEATS", "SPARE_THREADS", "Door", "Pool", "Seats"]
+
+#: Seats that only the chief and PS tasks get, beyond those of everybody.
+KEPT_SEATS = 8
+#: Threads beyond the seats: those that refuse whoever finds none.
+SPARE_THREADS = 8
+#: When to come back where the calls of others will soon be over.
+_RETRY_SECS = 0.5
+#: Methods whose messages grow with the program, or bring values; that of any other is of names and numbers.
+_LARGE = frozenset({"Begin", "Declare", "Pull", "Push", "Recover", "WriteSnapshot"})
+_MOST_BYTES = 4 << 20
+
+
+class Pool(ThreadPoolExecutor):
+    """Threads for calls. Where the system gives no thread more, those that there are serve on.
+
+    Args:
+        most: How many.
+        name: What theirs begin with.
+    """
+
+    def __init__(self, most: int, name: str) -> None:
+        # Those of the pool, which has no way to wait for them for a while only.
+        self._made: list[threading.Thread] = []
+        made = self._made
+        super().__init__(most, name, initializer=lambda: made.append(threading.current_thread()))
+
+    def join(self, what: str) -> None:
+        """End the threads, and wait for `what` they do, see join_announced."""
+        self.shutdown(wait=False)
+        for thread in self._made:
+            join_announced(thread, what)
+
+    def _adjust_thread_count(self) -> None:
+        # Called when the call is in the queue already: an error here would end the thread that takes in all calls.
+        try:
+            super()._adjust_thread_count()
+        except RuntimeError:
+            if not self._threads:
+                raise
+
+
+class Seats:
+    """Counts who is served at a time. Thread-safe.
+
+    Args:
+        most: Seats of everybody.
+        text: What to say to who finds none; has "{most}".
+        retry_secs: When it may come back; 0 where waiting does not help.
+    """
+
+    def __init__(self, most: int, text: str, retry_secs: float = 0.0) -> None:
+        self._most = most
+        self._text = text
+        self._retry_secs = retry_secs
+        # Guards the attribute below; a leaf.
+        self._lock = threading.Lock()
+        self._taken = 0
+
+    @contextmanager
+    def taken(self, privileged: bool) -> Iterator[None]:
+        """Have a seat meanwhile.
+
+        Args:
+            privileged: One of those that are kept will do.
+
+        Raises:
+            ResourceExhaustedError: If there is none.
+        """
+        with self._lock:
+            if self._taken >= self._most + KEPT_SEATS * privileged:
+                raise ResourceExhaustedError(self._text.format(most=self._most), retry_secs=self._retry_secs)
+            self._taken += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._taken -= 1
+
+
+class Door:
+    """See the module's text. Thread-safe.
+
+    Args:
+        authorization: Who may do what.
+        slow: Cuts off who sends nothing.
+        max_clients: Streams that everybody together may have.
+
+    Attributes:
+        slow: As given.
+        max_calls: Unary calls that everybody together may have.
+    """
+
+    def __init__(self, authorization: Authorization, slow: SlowSenders, max_clients: int) -> None:
+        self._authorization = authorization
+        self.slow = slow
+        self.max_calls = max(max_clients, 64)
+        self._streams = Seats(
+            max_clients,
+            "{most} clients have a stream to this PS task, which serves no more; raise --max-clients.",
+        )
+        self._calls = Seats(
+            self.max_calls, "This PS task carries out {most} calls at this moment, and takes no more.", _RETRY_SECS
+        )
+
+    def identify(self, method: str, context: grpc.ServicerContext) -> Caller:
+        """Find out who calls, by the call's headers alone.
+
+        Raises:
+            OpError: If it may not call that.
+        """
+        proven = context.auth_context()
+        names = [*proven.get("x509_common_name", ()), *proven.get("x509_subject_alternative_name", ())]
+        caller = self._authorization.identify(method, context.invocation_metadata() or (), names, context.peer())
+        self._authorization.check_method(caller, method)
+        return caller
+
+    @contextmanager
+    def stream(self, method: str, context: grpc.ServicerContext) -> Iterator[Caller]:
+        """Let a stream in: gives its caller, who has a seat meanwhile.
+
+        Raises:
+            OpError: If it may not, or there is no seat.
+        """
+        caller = self.identify(method, context)
+        with self._streams.taken(caller.role not in (None, Role.WORKER)):
+            yield caller
+
+    @contextmanager
+    def call(
+        self, method: str, requests: Iterator[bytes], context: grpc.ServicerContext
+    ) -> Iterator[tuple[Caller, bytes]]:
+        """Let a unary call in: gives its caller, who has a seat meanwhile, and its message.
+
+        Args:
+            method: Its name.
+            requests: Gives the message; nothing was asked of it yet.
+            context: Of grpc.
+
+        Raises:
+            OpError: If it may not, there is no seat, or there is no message, or too large a one.
+            grpc.RpcError: If the call ended before the message came.
+        """
+        caller = self.identify(method, context)
+        # Where there are no roles, the chief is known by what it asks for.
+        role = caller.role or (Role.WORKER if Role.WORKER in METHODS.get(method, ()) else Role.CHIEF)
+        with self._calls.taken(role is not Role.WORKER):
+            with self.slow.watching(_Silent(context)):
+                raw: Any = next(requests, None)
+            if raw is None:
+                raise InvalidArgumentError(f"{method} came without a message.")
+            if method not in _LARGE and len(raw) > _MOST_BYTES:
+                raise ResourceExhaustedError(
+                    f"A message of {method} has {len(raw):,} bytes; {_MOST_BYTES:,} are the most."
+                )
+            yield caller, raw
+
+
+class _Silent:
+    """A call whose message has not come yet; see slow_senders.Sender."""
+
+    slack_bytes = 0
+    needs_memory = False
+
+    def __init__(self, context: grpc.ServicerContext) -> None:
+        self._context = context
+
+    def under_way(self) -> tuple[object, int]:
+        """Wait for all of it."""
+        return self, 0
+
+    def cut_off(self, secs: float) -> None:
+        """End the call."""
+        self._context.cancel()
