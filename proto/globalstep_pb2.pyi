@@ -888,6 +888,7 @@ class BeginRequest(_message.Message):
     DIRECTORY_FIELD_NUMBER: _builtins.int
     CHIEF_TERM_FIELD_NUMBER: _builtins.int
     SPENT_INCARNATIONS_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     """Must be greater than the task's present one."""
     shard: _builtins.int
@@ -908,6 +909,10 @@ class BeginRequest(_message.Message):
     spent_incarnations: _builtins.int
     """As this task's Status had it when the caller decided to begin. A task that says otherwise by now was started again,
     or lost its state, and refuses: what comes late, or twice, begins nothing there. 0 where the caller did not ask.
+    """
+    key: _builtins.bytes
+    """What the PS tasks of the incarnation sign with: 32 random bytes, the same for all of them, that no reply has. Where
+    there is one shard it may be left out.
     """
     @_builtins.property
     def expected_tasks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -931,10 +936,11 @@ class BeginRequest(_message.Message):
         directory: _builtins.str = ...,
         chief_term: _builtins.int = ...,
         spent_incarnations: _builtins.int = ...,
+        key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief_term", b"chief_term", "directory", b"directory", "expected_tasks", b"expected_tasks", "incarnation", b"incarnation", "ledger", b"ledger", "open", b"open", "owner", b"owner", "policy", b"policy", "sequencer", b"sequencer", "sequencer_address", b"sequencer_address", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief_term", b"chief_term", "directory", b"directory", "expected_tasks", b"expected_tasks", "incarnation", b"incarnation", "key", b"key", "ledger", b"ledger", "open", b"open", "owner", b"owner", "policy", b"policy", "sequencer", b"sequencer", "sequencer_address", b"sequencer_address", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2467,10 +2473,13 @@ class Entry(_message.Message):
     PUSH_FIELD_NUMBER: _builtins.int
     PREVIOUS_FIELD_NUMBER: _builtins.int
     HYPERS_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     kind: Global___EntryKind.ValueType
     previous: _builtins.int
     """The entry before this one that this shard takes part in; 0 for none."""
+    signature: _builtins.bytes
+    """By which the shard knows that the sequencer says so ("What is signed" in docs/design/push-protocol.md)."""
     @_builtins.property
     def push(self) -> Global___PushId: ...
     @_builtins.property
@@ -2483,10 +2492,11 @@ class Entry(_message.Message):
         push: Global___PushId | None = ...,
         previous: _builtins.int = ...,
         hypers: _abc.Iterable[Global___HyperValues] | None = ...,
+        signature: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["push", b"push"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hypers", b"hypers", "index", b"index", "kind", b"kind", "previous", b"previous", "push", b"push"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hypers", b"hypers", "index", b"index", "kind", b"kind", "previous", b"previous", "push", b"push", "signature", b"signature"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2500,17 +2510,21 @@ class Floor(_message.Message):
 
     SHARD_FIELD_NUMBER: _builtins.int
     INDEX_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
     shard: _builtins.int
     index: _builtins.int
+    signature: _builtins.bytes
+    """As the shard gave it with CommitReply.applied. In RECOVER, and in the log, there is none."""
     def __init__(
         self,
         *,
         shard: _builtins.int = ...,
         index: _builtins.int = ...,
+        signature: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "shard", b"shard"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "shard", b"shard", "signature", b"signature"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3037,6 +3051,7 @@ class CommitReply(_message.Message):
     APPLIED_FIELD_NUMBER: _builtins.int
     BARE_FIELD_NUMBER: _builtins.int
     APPLY_MICROS_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
     as_of: _builtins.int
     """Entry that the values are as of: this push's own, or a later one on a retry."""
     applied: _builtins.int
@@ -3044,6 +3059,8 @@ class CommitReply(_message.Message):
     bare: _builtins.bool
     apply_micros: _builtins.float
     """As in PushReply."""
+    signature: _builtins.bytes
+    """Of `applied`, for the Floor that the sequencer is told."""
     @_builtins.property
     def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadValue]: ...
     def __init__(
@@ -3054,10 +3071,11 @@ class CommitReply(_message.Message):
         applied: _builtins.int = ...,
         bare: _builtins.bool = ...,
         apply_micros: _builtins.float = ...,
+        signature: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "apply_micros", b"apply_micros", "as_of", b"as_of", "bare", b"bare", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "apply_micros", b"apply_micros", "as_of", b"as_of", "bare", b"bare", "signature", b"signature", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

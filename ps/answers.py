@@ -56,7 +56,7 @@ class Kept:
     changed: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answer:
     """The reads of a push, taken right after it."""
 
@@ -69,6 +69,8 @@ class Answer:
     applied: int = 0
     #: See Kept.
     apply_secs: float = 0.0
+    #: Of `applied`, in the answer to a COMMIT.
+    signature: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ Floor: ps.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,20 +17,24 @@ import numpy.typing as npt
 
 from globalstep.clock import Clock
 from globalstep.declarations import Op, OptimizerUse, PushId, Read
+from globalstep.errors import AbortedError, InvalidArgumentError, OpError, PermissionDeniedError
 from globalstep.faults import AFTER, APPLY, BEFORE, CUT
 from globalstep.ps.answers import Answer, Kept, Packing, Staged
 from globalstep.ps.cuts import Cuts
 from globalstep.ps.holding import trim_kept
-from globalstep.ps.hypers import advance_scalars
+from globalstep.ps.hypers import advance_scalars, check_covered
 from globalstep.ps.layouts import PushParts
 from globalstep.ps.ledger import Entry, EntryKind, Ledger
 from globalstep.ps.reading import Room
 from globalstep.ps.statistics import ChangeCounts, LoadView
 from globalstep.ps.store import PushPlan
+from globalstep.ps.witness import Image
 
 __all__ = ["Applying"]
 
 Array = npt.NDArray[Any]
+
+_OF_NOTHING_KEPT = 64
 
 
 class Applying(Cuts):
@@ -40,12 +45,14 @@ class Applying(Cuts):
 
     Attributes:
         most_held_bytes: Of staged parts, and of kept answers.
+        of_nothing: Admitted pushes whose parts were not here, so that nothing was applied; the last of them.
     """
 
     most_held_bytes = 1 << 62
 
     def __init__(self, clock: Clock) -> None:
         self._changes = ChangeCounts()
+        self.of_nothing: deque[PushId] = deque(maxlen=_OF_NOTHING_KEPT)
         super().__init__(clock)
 
     def _drop(self) -> None:
@@ -68,6 +75,68 @@ class Applying(Cuts):
 
     def _drop_kept(self, client: str) -> None:
         self._kept.pop(client, None)
+
+    def _apply_entries(
+        self, incarnation: int, brought_by: PushId, entries: Sequence[Entry], dropped: Sequence[PushId] = ()
+    ) -> None:
+        """Apply those that are new here; then drop parts that will never be admitted."""
+        done: list[Entry] = []
+        before = self._applied
+        for entry in entries:
+            if entry.index > before:
+                self._check_entry(entry, before)
+                before = entry.index
+        try:
+            for entry in entries:
+                if entry.index > self._applied:
+                    if entry.kind is EntryKind.PUSH and not self._can_apply(entry):
+                        self._staged.pop(entry.push, None)
+                        self.of_nothing.append(entry.push)
+                    self._apply_entry(entry)
+                    done.append(entry)
+                    if entry.kind is EntryKind.SNAPSHOT:
+                        self.witness.applied(incarnation, brought_by, done)
+                        self.witness.cut(entry.push, self._image())
+                        done = []
+            for push in dropped:
+                self._staged.pop(push, None)
+        finally:
+            if done or dropped:
+                self.witness.applied(incarnation, brought_by, done, dropped)
+
+    def _image(self) -> Image:
+        return Image(self._state, self._applied, self._store, self._ledger, self._staged, self._kept)
+
+    def _check_entry(self, entry: Entry, applied: int) -> None:
+        """Refuse an entry that cannot be applied after entry `applied`. Changes nothing."""
+        if self._ledger is not None:
+            raise InvalidArgumentError(
+                f"Entry {entry.index} was never admitted: this is the sequencer, and has come to {self._ledger.index}."
+            )
+        self._check_signed(entry)
+        if entry.previous > applied:
+            raise AbortedError(
+                f"Shard {self._shard} has applied entry {applied} and was told of {entry.index} after "
+                f"{entry.previous}: entries are missing. Ask the sequencer again."
+            )
+
+    def _check_signed(self, entry: Entry) -> None:
+        """Refuse an entry that the sequencer has not signed."""
+        if not self._signer.is_entry(self._shard, entry):
+            raise PermissionDeniedError(
+                f"Entry {entry.index} of push {entry.push} is not as the sequencer signed it for PS task "
+                f"{self._shard}: entries of its replies are to be passed on as they are."
+            )
+
+    def _can_apply(self, entry: Entry) -> bool:
+        """Whether the part of an admitted push is here, and the decision has all that applying it takes."""
+        staged = self._staged.get(entry.push)
+        try:
+            if staged is not None:
+                check_covered(staged.parts.optimizers, entry.hypers, self._store)
+        except OpError:
+            return False
+        return staged is not None
 
     def _apply_entry(self, entry: Entry, uses: Sequence[OptimizerUse] = (), ledger_dump: bytes = b"") -> None:
         """Do what an entry says, and take its reads. Caller holds the lock; `previous` was checked.

@@ -21,7 +21,7 @@ from globalstep.faults import AFTER, BEFORE, method_name
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import entries
 from globalstep.ps.durability import Durability
-from globalstep.ps.handler import Handler, push_ids
+from globalstep.ps.handler import Handler, floors_of, push_ids
 from globalstep.ps.load_report import LoadReport
 from globalstep.ps.office import OfficeView
 from globalstep.shard_file import write_shard
@@ -209,7 +209,7 @@ class Control:
         return pb.OpenLaneReply(address=address, token=token)
 
     def _GetGlobalStep(self, request: pb.GetGlobalStepRequest) -> pb.GetGlobalStepReply:  # noqa: N802
-        floors = {floor.shard: floor.index for floor in request.floors}
+        floors = floors_of(request.floors)
         return pb.GetGlobalStepReply(steps=self.handler.shard.global_steps(request.incarnation, floors))
 
     def _Pull(self, request: pb.PullRequest) -> pb.PullReply:  # noqa: N802

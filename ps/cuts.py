@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.declarations import PushId, Read
-from globalstep.errors import FailedPreconditionError
+from globalstep.errors import FailedPreconditionError, PermissionDeniedError
 from globalstep.ps.journal import JournalPart
 from globalstep.ps.ledger import Ledger
 from globalstep.ps.life import Life
 from globalstep.ps.reading import Room
+from globalstep.ps.signatures import Floor
 from globalstep.ps.snapshots import Snapshots
 
 __all__ = ["Cuts"]
@@ -49,7 +50,7 @@ class Cuts(Life):
         incarnation: int,
         client: str,
         reads: Sequence[Read],
-        floors: Mapping[int, int] | None = None,
+        floors: Mapping[int, Floor] | None = None,
         room: Room | None = None,
     ) -> tuple[list[Array], int]:
         """Read values in one piece.
@@ -68,7 +69,7 @@ class Cuts(Life):
         client: str,
         reads: Sequence[Read],
         shards: Sequence[int],
-        floors: Mapping[int, int] | None = None,
+        floors: Mapping[int, Floor] | None = None,
         room: Room | None = None,
     ) -> tuple[list[Array], int, dict[int, int]]:
         """Read values that may turn out to be one cut with those of other shards; steps are as admitted.
@@ -94,7 +95,7 @@ class Cuts(Life):
                 last = {shard: self._ledger.last_of(shard) for shard in shards}
             return self._store.read(reads, room), self._applied, last
 
-    def global_steps(self, incarnation: int, floors: Mapping[int, int] | None = None) -> dict[str, int]:
+    def global_steps(self, incarnation: int, floors: Mapping[int, Floor] | None = None) -> dict[str, int]:
         """Give the visible steps, after taking note of what shards have applied.
 
         Raises:
@@ -105,10 +106,30 @@ class Cuts(Life):
             self._raise_floors(floors)
             return dict(self._sequencing().visible)
 
-    def _raise_floors(self, floors: Mapping[int, int] | None) -> None:
-        if floors and self._ledger is not None:
-            for shard, index in floors.items():
-                self._ledger.raise_floor(shard, index)
+    def _raise_floors(self, floors: Mapping[int, Floor] | None) -> dict[int, int]:
+        """Take note of floors that are news; gives those. Caller holds the lock.
+
+        Raises:
+            InvalidArgumentError: If there is no such shard or index. Nothing is changed.
+            PermissionDeniedError: If the shard has not signed it. Nothing is changed.
+        """
+        ledger = self._ledger
+        if not floors or ledger is None:
+            return {}
+        news = {shard: floor for shard, floor in floors.items() if ledger.is_news(shard, floor.index)}
+        for shard, floor in news.items():
+            self._check_floor(shard, floor)
+        for shard, floor in news.items():
+            ledger.raise_floor(shard, floor.index)
+        return {shard: floor.index for shard, floor in news.items()}
+
+    def _check_floor(self, shard: int, floor: Floor) -> None:
+        """Refuse a floor that the shard has not signed."""
+        if not self._signer.is_floor(shard, floor):
+            raise PermissionDeniedError(
+                f"That PS task {shard} has applied entry {floor.index} counts only as it says so itself: pass on the "
+                "signature of its CommitReply, which this is not."
+            )
 
     def _read(self, reads: Sequence[Read], room: Room | None) -> list[Array]:
         values = self._store.read(reads, room)

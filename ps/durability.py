@@ -31,7 +31,9 @@ from globalstep.clock import Clock
 from globalstep.declarations import PushId
 from globalstep.errors import (
     AbortedError,
+    DataLossError,
     FailedPreconditionError,
+    InvalidArgumentError,
     NotFoundError,
     ResourceExhaustedError,
 )
@@ -41,6 +43,7 @@ from globalstep.ps.log_file import segment_path, sync_directory
 from globalstep.ps.presence import State
 from globalstep.ps.recovery import Replay
 from globalstep.ps.shard import Shard
+from globalstep.ps.signatures import KEY_BYTES
 from globalstep.ps.witness import NO_WITNESS
 from globalstep.ps.write_ahead_log import WriteAheadLog, base_note_path, base_path
 from globalstep.shard_file import SavedTensor, write_shard
@@ -92,7 +95,13 @@ class Durability:
         Raises:
             FailedPreconditionError: If there is no place for the log. Nothing is changed.
             AbortedError: If it was not meant for this process, or for its present life. Nothing is changed.
+            InvalidArgumentError: If several shards get no key to sign with. Nothing is changed.
         """
+        if len(request.key) != KEY_BYTES and (request.key or request.shards > 1):
+            raise InvalidArgumentError(
+                f"BEGIN of {request.shards} shards with a key of {len(request.key)} bytes: the PS tasks of an "
+                f"incarnation need the same random one of {KEY_BYTES} bytes."
+            )
         policy = codec.decode_policy(request.policy)
         with self._changing:
             log: WriteAheadLog | None = None
@@ -114,6 +123,7 @@ class Durability:
                 ledger=request.ledger,
                 policy=policy,
                 directory=request.directory,
+                key=request.key,
                 witness=log or NO_WITNESS,
             )
         if log is not None:
@@ -134,7 +144,8 @@ class Durability:
     def _make(self, request: pb.BeginRequest) -> WriteAheadLog:
         folder = self._folder(request.directory, request.incarnation, request.shard, request.shards)
         try:
-            folder.mkdir(parents=True)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700)
             for parent in [folder.parent, folder.parent.parent, folder.parent.parent.parent]:
                 sync_directory(parent)
             if request.policy.keep_log:
@@ -294,6 +305,11 @@ class Durability:
             replay.run()
             if replay.begin.incarnation != request.incarnation:
                 raise NotFoundError(f"The log in {folder} is empty: the BEGIN of its life had not come to the disk.")
+            if replay.begin.shards > 1 and not replay.begin.key:
+                raise DataLossError(
+                    f"The log in {folder} has no key to sign with: an older version wrote it. Restore the newest "
+                    "checkpoint."
+                )
             try:
                 log = _go_on(replay)
             except OSError as error:

@@ -20,6 +20,7 @@ def encode(entry: Entry) -> pb.Entry:
         kind=int(entry.kind),  # type: ignore[arg-type]
         push=codec.encode_push_id(entry.push),
         previous=entry.previous,
+        signature=entry.signature,
     )
     for item in entry.hypers:
         message.hypers.add(optimizer=item.optimizer, after_increment=item.after_increment, values=dict(item.values))
@@ -40,4 +41,5 @@ def decode(message: pb.Entry) -> Entry:
         codec.decode_push_id(message.push),
         message.previous,
         tuple(HyperValues(item.optimizer, item.after_increment, dict(item.values)) for item in message.hypers),
+        message.signature,
     )

@@ -34,6 +34,7 @@ from globalstep.ps.layouts import Layout, LayoutMemory, PushParts
 from globalstep.ps.ledger import EntryKind
 from globalstep.ps.packed_data import pack_reply, unpack_request
 from globalstep.ps.reading import Room
+from globalstep.ps.signatures import Floor
 from globalstep.ps.statistics import Traffic
 from globalstep.ps.witness import NO_WITNESS
 
@@ -212,7 +213,7 @@ class Handler:
         self, message: pb.PullRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
     ) -> None:
         reads = [codec.decode_read(item, data) for item in message.reads]
-        floors = _floors(message.floors)
+        floors = floors_of(message.floors)
         room = memory.room if memory.pull_room is None else memory.pull_room
         who = message.incarnation, message.client
         if message.cut_with:
@@ -266,7 +267,7 @@ class Handler:
             increments,
             uses,
             dict(message.seen_steps),
-            _floors(message.floors),
+            floors_of(message.floors),
             not_finite=not_finite,
             reads_only=message.reads_only,
         )
@@ -286,6 +287,7 @@ class Handler:
             [entries.decode(entry) for entry in message.entries],
         )
         reply.commit.as_of, reply.commit.applied = answer.as_of, answer.applied
+        reply.commit.signature = answer.signature
         _encode_answer(answer, reply.commit, tensors)
 
     def _complete(
@@ -296,7 +298,7 @@ class Handler:
         tensors: TensorWriter,
         memory: LayoutMemory,
     ) -> None:
-        steps = self.shard.global_steps(message.incarnation, _floors(message.floors))
+        steps = self.shard.global_steps(message.incarnation, floors_of(message.floors))
         reply.complete.SetInParent()
         reply.complete.steps.update(steps)
 
@@ -387,8 +389,9 @@ def _encode_answer(answer: Admission | Answer, into: Any, tensors: TensorWriter)
         item.value.shape.extend(shape)
 
 
-def _floors(floors: Iterable[pb.Floor]) -> Mapping[int, int]:
-    return {floor.shard: floor.index for floor in floors}
+def floors_of(floors: Iterable[pb.Floor]) -> Mapping[int, Floor]:
+    """Read what shards are said to have applied."""
+    return {floor.shard: Floor(floor.index, floor.signature) for floor in floors}
 
 
 def _padded(pieces: Sequence[memoryview]) -> Iterable[bytes]:

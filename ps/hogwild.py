@@ -33,6 +33,7 @@ from globalstep.ps.counting import CountingShard
 from globalstep.ps.layouts import PushParts
 from globalstep.ps.ledger import Entry, EntryKind
 from globalstep.ps.reading import Room
+from globalstep.ps.signatures import Floor
 
 __all__ = ["Gate", "HogwildShard"]
 
@@ -235,7 +236,7 @@ class HogwildShard(CountingShard):
         incarnation: int,
         client: str,
         reads: Sequence[Read],
-        floors: Mapping[int, int] | None = None,
+        floors: Mapping[int, Floor] | None = None,
         room: Room | None = None,
     ) -> tuple[list[Array], int]:
         """See Cuts.pull."""
@@ -244,7 +245,7 @@ class HogwildShard(CountingShard):
         _set_steps(values, reads, steps)
         return values, applied
 
-    def global_steps(self, incarnation: int, floors: Mapping[int, int] | None = None) -> dict[str, int]:
+    def global_steps(self, incarnation: int, floors: Mapping[int, Floor] | None = None) -> dict[str, int]:
         """See Cuts.global_steps."""
         steps = self._finished_steps()
         return super().global_steps(incarnation, floors) | steps

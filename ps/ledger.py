@@ -20,6 +20,7 @@ from globalstep.declarations import Increment, Outcome, OutcomeKind, PushId, Sto
 from globalstep.errors import AbortedError, InvalidArgumentError, NotFoundError
 from globalstep.journal_records import MAX_STALENESS, EventKind
 from globalstep.ps.push_table import PushTable
+from globalstep.ps.signatures import Signer
 
 if TYPE_CHECKING:
     from globalstep.ps.journal import Journal
@@ -59,6 +60,8 @@ class Entry:
     #: Index of the entry before it that this participant has a part in; 0 for none.
     previous: int
     hypers: tuple[HyperValues, ...] = ()
+    #: Of the sequencer.
+    signature: bytes = b""
 
 
 @dataclass(slots=True)
@@ -86,6 +89,7 @@ class Ledger:
         incarnation: The one that it is the book of; 0 where that does not matter.
         parent: The incarnation of the checkpoint that it was loaded from; 0 for none.
         stopped: Whether a gradient that was not finite has ended the job: limits do not count any more.
+        signer: Signs entries for the other shards.
         journal: Where every decision is written down; None where nobody is going to store it.
     """
 
@@ -98,6 +102,7 @@ class Ledger:
         self.limits: dict[str, int] = {}
         self.incarnation = 0
         self.parent = 0
+        self.signer = Signer(b"", 0)
         self.journal: Journal | None = None
         self.stopped = False
         self._last_push = PushId("", 0)
@@ -223,14 +228,15 @@ class Ledger:
         self.index += 1
         for item in increments:
             self.steps[item.step] += item.by
+        others = {shard for shard in participants if shard != self.sequencer}
+        decision = self.signer.decision(self.index, kind, push, hypers) if others else None
         for shard in participants:
-            entry = Entry(self.index, kind, push, self._last_of_shard[shard], hypers)
-            self._last_of_shard[shard] = self.index
-            if shard == self.sequencer:
+            previous, self._last_of_shard[shard] = self._last_of_shard[shard], self.index
+            if decision is None or shard == self.sequencer:
                 self._floors[shard] = self.index
             else:
-                self._pending[shard].append(entry)
-        others = {shard for shard in participants if shard != self.sequencer}
+                signature = decision.for_shard(shard, previous)
+                self._pending[shard].append(Entry(self.index, kind, push, previous, hypers, signature))
         if others or self._unfinished:
             self._unfinished.append(Unfinished(self.index, others, dict(self.steps)))
         else:
@@ -269,8 +275,8 @@ class Ledger:
             raise InvalidArgumentError(f"There is no shard {shard}; there are {self.shards}.")
         return self._last_of_shard[shard]
 
-    def raise_floor(self, shard: int, index: int) -> None:
-        """Take note that a shard has applied every entry of its own up to `index`; older news is ignored.
+    def is_news(self, shard: int, index: int) -> bool:
+        """Whether a shard is not yet known to have applied every entry of its own up to `index`.
 
         Raises:
             InvalidArgumentError: If there is no such shard or index.
@@ -280,7 +286,15 @@ class Ledger:
                 f"Shard {shard} cannot have applied entry {index}: there are {self.shards} shards and "
                 f"{self.index} entries."
             )
-        if index <= self._floors[shard]:
+        return index > self._floors[shard]
+
+    def raise_floor(self, shard: int, index: int) -> None:
+        """Take note that a shard has applied every entry of its own up to `index`; older news is ignored.
+
+        Raises:
+            InvalidArgumentError: If there is no such shard or index.
+        """
+        if not self.is_news(shard, index):
             return
         self._floors[shard] = index
         pending = self._pending[shard]

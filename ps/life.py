@@ -23,6 +23,7 @@ from globalstep.ps.office import OfficeView
 from globalstep.ps.presence import State
 from globalstep.ps.push_table import LIMIT_CLIENTS
 from globalstep.ps.rules import check_declaration
+from globalstep.ps.signatures import Signer
 from globalstep.ps.statistics import Statistics
 from globalstep.ps.store import VariableStore
 from globalstep.ps.witness import NO_WITNESS, Witness
@@ -94,7 +95,7 @@ class Life(Attendance):
         """Forget every value. Caller holds the lock, or is the constructor."""
         self._store = VariableStore()
         self._ledger: Ledger | None = None
-        self._applied = 0
+        self._applied, self._signer = 0, Signer(b"", 0)
 
     def view(self, brief: bool = False) -> ShardView:
         """Say what this shard is and holds.
@@ -138,6 +139,7 @@ class Life(Attendance):
         ledger: bytes = b"",
         policy: RunPolicy | None = None,
         directory: str = "",
+        key: bytes = b"",
         witness: Witness = NO_WITNESS,
     ) -> tuple[int, str]:
         """Start a new incarnation, unless it is not newer than the present one.
@@ -154,6 +156,7 @@ class Life(Attendance):
             ledger: A checkpoint's ledger, on the sequencer of a restore.
             policy: How the run treats late pushes, bad gradients and lost PS tasks.
             directory: The run's, as the chief names it; "" where it has none.
+            key: What the tasks of the incarnation sign with.
             witness: Is told of all that happens from now on.
 
         Returns:
@@ -179,9 +182,10 @@ class Life(Attendance):
                 self.sequencer_address = sequencer_address
                 self._policy, self._directory = policy or RunPolicy(), directory
                 self._begun_at = self._clock.monotonic()
+                self._signer = Signer(key, incarnation)
                 self._ledger = loaded
                 if loaded is not None:
-                    loaded.incarnation = incarnation
+                    loaded.incarnation, loaded.signer = incarnation, self._signer
                     loaded.table.end_of_life()
                     if directory:
                         life = f"{self.spent_incarnations}.{incarnation}"
@@ -353,7 +357,7 @@ class Life(Attendance):
         """Take another shard's state. Caller holds the lock."""
         self._state, self._incarnation, self._owner = other._state, other._incarnation, other._owner
         self._shard, self._shards, self._sequencer = other._shard, other._shards, other._sequencer
-        self._policy, self._directory = other._policy, other._directory
+        self._policy, self._directory, self._signer = other._policy, other._directory, other._signer
         self._store, self._ledger, self._applied = other._store, other._ledger, other._applied
 
     def awaits_checkpoint(self) -> bool:

@@ -32,6 +32,7 @@ from globalstep.ps.log_file import LoggedRecord, SegmentReader, segment_path, se
 from globalstep.ps.log_records import PartMemory
 from globalstep.ps.presence import State
 from globalstep.ps.shard import Shard
+from globalstep.ps.signatures import Floor
 from globalstep.ps.write_ahead_log import base_note_path, base_path
 from globalstep.shard_file import ShardReader
 from globalstep.storage import storage_for
@@ -44,6 +45,12 @@ class ReplayedShard(Shard):
 
     def _forget_gone(self, ledger: Ledger) -> None:
         """Clients that are here are not known to be: nobody is forgotten before they could say so."""
+
+    def _check_signed(self, entry: Entry) -> None:
+        """It was, when it came."""
+
+    def _check_floor(self, shard: int, floor: Floor) -> None:
+        """It was, when it came."""
 
     def refuse_again(self, push: PushId, kind: OutcomeKind, staleness: int, not_finite: str) -> None:
         """Record that a push was refused, for whatever reason."""
@@ -82,7 +89,7 @@ class ReplayedShard(Shard):
             self._store.apply(changes, {})
             if base.ledger:
                 self._ledger = ledger_of_image(base.ledger, self._shards, self._sequencer)
-                self._ledger.incarnation = self._incarnation
+                self._ledger.incarnation, self._ledger.signer = self._incarnation, self._signer
                 if self._directory:
                     life = f"{self.spent_incarnations}.{self._incarnation}"
                     self._ledger.journal = Journal(life, self._ledger, self.presence.task_of)
@@ -217,6 +224,7 @@ class Replay:
             ledger=message.ledger,
             policy=codec.decode_policy(message.policy),
             directory=message.directory,
+            key=message.key,
         )
 
     def _play_base(self, message: pb.LogBase, record: pb.LogRecord, data: memoryview) -> None:
@@ -263,7 +271,7 @@ class Replay:
             codec.decode_increments(message.increments),
             [codec.decode_use(use) for use in message.uses],
             dict(message.seen_steps),
-            {floor.shard: floor.index for floor in message.floors},
+            {floor.shard: Floor(floor.index) for floor in message.floors},
             message.alone,
         )
         if admission.outcome != told:

@@ -78,6 +78,7 @@ class Settler:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="globalstep-settler", daemon=True)
         self._reported = 0
+        self._said_of: PushId | None = None
 
     def start(self) -> None:
         """Start the thread."""
@@ -104,6 +105,7 @@ class Settler:
 
     def settle_once(self) -> bool:
         """Ask about overdue parts and report what is applied; gives whether there was anything to say."""
+        self._tell_of_nothing()
         witness = self._shard.witness
         view = self._shard.view(brief=True)
         # What is told to the sequencer must not be forgotten here.
@@ -129,6 +131,17 @@ class Settler:
             self._shard.settled(view.incarnation, overdue, found)
             _log.info("Settled %d parts of silent workers", len(overdue))
         return True
+
+    def _tell_of_nothing(self) -> None:
+        """Say, at most once a round, that pushes were admitted whose parts are not here."""
+        last = self._shard.of_nothing[-1] if self._shard.of_nothing else None
+        if last is not None and last != self._said_of:
+            _log.warning(
+                "Push %s was admitted, and this PS task has no part of it that it could apply: it went on without. Its "
+                "client said ADMIT without STAGE, took its part back, or did not name an optimizer that it uses.",
+                last,
+            )
+        self._said_of = last
 
     def _settle_here(self, view: ShardView, overdue: Sequence[PushId]) -> bool:
         """On the sequencer: drop parts that nobody asked it to admit, and see to it that nobody will."""

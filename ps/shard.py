@@ -15,7 +15,7 @@ from typing import Any
 import numpy.typing as npt
 
 from globalstep.declarations import Increment, OpKind, OptimizerUse, Outcome, OutcomeKind, PushId
-from globalstep.errors import AbortedError, FailedPreconditionError, InvalidArgumentError
+from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.ps.admission_policy import refusal, scaled
 from globalstep.ps.answers import Admission, Answer, Staged
 from globalstep.ps.applying import Applying
@@ -26,7 +26,8 @@ from globalstep.ps.hypers import check_covered, evaluate_use
 from globalstep.ps.layouts import PushParts
 from globalstep.ps.ledger import Entry, EntryKind, HyperValues, Ledger
 from globalstep.ps.life import Life
-from globalstep.ps.witness import Image, Pushed
+from globalstep.ps.signatures import Floor
+from globalstep.ps.witness import Pushed
 
 __all__ = ["Shard"]
 
@@ -122,7 +123,7 @@ class Shard(Applying):
         increments: Sequence[Increment],
         uses: Sequence[OptimizerUse],
         seen_steps: Mapping[str, int],
-        floors: Mapping[int, int] | None = None,
+        floors: Mapping[int, Floor] | None = None,
         alone: bool = False,
         not_finite: str = "",
         reads_only: bool = False,
@@ -153,7 +154,7 @@ class Shard(Applying):
         with self._lock:
             self._check(incarnation, push.client)
             ledger = self._sequencing()
-            self._raise_floors(floors)
+            raised = self._raise_floors(floors)
             taking_part = (self._shard,) if alone else participants
             if any(not 0 <= shard < self._shards for shard in taking_part):
                 raise InvalidArgumentError(f"A push with participants {list(participants)} of {self._shards} shards.")
@@ -164,7 +165,7 @@ class Shard(Applying):
             asked_for = increments, uses, seen_steps
             admission = self._decide(ledger, push, kind, taking_part, *asked_for, not_finite, reads_only)
             task = self.presence.task_of(push.client)
-            asked = (increments, uses, seen_steps, floors or {}, parts)
+            asked = (increments, uses, seen_steps, raised, parts)
             self.witness.pushed(incarnation, Pushed(push, kind, participants, *asked, admission.outcome, task))
             if kind is EntryKind.SNAPSHOT:
                 self.witness.cut(push, self._image())
@@ -296,6 +297,7 @@ class Shard(Applying):
 
         Raises:
             AbortedError: If an entry is missing between the last applied and these.
+            PermissionDeniedError: If the sequencer has not signed an entry that is new here. Nothing is applied.
         """
         self._make_room([entry.push for entry in entries if entry.kind is EntryKind.SNAPSHOT])
         with self._lock:
@@ -303,52 +305,9 @@ class Shard(Applying):
             # What the sequencer does not tell of with the push's own COMMIT, it has not accepted.
             refused = push in self._staged and all(entry.push != push for entry in entries)
             self._apply_entries(incarnation, push, entries, (push,) if refused else ())
-            return self._answer(push)
-
-    def _apply_entries(
-        self, incarnation: int, brought_by: PushId, entries: Sequence[Entry], dropped: Sequence[PushId] = ()
-    ) -> None:
-        """Apply those that are new here; then drop parts that will never be admitted."""
-        done: list[Entry] = []
-        before = self._applied
-        for entry in entries:
-            if entry.index > before:
-                self._check_entry(entry, before)
-                before = entry.index
-        try:
-            for entry in entries:
-                if entry.index > self._applied:
-                    self._apply_entry(entry)
-                    done.append(entry)
-                    if entry.kind is EntryKind.SNAPSHOT:
-                        self.witness.applied(incarnation, brought_by, done)
-                        self.witness.cut(entry.push, self._image())
-                        done = []
-            for push in dropped:
-                self._staged.pop(push, None)
-        finally:
-            if done or dropped:
-                self.witness.applied(incarnation, brought_by, done, dropped)
-
-    def _image(self) -> Image:
-        return Image(self._state, self._applied, self._store, self._ledger, self._staged, self._kept)
-
-    def _check_entry(self, entry: Entry, applied: int) -> None:
-        """Refuse an entry that cannot be applied after entry `applied`. Changes nothing."""
-        if self._ledger is not None:
-            raise InvalidArgumentError(
-                f"Entry {entry.index} was never admitted: this is the sequencer, and has come to {self._ledger.index}."
-            )
-        if entry.previous > applied:
-            raise AbortedError(
-                f"Shard {self._shard} has applied entry {applied} and was told of {entry.index} after "
-                f"{entry.previous}: entries are missing. Ask the sequencer again."
-            )
-        if entry.kind is EntryKind.PUSH:
-            staged = self._staged.get(entry.push)
-            if staged is None:
-                raise AbortedError(f"Shard {self._shard} holds no part of the admitted push {entry.push}.")
-            check_covered(staged.parts.optimizers, entry.hypers, self._store)
+            answer = self._answer(push)
+            answer.signature = self._signer.floor(self._shard, answer.applied)
+            return answer
 
     # ---- Settling -----------------------------------------------------------------------------
 

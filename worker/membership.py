@@ -17,7 +17,7 @@ from typing import Protocol
 
 from globalstep import codec
 from globalstep.clock import SYSTEM_CLOCK, Clock
-from globalstep.credentials import new_client_id
+from globalstep.credentials import new_client_id, new_signing_key
 from globalstep.declarations import OptimizerDecl, StopLimit, VariableDecl
 from globalstep.errors import AbortedError, OpError
 from globalstep.lanes import Lane
@@ -250,6 +250,7 @@ class Membership(Attendance):
             statuses = self.refresh()
             newest = max(max(status.incarnation, status.spent_incarnations) for status in statuses)
             newest = max(newest, _incarnation_of(ledger))
+            key = new_signing_key()
             for shard, lane in enumerate(self._run.lanes):
                 message = pb.BeginRequest(
                     incarnation=newest + 1,
@@ -265,6 +266,7 @@ class Membership(Attendance):
                     directory=directory,
                     chief_term=self.chief_term,
                     spent_incarnations=statuses[shard].spent_incarnations,
+                    key=key,
                 )
                 reply = self._calls.one("Begin", shard, message)
                 if (reply.incarnation, reply.owner) != (newest + 1, self.client_id):

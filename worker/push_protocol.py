@@ -27,6 +27,7 @@ from globalstep.frames import Message
 from globalstep.lanes import Lane
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire_options import WireOptions
+from globalstep.worker.floors import Floors
 from globalstep.worker.joined_run import Run
 from globalstep.worker.push_layout import Part
 from globalstep.worker.push_messages import PushMessages
@@ -68,7 +69,7 @@ class PushProtocol:
         self._clock = clock
         self._rng = rng
         self._sequence = 0
-        self._floors: dict[int, int] = {}
+        self._floors = Floors()
         self.count = RetryCount()
         self.bytes_sent = 0
         self.bytes_received = 0
@@ -99,7 +100,7 @@ class PushProtocol:
     @property
     def floors(self) -> list[pb.Floor]:
         """What the shards are known to have applied, as messages."""
-        return [pb.Floor(shard=shard, index=index) for shard, index in self._floors.items()]
+        return self._floors.messages
 
     def start_over(self) -> None:
         """Forget what belonged to another incarnation."""
@@ -381,7 +382,7 @@ class PushProtocol:
         replies = self.call(requests)
         for shard, reply in replies.items():
             assert reply.reply is not None
-            self._floors[shard] = max(self._floors.get(shard, 0), reply.reply.commit.applied)
+            self._floors.learn(shard, reply.reply.commit)
         self._complete()
         return replies
 

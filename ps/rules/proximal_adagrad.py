@@ -82,8 +82,8 @@ class ProximalAdagrad(CompiledRule):
             strength = hyper[f"{short}_regularization_strength"]
             if not strength >= 0:
                 raise InvalidArgumentError(
-                    f"{short} regularization strength is not a non-negative scalar: {strength}. The push is refused and "
-                    "nothing was applied."
+                    f"{short} regularization strength is not a non-negative scalar: {strength}. The push is refused, "
+                    "and nothing was applied."
                 )
 
     def numbers(self, hyper: Hypers, real: Any) -> tuple[Any, ...]:

@@ -34,6 +34,7 @@ __all__ = [
     "is_loopback",
     "mark_of",
     "new_client_id",
+    "new_signing_key",
     "read_secret",
     "session_secret",
 ]
@@ -296,6 +297,11 @@ def new_client_id() -> str:
     True
     """
     return f"s{mark_of(_SESSION_SECRET)}-{secrets.token_hex(6)}"
+
+
+def new_signing_key() -> bytes:
+    """Make what the PS tasks of an incarnation sign with; see "What is signed" in docs/design/push-protocol.md."""
+    return secrets.token_bytes(32)
 
 
 def holder_of(client_id: str) -> str:

@@ -114,6 +114,7 @@ class FuzzedTasks:
         )
         for shard, task in enumerate(self.tasks):
             begin = pb.BeginRequest(incarnation=7, shard=shard, shards=2, sequencer=0, owner="owner", policy=policy)
+            begin.key = bytes(32)
             begin.directory = str(folder / "run")
             task.call("Begin", begin)
             task.call("Declare", _declaration(shard))

@@ -24,7 +24,13 @@ def status(task):
 
 def begin(incarnation, spent=0, owner="chief", **more):
     return pb.BeginRequest(
-        incarnation=incarnation, shards=2, sequencer=0, owner=owner, spent_incarnations=spent, **more
+        incarnation=incarnation,
+        shards=2,
+        sequencer=0,
+        owner=owner,
+        spent_incarnations=spent,
+        key=bytes(32),
+        **more,
     )
 
 

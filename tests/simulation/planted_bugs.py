@@ -12,6 +12,7 @@ from globalstep.declarations import OutcomeKind
 from globalstep.errors import AbortedError
 from globalstep.frames import padded
 from globalstep.ps import write_ahead_log
+from globalstep.ps.applying import Applying
 from globalstep.ps.control import Control
 from globalstep.ps.cuts import Cuts
 from globalstep.ps.ledger import Ledger
@@ -167,6 +168,23 @@ def _recovered_without_floors() -> Patch:
     return Control, "call", careless
 
 
+def _entries_believed() -> Patch:
+    return Applying, "_check_signed", lambda self, entry: None
+
+
+def _floors_believed() -> Patch:
+    return Cuts, "_check_floor", lambda self, shard, floor: None
+
+
+def _waits_for_a_part() -> Patch:
+    def trusting(self: Any, entry: Any) -> bool:
+        if entry.push not in self._staged:
+            raise AbortedError(f"There is no part of {entry.push} here.")
+        return True
+
+    return Applying, "_can_apply", trusting
+
+
 #: Name -> what makes the patch.
 PLANTED: dict[str, Callable[[], Patch]] = {
     "id remembered after the apply": _id_after_the_apply,
@@ -182,6 +200,9 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "reply before fsync": _reply_before_fsync,
     "torn record accepted": _torn_record_accepted,
     "recovered without floors": _recovered_without_floors,
+    "a forged entry is believed": _entries_believed,
+    "a forged floor is believed": _floors_believed,
+    "ADMIT without STAGE stops the run": _waits_for_a_part,
 }
 
 

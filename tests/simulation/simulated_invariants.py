@@ -309,6 +309,8 @@ class Watch:
         applied = task.shard._applied
         if task.index in life.emptied:
             return
+        if any(push.client != "intruder" for push in task.shard.of_nothing):
+            raise Violation("I1", f"task {task.index} applied nothing for {list(task.shard.of_nothing)}")
         if applied < life.applied.get(task.index, 0):
             raise Violation("I2", f"task {task.index} went back from entry {life.applied[task.index]} to {applied}")
         life.applied[task.index] = applied

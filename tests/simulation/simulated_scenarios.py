@@ -57,6 +57,7 @@ class Scenario:
         heartbeats: Whether clients keep leases.
         whole_pushes: Whether every push has a part on every shard.
         logged: Whether the run has durability="log".
+        intruder: Whether a worker lies.
     """
 
     seed: int
@@ -72,6 +73,7 @@ class Scenario:
     heartbeats: bool = False
     whole_pushes: bool = False
     logged: bool = False
+    intruder: bool = False
 
 
 def _loss(scenario: Scenario, rng: random.Random) -> None:
@@ -169,6 +171,13 @@ def _log(scenario: Scenario, rng: random.Random) -> None:
         )
 
 
+def _intruder(scenario: Scenario, rng: random.Random) -> None:
+    scenario.intruder = scenario.shards > 1
+
+
+#: Drawn apart, since they came later: so that seeds mean what they did.
+_LATER = ("log", "intruder")
+
 #: Name -> (how likely it is on, what it adds).
 FEATURES: dict[str, tuple[float, Callable[[Scenario, random.Random], None]]] = {
     "loss": (0.5, _loss),
@@ -187,6 +196,7 @@ FEATURES: dict[str, tuple[float, Callable[[Scenario, random.Random], None]]] = {
     "chief stops": (0.1, _chief_stops),
     "cuts": (0.2, _cuts),
     "log": (0.25, _log),
+    "intruder": (0.2, _intruder),
 }
 
 
@@ -199,9 +209,8 @@ def scenario_of(seed: int, without: Collection[str] = ()) -> Scenario:
     """
     rng = random.Random(seed)
     shards = rng.choice([1, 2, 2, 3, 3])
-    # "log" was the last to come: what it needs is drawn apart, so that seeds mean what they did.
-    chosen = {name for name, (chance, _) in FEATURES.items() if name != "log" and rng.random() < chance}
-    chosen |= {"log"} if random.Random(f"{seed} log at all").random() < FEATURES["log"][0] else set()
+    chosen = {name for name, (chance, _) in FEATURES.items() if name not in _LATER and rng.random() < chance}
+    chosen |= {name for name in _LATER if random.Random(f"{seed} {name} at all").random() < FEATURES[name][0]}
     scenario = Scenario(
         seed=seed,
         features=frozenset(chosen.difference(without)),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simulated_disk import Disk, disks
+from simulated_intruder import Intruder
 from simulated_invariants import Violation, Watch
 from simulated_network import Network
 from simulated_programs import Program, lanes_beside
@@ -74,6 +75,7 @@ class Simulation:
         self._rng = random.Random(f"{scenario.seed} run")
         self._failure: BaseException | None = None
         self._numbers = 0
+        self._intruder: Intruder | None = None
         self._trace = trace
         self.hub = Hub()
         self.network = Network(self.hub, random.Random(f"{scenario.seed} network"), scenario.weather)
@@ -109,6 +111,8 @@ class Simulation:
         """Run it to its end."""
         for name in ("chief", *(f"worker {at}" for at in range(self.scenario.workers))):
             self._start(name)
+        if self.scenario.intruder:
+            self._start_intruder()
         self.hub.at(_CALM_SECS, self._calm)
         try:
             if not self.hub.run(self._over, _LATEST_SECS, _MOST_EVENTS):
@@ -116,6 +120,8 @@ class Simulation:
                 left = [name for name, program in self._programs.items() if not program.done]
                 raise Violation("end", f"after {self.hub.now:.0f} s and {self.hub.events} events {left} still run")
             self._raise_failure()
+            if self._intruder is not None:
+                self._intruder.over = True
             self.hub.run(self._settled, self.hub.now + _SETTLING_SECS, 2 * _MOST_EVENTS)
             self._raise_failure()
             self._check_end()
@@ -127,6 +133,7 @@ class Simulation:
             for process in [
                 *(program.process for program in self._programs.values()),
                 *(t.process for t in self.tasks),
+                *([self._intruder.process] if self._intruder is not None else []),
             ]:
                 process.kill()
             for task in self.tasks:
@@ -159,6 +166,12 @@ class Simulation:
         process.program = program
         self._programs[name] = program
         process.start(program.run)
+
+    def _start_intruder(self) -> None:
+        process = Process(self.hub, "intruder#0", self._failed)
+        rng = random.Random(f"{self.scenario.seed} intruder")
+        self._intruder = Intruder(self.network, process, rng, self.shards)
+        process.start(self._intruder.run)
 
     def _failed(self, process: Process, error: BaseException) -> None:
         if self._failure is None:
