@@ -1,4 +1,4 @@
-"""Whether a session's model is ready, as its ready_op says.
+"""Whether a session's model is ready, as its ready_op says; and what this task itself makes ready.
 
 Floor: chief.
 """
@@ -10,8 +10,30 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import FailedPreconditionError
+from globalstep.variables import variables_of
 
-__all__ = ["why_not_ready"]
+__all__ = ["initialize_own", "why_not_ready"]
+
+
+def initialize_own(session: Any) -> str:
+    """Give the Variables on this task's own device their initial values, where they have none.
+
+    The chief initializes what all tasks share; nobody else can initialize these.
+
+    Args:
+        session: A session of the model.
+
+    Returns:
+        What they wait for, for people; "" for nothing.
+    """
+    own = [variable for variable in variables_of(session.graph) if variable.is_own and not session.has_value(variable)]
+    if not own:
+        return ""
+    try:
+        session.run([variable.initializer for variable in own])
+    except FailedPreconditionError as error:
+        return f"what this task's own Variables are initialized from: {error}"
+    return ""
 
 
 def why_not_ready(ready_op: Any, session: Any, failure: str) -> str:

@@ -73,7 +73,7 @@ def saveables_of(var_list: Iterable[Any] | Mapping[str, Any]) -> list[Saveable]:
             saveable.part is None
         ):
             raise ValueError(f"At least two variables have the same name: {name}")
-        if variable.is_local:
+        if variable.is_local and not variable.is_own:
             raise ValueError(
                 f"The Variable {variable.op_name!r} is local to each session; checkpoints hold those of the PS. "
                 "Leave it out of var_list."

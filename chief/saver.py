@@ -328,7 +328,7 @@ class Saver:
     def _built(self, what: str) -> list[Saveable]:
         if self._saveables is None:
             raise RuntimeError(f"`build()` should be called before {what} if defer_build==True")
-        return self._saveables
+        return [saveable for saveable in self._saveables if not saveable.variable.is_own]
 
     def _storage_of(self, path: str) -> Storage:
         return self._storage if self._storage is not None else storage_for(path)

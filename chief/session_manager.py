@@ -26,7 +26,7 @@ from globalstep.chief.cluster_start import (
 from globalstep.chief.journal_keeping import JournalKeeper
 from globalstep.chief.log_recovery import absolute, come_back
 from globalstep.chief.patience import Patience
-from globalstep.chief.readiness import why_not_ready
+from globalstep.chief.readiness import initialize_own, why_not_ready
 from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.cluster import ClusterSpec, session_tasks, target_of
 from globalstep.errors import DeadlineExceededError, JobDoneError, UnavailableError
@@ -383,8 +383,9 @@ class SessionManager:
 
     def _try_local_init(self, session: Any) -> str:
         """Run local_init_op once the model is ready for it; say what is missing, "" for nothing."""
-        if self._local_init_op is None:
-            return ""
+        problem = initialize_own(session)
+        if problem or self._local_init_op is None:
+            return problem
         problem = why_not_ready(self._ready_for_local_init_op, session, "Model not ready for local init")
         if not problem:
             session.run(self._local_init_op, feed_dict=self._local_init_feed_dict)

@@ -21,6 +21,7 @@ from globalstep.chief.scaffold import Scaffold
 from globalstep.chief.session_creators import ChiefSessionCreator, WorkerSessionCreator
 from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.cluster import from_tf_config, session_tasks, target_of
+from globalstep.lanes import register_target
 from globalstep.worker.session_run_hook import SessionRunHook
 
 __all__ = ["MonitoredTrainingSession"]
@@ -163,4 +164,6 @@ def _place_in_cluster(master: Any, is_chief: bool) -> tuple[Any, bool, str, tupl
             f"TF_CONFIG says that this task is {config.task}, a parameter server: it runs "
             "`gs.train.Server().join()`, not a session."
         )
-    return target_of(config.cluster), config.is_chief, config.task, session_tasks(config.cluster)
+    target, tasks = target_of(config.cluster), session_tasks(config.cluster)
+    register_target(target, list(filter(None, config.cluster.job_tasks("ps"))), config.task, tasks)
+    return target, config.is_chief, config.task, tasks

@@ -17,6 +17,7 @@ from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.declarations import Outcome, OutcomeKind, Push, Read
 from globalstep.errors import AbortedError, FailedPreconditionError, JobDoneError
 from globalstep.graph import Graph, Node
+from globalstep.own_variables import claim_own_variables
 from globalstep.placement import optimizers_of
 from globalstep.variables import Variable, variables_of
 from globalstep.worker.declared_alike import check_optimizers, check_variables
@@ -50,6 +51,7 @@ class Executor:
         reuse_values: Ask each push for the values that the same run reads next time, and start from them.
         in_flight: How many pushes a run need not wait for; see Session.
         gradients_ahead: Send gradients as the backward pass produces them; see Session.
+        own_task: The task whose Variables live in this process; "" for none.
 
     Attributes:
         last_outcome: What became of the last push of any thread; None before the first.
@@ -69,6 +71,7 @@ class Executor:
         reuse_values: bool = False,
         in_flight: int = 0,
         gradients_ahead: bool = False,
+        own_task: str = "",
     ) -> None:
         self.graph = graph
         self.cluster = cluster
@@ -78,7 +81,9 @@ class Executor:
         self.gradients_ahead = gradients_ahead
         self.last_outcome: Outcome | None = None
         self.dropped = DroppedPushes(cluster.task, clock)
-        self.local = LocalVariables()
+        self.local = LocalVariables(graph)
+        self._own_task = own_task
+        claim_own_variables(graph, own_task)
         self.trace: Trace | None = None
         self._clock = clock
         self._declarer = Declarer(graph, cluster)
@@ -130,6 +135,8 @@ class Executor:
         with self._lock:
             plan = self._plans.get(key)
             if plan is None:
+                if len(self._position) < len(self.graph.nodes):
+                    claim_own_variables(self.graph, self._own_task)
                 for node in self.graph.nodes[len(self._position) :]:
                     self._position[node] = len(self._position)
                 plan = self._plans[key] = make_plan(fetches, fed, self._position)

@@ -1,4 +1,7 @@
-"""Variables that live in a session instead of on the PS: the collection LOCAL_VARIABLES.
+"""Variables that live in a session, or in this process, instead of on the PS.
+
+The collection LOCAL_VARIABLES lives in a session; a Variable on this task's own device (own_variables.py) in the
+process, as in TensorFlow: it outlives a session that was lost.
 
 Floor: worker.
 """
@@ -6,6 +9,7 @@ Floor: worker.
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -13,6 +17,7 @@ import numpy.typing as npt
 
 from globalstep.declarations import OpKind
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
+from globalstep.graph import Graph
 from globalstep.variables import Variable
 
 __all__ = ["LocalVariables"]
@@ -20,18 +25,32 @@ __all__ = ["LocalVariables"]
 Array = npt.NDArray[Any]
 
 
-class LocalVariables:
-    """The values of a session's local Variables. Thread-safe; each change is atomic."""
+# Guards the values of all local Variables of the process; a leaf. Arrays are replaced, never written into, so readers
+# keep theirs.
+_lock = threading.Lock()
+#: A graph -> the values of those of its Variables that live in the process.
+_own: weakref.WeakKeyDictionary[Graph, dict[str, Array]] = weakref.WeakKeyDictionary()
 
-    def __init__(self) -> None:
-        # Guards _values; a leaf. Arrays in it are replaced, never written into, so readers keep theirs.
-        self._lock = threading.Lock()
-        self._values: dict[str, Array] = {}
+
+class LocalVariables:
+    """The values of a session's local Variables. Thread-safe; each change is atomic.
+
+    Args:
+        graph: The session's.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._session: dict[str, Array] = {}
+        with _lock:
+            self._process = _own.setdefault(graph, {})
+
+    def _values(self, variable: Variable) -> dict[str, Array]:
+        return self._process if variable.is_own else self._session
 
     def has(self, variable: Variable) -> bool:
         """Say whether it has a value."""
-        with self._lock:
-            return variable.op_name in self._values
+        with _lock:
+            return variable.op_name in self._values(variable)
 
     def read(self, variable: Variable) -> Array:
         """Give its value, which must not be written into.
@@ -39,8 +58,8 @@ class LocalVariables:
         Raises:
             FailedPreconditionError: If it has none.
         """
-        with self._lock:
-            value = self._values.get(variable.op_name)
+        with _lock:
+            value = self._values(variable).get(variable.op_name)
         if value is None:
             raise FailedPreconditionError(f"Attempting to use uninitialized value {variable.op_name}")
         return value
@@ -56,12 +75,13 @@ class LocalVariables:
         name = variable.op_name
         if kind is OpKind.APPLY:
             raise InvalidArgumentError(
-                f"Variable {name!r} is in LOCAL_VARIABLES and lives in the session; optimizers apply to "
-                "Variables on the PS. Leave it out of var_list, or make it in GLOBAL_VARIABLES."
+                f"Variable {name!r} {_where(variable)}; optimizers apply to Variables on the PS. Leave it out of "
+                "var_list, or make it in GLOBAL_VARIABLES and on no worker's device."
             )
         operand = np.asarray(operand, dtype=variable.dtype.as_numpy_dtype)
-        with self._lock:
-            old = self._values.get(name)
+        with _lock:
+            values = self._values(variable)
+            old = values.get(name)
             if kind is OpKind.ASSIGN and indices is None:
                 new = operand.copy()
             elif old is None:
@@ -69,7 +89,13 @@ class LocalVariables:
             else:
                 new = _changed(kind, name, old, operand, indices)
             new.flags.writeable = False
-            self._values[name] = new
+            values[name] = new
+
+
+def _where(variable: Variable) -> str:
+    if variable.is_own:
+        return f"lies on the device {variable.device} and lives in this process"
+    return "is in LOCAL_VARIABLES and lives in the session"
 
 
 def _changed(kind: OpKind, name: str, old: Array, operand: Array, indices: Array | None) -> Array:

@@ -17,6 +17,8 @@ from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.declarations import Outcome
 from globalstep.errors import JobDoneError
 from globalstep.graph import Graph, default_sessions, get_default_graph
+from globalstep.lanes import known_target
+from globalstep.own_variables import task_with_own
 from globalstep.run_policy import policy_of
 from globalstep.wire_options import wire_options_of
 from globalstep.worker.client import connect
@@ -104,7 +106,9 @@ class Session:
         )
         in_flight = int(getattr(config, "pushes_in_flight", 0) or os.environ.get(_IN_FLIGHT_VARIABLE) or 0)
         ahead = bool(getattr(config, "gradients_ahead", False) or os.environ.get(_AHEAD_VARIABLE))
-        self._executor = Executor(self.graph, self.cluster, clock, reuse_values, in_flight, ahead)
+        known = known_target(self._target)
+        own_task = task_with_own(task or known.task, known.session_tasks)
+        self._executor = Executor(self.graph, self.cluster, clock, reuse_values, in_flight, ahead, own_task)
         # Guards _closed; a leaf.
         self._lock = threading.Lock()
         self._closed = False
@@ -238,6 +242,10 @@ class Session:
             InvalidArgumentError: If it does; names the Variable, both sides and both tasks.
         """
         self._executor.compare_with_run()
+
+    def has_value(self, variable: Any) -> bool:
+        """Whether a Variable has a value."""
+        return self._executor.are_initialized([variable])[0]
 
     def forget_values(self) -> None:
         """Read anew in the next run, because something else has changed Variables (a restore)."""

@@ -135,7 +135,10 @@ class Variable(Node):
                 name="Assign",
             )
         names = [GraphKeys.GLOBAL_VARIABLES] if collections is None else list(collections)
+        #: Whether it lives in each session, or process, instead of on the PS.
         self.is_local = GraphKeys.LOCAL_VARIABLES in names
+        #: Whether that is because its device names this process's task; see own_variables.
+        self.is_own = False
         if self.trainable and GraphKeys.TRAINABLE_VARIABLES not in names:
             names.append(GraphKeys.TRAINABLE_VARIABLES)
         add_to_collections(names, self)
