@@ -1,7 +1,6 @@
 """Supervisor: how scripts from before MonitoredTrainingSession train.
 
 Follows TensorFlow 1.15, python/training/supervisor.py; new programs use MonitoredTrainingSession.
-Over 400 lines because TensorFlow's class is one, with its many arguments.
 
 Floor: chief.
 """

@@ -4,8 +4,6 @@ A `Node` is one value (or effect) to be computed later. `Session.run` walks from
 their inputs and calls each node's `fn` once a run. Nodes know nothing of servers: what changes a
 Variable is a `Mutation` node (`globalstep.mutations`), which the executor turns into a push.
 
-Over 400 lines because Node, Operation and Graph are defined by each other.
-
 Floor: shared. Threads: a graph is built by one thread at a time; running it only reads it.
 """
 
