@@ -4,13 +4,20 @@ import os
 import subprocess
 import sys
 
+import pytest
 
-def test_a_uid_without_a_home_compiles_into_a_folder_of_its_own(tmp_path):
-    """As in containers that are run under a uid of their own choosing."""
-    program = """
+
+@pytest.mark.parametrize(
+    "home",
+    ['raise RuntimeError("Could not determine home directory.")', 'return "/proc/self"'],
+    ids=["a uid of no user", "a read-only home"],
+)
+def test_a_user_without_a_home_compiles_into_a_folder_of_its_own(tmp_path, home):
+    """As in containers that are run under a uid of their own choosing, or with a read-only file system."""
+    program = f"""
 import platformdirs
 def no_home(*_):
-    raise RuntimeError("Could not determine home directory.")
+    {home}
 platformdirs.user_cache_dir = no_home
 import os
 from globalstep.kernels import kernel

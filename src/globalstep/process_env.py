@@ -98,13 +98,18 @@ def raise_malloc_thresholds() -> bool:
 def kernel_cache_directory() -> str:
     """Give where compiled kernels are kept: this user's own folder, since what lies there is run."""
     try:
-        return os.path.join(platformdirs.user_cache_dir("globalstep"), "kernels")
-    except RuntimeError:
-        # A uid that is no user's and has no home, as in some containers. Anybody could have put something under a
-        # name that is known, so the name is random; it is compiled anew in every process.
-        directory = tempfile.mkdtemp(prefix="globalstep-kernels-")
-        atexit.register(shutil.rmtree, directory, ignore_errors=True)
-        return directory
+        directory = os.path.join(platformdirs.user_cache_dir("globalstep"), "kernels")
+        os.makedirs(directory, exist_ok=True)
+        if os.access(directory, os.W_OK):
+            return directory
+    except (OSError, RuntimeError):
+        # A home that is read-only, or a uid that is no user's and has none, as in some containers.
+        pass
+    # Anybody could have put something under a name that is known, so the name is random, and kernels are compiled anew
+    # in every process.
+    directory = tempfile.mkdtemp(prefix="globalstep-kernels-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
 
 
 def raise_file_limit() -> None:

@@ -96,6 +96,76 @@ def test_the_large_overlay_gives_each_role_its_own_token():
     assert not any(found["Secret", "globalstep-tokens"].get("stringData", {}).values())
 
 
+def test_the_large_overlay_gives_each_role_its_own_key():
+    """A worker that had the PS tasks' key could pose as one, and would be shown the chief's token."""
+    found = by_name(build("large"))
+    for kind, task in (("StatefulSet", "ps"), ("Job", "chief"), ("Job", "worker")):
+        volumes = found[kind, f"globalstep-{task}"]["spec"]["template"]["spec"]["volumes"]
+        (secret,) = [one["secret"]["secretName"] for one in volumes if one["name"] == "tls"]
+        assert secret == f"globalstep-tls-{task}"
+
+
+def test_ps_tasks_are_told_to_have_a_token_for_each_other():
+    """Without one, what became of a dead worker's pushes is never asked."""
+    text = (FOLDER / "large" / "secrets.yaml").read_text()
+    assert '"ps TOKEN"' in text
+
+
+def _pods(node):
+    """Give the specs of all pods in a manifest."""
+    if isinstance(node, dict):
+        if "containers" in node:
+            yield node
+        for value in node.values():
+            yield from _pods(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _pods(value)
+
+
+MANIFESTS = ["base/ps.yaml", "base/chief.yaml", "base/workers.yaml", "jobset/jobset.yaml", "tfjob/tfjob.yaml"]
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_pods_have_no_more_than_they_need(name):
+    pods = [pod for one in yaml.safe_load_all((FOLDER / name).read_text()) for pod in _pods(one)]
+    assert pods
+    for pod in pods:
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["automountServiceAccountToken"] is False
+        (one,) = pod["containers"]
+        assert one["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert {mount["name"] for mount in one["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+
+
+def test_workers_cannot_write_to_the_run():
+    """They could write checkpoints, logs and journals without any role."""
+    workers = [
+        *_pods(yaml.safe_load((FOLDER / "base/workers.yaml").read_text())),
+        *_pods(yaml.safe_load((FOLDER / "tfjob/tfjob.yaml").read_text())["spec"]["tfReplicaSpecs"]["Worker"]),
+        *_pods(yaml.safe_load((FOLDER / "jobset/jobset.yaml").read_text())["spec"]["replicatedJobs"][2]),
+    ]
+    assert len(workers) == 3
+    for pod in workers:
+        (run,) = [mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "run"]
+        assert run["readOnly"] is True
+
+
+@pytest.mark.parametrize(
+    ("name", "label"), [("jobset", "jobset.sigs.k8s.io/jobset-name"), ("tfjob", "training.kubeflow.org/job-name")]
+)
+def test_only_the_jobs_own_pods_reach_its_tasks(name, label):
+    policy = yaml.safe_load((FOLDER / name / "network.yaml").read_text())["spec"]
+    job = yaml.safe_load((FOLDER / name / f"{name}.yaml").read_text())["metadata"]["name"]
+    assert policy["podSelector"]["matchLabels"] == {label: job}
+    assert policy["ingress"] == [{"from": [{"podSelector": {"matchLabels": {label: job}}}]}]
+
+
 def test_the_tf_job_fits_what_the_operator_asks_for():
     job = yaml.safe_load((FOLDER / "tfjob" / "tfjob.yaml").read_text())
     assert job["spec"]["runPolicy"]["cleanPodPolicy"] == "Running"
@@ -230,7 +300,8 @@ def test_the_plain_manifests_keep_strangers_out_and_let_nodes_be_drained():
     }
     assert set(allowed["values"]) == own
     assert "ingress" not in found["NetworkPolicy", "globalstep-sessions"]["spec"]
-    assert {name for kind, name in found if kind == "Secret"} == {"globalstep-tokens", "globalstep-tls"}
+    secrets = {"globalstep-tokens", *(f"globalstep-tls-{role}" for role in ("ps", "chief", "worker"))}
+    assert {name for kind, name in found if kind == "Secret"} == secrets
 
 
 @pytest.mark.parametrize("name", ["tfjob", "jobset", "base/ps", "base/chief", "base/workers"])
