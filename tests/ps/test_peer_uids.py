@@ -38,17 +38,21 @@ def tables(tmp_path):
     return tmp_path
 
 
+#: In the tables as 9C40 and so on.
+FIRST = 40000
+
+
 @pytest.mark.parametrize(
     ("peer", "uid"),
     [
-        ("ipv4:127.0.0.1:40000", 1234),
-        ("ipv4:127.0.0.1:40001", None),
-        ("ipv4:127.0.0.1:40002", None),
-        ("ipv4:127.0.0.2:40000", None),
-        ("ipv6:%5B::1%5D:40003", 6),
-        ("ipv6:[::1]:40003", 6),
-        ("ipv4:127.0.0.1:40004", 7),
-        ("ipv6:%5B::ffff:127.0.0.1%5D:40000", 1234),
+        (f"ipv4:127.0.0.1:{FIRST}", 1234),
+        (f"ipv4:127.0.0.1:{FIRST + 1}", None),
+        (f"ipv4:127.0.0.1:{FIRST + 2}", None),
+        (f"ipv4:127.0.0.2:{FIRST}", None),
+        (f"ipv6:%5B::1%5D:{FIRST + 3}", 6),
+        (f"ipv6:[::1]:{FIRST + 3}", 6),
+        (f"ipv4:127.0.0.1:{FIRST + 4}", 7),
+        (f"ipv6:%5B::ffff:127.0.0.1%5D:{FIRST}", 1234),
         ("unix:/run/x", None),
         ("ipv4:nonsense:1", None),
         ("", None),
@@ -60,7 +64,7 @@ def test_the_table_tells_whose_it_is(tables, peer, uid):
 
 
 def test_a_kernel_that_tells_nothing(tmp_path):
-    assert uid_of_peer("ipv4:127.0.0.1:40000", 8080, tmp_path) is None
+    assert uid_of_peer(f"ipv4:127.0.0.1:{FIRST}", 8080, tmp_path) is None
 
 
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
