@@ -23,6 +23,7 @@ from globalstep.clock import Clock
 from globalstep.credentials import SESSION_KEY, holder_of, mark_of
 from globalstep.errors import OpError, PermissionDeniedError, UnauthenticatedError
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.peer_uids import OwnUser
 from globalstep.ps.role_tokens import RoleTokens
 from globalstep.ps.run_paths import RunPaths
 
@@ -120,6 +121,7 @@ class Authorization:
         require_role: Refuse callers without a role also where there are no tokens.
         workers_assign: Whether workers may assign to Variables.
         paths: Where requests may have files written and read.
+        own_user: Refuses other users of this machine; None where something else says who may call.
     """
 
     def __init__(
@@ -130,12 +132,14 @@ class Authorization:
         require_role: bool = False,
         workers_assign: bool = True,
         paths: RunPaths | None = None,
+        own_user: OwnUser | None = None,
     ) -> None:
         self._clock = clock
         self._tokens = tokens
         self._require_role = require_role or tokens is not None
         self._workers_assign = workers_assign
         self._paths = paths or RunPaths()
+        self._own_user = own_user
         # Guards the attributes below; a leaf.
         self._lock = threading.Lock()
         #: Client ids that the chief, or a standby, goes by: nobody else may.
@@ -156,6 +160,8 @@ class Authorization:
             UnauthenticatedError: If it shows a wrong token, or nothing at all where that is needed.
             PermissionDeniedError: If its certificate names another role than its token.
         """
+        if self._own_user is not None and (why := self._own_user.refusal(peer)):
+            raise self._refuse(peer, UnauthenticatedError, f"{method}: {why}")
         named = _role_in(names)
         shown = None
         told = {key: str(value) for key, value in metadata}

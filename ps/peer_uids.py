@@ -13,10 +13,10 @@ import os
 import socket
 import struct
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-__all__ = ["may_serve", "uid_of_peer"]
+__all__ = ["OwnUser", "kernel_tells", "uid_of_peer"]
 
 _TABLES = ("tcp", "tcp6")
 _ESTABLISHED = "01"
@@ -45,29 +45,70 @@ def uid_of_peer(peer: str, port: int, folder: Path = Path("/proc/net")) -> int |
     except ValueError:
         return None
     for table in _TABLES:
-        for local, remote, uid in _sockets(folder / table):
+        for local, remote, uid in _sockets(folder / table, wanted[1]):
             if remote[1] == port and local == wanted:
                 return uid
     return None
 
 
-def may_serve(uid: int | None) -> bool:
-    """Whether a task without tokens serves a user: its own, and root, who may do everything anyway."""
-    return uid is not None and uid in (0, os.geteuid())
+class OwnUser:
+    """Refuses who is another user of this machine than the one whose process this is. Thread-safe.
+
+    Root is let in: it may do everything anyway.
+
+    Args:
+        uid_of: As `uid_of_peer`.
+
+    Attributes:
+        port: That the task serves on; to be set before the first call.
+    """
+
+    def __init__(self, uid_of: Callable[[str, int], int | None] = uid_of_peer) -> None:
+        self._uid_of = uid_of
+        self.port = 0
+
+    def refusal(self, peer: str) -> str:
+        """Say why a caller is not served; "" for one that is.
+
+        Args:
+            peer: The caller as grpc names it.
+        """
+        uid = self._uid_of(peer, self.port)
+        if uid is not None and uid in (0, os.geteuid()):
+            return ""
+        who = "a process of a user that the kernel does not tell" if uid is None else f"a process of user {uid}"
+        return (
+            f"the caller is {who}, and this PS task has no tokens: so it serves user {os.geteuid()} alone. Give it "
+            "--tokens-file, and the caller a token; or --insecure (GLOBALSTEP_INSECURE=1), to serve every user of this "
+            "machine. docs/security.md has the steps."
+        )
+
+
+def kernel_tells() -> bool:
+    """Whether this kernel says whose a connection is; some sandboxes have tables without a word of truth."""
+    try:
+        with (
+            socket.create_server(("127.0.0.1", 0)) as listener,
+            socket.create_connection(listener.getsockname()) as near,
+        ):
+            host, port = near.getsockname()
+            return uid_of_peer(f"ipv4:{host}:{port}", listener.getsockname()[1]) == os.geteuid()
+    except OSError:
+        return False
 
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _End = tuple[_Address, int]
 
 
-def _sockets(table: Path) -> Iterator[tuple[_End, _End, int]]:
-    """Give both ends and the user of every connection that stands."""
+def _sockets(table: Path, port: int) -> Iterator[tuple[_End, _End, int]]:
+    """Give both ends and the user of every connection that stands and may have an end at a port."""
     try:
         lines = table.read_text("ascii").splitlines()[1:]
     except OSError:  # a kernel without IPv6
         return
     for line in lines:
-        words = line.split()
+        words = line.split() if f":{port:04X} " in line else ()
         if len(words) > _UID and words[_STATE] == _ESTABLISHED:
             yield _end(words[_LOCAL]), _end(words[_REMOTE]), int(words[_UID])
 

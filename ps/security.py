@@ -20,6 +20,7 @@ from globalstep.clock import Clock
 from globalstep.credentials import Credentials, CurrentTls, TlsMaterial, is_loopback, tls_files
 from globalstep.errors import FailedPreconditionError
 from globalstep.ps.authorization import Authorization
+from globalstep.ps.peer_uids import OwnUser, kernel_tells
 from globalstep.ps.role_tokens import RoleTokens
 from globalstep.ps.run_paths import RunPaths
 
@@ -136,12 +137,20 @@ class Security:
         self._offered: object = None
         self._tokens = RoleTokens(options.tokens_file) if options.tokens_file else None
         self._credentials = credentials
+        # Within one machine, and without a word of who may call, it is its user who may.
+        self._own_user: OwnUser | None = None
+        if self._tls is None and self._tokens is None and not credentials.insecure:
+            if kernel_tells():
+                self._own_user = OwnUser()
+            else:
+                _log.warning("This kernel does not tell whose a connection is: every user of this machine may call.")
         self.authorization = Authorization(
             clock,
             self._tokens,
             require_role=options.require_role,
             workers_assign=options.workers_assign,
             paths=RunPaths(options.run_root),
+            own_user=self._own_user,
         )
 
     @property
@@ -158,7 +167,10 @@ class Security:
         The certificates are looked at for every connection that is made, so renewed ones are taken up at once.
         """
         if self._tls is None:
-            return server.add_insecure_port(bind)
+            port = server.add_insecure_port(bind)
+            if self._own_user is not None:
+                self._own_user.port = port
+            return port
         material = self._tls.latest()
         self._offered = material.stamp
         offered = _configuration(material)

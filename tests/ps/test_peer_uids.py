@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import subprocess
 import sys
 
 import pytest
 
-from globalstep.ps.peer_uids import may_serve, uid_of_peer
+from globalstep.credentials import Credentials
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.peer_uids import OwnUser, kernel_tells, uid_of_peer
+from globalstep.ps.security import SecurityOptions
+from globalstep.ps.server import PSOptions, PSServer
+from globalstep.worker.grpc_lane import GrpcLane
 
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 LINE = "   0: {local} {remote} {state} 00000000:00000000 00:00000000 00000000 {uid:>5}        0 1 1 0 100 0 0 10 0\n"
@@ -79,8 +86,46 @@ def test_a_real_connection_is_found(family, host):
         assert uid_of_peer(peer, listener.getsockname()[1]) == os.geteuid()
 
 
+def test_the_kernel_of_this_machine_tells():
+    assert kernel_tells()
+
+
 def test_a_task_without_tokens_serves_its_user_and_root():
-    assert may_serve(os.geteuid())
-    assert may_serve(0)
-    assert not may_serve(54321)
-    assert not may_serve(None)
+    users = {"own": os.geteuid(), "root": 0, "other": 54321, "unknown": None}
+    own = OwnUser(lambda peer, port: users[peer])
+    assert [bool(own.refusal(peer)) for peer in users] == [False, False, True, True]
+    assert "a process of user 54321" in own.refusal("other")
+    assert "--tokens-file" in own.refusal("unknown")
+
+
+CALLS = """
+import os, sys
+import grpc
+from globalstep.proto import globalstep_pb2 as pb, globalstep_pb2_grpc as pb_grpc
+os.setuid(54002)
+with grpc.insecure_channel(sys.argv[1]) as channel:
+    stub = pb_grpc.ParameterServerStub(channel)
+    for method, request in (("Status", pb.StatusRequest()), ("Stop", pb.StopRequest())):
+        try:
+            getattr(stub, method)(request, timeout=20)
+            print(method, "OK")
+        except grpc.RpcError as error:
+            print(method, error.code().name)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("insecure", "answers"), [(False, ["UNAUTHENTICATED"] * 2), (True, ["OK", "FAILED_PRECONDITION"])]
+)
+def test_another_user_of_the_machine_is_not_served(insecure, answers):
+    """He could have files written as the user whose task it is."""
+    options = PSOptions(grace_secs=0.2, security=SecurityOptions(Credentials(insecure=insecure)))
+    with contextlib.closing(PSServer(options)) as server:
+        server.start()
+        done = subprocess.run([sys.executable, "-c", CALLS, server.address], capture_output=True, text=True, check=True)
+        assert done.stdout.split() == ["Status", answers[0], "Stop", answers[1]]
+        # The task's own user is.
+        with contextlib.closing(GrpcLane(server.address, 0)) as lane:
+            assert lane.unary("Status", pb.StatusRequest(), 20.0).result().state == pb.STATE_VACANT
