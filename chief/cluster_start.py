@@ -14,11 +14,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from globalstep.chief.journal_files import last_stored
 from globalstep.chief.patience import Patience
 from globalstep.clock import Clock
 from globalstep.declarations import StopLimit
-from globalstep.errors import DeadlineExceededError, UnavailableError
+from globalstep.errors import DeadlineExceededError, OpError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.told import Known
 
 __all__ = ["Found", "announce_return", "not_serving", "nothing_left", "stop_limits", "survey", "wait_for_answers"]
 
@@ -149,18 +151,36 @@ def stop_limits(hooks: Sequence[Any], step_name: str, step: int, in_force: Mappi
     return [StopLimit(step_name, last_step=min(lasts))] if lasts else []
 
 
-def announce_return(lost: Sequence[str], step_before: int | None, step_after: int, prefix: str | None) -> None:
+def announce_return(
+    client: Any, statuses: Sequence[Any], step: str, step_after: int, prefix: str | None, directory: str | None
+) -> None:
     """Say that training goes back, from where to where and why.
 
+    From where is known exactly from a sequencer that was there when the incarnation ended. Else it is at least what
+    this process was told, what other clients have said that they were, and what the journal has.
+
     Args:
-        lost: The PS tasks that lost their state; empty after a start that was cut short.
-        step_before: The global step that had been reached, where a task still knew it.
-        step_after: The step that training goes on from.
+        client: The chief's, in the new incarnation.
+        statuses: What each PS task said of itself before that began.
+        step: Name of the global step.
+        step_after: Its value that training goes on from.
         prefix: The checkpoint; None for a start from the initial values.
+        directory: The run's, where its journal is; None for none.
     """
+    for status in (*statuses, *client.statuses(brief=True)):
+        if not isinstance(status, OpError):
+            client.told.read(status.told, trusted=True)
+    stored = last_stored(directory, client.incarnation) if directory else None
+    if stored is not None:
+        client.told.hear(*stored)
+    known = client.told.before(client.incarnation)
+    newest = known[max(known)] if known else Known()
+    lost = [label for label, s in zip(client.labels, statuses, strict=True) if s.state == pb.STATE_VACANT]
+    before = "a step that nobody here was told of"
+    if step in newest.steps:
+        before = f"{'' if newest.last else 'at least '}step {newest.steps[step]}"
     whose = "its" if len(lost) == 1 else "their"
     cause = f"{', '.join(lost)} lost {whose} state." if lost else "An earlier start had not come to its end."
-    before = "an unknown step" if step_before is None else f"step {step_before}"
     source = f"checkpoint {prefix}" if prefix else "the initial values, since there is no checkpoint"
     _log.warning(
         "%s All PS tasks go back together, from %s to step %d, to %s.",

@@ -11,6 +11,7 @@ docs/audit.md describes the format for other programs. Floor: chief. Threads: fu
 from __future__ import annotations
 
 import json
+import logging
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -20,10 +21,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.errors import DataLossError, GlobalStepError
-from globalstep.journal_records import RECORD, RECORD_DTYPE
+from globalstep.errors import DataLossError, GlobalStepError, OpError
+from globalstep.journal_records import NO_STEP, RECORD, RECORD_DTYPE, EventKind
 from globalstep.records import encode_record, read_records
 from globalstep.storage import atomic_write, storage_for
+from globalstep.told import Known
 
 __all__ = [
     "Batch",
@@ -32,10 +34,13 @@ __all__ = [
     "SegmentName",
     "encode_batch",
     "journal_directory",
+    "last_stored",
     "read_segment",
     "segment_names",
     "write_segment",
 ]
+
+_log = logging.getLogger("globalstep")
 
 FORMAT = "globalstep journal"
 VERSION = 1
@@ -74,6 +79,10 @@ class Header:
     shards: int
     #: The run's policy, its words by their names.
     policy: Mapping[str, Any]
+    #: Of incarnations before this one: how far each came, as far as anybody who was left knew.
+    told: Mapping[int, Known] = field(default_factory=dict[int, Known])
+    #: Nothing of this incarnation that moves a step is missing here, but what came of clients that came later.
+    complete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +129,44 @@ def segment_names(run_directory: str) -> list[SegmentName]:
     directory = journal_directory(run_directory)
     found = map(_NAME.fullmatch, storage_for(directory).list(directory))
     return sorted(SegmentName(int(match[1]), int(match[2]), match[3]) for match in found if match is not None)
+
+
+def last_stored(run_directory: str, before: int) -> tuple[int, Known] | None:
+    """Say how far the newest incarnation before another came, as far as the journal has it.
+
+    Args:
+        run_directory: The run's, path or URL.
+        before: The other incarnation.
+
+    Returns:
+        The incarnation, and its last entry and steps; None where there is none, or it cannot be read.
+    """
+    try:
+        names = [name for name in segment_names(run_directory) if name.incarnation < before]
+        if names:
+            # A segment that has just been begun may have no entry.
+            last = [
+                read_segment(run_directory, name) for name in names[-2:] if name.incarnation == names[-1].incarnation
+            ]
+            return names[-1].incarnation, _end_of(last)
+    except (OpError, OSError) as error:
+        _log.debug("Nothing is known from the journal in %s: %s", run_directory, error)
+    return None
+
+
+def _end_of(segments: Sequence[Segment]) -> Known:
+    """Give the last entry of an incarnation's last segments, and the steps there."""
+    header = segments[-1].header
+    index, steps = header.begin_index, dict(header.begin_steps)
+    for batch in [batch for segment in segments for batch in segment.batches]:
+        rows = batch.rows
+        entries = rows["index"][rows["kind"] <= EventKind.SNAPSHOT]
+        index = max(index, int(entries.max(initial=np.uint64(0))))
+        moving = rows[(rows["step"] != NO_STEP) & (rows["kind"] <= EventKind.ASSIGNED)]
+        for number in np.unique(moving["step"]):
+            if number < len(batch.steps):
+                steps[batch.steps[number]] = int(moving["value"][moving["step"] == number][-1])
+    return Known(index, steps, index)
 
 
 def write_segment(run_directory: str, name: SegmentName, header: Header, batches: Sequence[bytes]) -> None:
@@ -179,6 +226,11 @@ def decode_batch(data: bytes) -> Batch:
     return Batch(str(told["life"]), int(told["first"]), records.tobytes(), clients, steps)
 
 
+def _known(told: Mapping[str, Any]) -> Known:
+    steps = {str(step): int(value) for step, value in told["steps"].items()}
+    return Known(int(told["index"]), steps, int(told["steps_index"]), bool(told["last"]))
+
+
 def read_segment(run_directory: str, name: SegmentName) -> Segment:
     """Read a segment, and check every checksum.
 
@@ -204,6 +256,8 @@ def read_segment(run_directory: str, name: SegmentName) -> Segment:
             int(told["parent"]),
             int(told["shards"]),
             dict(told["policy"]),
+            {int(number): _known(known) for number, known in told.get("told", {}).items()},
+            bool(told.get("complete", False)),
         )
         if header.incarnation != name.incarnation:
             raise ValueError(f"it belongs to incarnation {header.incarnation}")

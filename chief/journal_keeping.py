@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -147,24 +148,49 @@ class JournalKeeper:
             {item.number: (item.client, item.task) for item in reply.clients},
             list(reply.steps),
         )
-        if batch.records:
-            self._store(reply, batch)
-        return batch.end < reply.end
+        more = batch.end < reply.end
+        self._hear(reply)
+        header = self._header_now(reply, self._stop.is_set() and reply.alone and not more)
+        if batch.records or (header != self._header and (header.told or self._header is not None)):
+            self._store(header, batch)
+        return more
 
-    def _store(self, reply: pb.ReadJournalReply, batch: Batch) -> None:
+    def _hear(self, reply: pb.ReadJournalReply) -> None:
+        """Take note of what others know of earlier incarnations; say what the announcement of the restore did not."""
+        told = self._cluster.told
+        before = told.before(self._incarnation)
+        if not told.read(reply.told, trusted=True):
+            return
+        for number, known in told.before(self._incarnation).items():
+            steps = dict(known.steps)
+            if steps and number in before and steps != before[number].steps:
+                _log.warning(
+                    "Incarnation %d had come further than was known when the run was restored: at least to %s, as a "
+                    "client was told, not only to %s.",
+                    number,
+                    steps,
+                    dict(before[number].steps),
+                )
+
+    def _header_now(self, reply: pb.ReadJournalReply, complete: bool) -> Header:
+        """Give what the files are to say of the incarnation."""
+        policy = {field.name: value for field, value in reply.policy.ListFields()}
+        begin = reply.begin_index, dict(reply.begin_steps), reply.parent, reply.shards, policy
+        # A sequencer that came back from its log began later than the incarnation did.
+        header = self._header or Header(self._incarnation, *begin)
+        return replace(header, told=dict(self._cluster.told.before(self._incarnation)), complete=complete)
+
+    def _store(self, header: Header, batch: Batch) -> None:
         assert self._segment is not None
-        if self._header is None:
-            policy = {field.name: value for field, value in reply.policy.ListFields()}
-            self._header = Header(
-                self._incarnation, reply.begin_index, dict(reply.begin_steps), reply.parent, reply.shards, policy
-            )
-        segment, batches = self._segment, [*self._batches, encode_batch(batch)]
+        segment, batches = self._segment, [*self._batches, *([encode_batch(batch)] if batch.records else [])]
         records = self._records + len(batch.rows)
-        write_segment(self._directory, segment, self._header, batches)
+        write_segment(self._directory, segment, header, batches)
+        self._header = header
         if sum(map(len, batches)) >= _SEGMENT_BYTES or records >= SEGMENT_RECORDS:
             segment, batches, records = SegmentName(segment.incarnation, segment.number + 1, segment.writer), [], 0
         self._segment, self._batches, self._records = segment, batches, records
-        self._learn(batch)
+        if batch.records:
+            self._learn(batch)
 
     def _learn(self, batch: Batch) -> None:
         """Take note of a batch that is stored."""
@@ -186,7 +212,6 @@ class JournalKeeper:
         for name in reversed(names):
             try:
                 found = read_segment(self._directory, name)
-                # A sequencer that came back from its log began later than the incarnation did.
                 self._header = found.header
                 for batch in found.batches:
                     self._learn(batch)

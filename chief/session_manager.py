@@ -33,8 +33,8 @@ from globalstep.errors import DeadlineExceededError, JobDoneError, UnavailableEr
 from globalstep.graph import Graph, get_default_graph
 from globalstep.lanes import known_target
 from globalstep.placement import declarations, describe
-from globalstep.proto import globalstep_pb2 as pb
 from globalstep.storage import storage_for
+from globalstep.told import Told
 from globalstep.training_util import integer_step
 from globalstep.worker.session import Session
 from globalstep.worker.session_run_hook import SessionRunHook
@@ -160,7 +160,7 @@ class SessionManager:
                 else:
                     self._initialize(session, init_op, init_feed_dict, init_fn)
                 if found is Found.BROKEN or had_session:
-                    self._announce(session, statuses, prefix)
+                    self._announce(session, statuses, prefix, checkpoint_dir)
             self._make_ready(session, init_op, init_fn)
             self._open(session, hooks)
             if checkpoint_dir:
@@ -274,6 +274,11 @@ class SessionManager:
         target = target_of(master) if isinstance(master, ClusterSpec) else master
         task = self._task or known_target(target).task
         session = Session(target, self._graph, config, reuse_values=True, task=task, retry_secs=_RETRY_SECS)
+        # What the process was told through its sessions before goes on to the PS tasks, and to the announcement.
+        before: Told | None = self._graph.extras.get(__name__)
+        if before is not None:
+            session.cluster.told.read(before.messages(), trusted=True)
+        self._graph.extras[__name__] = session.cluster.told
         self._attend(session.cluster)
         return session
 
@@ -342,14 +347,10 @@ class SessionManager:
         if init_fn:
             init_fn(session)
 
-    def _announce(self, session: Any, statuses: Sequence[Any], prefix: str | None) -> None:
+    def _announce(self, session: Any, statuses: Sequence[Any], prefix: str | None, directory: str | None) -> None:
         step = integer_step(self._graph)
-        if step is None:
-            return
-        known = [status.steps[step.op_name] for status in statuses if step.op_name in status.steps]
-        named = zip(session.cluster.labels, statuses, strict=True)
-        lost = [label for label, status in named if status.state == pb.STATE_VACANT]
-        announce_return(lost, max(known, default=None), int(session.run(step)), prefix)
+        if step is not None:
+            announce_return(session.cluster, statuses, step.op_name, int(session.run(step)), prefix, directory)
 
     def _make_ready(self, session: Any, init_op: Any, init_fn: Any) -> None:
         problem = self._try_local_init(session)

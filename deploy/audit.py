@@ -15,9 +15,10 @@ from globalstep.chief.checkpoint_format import CheckpointIndex, read_index
 from globalstep.chief.checkpoint_state import latest_checkpoint
 from globalstep.deploy.audit_checks import Decided, Mark, Reader
 from globalstep.deploy.audit_reading import Findings, Volume, read_volumes
-from globalstep.deploy.audit_result import Audit, StepProof
+from globalstep.deploy.audit_result import Audit, Incarnation, StepProof
 from globalstep.errors import OpError
 from globalstep.storage import storage_for
+from globalstep.told import Known, Told
 
 __all__ = ["audit"]
 
@@ -35,7 +36,8 @@ def audit(directory: str) -> Audit:
     """
     result = Audit()
     findings = result.findings
-    volumes = read_volumes(directory, findings)
+    told = Told()
+    volumes = read_volumes(directory, findings, told)
     if not volumes:
         findings.unreadable.append(f"{directory} holds no journal.")
         return result
@@ -67,6 +69,8 @@ def audit(directory: str) -> Audit:
             result,
         )
         found = reader.read()
+        if volume is not volumes[-1]:
+            _add_unrecorded(found, told.of(volume.incarnation), volume.complete, reader.most_by)
         result.incarnations.append(found)
         last_steps = found.steps
         if child is not None:
@@ -110,6 +114,25 @@ def _chain(volumes: list[Volume], findings: Findings) -> dict[int, Volume | None
             )
             return chain
         volume, child = parent, volume
+
+
+def _add_unrecorded(found: Incarnation, told: Known | None, complete: bool, most_by: int) -> None:
+    """Add what an incarnation lost besides what its journal has, as far as anybody was told.
+
+    Args:
+        found: The incarnation, which a later one has followed.
+        told: How far it came, as far as anybody who was left knew.
+        complete: Whether its journal was whole, but for what came of clients that came later.
+        most_by: The most that one push moved a step on.
+    """
+    told = told or Known()
+    if told.index > found.last_index:
+        moved = [value - found.steps.get(name, 0) for name, value in told.steps.items()]
+        found.unrecorded = max(-(-max(moved, default=0) // most_by), 0)
+        found.lost += found.unrecorded
+        found.lost_at_least = True
+    else:
+        found.lost_at_least = not (complete or told.last)
 
 
 def _check_join(findings: Findings, volume: Volume, last_index: int, child: Volume, mark: Mark) -> None:

@@ -110,6 +110,8 @@ class Reader:
         self._index = header.begin_index if header is not None else 0
         self._steps = dict(header.begin_steps) if header is not None else {}
         self.pushes: dict[int, tuple[str, int]] = {}
+        #: The most that one push moved a step on.
+        self.most_by = 1
         for mark in marks:
             mark.steps = dict(self._steps)
 
@@ -185,6 +187,7 @@ class Reader:
             name = piece.steps[number]
             at = np.flatnonzero(changes & (rows["step"] == number))
             values, by, places = rows["value"][at], rows["by"][at], running[at]
+            self.most_by = max(self.most_by, int(by.max(initial=1)))
             assigned = rows["kind"][at] == EventKind.ASSIGNED
             before = np.concatenate((np.array([self._steps.get(name, 0)], np.int64), values[:-1]))
             self._tell(

@@ -56,9 +56,7 @@ def _lines(directory: str, result: Audit) -> Iterable[str]:
     yield f"journal     {directory}: {len(result.incarnations)} incarnation(s)"
     for name, proof in sorted(result.steps.items()):
         yield f"step        {_sum(name, proof)}"
-    lost = sum(item.lost for item in result.incarnations)
-    if lost:
-        yield f"lost        {lost} accepted pushes, which restores discarded"
+    yield from _lost(result)
     if result.checkpoint:
         yield f"checkpoint  {result.checkpoint}: {_beside(result)}"
     else:
@@ -74,7 +72,7 @@ def _lines(directory: str, result: Audit) -> Iterable[str]:
                         f"{item.begin_index} of {item.parent}" if item.parent else str(item.begin_index),
                         str(item.last_index),
                         str(item.kept_until),
-                        str(item.lost),
+                        _at_least(item.lost, item.lost_at_least),
                     )
                     for item in result.incarnations
                 ),
@@ -82,11 +80,31 @@ def _lines(directory: str, result: Audit) -> Iterable[str]:
         )
     if result.workers:
         yield ""
-        yield from _table([_WORKER_COLUMNS, *(_row(task, item) for task, item in sorted(result.workers.items()))])
+        workers = sorted(result.workers.items())
+        yield from _table([_WORKER_COLUMNS, *(_row(task, item, result.lost_at_least) for task, item in workers)])
     yield ""
     yield from (f"UNREADABLE  {text}" for text in result.findings.unreadable)
     yield from (f"WRONG       {text}" for text in result.findings.wrong)
     yield "PROVEN" if result.proven else "NOT PROVEN"
+
+
+def _lost(result: Audit) -> Iterable[str]:
+    lost = sum(item.lost for item in result.incarnations)
+    unrecorded = sum(item.unrecorded for item in result.incarnations)
+    of_them = f"; {unrecorded} of them are in no journal, but clients were told of them" if unrecorded else ""
+    if not result.lost_at_least and lost:
+        yield f"lost        {lost} accepted pushes, which restores discarded{of_them}"
+    elif result.lost_at_least and lost:
+        yield f"lost        at least {lost} accepted pushes, which restores discarded{of_them}"
+    elif result.lost_at_least:
+        yield "lost        not known: a sequencer ended without telling what it had not stored (docs/audit.md)"
+
+
+def _at_least(count: int, more: bool) -> str:
+    """Write a number that may be greater; of one that is 0 nothing is known."""
+    if not more:
+        return str(count)
+    return f"≥{count}" if count else "?"
 
 
 def _sum(name: str, proof: StepProof) -> str:
@@ -108,11 +126,11 @@ _WORKER_COLUMNS = (
 )  # fmt: skip
 
 
-def _row(task: str, worker: Worker) -> tuple[str, ...]:
+def _row(task: str, worker: Worker, lost_at_least: bool) -> tuple[str, ...]:
     counts = (
         len(worker.clients),
         worker.pushes,
-        worker.lost,
+        _at_least(worker.lost, lost_at_least),
         worker.duplicates,
         worker.refused,
         worker.dropped_stale,

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from globalstep.chief.journal_files import Batch, Header, SegmentName, read_segment, segment_names
 from globalstep.errors import OpError
 from globalstep.journal_records import RECORD, EventKind
+from globalstep.told import Told
 
 __all__ = ["Findings", "Piece", "Volume", "read_volumes"]
 
@@ -53,12 +54,15 @@ class Volume:
         incarnation: Its number.
         names: Its files, in order.
         header: What they say of it; None if none can be read.
+        complete: Nothing of it that moves a step was missing in the journal when its last file was written, nor could
+            come by any client that was there.
     """
 
     directory: str
     incarnation: int
     names: list[SegmentName]
     header: Header | None = None
+    complete: bool = False
 
     def pieces(self, findings: Findings) -> Iterator[Piece]:
         """Give all records in order, each once; what is missing between them goes to `findings`."""
@@ -98,12 +102,13 @@ def _after(batch: Batch, index: int) -> Batch:
     return Batch(batch.life, batch.first + skip, batch.records[skip * RECORD.size :], batch.clients, batch.steps)
 
 
-def read_volumes(directory: str, findings: Findings) -> list[Volume]:
+def read_volumes(directory: str, findings: Findings, told: Told) -> list[Volume]:
     """Find the incarnations of a run that have a journal.
 
     Args:
         directory: The run's, path or URL.
         findings: Where it goes that files do not agree on their incarnation.
+        told: Where it goes what later incarnations say of earlier ones.
 
     Returns:
         In order. Their headers are read, their records are not.
@@ -117,6 +122,9 @@ def read_volumes(directory: str, findings: Findings) -> list[Volume]:
                 header = read_segment(directory, name).header
             except OpError:
                 continue  # `pieces` names it
+            volume.complete = header.complete
+            for number, known in header.told.items():
+                told.hear(number, known)
             if volume.header is None:
                 volume.header = header
             elif volume.header.parent != header.parent or volume.header.shards != header.shards:

@@ -67,8 +67,13 @@ class Incarnation:
     last_index: int = 0
     #: Index up to which a later incarnation, or the end, holds its pushes.
     kept_until: int = 0
-    #: Accepted pushes beyond it, which a restore discarded.
+    #: Accepted pushes beyond it, which a restore discarded: those that the journal has, and as many more as it must
+    #: have been for the step to come to where somebody was told that it had come.
     lost: int = 0
+    #: Whether there may have been more, that nobody who was left knew of: the sequencer was killed.
+    lost_at_least: bool = False
+    #: Of those lost, the ones that the journal has not: nobody knows whose they were.
+    unrecorded: int = 0
     policy: dict[str, Any] = field(default_factory=dict[str, Any])
     #: Its steps at the end.
     steps: dict[str, int] = field(default_factory=dict[str, int])
@@ -94,6 +99,11 @@ class Audit:
     workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
     checkpoint: str = ""
     checkpoint_steps: dict[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def lost_at_least(self) -> bool:
+        """Whether more may be lost than anybody knows of."""
+        return any(item.lost_at_least for item in self.incarnations)
 
     @property
     def proven(self) -> bool:

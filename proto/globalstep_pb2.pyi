@@ -517,6 +517,7 @@ class StatusReply(_message.Message):
     CHIEF_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
     VARIABLE_PUSHES_FIELD_NUMBER: _builtins.int
+    TOLD_FIELD_NUMBER: _builtins.int
     state: Global___State.ValueType
     incarnation: _builtins.int
     """Names the life of the run's state; each is greater than those before it. 0 while vacant."""
@@ -574,6 +575,10 @@ class StatusReply(_message.Message):
     def variable_pushes(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Pushes that changed each Variable here, since the process started; left out of a brief reply."""
 
+    @_builtins.property
+    def told(self) -> _containers.RepeatedCompositeFieldContainer[Global___Told]:
+        """What clients, and this task itself, know of the newest incarnations: at most 8."""
+
     def __init__(
         self,
         *,
@@ -600,10 +605,11 @@ class StatusReply(_message.Message):
         chief: Global___ChiefOffice | None = ...,
         load: Global___Load | None = ...,
         variable_pushes: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        told: _abc.Iterable[Global___Told] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "load", b"load", "policy", b"policy", "statistics", b"statistics"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "chief", b"chief", "clients", b"clients", "directory", b"directory", "draining", b"draining", "host", b"host", "incarnation", b"incarnation", "limits", b"limits", "load", b"load", "optimizers", b"optimizers", "owner", b"owner", "policy", b"policy", "process", b"process", "sequencer", b"sequencer", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "state", b"state", "statistics", b"statistics", "steps", b"steps", "uninitialized", b"uninitialized", "variable_pushes", b"variable_pushes", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "chief", b"chief", "clients", b"clients", "directory", b"directory", "draining", b"draining", "host", b"host", "incarnation", b"incarnation", "limits", b"limits", "load", b"load", "optimizers", b"optimizers", "owner", b"owner", "policy", b"policy", "process", b"process", "sequencer", b"sequencer", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "state", b"state", "statistics", b"statistics", "steps", b"steps", "told", b"told", "uninitialized", b"uninitialized", "variable_pushes", b"variable_pushes", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1092,6 +1098,7 @@ class HeartbeatRequest(_message.Message):
     CANDIDATE_FIELD_NUMBER: _builtins.int
     CHIEF_TERM_FIELD_NUMBER: _builtins.int
     LOSSES_KNOWN_FIELD_NUMBER: _builtins.int
+    TOLD_FIELD_NUMBER: _builtins.int
     client: _builtins.str
     task: _builtins.str
     lease_secs: _builtins.float
@@ -1101,6 +1108,10 @@ class HeartbeatRequest(_message.Message):
     chief_term: _builtins.int
     losses_known: _builtins.int
     """Of the acting chief: how many losses of clients this task has told it of."""
+    @_builtins.property
+    def told(self) -> _containers.RepeatedCompositeFieldContainer[Global___Told]:
+        """What this process was told last, of each of the newest incarnations that it took part in: at most 8."""
+
     def __init__(
         self,
         *,
@@ -1110,10 +1121,11 @@ class HeartbeatRequest(_message.Message):
         candidate: _builtins.str = ...,
         chief_term: _builtins.int = ...,
         losses_known: _builtins.int = ...,
+        told: _abc.Iterable[Global___Told] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "chief_term", b"chief_term", "client", b"client", "lease_secs", b"lease_secs", "losses_known", b"losses_known", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "chief_term", b"chief_term", "client", b"client", "lease_secs", b"lease_secs", "losses_known", b"losses_known", "task", b"task", "told", b"told"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1157,6 +1169,66 @@ class HeartbeatReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HeartbeatReply: _TypeAlias = HeartbeatReply  # noqa: Y015
+
+@_typing.final
+class Told(_message.Message):
+    """How far an incarnation came, as far as somebody was told."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class StepsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    STEPS_INDEX_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.int
+    index: _builtins.int
+    """An entry of it that was decided."""
+    steps_index: _builtins.int
+    last: _builtins.bool
+    """The sequencer said so when the incarnation ended: there is no later entry. A client's word on it does not count."""
+    @_builtins.property
+    def steps(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """The steps right after entry `steps_index`, which is `index`, or an earlier one where the steps at `index` are not
+        known. Empty where none are.
+        """
+
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.int = ...,
+        index: _builtins.int = ...,
+        steps: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        steps_index: _builtins.int = ...,
+        last: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "index", b"index", "last", b"last", "steps", b"steps", "steps_index", b"steps_index"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Told: _TypeAlias = Told  # noqa: Y015
 
 @_typing.final
 class ChiefOffice(_message.Message):
@@ -1567,6 +1639,8 @@ class ReadJournalReply(_message.Message):
     PARENT_FIELD_NUMBER: _builtins.int
     SHARDS_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
+    TOLD_FIELD_NUMBER: _builtins.int
+    ALONE_FIELD_NUMBER: _builtins.int
     life: _builtins.str
     first: _builtins.int
     """Position of the first record here; greater than what was asked for where records were lost."""
@@ -1578,6 +1652,10 @@ class ReadJournalReply(_message.Message):
     """Where the incarnation began: after which entry of which other incarnation, and with which steps."""
     parent: _builtins.int
     shards: _builtins.int
+    alone: _builtins.bool
+    """Once all records up to `end` are stored, none that moves a step will follow but by who comes later: nobody but the
+    caller is here, or a step stands at its limit.
+    """
     @_builtins.property
     def clients(self) -> _containers.RepeatedCompositeFieldContainer[Global___JournalClient]: ...
     @_builtins.property
@@ -1588,6 +1666,10 @@ class ReadJournalReply(_message.Message):
     def begin_steps(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
     def policy(self) -> Global___RunPolicy: ...
+    @_builtins.property
+    def told(self) -> _containers.RepeatedCompositeFieldContainer[Global___Told]:
+        """What clients, and this task itself, know of incarnations before this one."""
+
     def __init__(
         self,
         *,
@@ -1602,10 +1684,12 @@ class ReadJournalReply(_message.Message):
         parent: _builtins.int = ...,
         shards: _builtins.int = ...,
         policy: Global___RunPolicy | None = ...,
+        told: _abc.Iterable[Global___Told] | None = ...,
+        alone: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin_index", b"begin_index", "begin_steps", b"begin_steps", "clients", b"clients", "end", b"end", "first", b"first", "life", b"life", "parent", b"parent", "policy", b"policy", "records", b"records", "shards", b"shards", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "begin_index", b"begin_index", "begin_steps", b"begin_steps", "clients", b"clients", "end", b"end", "first", b"first", "life", b"life", "parent", b"parent", "policy", b"policy", "records", b"records", "shards", b"shards", "steps", b"steps", "told", b"told"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,6 +13,7 @@ import threading
 from globalstep.clock import Clock
 from globalstep.ps.office import Office, OfficeView
 from globalstep.ps.presence import ClientView, LostClient, Presence
+from globalstep.told import Told
 
 __all__ = ["Attendance"]
 
@@ -32,6 +33,7 @@ class Attendance:
         self.presence = Presence(clock)
         self.office = Office(clock)
         self._draining = False
+        self.told = Told()  # how far incarnations came, as far as clients, and this task itself, know
 
     def clients(self) -> list[ClientView]:
         """Clients with a live lease."""

@@ -122,6 +122,7 @@ class Control:
             directory=view.directory,
             draining=view.draining,
             chief=_office(view.chief),
+            told=shard.told.messages(),
             statistics=pb.Statistics(
                 secs=view.secs,
                 accepted=counted.accepted,
@@ -166,6 +167,7 @@ class Control:
         if not request.client:
             raise InvalidArgumentError("A Heartbeat must name its client.")
         shard = self.handler.shard
+        shard.told.read(request.told)
         state, incarnation, chief = shard.heartbeat(
             request.client, request.task, request.lease_secs, request.candidate, request.chief_term
         )
@@ -226,6 +228,8 @@ class Control:
 
     def _ReadJournal(self, request: pb.ReadJournalRequest) -> pb.ReadJournalReply:  # noqa: N802
         shard = self.handler.shard
+        # Asked first: who comes after that comes later than the records that follow.
+        alone = shard.moves_no_more(request.client)
         part = shard.read_journal(
             request.incarnation,
             request.client,
@@ -248,6 +252,8 @@ class Control:
             parent=part.parent,
             shards=view.shards,
             policy=codec.encode_policy(view.policy),
+            told=shard.told.messages(),
+            alone=alone,
         )
 
     def _WriteSnapshot(self, request: pb.WriteSnapshotRequest) -> pb.WriteSnapshotReply:  # noqa: N802

@@ -161,6 +161,11 @@ class Cuts(Life):
                 raise FailedPreconditionError("This run keeps no journal: it was begun without a directory.")
             return journal.read(life, position, known_clients, after_index, most)
 
+    def moves_no_more(self, client: str) -> bool:
+        """Whether no push of a client that is here now, but `client`, will move a step on."""
+        with self._lock:
+            return not self.presence.others(client) or (self._ledger is not None and self._ledger.limit_reached())
+
     # ---- Snapshots ----------------------------------------------------------------------------
 
     def _make_room(self, snapshots: Sequence[PushId]) -> None:

@@ -174,6 +174,7 @@ class Life(Attendance):
             loaded = Ledger.load(ledger, shards, sequencer) if ledger else Ledger(shards, sequencer)
         with self._lock:
             if incarnation > self._incarnation:
+                self.told.ended(self._incarnation, self._applied, self._ledger.steps if self._ledger else None)
                 self._drop()
                 self.witness = witness
                 self._state = State.READY if opened else State.INITIALIZING

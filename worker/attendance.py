@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from globalstep.errors import OpError
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.told import Told
 from globalstep.worker.candidate import Candidate
 from globalstep.worker.control_calls import ControlCalls
 from globalstep.worker.heartbeat import Heartbeat
@@ -41,10 +42,16 @@ class Attendance:
         self._heartbeat = heartbeat
         self.task = task
         self.leaves_office = False
+        heartbeat.told = run.told
 
     def job_done(self) -> bool:
         """Whether the job has been declared done, as last heard (at most some seconds ago)."""
         return self._heartbeat.job_done
+
+    @property
+    def told(self) -> Told:
+        """What this process was told of the run's decisions, in this incarnation and those before it."""
+        return self._run.told
 
     # ---- The chief's office -------------------------------------------------------------------
 

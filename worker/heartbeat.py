@@ -13,6 +13,7 @@ from globalstep.clock import Clock
 from globalstep.errors import OpError, UnavailableError
 from globalstep.lanes import Lane
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.told import Told
 from globalstep.worker.candidate import Candidate
 from globalstep.worker.joined_run import Haste
 from globalstep.worker.retry import POLICIES
@@ -44,6 +45,7 @@ class Heartbeat:
         sequencer: Index of the PS task that knows what clients have pushed.
         draining: Indices of PS tasks that are about to end and wait for a checkpoint, as last heard.
         haste: Whether the process is to end soon.
+        told: What it was told of the run's decisions; a PS task that lost its state hears it so.
     """
 
     def __init__(self, lanes: Sequence[Lane], client: str, task: str, clock: Clock) -> None:
@@ -55,6 +57,7 @@ class Heartbeat:
         self.sequencer = 0
         self.draining: frozenset[int] = frozenset()
         self.haste = Haste()
+        self.told = Told()
         self._losses_known = [0] * len(lanes)
         # PS tasks that have answered, and so know the client by its task. Only grows.
         self._known_to: set[int] = set()
@@ -111,7 +114,8 @@ class Heartbeat:
             self._heard(index, reply)
 
     def _message(self) -> pb.HeartbeatRequest:
-        return pb.HeartbeatRequest(client=self._client, task=self._task, lease_secs=LEASE_SECS)
+        told = self.told.messages()
+        return pb.HeartbeatRequest(client=self._client, task=self._task, lease_secs=LEASE_SECS, told=told)
 
     def _heard(self, index: int, reply: pb.HeartbeatReply) -> None:
         """Take note that a PS task has answered."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from globalstep.errors import LostStateError, OpError, UnavailableError
 from globalstep.lanes import Lane
+from globalstep.told import Told
 from globalstep.worker.recovering import recover_lost
 
 __all__ = ["Haste", "Run"]
@@ -36,6 +37,8 @@ class Run:
     #: Whether a PS task that lost its state comes back to it from a log.
     logged: bool = False
     directory: str = ""
+    #: What this process was told of the run's decisions, in this incarnation and those before it.
+    told: Told = field(default_factory=Told)
     #: Whether the PS tasks, which cannot be reached, seem to have ended with the job.
     gone: Callable[[], bool] = lambda: False
     #: Shared by all that belongs to the client: what reads a snapshot has a Run of its own.

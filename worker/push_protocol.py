@@ -236,6 +236,7 @@ class PushProtocol:
                 raise
             # Only a worker that slept longer than the settler's patience is told so: it pushes anew.
             if result.outcome.kind is not OutcomeKind.ABANDONED:
+                self._run.told.outcome(self._run.incarnation, result.outcome.index, result.outcome.steps)
                 return result
 
     def _push_alone(self, push_id: PushId, push: Push, part: Part) -> PushResult:

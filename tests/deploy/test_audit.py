@@ -29,6 +29,7 @@ from globalstep.ps.local import LocalPS
 from globalstep.ps.log_file import segments_in
 from globalstep.ps.shard import Shard
 from globalstep.run_policy import RunPolicy
+from globalstep.told import Known
 from globalstep.worker.client import ClusterClient
 
 STEP = [Increment("global_step")]
@@ -181,6 +182,87 @@ def test_what_a_restore_discards_is_counted_as_lost(job, tmp_path):
     assert found.proven, found.findings
     assert found.steps["global_step"].value == 1
     assert [item.lost for item in found.incarnations] == [7, 2, 0]
+
+
+def killed_after(job, fetched, more):
+    """A chief and a worker push; the sequencer dies when some of that was fetched. Gives worker and ledger."""
+    chief = job.begin()
+    worker = job.client("/job:worker/task:0")
+    push(chief, 2)
+    ledger = job.ps.controls[0].handler.shard._ledger.dump()
+    push(worker, fetched)
+    chief.journal.catch_up()
+    push(worker, more)
+    job.ps.controls[0].handler.shard = Shard(ManualClock())
+    return worker, ledger
+
+
+def test_what_a_killed_sequencer_took_with_it_is_lost_as_far_as_clients_were_told(job, tmp_path, capsys, caplog):
+    worker, ledger = killed_after(job, fetched=3, more=190)
+    worker._heartbeat.beat()
+    again = job.begin(ledger)
+    push(again, 1)
+    again.journal.catch_up()
+    found = audit(str(tmp_path))
+    assert found.proven, found.findings
+    first, second = found.incarnations
+    assert (first.lost, first.unrecorded, first.lost_at_least) == (193, 190, True)
+    assert (second.lost, second.lost_at_least) == (0, False)
+    assert main(["audit", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "lost        at least 193 accepted pushes" in printed
+    assert "190 of them are in no journal" in printed
+    assert re.search(rf"^{first.number} .* ≥193$", printed, re.MULTILINE)
+    assert re.search(rf"^{second.number} .* 0$", printed, re.MULTILINE)
+    assert re.search("^/job:worker/task:0 +1 +0 +≥3 ", printed, re.MULTILINE)
+    assert not caplog.records
+
+
+def test_a_client_that_comes_back_after_the_restore_is_heard_too(job, tmp_path, caplog):
+    worker, ledger = killed_after(job, fetched=3, more=190)
+    again = job.begin(ledger)
+    again.told.hear(worker.incarnation, Known(6, {"global_step": 5}, 6))  # as the announcement of the restore had it
+    again.journal.catch_up()
+    worker._heartbeat.beat()
+    with caplog.at_level("WARNING", "globalstep"):
+        again.journal.catch_up()
+    assert "had come further than was known" in caplog.text
+    assert "at least to {'global_step': 195}, as a client was told, not only to {'global_step': 5}" in caplog.text
+    assert audit(str(tmp_path)).incarnations[0].lost == 193
+
+
+def test_what_nobody_knows_is_not_said_to_be_nothing(job, tmp_path, capsys):
+    _, ledger = killed_after(job, fetched=0, more=5)
+    again = job.begin(ledger)
+    push(again, 1)
+    again.journal.catch_up()
+    assert main(["audit", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "lost        not known" in printed
+    assert re.search(rf"^{audit(str(tmp_path)).incarnations[0].number} .* \?$", printed, re.MULTILINE)
+
+
+def test_a_run_that_came_to_its_end_has_lost_nothing(tmp_path, capsys):
+    train(tmp_path, 20)
+    train(tmp_path, 30)
+    assert main(["audit", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert not any(item.lost_at_least for item in audit(str(tmp_path)).incarnations)
+    assert "\nlost" not in printed
+    assert "?" not in printed
+
+
+def test_a_sequencer_that_is_there_knows_all_that_a_restore_discards(job, tmp_path):
+    chief = job.begin()
+    push(chief, 2)
+    ledger = job.ps.controls[0].handler.shard._ledger.dump()
+    push(chief, 3)
+    chief.journal.catch_up()
+    again = job.begin(ledger)
+    push(again, 1)
+    again.journal.catch_up()
+    first = audit(str(tmp_path)).incarnations[0]
+    assert (first.lost, first.unrecorded, first.lost_at_least) == (3, 0, False)
 
 
 def test_a_step_that_the_program_assigns_begins_anew(job, tmp_path):

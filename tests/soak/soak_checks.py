@@ -16,6 +16,7 @@ from globalstep.chief.checkpoint_state import latest_checkpoint
 from globalstep.chief.checkpoint_variables import list_variables, load_checkpoint
 from globalstep.deploy.audit_reading import Findings, read_volumes
 from globalstep.journal_records import EventKind
+from globalstep.told import Told
 
 
 def expected_values(last_step: int) -> dict[str, np.ndarray]:
@@ -72,7 +73,7 @@ def answers_in(folder: Path) -> dict[tuple[int, int], str]:
 def pushes_in_journal(directory: Path) -> dict[tuple[int, int], str]:
     """Read a run's journal: (incarnation, index) -> task of each accepted push."""
     found: dict[tuple[int, int], str] = {}
-    for volume in read_volumes(str(directory), Findings()):
+    for volume in read_volumes(str(directory), Findings(), Told()):
         for piece in volume.pieces(Findings()):
             rows = piece.rows[piece.rows["kind"] == EventKind.PUSH]
             for index, client in zip(rows["index"].tolist(), rows["client"].tolist(), strict=True):
