@@ -79,9 +79,7 @@ class Life(Attendance):
         self.spent_incarnations = int(clock.time() * 1000)
         self._state = State.VACANT
         self._incarnation = 0
-        self._shard = 0
-        self._shards = 1
-        self._sequencer = 0
+        self._shard, self._shards, self._sequencer = 0, 1, 0
         self._owner = ""
         self.sequencer_address = ""
         self._policy, self._directory, self._begun_at = RunPolicy(), "", 0.0
