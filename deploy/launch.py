@@ -27,7 +27,7 @@ from globalstep.deploy.launcher import Launcher, Task
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.process_env import tuned
 
-__all__ = ["cluster_jobs", "configure", "make_tasks", "reserve_ports", "run"]
+__all__ = ["chief_of", "cluster_jobs", "configure", "make_tasks", "reserve_ports", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -35,9 +35,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ps", type=int, default=1, metavar="N", help="number of PS processes (default 1)")
     parser.add_argument(
         "--workers", type=int, default=1, metavar="M",
-        help="number of worker processes (default 1); without --chief the first of them is the chief",
+        help="number of worker processes (default 1); without --chief worker 0 is the chief",
     )  # fmt: skip
-    parser.add_argument("--chief", action="store_true", help="start a chief besides the workers")
+    parser.add_argument(
+        "--chief", action="store_true", help='start a chief besides the workers, as a job "chief" of its own'
+    )
+    parser.add_argument(
+        "--host-flags",
+        action="store_true",
+        help="give the script --job_name, --task_index, --ps_hosts and --worker_hosts too (it reads no TF_CONFIG)",
+    )
     parser.add_argument(
         "--max-restarts", type=int, default=0, metavar="K",
         help="how often each failed process is started again (default 0)",
@@ -66,11 +73,11 @@ def run(args: argparse.Namespace) -> int:
         print(f"globalstep launch: there is no script {args.script}", file=sys.stderr)
         return 2
     with reserve_ports(args.ps + args.workers + args.chief) as ports:
-        cluster = cluster_jobs(args.ps, ports)
+        cluster = cluster_jobs(args.ps, ports, chief=args.chief)
         failover = {"GLOBALSTEP_FAILOVER_SECS": str(args.failover)} if args.failover else {}
         try:
             environ = environ_for_all(args, {**os.environ, **failover})
-            tasks = make_tasks(cluster, [args.script, *args.args], environ)
+            tasks = make_tasks(cluster, [args.script, *args.args], environ, args.host_flags)
             log_format = launch_options.apply_options(args, tasks)
         except (FailedPreconditionError, InvalidArgumentError) as error:
             print(f"globalstep launch: {error}", file=sys.stderr)
@@ -95,7 +102,7 @@ def _console(log_format: str) -> Console:
 async def _run_watched(launcher: Launcher, tasks: Sequence[Task], ps: Sequence[str], console: Console) -> int:
     if not isinstance(console, LiveConsole):
         return await launcher.run()
-    chief = next(task for task in tasks if task.name == "chief:0")
+    chief = next(task for task in tasks if task.is_chief)
     watching = asyncio.create_task(watch_cluster(tasks, ps, console, chief.environ))
     try:
         return await launcher.run()
@@ -125,27 +132,37 @@ def reserve_ports(count: int) -> Iterator[list[int]]:
         yield ports
 
 
-def cluster_jobs(ps: int, ports: Sequence[int]) -> dict[str, list[str]]:
-    """Lay out the cluster: first the PS, then one chief, then workers.
+def cluster_jobs(ps: int, ports: Sequence[int], chief: bool = False) -> dict[str, list[str]]:
+    """Lay out the cluster: first the PS, then a chief if there is to be one, then workers.
 
-    There always is a job "chief": programs need not know whether it was asked for by --chief or is the
-    first of the workers.
+    Without a job "chief" worker 0 is the chief: most programs for TensorFlow 1.x know ps and worker only.
+
+    Args:
+        ps: Number of PS tasks.
+        ports: One for each task.
+        chief: Whether the first task after the PS is of a job "chief".
 
     >>> cluster_jobs(1, [1, 2, 3])
+    {'ps': ['127.0.0.1:1'], 'worker': ['127.0.0.1:2', '127.0.0.1:3']}
+    >>> cluster_jobs(1, [1, 2, 3], chief=True)
     {'ps': ['127.0.0.1:1'], 'chief': ['127.0.0.1:2'], 'worker': ['127.0.0.1:3']}
     """
     addresses = [f"127.0.0.1:{port}" for port in ports]
-    jobs = {"ps": addresses[:ps], "chief": addresses[ps : ps + 1], "worker": addresses[ps + 1 :]}
+    others = ps + chief
+    jobs = {"ps": addresses[:ps], "chief": addresses[ps:others], "worker": addresses[others:]}
     return {job: tasks for job, tasks in jobs.items() if tasks}
 
 
-def make_tasks(jobs: Mapping[str, list[str]], script: list[str], environ: Mapping[str, str]) -> list[Task]:
+def make_tasks(
+    jobs: Mapping[str, list[str]], script: list[str], environ: Mapping[str, str], host_flags: bool = False
+) -> list[Task]:
     """Say what to start for each task of the cluster, and in which environment.
 
     Args:
         jobs: Job name -> addresses.
         script: The script and its arguments.
         environ: The environment to start from; what it sets already stays.
+        host_flags: Whether the script is told its place by flags, too.
 
     Raises:
         FailedPreconditionError: If it names a file of tokens that has none for a task.
@@ -156,9 +173,32 @@ def make_tasks(jobs: Mapping[str, list[str]], script: list[str], environ: Mappin
     base = tuned(environ, threads) | {"PYTHONUNBUFFERED": "1", "GLOBALSTEP_LAUNCH": "1"}
     tasks = []
     for job, addresses in jobs.items():
-        program = [sys.executable, "-m", "globalstep.ps"] if job == "ps" else [sys.executable, *script]
-        shown = environ_of_task(base, job)
         for index in range(len(addresses)):
             config = {"cluster": jobs, "task": {"type": job, "index": index}}
-            tasks.append(Task(f"{job}:{index}", guard + program, shown | {"TF_CONFIG": json.dumps(config)}))
+            acts_as = "chief" if f"{job}:{index}" == chief_of(jobs) else job
+            shown = environ_of_task(base, acts_as) | {"TF_CONFIG": json.dumps(config)}
+            flags = _host_flags(jobs, job, index) if host_flags else []
+            program = ["-m", "globalstep.ps"] if job == "ps" else [*script, *flags]
+            tasks.append(Task(f"{job}:{index}", [*guard, sys.executable, *program], shown, is_chief=acts_as == "chief"))
     return tasks
+
+
+def chief_of(jobs: Mapping[str, list[str]]) -> str:
+    """Name the task that is the chief: that of the job "chief", else worker 0.
+
+    >>> chief_of({"ps": ["a:1"], "worker": ["b:1", "c:1"]})
+    'worker:0'
+    """
+    return "chief:0" if "chief" in jobs else "worker:0"
+
+
+def _host_flags(jobs: Mapping[str, list[str]], job: str, index: int) -> list[str]:
+    """The flags of TensorFlow's own distributed trainer; a chief is listed as the first of the workers."""
+    chiefs = jobs.get("chief", [])
+    number = index if job == "chief" else index + len(chiefs)
+    return [
+        "--job_name=worker",
+        f"--task_index={number}",
+        f"--ps_hosts={','.join(jobs['ps'])}",
+        f"--worker_hosts={','.join([*chiefs, *jobs.get('worker', [])])}",
+    ]

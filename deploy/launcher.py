@@ -36,6 +36,7 @@ class Task:
         started_at: When it was last started, by the event loop's time.
         tail: Its last lines of output.
         process: The process, once started.
+        is_chief: Whether it is the chief, whose progress is shown.
     """
 
     name: str
@@ -45,6 +46,10 @@ class Task:
     started_at: float = 0.0
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
     process: asyncio.subprocess.Process | None = None
+    is_chief: bool = False
+
+    def __post_init__(self) -> None:
+        self.is_chief = self.is_chief or self.name.startswith("chief:")
 
     @property
     def is_ps(self) -> bool:
@@ -231,7 +236,7 @@ class Launcher:
     def _take_line(self, task: Task, text: str, log: IO[str] | None) -> None:
         """Show a line of a task's output."""
         if text.startswith(PROGRESS_MARK):
-            if task.name == "chief:0":
+            if task.is_chief:
                 self._console.line(task.name, text)
             return
         task.tail.append(text)

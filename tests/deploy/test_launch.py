@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from globalstep.cluster import from_tf_config
 from globalstep.deploy import cli
 from globalstep.deploy.launch import cluster_jobs, make_tasks, reserve_ports
 
@@ -24,15 +25,35 @@ def test_reserved_ports_are_free_for_tasks_and_for_nobody_else():
             client.connect(("127.0.0.1", ports[0]))
 
 
-def test_the_chief_is_the_first_after_the_ps():
+def test_programs_that_know_only_ps_and_worker_find_no_other_job():
     jobs = cluster_jobs(2, range(100, 105))
+    assert jobs == {
+        "ps": ["127.0.0.1:100", "127.0.0.1:101"], "worker": ["127.0.0.1:102", "127.0.0.1:103", "127.0.0.1:104"]
+    }  # fmt: skip
+    configs = [task.environ["TF_CONFIG"] for task in make_tasks(jobs, ["x.py"], {}) if not task.is_ps]
+    assert [from_tf_config({"TF_CONFIG": text}).is_chief for text in configs] == [True, False, False]
+
+
+def test_a_chief_that_was_asked_for_is_the_first_after_the_ps():
+    jobs = cluster_jobs(2, range(100, 105), chief=True)
     assert jobs["ps"] == ["127.0.0.1:100", "127.0.0.1:101"]
     assert jobs["chief"] == ["127.0.0.1:102"]
     assert jobs["worker"] == ["127.0.0.1:103", "127.0.0.1:104"]
+    assert [task.name for task in make_tasks(jobs, ["x.py"], {}) if task.is_chief] == ["chief:0"]
 
 
 def test_no_worker_beside_the_chief_means_no_worker_job():
-    assert list(cluster_jobs(1, [1, 2])) == ["ps", "chief"]
+    assert list(cluster_jobs(1, [1, 2], chief=True)) == ["ps", "chief"]
+
+
+@pytest.mark.parametrize("chief", [False, True])
+def test_host_flags_tell_a_script_its_place_as_tensorflows_own_trainer_takes_it(chief):
+    tasks = make_tasks(cluster_jobs(2, range(100, 105), chief), ["x.py", "--steps", "5"], {}, host_flags=True)
+    hosts = "--worker_hosts=127.0.0.1:102,127.0.0.1:103,127.0.0.1:104"
+    for index, task in enumerate(task for task in tasks if not task.is_ps):
+        flags = ["--job_name=worker", f"--task_index={index}", "--ps_hosts=127.0.0.1:100,127.0.0.1:101", hosts]
+        assert task.command[-7:] == ["x.py", "--steps", "5", *flags]
+    assert tasks[0].command[-2:] == ["-m", "globalstep.ps"]
 
 
 @pytest.mark.parametrize(
@@ -73,8 +94,8 @@ def test_a_script_runs_as_chief_and_worker(tmp_path, capfd):
     code = cli.main(["launch", "--workers", "2", "--grace-secs", "0.1", str(script), "hello"])
     output = capfd.readouterr().out.splitlines()
     assert code == 0, output
-    assert "[chief:0] hello True" in output
     assert "[worker:0] hello True" in output
+    assert "[worker:1] hello True" in output
 
 
 @pytest.mark.processes
@@ -86,7 +107,7 @@ def test_nothing_outlives_a_launcher_that_is_killed(tmp_path):
         [sys.executable, "-m", "globalstep", "launch", str(script)], stdout=subprocess.PIPE, text=True
     )
     with launcher:
-        chief = next(int(line.split()[-1]) for line in launcher.stdout if "[chief:0] pid" in line)
+        chief = next(int(line.split()[-1]) for line in launcher.stdout if "[worker:0] pid" in line)
         descriptor = os.pidfd_open(chief)
         launcher.kill()
     try:

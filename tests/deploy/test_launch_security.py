@@ -44,7 +44,7 @@ def test_files_go_to_all_tasks_by_the_environment(tmp_path, monkeypatch, tokens_
 
 def test_each_task_gets_its_own_token_and_no_other(tokens_file):
     environ = {"GLOBALSTEP_TOKENS_FILE": tokens_file, "GLOBALSTEP_TOKEN_FILE": "x"}
-    tasks = make_tasks(cluster_jobs(1, [1, 2, 3]), ["train.py"], environ)
+    tasks = make_tasks(cluster_jobs(1, [1, 2, 3], chief=True), ["train.py"], environ)
     shown = {task.name: task.environ for task in tasks}
     assert shown["ps:0"]["GLOBALSTEP_TOKENS_FILE"] == tokens_file
     for name, role in (("chief:0", "chief"), ("worker:0", "worker")):
@@ -52,6 +52,12 @@ def test_each_task_gets_its_own_token_and_no_other(tokens_file):
         assert not {"GLOBALSTEP_TOKENS_FILE", "GLOBALSTEP_TOKEN_FILE"} & set(shown[name])
     # Never on a command line, which everybody on the machine may read.
     assert not any(token in word for task in tasks for word in task.command for token in TOKENS.values())
+
+
+def test_worker_0_gets_the_chiefs_token_where_it_is_the_chief(tokens_file):
+    tasks = make_tasks(cluster_jobs(1, [1, 2, 3]), ["train.py"], {"GLOBALSTEP_TOKENS_FILE": tokens_file})
+    shown = {task.name: task.environ.get("GLOBALSTEP_TOKEN") for task in tasks}
+    assert shown == {"ps:0": None, "worker:0": TOKENS["chief"], "worker:1": TOKENS["worker"]}
 
 
 def test_workers_that_may_become_chief_are_standbys(tokens_file):

@@ -165,6 +165,6 @@ def test_a_launch_on_a_terminal_shows_the_table(tmp_path):
         process.wait()
         os.close(ours)
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen.decode())
-    assert "[chief:0] hello from" in text
+    assert "[worker:0] hello from" in text
     assert re.search(r"ROLE +PID +STATE", text)
-    assert re.search(r"chief:0 +\d+ +ended", text)
+    assert re.search(r"worker:0 +\d+ +ended", text)

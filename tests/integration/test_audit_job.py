@@ -26,7 +26,7 @@ def test_a_job_whose_sequencer_was_killed_is_proven(tmp_path, capsys):
     run = tmp_path / "run"
     with Processes(tmp_path) as processes:
         processes.start(
-            "launch", "-m", "globalstep", "launch", "--ps", 2, "--workers", 3, "--max-restarts", 2,
+            "launch", "-m", "globalstep", "launch", "--ps", 2, "--chief", "--workers", 2, "--max-restarts", 2,
             JOB, "--last-step", LAST_STEP, "--dir", run, "--say-steps", 5, "--save-steps", 100,
             env={"TEST_MARK": mark},
         )  # fmt: skip

@@ -58,7 +58,7 @@ def job(tmp_path_factory):
     ports = {role: first + place for place, role in enumerate(ROLES)}
     with Processes(folder) as processes:
         running = processes.start(
-            "launch", "-m", "globalstep", "launch", "--ps", 2, "--workers", 2, "--metrics-port", first,
+            "launch", "-m", "globalstep", "launch", "--ps", 2, "--chief", "--workers", 1, "--metrics-port", first,
             ROOT / "tests" / "integration" / "counting_job.py", "--last-step", 10**6, "--dir", folder / "run",
             "--pause-secs", 0.01,
         )  # fmt: skip

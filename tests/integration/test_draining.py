@@ -36,7 +36,7 @@ def launch(processes, tmp_path):
     def start(*options, last_step=LAST_STEP, **environ):
         mark = uuid.uuid4().hex
         processes.start(
-            "launch", "-m", "globalstep", "launch", "--ps", 2, "--workers", 3, "--max-restarts", 2, *options,
+            "launch", "-m", "globalstep", "launch", "--ps", 2, "--chief", "--workers", 2, "--max-restarts", 2, *options,
             JOB, "--last-step", last_step, "--dir", tmp_path / "run", "--say-steps", 5, "--save-steps", 10**9,
             "--pause-secs", 0.005, "--verbose", env={"TEST_MARK": mark, **environ},
         )  # fmt: skip

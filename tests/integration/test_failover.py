@@ -36,7 +36,7 @@ def launched(processes, tmp_path):
     """Launches the job with failover, waits until it is at a step, and gives the pids of its tasks."""
     mark = uuid.uuid4().hex
     processes.start(
-        "launch", "-m", "globalstep", "launch", "--ps", 2, "--workers", 3, "--failover", 2,
+        "launch", "-m", "globalstep", "launch", "--ps", 2, "--chief", "--workers", 2, "--failover", 2,
         JOB, "--last-step", LAST_STEP, "--dir", tmp_path / "run", "--say-steps", 5, "--save-steps", 100,
         "--pause-secs", 0.01, "--verbose", env={"TEST_MARK": mark},
     )  # fmt: skip

@@ -41,7 +41,7 @@ def launched(processes, tmp_path):
         return tasks_marked("TEST_MARK", mark)
 
     processes.start(
-        "launch", "-m", "globalstep", "launch", "--ps", 2, "--workers", 3, "--max-restarts", 2,
+        "launch", "-m", "globalstep", "launch", "--ps", 2, "--chief", "--workers", 2, "--max-restarts", 2,
         JOB, "--last-step", LAST_STEP, "--dir", tmp_path / "run", "--say-steps", 5, "--save-steps", 100,
         env={"TEST_MARK": mark},
     )  # fmt: skip

@@ -83,7 +83,7 @@ def _play(processes, folder, plan, sleep_secs, last_step):
     trace = folder / "trace"
     trace.touch()
     processes.start(
-        "launch", "-m", "globalstep", "launch", "--ps", 2, "--workers", 3, "--max-restarts", len(plan),
+        "launch", "-m", "globalstep", "launch", "--ps", 2, "--chief", "--workers", 2, "--max-restarts", len(plan),
         JOB, "--last-step", last_step, "--dir", folder / "run", "--say-steps", 5, "--save-steps", 50,
         "--slow-until", trace, len(plan),
         env={FAULTS_VARIABLE: "; ".join(plan), TRACE_VARIABLE: str(trace)},

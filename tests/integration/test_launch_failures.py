@@ -55,7 +55,7 @@ def test_ctrl_c_ends_the_job_and_leaves_no_process(processes, tmp_path):
         processes, "launch", "--ps", 2, "--workers", 2, JOB, "--last-step", 10**6, env={"TEST_MARK": mark}
     )  # fmt: skip
     processes.until("launch", r"step \d+$")
-    assert set(tasks_marked("TEST_MARK", mark)) == {"ps:0", "ps:1", "chief:0", "worker:0"}
+    assert set(tasks_marked("TEST_MARK", mark)) == {"ps:0", "ps:1", "worker:0", "worker:1"}
     running.send_signal(signal.SIGINT)
     assert processes.wait() == {"launch": 128 + signal.SIGINT}, processes.output("launch")
     assert tasks_marked("TEST_MARK", mark) == {}

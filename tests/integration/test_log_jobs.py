@@ -32,7 +32,7 @@ def launch(processes, tmp_path, name, restarts):
     """Start the job with two PS, a chief and a worker; gives what tells the pids of its tasks."""
     mark = uuid.uuid4().hex
     processes.start(
-        name, "-m", "globalstep", "launch", "--ps", 2, "--workers", 2, "--max-restarts", restarts,
+        name, "-m", "globalstep", "launch", "--ps", 2, "--chief", "--workers", 1, "--max-restarts", restarts,
         JOB, "--last-step", LAST_STEP, "--dir", tmp_path / "run", "--say-steps", 5, "--save-steps", 120,
         env={"TEST_MARK": mark, "GLOBALSTEP_RUN_POLICY": "durability=log"},
     )  # fmt: skip

@@ -97,7 +97,7 @@ class Cluster:
         }
         if self.rate:
             environ[FAULTS_VARIABLE] = f"random seed={self.seed} rate={self.rate:.6f}"
-        for task in make_tasks(cluster_jobs(PS, ports), [str(JOB), *self.script], environ):
+        for task in make_tasks(cluster_jobs(PS, ports, chief=True), [str(JOB), *self.script], environ):
             self.tasks[task.name] = Process(task.name, task.command, task.environ)
             self._start(self.tasks[task.name])
         return self
