@@ -139,7 +139,8 @@ def progress_line(step: int, rate: float, last_step: int | None = None, loss: An
     if rate > 0:
         parts.append(f"{rate:.1f} steps/s")
     if loss is not None:
-        parts.append(f"loss {float(np.mean(loss)):.3f}")
+        mean = float(np.mean(loss))
+        parts.append(f"loss {mean:.3f}" if not 0 < abs(mean) < 0.01 else f"loss {mean:.3g}")
     if last_step is not None and rate > 0 and step < last_step:
         parts.append(f"eta {_duration((last_step - step) / rate)}")
     return "  ".join(parts)

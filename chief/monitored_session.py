@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from globalstep.chief.draining import EXIT_DRAINED, Drain
+from globalstep.chief.draining import Drain
 from globalstep.chief.hooked_session import PREEMPTION_ERRORS, HookedSession, let_go_of
 from globalstep.chief.scaffold import Scaffold
 from globalstep.chief.session_creators import ChiefSessionCreator, SessionCreator
@@ -139,7 +139,7 @@ class _MonitoredSession:
         return self._recovering(lambda hooked: step_fn(StepContext(self._session, hooked.run)))
 
     def should_stop(self) -> bool:
-        """Say whether the loop should end: a hook asked, a thread failed, the job is done, SIGTERM, or closed."""
+        """Say whether the loop should end: a hook asked, a thread failed, job done, SIGTERM, Ctrl-C, or closed."""
         self._asks = True
         if self._closed or self._over or self._drain.asked:
             return True
@@ -170,7 +170,7 @@ class _MonitoredSession:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        drained = self._drain.asked and kind is not None and issubclass(kind, SystemExit)
+        drained = self._drain.asked and kind is not None and issubclass(kind, (SystemExit, KeyboardInterrupt))
         clean = kind is None or drained or issubclass(kind, (OutOfRangeError, StopIteration))
         self._close(None if clean else kind)
         return clean
@@ -184,7 +184,7 @@ class _MonitoredSession:
             if self._closed:
                 raise RuntimeError("Attempted to use a closed session.")
             if self._drain.asked and not self._asks:
-                raise SystemExit(EXIT_DRAINED)
+                raise self._drain.exit()
             try:
                 result = self._coordinated(act)
             except self._recover_errors as error:
@@ -251,8 +251,8 @@ class _MonitoredSession:
     def _discard(self, error: BaseException) -> None:
         """Close a session that is lost, and wait a little; raises `error` once that was done too often."""
         if self._drain.asked:
-            _log.warning("What was under way when SIGTERM came is not done: %s", error)
-            raise SystemExit(EXIT_DRAINED) from error
+            _log.warning("What was under way when %s came is not done: %s", self._drain.by, error)
+            raise self._drain.exit() from error
         self._recoveries += 1
         if self._recoveries > MAX_RECOVERIES:
             _log.error("Giving up after %d recoveries without a completed run.", MAX_RECOVERIES)
@@ -289,7 +289,7 @@ class _MonitoredSession:
                 self._unfreeze_graph()
                 self._drain.unwatch()
         if drained and failed is None:
-            raise SystemExit(EXIT_DRAINED)
+            raise self._drain.exit()
 
     def _end(self) -> None:
         """Do what is owed at the end of the job."""
@@ -309,7 +309,7 @@ class _MonitoredSession:
 
     def _hand_over(self) -> None:
         """Do what is owed when the process ends and the job goes on: the chief's hooks save."""
-        _log.warning("SIGTERM: this task hands over its work and exits with %d; the job goes on.", EXIT_DRAINED)
+        _log.warning("%s: this task hands over its work and exits with %d.", self._drain.by, self._drain.exit_code)
         for hook in self._active:
             try:
                 hook.end(self._session)

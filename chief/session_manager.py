@@ -333,6 +333,7 @@ class SessionManager:
 
     def _restore(self, session: Any, saver: Any, prefix: str, directory: str | None) -> None:
         saver.restore(session, prefix)
+        session.restored_from = prefix
         state = get_checkpoint_state(directory) if directory else None
         if state is not None:
             saver.recover_last_checkpoints(state.all_model_checkpoint_paths)

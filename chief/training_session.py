@@ -17,6 +17,8 @@ from globalstep.chief.hooks_statistics import ClusterStatisticsHook
 from globalstep.chief.hooks_step import StepCounterHook
 from globalstep.chief.hooks_summary import SummarySaverHook
 from globalstep.chief.monitored_session import MonitoredSession
+from globalstep.chief.reported_session import ReportedSession
+from globalstep.chief.run_report import RunReport, is_wanted
 from globalstep.chief.scaffold import Scaffold
 from globalstep.chief.session_creators import ChiefSessionCreator, WorkerSessionCreator
 from globalstep.clock import SYSTEM_CLOCK, Clock
@@ -51,12 +53,13 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     summary_dir: str | None = None,
     *,
     failover_secs: float | None = None,
+    progress: bool | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> MonitoredSession:
     """Make the MonitoredSession of a task: the chief's with everything, the others' with their hooks.
 
-    On the chief the hooks stand in this order: `chief_only_hooks`, StepCounterHook, ClusterStatisticsHook,
-    SummarySaverHook, CheckpointSaverHook, `hooks`. The middle four need a directory.
+    On the chief the hooks stand in this order: the one that shows progress, `chief_only_hooks`, StepCounterHook,
+    ClusterStatisticsHook, SummarySaverHook, CheckpointSaverHook, `hooks`. Those with names need a directory.
 
     Args:
         master: Target: a Server's, "grpc://host:port,..." with every PS task, or a ClusterSpec. "" takes
@@ -82,6 +85,9 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
         failover_secs: The chief's silence, in seconds, after which this task acts as chief in its place, with all
             that the chief has: its hooks, and the right to restore and to end the run. To be given to the chief
             too. Default the environment variable GLOBALSTEP_FAILOVER_SECS; 0 for never.
+        progress: Whether the chief tells how the run fares: what was restored, step, speed and loss while it trains
+            (on a terminal a line that changes, elsewhere a log line now and then), and how it ended. Default yes,
+            unless the environment variable GLOBALSTEP_PROGRESS is 0.
         clock: Where time comes from.
 
     Returns:
@@ -133,11 +139,19 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
         all_hooks.append(
             CheckpointSaverHook(checkpoint_dir, checkpoint_secs, checkpoint_steps, scaffold=scaffold, clock=clock)
         )
+    own_hooks = list(hooks or ())
+    report = None
+    if is_wanted(progress):
+        report = RunReport([*all_hooks, *own_hooks], checkpoint_dir, clock)
+        # First, to see the checkpoint that was restored before a hook saves it again.
+        all_hooks.insert(0, report)
     role = RoleSessionCreator(
         chief, worker, is_chief=is_chief, failover_secs=failover_secs, chief_hooks=all_hooks, clock=clock
     )
-    own_hooks = list(hooks or ())
-    return MonitoredSession(role, all_hooks + own_hooks if is_chief else own_hooks, stop_grace_period_secs, clock)
+    session_hooks = all_hooks + own_hooks if is_chief else own_hooks
+    if report is None:
+        return MonitoredSession(role, session_hooks, stop_grace_period_secs, clock)
+    return ReportedSession(role, session_hooks, stop_grace_period_secs, clock, report)
 
 
 def _one_of(steps: Any, secs: Any, default_steps: Any, default_secs: Any) -> tuple[Any, Any]:

@@ -124,6 +124,9 @@ class Launcher:
         # SIGTERM for Ctrl-C too: sessions hand over their work on it. The second signal means that the user's patience
         # has ended.
         passed_on = signal.SIGKILL if self._signal else signal.SIGTERM
+        if not self._signal:
+            how = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+            self._console.say(f"globalstep launch: {how}: the job stops; once more ends it at once, without saving")
         self._signal = self._signal or number
         self._stopping = True
         self._asked.set()

@@ -63,6 +63,8 @@ class Session:
     Attributes:
         graph: The graph.
         cluster: The client of the cluster.
+        restored_from: Prefix of the checkpoint that the model was restored from when the session was made; "" for
+            none.
 
     Threads: `run` may be called by several threads at once. The session is the default session only of
     the thread that entered it.
@@ -112,6 +114,7 @@ class Session:
         # Guards _closed; a leaf.
         self._lock = threading.Lock()
         self._closed = False
+        self.restored_from = ""
         self._entered: list[contextlib.ExitStack] = []
 
     @property

@@ -18,6 +18,7 @@ from globalstep.declarations import OpKind
 from globalstep.gradients import gradients
 from globalstep.graph import Graph, GraphKeys, Node, as_node, get_default_graph
 from globalstep.indexed_slices import IndexedSlices
+from globalstep.minimized import remember_loss
 from globalstep.mutations import Hyper, Mutation, OptimizerSpec, Part
 from globalstep.optimizer_arguments import (
     Gradient,
@@ -62,6 +63,8 @@ class _InGraph:
     slots: dict[Variable, tuple[Variable, ...]] = field(default_factory=dict)
     #: How the gradients that are applied next were asked for.
     gate: int = 1
+    #: The loss whose gradients were asked for last.
+    loss: Node | None = None
 
 
 class Optimizer:
@@ -227,7 +230,8 @@ class Optimizer:
         )
         pairs = list(zip(found, variables, strict=True))
         require_floating([variable for grad, variable in pairs if grad is not None])
-        self._in_graph(target.graph).gate = gate_gradients
+        made = self._in_graph(target.graph)
+        made.gate, made.loss = gate_gradients, target
         return pairs
 
     def apply_gradients(
@@ -272,6 +276,7 @@ class Optimizer:
             spec = self._spec(graph, [variable for _, variable in applied])
             with graph.name_scope(name or self._name) as scope:
                 train_op = self._train_op(spec, applied, global_step, scope)
+        remember_loss(train_op, self._in_graph(graph).loss)
         if train_op not in graph.get_collection(GraphKeys.TRAIN_OP):
             graph.add_to_collection(GraphKeys.TRAIN_OP, train_op)
         return train_op

@@ -26,6 +26,18 @@ class TermAfter(SessionRunHook):
         os.kill(os.getpid(), signal.SIGTERM)
 
 
+class InterruptAt(SessionRunHook):
+    """Sends Ctrl-C within a run."""
+
+    def __init__(self, run):
+        self._left = run
+
+    def after_run(self, run_context, run_values):
+        self._left -= 1
+        if self._left == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
 @pytest.fixture(autouse=True)
 def _handler():
     # Sessions of other tests that were never closed may watch still.
@@ -75,6 +87,64 @@ def test_the_step_is_finished_and_the_chief_saves(graph, tmp_path):
     assert ended.value.code == EXIT_DRAINED == 143
     assert len(runs) == 1
     assert latest_checkpoint(str(tmp_path)).endswith("-1")
+
+
+def interrupting(model, directory, asks, caught):
+    """Train until Ctrl-C in the second run."""
+    with MonitoredTrainingSession(checkpoint_dir=directory, hooks=[InterruptAt(2)]) as session:
+        while not (asks and session.should_stop()):
+            try:
+                session.run(model.train, {model.by: 1.0})
+            except KeyboardInterrupt:
+                caught.append("within")
+                raise
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["asks", "never asks"])
+def test_after_ctrl_c_the_step_is_finished_and_saved_and_the_exit_code_is_130(graph, tmp_path, asks, caplog, capfd):
+    caught = []
+    with caplog.at_level("INFO", "globalstep"), pytest.raises(SystemExit) as ended:
+        interrupting(build(), str(tmp_path), asks, caught)
+    assert ended.value.code == 130
+    # What a program for TensorFlow does on Ctrl-C, it does here.
+    assert isinstance(ended.value, KeyboardInterrupt)
+    assert caught == ([] if asks else ["within"])
+    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-2")
+    assert f"stopped at step 2, saved {tmp_path}/model.ckpt-2; the same command continues" in caplog.messages
+    assert "press it again to end at once" in capfd.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_twice_ends_at_once():
+    drain = Drain()
+    drain.watch()
+    os.kill(os.getpid(), signal.SIGINT)
+    assert drain.asked
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    drain.unwatch()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_at_pythons_prompt_is_left_alone(monkeypatch):
+    monkeypatch.setattr("sys.ps1", ">>> ", raising=False)
+    drain = Drain()
+    drain.watch()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    drain.unwatch()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_forked_child_ends_as_if_there_were_no_session(monkeypatch, number):
+    drain = Drain()
+    drain.watch()
+    sent = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
+    drain._pid += 1
+    signal.getsignal(number)(number, None)
+    assert sent == [(os.getpid(), number)]
+    assert not drain.asked
+    assert signal.getsignal(number) is (signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
+    drain.unwatch()
 
 
 def test_a_program_that_never_asks_ends_at_its_next_run(graph, tmp_path):

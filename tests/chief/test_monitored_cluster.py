@@ -11,6 +11,7 @@ from globalstep.chief.hooks_checkpoint import CheckpointSaverHook
 from globalstep.chief.hooks_statistics import ClusterStatisticsHook
 from globalstep.chief.hooks_step import StepCounterHook, StopAtStepHook
 from globalstep.chief.hooks_summary import SummarySaverHook
+from globalstep.chief.run_report import RunReport
 from globalstep.chief.summaries import SummaryWriterCache
 from globalstep.chief.training_session import MonitoredTrainingSession
 from globalstep.clock import SYSTEM_CLOCK, ManualClock
@@ -310,6 +311,7 @@ def test_the_hooks_of_the_chief_and_of_a_worker(cluster, tmp_path):
     chief = Task(cluster, checkpoint_dir=str(tmp_path), hooks=[UserHook()], chief_only_hooks=[ChiefHook()])
     worker = Task(cluster, is_chief=False, hooks=[UserHook()], chief_only_hooks=[ChiefHook()])
     assert hooks_of(chief.session) == [
+        RunReport,
         ChiefHook,
         StepCounterHook,
         ClusterStatisticsHook,
@@ -345,7 +347,7 @@ def test_the_hooks_of_the_chief_and_of_a_worker(cluster, tmp_path):
 )
 def test_which_hooks_are_added(cluster, tmp_path, arguments, hooks):
     given = {name: str(tmp_path) if value == "d" else value for name, value in arguments.items()}
-    chief = Task(cluster, **given)
+    chief = Task(cluster, progress=False, **given)
     assert hooks_of(chief.session) == hooks
     chief.close()
 
