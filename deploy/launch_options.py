@@ -14,6 +14,7 @@ from globalstep.deploy.launcher import Task
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.log_format import FORMATS, VARIABLE, chosen_format
 from globalstep.metrics_port import metrics_address
+from globalstep.ps.ending import ABANDON_VARIABLE, START_VARIABLE, Patience
 
 __all__ = ["add_arguments", "apply_options", "shares_of_cpus"]
 
@@ -24,6 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics-port", default="", metavar="[HOST:]PORT",
         help="Prometheus reads the first task's numbers there, those of the next at PORT + 1, and so on",
+    )  # fmt: skip
+    parser.add_argument(
+        "--start-secs", type=float, metavar="S",
+        help="how long a PS waits for the first client; then it ends with code 3 (default 7200; 0: for ever)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--abandon-secs", type=float, metavar="S",
+        help="how long a PS waits when nobody is there any more and the job was not declared done "
+        "(default 600; 0: for ever)",
     )  # fmt: skip
     parser.add_argument("--log-format", choices=FORMATS, default="", help=f"how log lines look (default: {VARIABLE})")
 
@@ -44,7 +54,7 @@ def apply_options(args: argparse.Namespace, tasks: Sequence[Task]) -> str:
 
     Raises:
         FailedPreconditionError: If there is no `taskset` to pin them with.
-        InvalidArgumentError: If the port or the format is none.
+        InvalidArgumentError: If the port, the format or a number of seconds is none.
     """
     chosen = chosen_format(args.log_format)
     if args.pin_cpus:
@@ -61,6 +71,10 @@ def apply_options(args: argparse.Namespace, tasks: Sequence[Task]) -> str:
         for number, task in enumerate(tasks):
             shown = f"[{host}]" if ":" in host else host
             task.environ["GLOBALSTEP_METRICS_PORT"] = f"{shown}:{port + number}"
+    patience = {START_VARIABLE: args.start_secs, ABANDON_VARIABLE: args.abandon_secs}
+    given = {name: str(secs) for name, secs in patience.items() if secs is not None}
+    Patience.from_environ(given)
     for task in tasks:
+        task.environ.update(given)
         task.environ[VARIABLE] = chosen
     return chosen

@@ -22,14 +22,13 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.lanes import register_target
 from globalstep.metrics_port import port_of_environ
 from globalstep.process_env import raise_malloc_thresholds
+from globalstep.ps.ending import Patience
 from globalstep.ps.security import SecurityOptions
-from globalstep.ps.server import PSOptions, PSServer
+from globalstep.ps.server import EXIT_TERMINATED, PSOptions, PSServer
 
 __all__ = ["Server"]
 
 _log = logging.getLogger(__name__)
-
-EXIT_TERMINATED = 143
 
 
 class Server:
@@ -85,7 +84,10 @@ class Server:
         if job_name == "ps":
             raise_malloc_thresholds()
             options = PSOptions(
-                bind=self._address, security=SecurityOptions.from_environ(os.environ), metrics_port=port_of_environ()
+                bind=self._address,
+                security=SecurityOptions.from_environ(os.environ),
+                metrics_port=port_of_environ(),
+                patience=Patience.from_environ(os.environ),
             )
             self._ps = PSServer(options)
             self._address = self._ps.address
@@ -152,7 +154,7 @@ class Server:
         _log.info("/job:ps/task:%d serves on %s until the job is done", self.server_def[2], ps.address)
         if threading.current_thread() is not threading.main_thread():
             ps.join()
-            return 0
+            return _code_of(ps, terminated=False)
         terminated = False
 
         def on_term(signum: int, frame: FrameType | None) -> None:
@@ -165,7 +167,7 @@ class Server:
             ps.join()
         finally:
             signal.signal(signal.SIGTERM, before)
-        return EXIT_TERMINATED if terminated and not ps.shard.done else 0
+        return _code_of(ps, terminated)
 
     def stop(self) -> None:
         """Stop serving."""
@@ -176,3 +178,8 @@ class Server:
     def create_local_server(config: Any = None, start: bool = True) -> Server:
         """Make a cluster of one PS task on a free port of this machine, and serve it here."""
         return Server({"ps": ["127.0.0.1:0"]}, job_name="ps", task_index=0, config=config, start=start)
+
+
+def _code_of(ps: PSServer, terminated: bool) -> int:
+    """Give the exit code of a PS task's process: that it was told to end by another way than SIGTERM is no failure."""
+    return 0 if ps.exit_code == EXIT_TERMINATED and not terminated else ps.exit_code

@@ -1,7 +1,8 @@
 """`python -m globalstep.ps`: the process of one PS task.
 
 Where it serves comes from `--bind`, or from TF_CONFIG. It ends with code 0 when the job is done and every
-client has left; a SIGTERM before that ends it with 143, so that an engine starts it again.
+client has left, and with 3 when the job was abandoned; a SIGTERM before that ends it with 143, so that an engine
+starts it again.
 
 Floor: ps.
 """
@@ -22,10 +23,9 @@ from globalstep.metrics_port import port_of_environ
 from globalstep.planned_faults import faults_of_this_process
 from globalstep.process_env import raise_file_limit, raise_malloc_thresholds
 from globalstep.ps.cores import default_threads
+from globalstep.ps.ending import ABANDON_VARIABLE, START_VARIABLE, Patience
 from globalstep.ps.security import SecurityOptions, add_arguments
 from globalstep.ps.server import PSOptions, PSServer
-
-EXIT_TERMINATED = 143
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -68,6 +68,23 @@ def make_parser() -> argparse.ArgumentParser:
     add_arguments(parser)
     parser.add_argument(
         "--grace-secs", type=float, default=8.0, help="time to end in when asked to, for a checkpoint too (default 8)"
+    )
+    patience = Patience.from_environ(os.environ)
+    parser.add_argument(
+        "--start-secs",
+        type=float,
+        default=patience.start_secs,
+        metavar="S",
+        help=f"how long to wait for the first client; then it ends with code 3 (default: {START_VARIABLE}, or 7200; "
+        "0: for ever)",
+    )
+    parser.add_argument(
+        "--abandon-secs",
+        type=float,
+        default=patience.abandon_secs,
+        metavar="S",
+        help="how long to wait when nobody is there any more and the job was not declared done; then it ends, with "
+        f"code 3 if a client was lost or a task never came (default: {ABANDON_VARIABLE}, or 600; 0: for ever)",
     )
     parser.add_argument(
         "--metrics-port",
@@ -117,6 +134,7 @@ def _server(args: argparse.Namespace) -> PSServer:
             lane_port=args.lane_port,
             log_dir=args.log_dir,
             apply_threads=args.apply_threads,
+            patience=Patience(max(args.start_secs, 0.0), max(args.abandon_secs, 0.0)),
             metrics_port=args.metrics_port,
             reflection=args.reflection,
             security=SecurityOptions.from_arguments(args, os.environ),
@@ -127,10 +145,10 @@ def _server(args: argparse.Namespace) -> PSServer:
 
 def main(argv: list[str] | None = None) -> int:
     """Serve until the job is done or a signal comes; gives the process's exit code."""
-    args = make_parser().parse_args(argv)
-    raise_malloc_thresholds()
-    raise_file_limit()
     try:
+        args = make_parser().parse_args(argv)
+        raise_malloc_thresholds()
+        raise_file_limit()
         handler = logging.StreamHandler()
         log_format = chosen_format(args.log_format)
         handler.setFormatter(formatter(log_format))
@@ -151,7 +169,7 @@ def main(argv: list[str] | None = None) -> int:
     if log_format == "json":
         logging.getLogger("globalstep").info("PS task serves on %s", server.address)
     server.join()
-    return 0 if server.shard.done else EXIT_TERMINATED
+    return server.exit_code
 
 
 if __name__ == "__main__":

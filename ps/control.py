@@ -194,7 +194,7 @@ class Control:
         return pb.ClaimChiefReply(granted=granted, chief=_office(chief))
 
     def _Leave(self, request: pb.LeaveRequest) -> pb.LeaveReply:  # noqa: N802
-        self.handler.shard.leave(request.client, request.candidate, request.task)
+        self.handler.shard.leave(request.client, request.candidate, request.task, request.unfinished)
         self.durability.end()
         return pb.LeaveReply()
 

@@ -20,7 +20,7 @@ from globalstep.ps.cores import ONE_CORE
 from globalstep.ps.journal import Journal
 from globalstep.ps.ledger import LIMIT_SHARDS, Ledger
 from globalstep.ps.office import OfficeView
-from globalstep.ps.presence import State
+from globalstep.ps.presence import Absence, ClientView, State
 from globalstep.ps.push_table import LIMIT_CLIENTS
 from globalstep.ps.rules import check_declaration
 from globalstep.ps.signatures import Signer
@@ -265,14 +265,10 @@ class Life(Attendance):
     def heartbeat(
         self, client: str, task: str, lease_secs: float, candidate: str = "", chief_term: int = 0
     ) -> tuple[State, int, OfficeView]:
-        """Take note that a client is alive; gives state, incarnation, and who acts as chief.
+        """Take note that a client is alive, with what its HeartbeatRequest says.
 
-        Args:
-            client: Its id.
-            task: Its name.
-            lease_secs: After which silence it counts as gone.
-            candidate: Its id as a candidate for the chief's office.
-            chief_term: Its term, if it acts as chief; else 0.
+        Returns:
+            State, incarnation, and who acts as chief.
         """
         with self._lock:
             self.presence.heard(client, task, lease_secs)
@@ -280,11 +276,11 @@ class Life(Attendance):
                 self.office.sign(candidate, task, chief_term)
             return self._state, self._incarnation, self.office.view()
 
-    def leave(self, client: str, candidate: str = "", task: str = "") -> None:
+    def leave(self, client: str, candidate: str = "", task: str = "", unfinished: bool = False) -> None:
         """Take note that a client is gone for good, and from the chief's office if `candidate` holds it."""
         with self._lock:
             self.office.leave(candidate)
-            self.presence.left(client, task)
+            self.presence.left(client, task, unfinished)
             if self._ledger is not None:
                 self._ledger.table.departed(client)
                 if len(self._ledger.table) > 2 * LIMIT_CLIENTS:  # no checkpoint has been taken for long
@@ -303,10 +299,7 @@ class Life(Attendance):
         self.presence.forget(list(expired))
 
     def secure(self, before: Witness) -> None:
-        """Return once a call may be answered: once what it did, and what it saw, will not be forgotten.
-
-        Args:
-            before: The witness as of before the call.
+        """Return once what a call did, and what it saw, will not be forgotten; `before` was the witness before it.
 
         Raises:
             LostStateError: If it was forgotten.
@@ -372,6 +365,11 @@ class Life(Attendance):
         """Whether the job is done and nobody needs this task any more."""
         with self._lock:
             return self._state is State.DONE and self.presence.empty()
+
+    def attendance(self) -> tuple[State, list[ClientView], Absence]:
+        """Say in which state this task is, who is here, and who is not."""
+        with self._lock:
+            return self._state, self.presence.clients(), self.presence.absence()
 
     @property
     def done(self) -> bool:

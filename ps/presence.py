@@ -11,12 +11,12 @@ import enum
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from globalstep.clock import Clock
 from globalstep.ps.statistics import MOST_COUNTED
 
-__all__ = ["ClientView", "LostClient", "Presence", "State"]
+__all__ = ["Absence", "ClientView", "LostClient", "Presence", "State"]
 
 #: How long a finished PS waits for tasks of the ClusterSpec that never showed up.
 LINGER_SECS = 30.0
@@ -81,6 +81,26 @@ class LostClient:
     steps: Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """Who is not here."""
+
+    #: Nobody has been here for so many seconds; where somebody is, and the job is done, it has been for `done_secs`.
+    since_secs: float
+    done_secs: float
+    #: Whether anybody has ever come.
+    came: bool
+    #: Tasks that were told to come, and those of them that never did.
+    expected: Sequence[str]
+    missing: Sequence[str]
+    #: Task -> how it left, where that was no good end and it has not come back.
+    failed: Mapping[str, str]
+
+    def later(self, busy_secs: float) -> Absence:
+        """The same, where somebody who keeps no lease was here so many seconds ago."""
+        return replace(self, since_secs=min(self.since_secs, busy_secs))
+
+
 class Presence:
     """The clients of a run.
 
@@ -96,6 +116,12 @@ class Presence:
         # Clients that have left: what is still on its way of them brings none back.
         self._departed: dict[str, None] = {}
         self._finished_at: float | None = None
+        # The task's last client, and how it went where that was no good end. Clients that do not name their task
+        # share one place.
+        self._last_of: dict[str, str] = {}
+        self._failed: dict[str, str] = {}
+        self._changed_at = clock.monotonic()
+        self._came = False
         #: Clients whose lease has run out so far.
         self.losses = 0
         self._lost: deque[LostClient] = deque(maxlen=_LOSSES_KEPT)
@@ -104,6 +130,7 @@ class Presence:
         """Start a new incarnation: who was here stays, who is expected is told anew."""
         self._expected = set(expected_tasks)
         self._finished_at = None
+        self._came, self._changed_at = True, self._clock.monotonic()
 
     @property
     def expected(self) -> list[str]:
@@ -130,6 +157,8 @@ class Presence:
         lease.task, lease.lease_secs, lease.heard, lease.lost = task, lease_secs, self._clock.monotonic(), False
         if task:
             self._seen_tasks.add(task)
+        self._came, self._last_of[task] = True, client
+        self._failed.pop(task, None)
 
     def pushed(self, client: str, steps: Mapping[str, int], staleness: int = 0) -> None:
         """Count a client's push that moved a step on, to `steps`. Who keeps no lease is not counted."""
@@ -147,6 +176,8 @@ class Presence:
         for client, lease in self._leases.items():
             if not lease.lost and now - lease.heard > lease.lease_secs:
                 lease.lost = True
+                if self._last_of.get(lease.task) == client:
+                    self._failed[lease.task] = "is gone, without having left"
                 found.append(LostClient(client, lease.task, now - lease.heard, lease.pushes, lease.steps))
         self.losses += len(found)
         self._lost.extend(found)
@@ -158,16 +189,24 @@ class Presence:
         news = self.losses - known if known <= self.losses else self.losses
         return list(self._lost)[-news:] if news else []
 
-    def left(self, client: str, task: str = "") -> None:
+    def left(self, client: str, task: str = "", unfinished: bool = False) -> None:
         """Take note that a client is gone for good.
 
         Args:
             client: Its id.
             task: Its name, which may never have been heard before.
+            unfinished: Its process failed, or was asked to end: its task may come back.
         """
-        self._leases.pop(client, None)
+        lease = self._leases.pop(client, None)
+        task = task or (lease.task if lease is not None else "")
         if task:
             self._seen_tasks.add(task)
+        if lease is not None or task:
+            self._came, self._changed_at = True, self._clock.monotonic()
+        if self._last_of.setdefault(task, client) == client:
+            self._failed.pop(task, None)
+            if unfinished:
+                self._failed[task] = "left before the end of the job"
         self._departed[client] = None
         if len(self._departed) > _DEPARTED_KEPT:
             del self._departed[next(iter(self._departed))]
@@ -204,6 +243,19 @@ class Presence:
     def others(self, client: str) -> list[str]:
         """Tasks (or ids) of live clients besides one."""
         return [view.task or view.client for view in self.clients() if view.client != client]
+
+    def absence(self) -> Absence:
+        """Say who is not here, and since when."""
+        now = self._clock.monotonic()
+        until = max([self._changed_at, *(lease.heard + lease.lease_secs for lease in self._leases.values())])
+        return Absence(
+            max(now - (self._changed_at if self.clients() else until), 0.0),
+            now - (now if self._finished_at is None else self._finished_at),
+            self._came,
+            self.expected,
+            sorted(self._expected - self._seen_tasks),
+            {task or "a client that named no task": how for task, how in self._failed.items()},
+        )
 
     def empty(self) -> bool:
         """Whether nobody is here and nobody is waited for any longer."""

@@ -23,6 +23,7 @@ from globalstep.metrics_port import MetricsPort, open_port
 from globalstep.ps.control import Control
 from globalstep.ps.cores import Cores, default_threads
 from globalstep.ps.door import KEPT_SEATS, SPARE_THREADS, Door, Pool
+from globalstep.ps.ending import Patience, Vigil
 from globalstep.ps.handler import Handler
 from globalstep.ps.hogwild import HogwildShard
 from globalstep.ps.in_flight import InFlightMemory, default_limit_bytes
@@ -35,12 +36,14 @@ from globalstep.ps.socket_server import SocketServer
 from globalstep.rpc import SERVER_OPTIONS, connection_limit
 from globalstep.waiting import wait_announced
 
-__all__ = ["PSOptions", "PSServer"]
+__all__ = ["EXIT_TERMINATED", "PSOptions", "PSServer"]
 
 _log = logging.getLogger(__name__)
 
 #: Calls that wait for a thread, at most.
 _MOST_WAITING_CALLS = 256
+#: Exit code of a PS task that was asked to end before the end of the job: an engine should start it again.
+EXIT_TERMINATED = 143
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ class PSOptions:
     metrics_port: str = ""
     #: Whether gRPC's reflection is served, for tools like grpcurl.
     reflection: bool = False
+    #: How long it waits when nobody is there.
+    patience: Patience = field(default_factory=Patience)
     #: What it asks of its callers.
     security: SecurityOptions = field(default_factory=SecurityOptions)
 
@@ -135,6 +140,8 @@ class PSServer:
             raise AlreadyExistsError(f"Cannot serve on {options.bind}: the address is taken or is not this machine's.")
         self.address = f"{options.bind.rpartition(':')[0]}:{port}"
         self._settler = Settler(self.shard, clock, asking(lambda: security.credentials))
+        self._vigil = Vigil(self.shard, options.patience, clock)
+        self._alone_code: int | None = None
         self._stop_asked = False
         self._metrics: MetricsPort | None = None
         self._sockets = SocketServer(
@@ -161,19 +168,25 @@ class PSServer:
         _log.debug("PS task serves on %s", self.address)
 
     def join(self, poll_secs: float = 0.1) -> None:
-        """Serve until the job is done and everybody has left, or `stop` is called; then close down."""
+        """Serve until the job is done and everybody has left, or is abandoned, or `stop` is called; then close down."""
         leave_at = math.inf
         while not self._clock.wait(self.control.ended, poll_secs):
             self._name_losses()
+            self._alone_code = self._vigil.over(self.control.handler.traffic.view())
             if self._stop_asked and leave_at == math.inf:
                 self.shard.drain()
                 # Half of the time is for the chief, the other for calls under way.
                 leave_at = self._clock.monotonic() + self._options.grace_secs / 2
             late = self._clock.monotonic() >= leave_at
-            if self.shard.over() or late or (self._stop_asked and not self.shard.awaits_checkpoint()):
+            if self._alone_code is not None or late or (self._stop_asked and not self.shard.awaits_checkpoint()):
                 self.control.ended.set()
         self.control.durability.end()
         self.close()
+
+    @property
+    def exit_code(self) -> int:
+        """What the process of this task is to end with, once `join` has returned."""
+        return self._alone_code if self._alone_code is not None else 0 if self.shard.done else EXIT_TERMINATED
 
     def _name_losses(self) -> None:
         """Say who has not been heard of for longer than its lease."""

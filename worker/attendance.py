@@ -8,7 +8,8 @@ Floor: worker. Threads: an Attendance is thread-safe.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 
 from globalstep.errors import OpError
 from globalstep.proto import globalstep_pb2 as pb
@@ -17,6 +18,7 @@ from globalstep.worker.candidate import Candidate
 from globalstep.worker.control_calls import ControlCalls
 from globalstep.worker.heartbeat import Heartbeat
 from globalstep.worker.joined_run import Run
+from globalstep.worker.leaving import ends_unfinished
 from globalstep.worker.retry import POLICIES
 
 __all__ = ["Attendance"]
@@ -34,6 +36,7 @@ class Attendance:
     Attributes:
         task: As given.
         leaves_office: Whether the client gives up the chief's office when it leaves.
+        session_tasks: Names of all tasks of the ClusterSpec that run sessions; empty where not known.
     """
 
     def __init__(self, run: Run, calls: ControlCalls, heartbeat: Heartbeat, task: str) -> None:
@@ -43,6 +46,7 @@ class Attendance:
         self.task = task
         self.leaves_office = False
         heartbeat.told = run.told
+        self.session_tasks: Sequence[str] = ()
 
     def job_done(self) -> bool:
         """Whether the job has been declared done, as last heard (at most some seconds ago)."""
@@ -77,13 +81,9 @@ class Attendance:
         return reply
 
     def say_goodbye(self) -> None:
-        """Tell every PS task that this client leaves; one that is gone needs no goodbye."""
-        candidate = self.candidate.id if self.candidate is not None and self.leaves_office else ""
-        request = pb.LeaveRequest(client=self._run.client, candidate=candidate, task=self.task)
-        secs = POLICIES["Leave"].deadline_secs
-        for call in [lane.unary("Leave", request, secs) for lane in self._run.lanes]:
-            with contextlib.suppress(OpError):
-                call.result()
+        """Tell every PS task that this client leaves, and whether that is because of an exception on its way."""
+        unfinished = self._run.haste.asked or ends_unfinished(sys.exc_info()[1])
+        self._heartbeat.goodbye(unfinished, self.leaves_office)
 
     # ---- Those who are about to end -----------------------------------------------------------
 

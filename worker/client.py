@@ -204,7 +204,7 @@ def connect(
 
     Args:
         target: As for lanes.lanes_to.
-        task: "/job:worker/task:1", so that others can name this process.
+        task: "/job:worker/task:1", so that others can name this process; default what a Server's target knows.
         transport: What carries values and gradients: see lanes.chosen_transport.
         clock: Time.
         retry_secs: How long an unreachable PS task is tried.
@@ -215,9 +215,12 @@ def connect(
         The client; close it.
     """
     lanes = with_faults(lanes_to(target, transport), faults_of_this_process())
+    known = known_target(target)
+    task = task or known.task
     client = ClusterClient(lanes, task=task, clock=clock, retry_secs=retry_secs, policy=policy, wire=wire)
+    client.session_tasks = known.session_tasks
     if target:
-        note_client(known_target(target).target, client)
+        note_client(known.target, client)
     if port := port_of_environ():
         from globalstep.worker.metrics import watch
 

@@ -9,13 +9,14 @@ waits for one.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import os
 import queue
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -114,6 +115,16 @@ class _Link:
         self.channel = secured.make()
         self.stub = pb_grpc.ParameterServerStub(self.channel)
         self.exchange: Any = self.channel.stream_stream("/globalstep.v1.ParameterServer/Exchange", None, None)
+
+
+class _Later:
+    """A call that is made when its result is asked for."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+
+    def result(self) -> Any:
+        return self._call()
 
 
 class _Call:
@@ -278,7 +289,10 @@ class GrpcLane:
         """See lanes.Lane."""
         self._renew()
         call = getattr(self._link.stub, method)
-        future = call.future(request, timeout=timeout_secs, metadata=self._secured.metadata())
+        given = {"timeout": timeout_secs, "metadata": self._secured.metadata()}
+        # A future needs a thread of grpc's, which Python starts no more once its main thread has ended.
+        alive = threading.main_thread().is_alive()
+        future = call.future(request, **given) if alive else _Later(functools.partial(call, request, **given))
         return _Call(future, self.label, method, timeout_secs, self._secured)
 
     def _renew(self) -> None:

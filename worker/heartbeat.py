@@ -5,6 +5,7 @@ Floor: worker. Threads: one, named "globalstep-heartbeat", owned by the Heartbea
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.told import Told
 from globalstep.worker.candidate import Candidate
 from globalstep.worker.joined_run import Haste
+from globalstep.worker.leaving import leave_at_exit
 from globalstep.worker.retry import POLICIES
 
 __all__ = ["Heartbeat"]
@@ -63,6 +65,7 @@ class Heartbeat:
         self._known_to: set[int] = set()
         # By task, as _silent_beats.
         self._unanswered = [0] * len(lanes)
+        self._left = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="globalstep-heartbeat", daemon=True)
         self._job_done = threading.Event()
@@ -88,12 +91,34 @@ class Heartbeat:
         """Give the first sign of life, then start the thread."""
         self.beat()
         self._thread.start()
+        leave_at_exit(self)
 
     def stop(self) -> None:
         """End the thread and wait for it. Safe to call twice."""
         self._stop.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
+
+    def goodbye(self, unfinished: bool, leaves_office: bool) -> None:
+        """Tell every PS task that the client leaves; one that is gone needs no goodbye.
+
+        Args:
+            unfinished: Its task may be started again: the process has failed, or was asked to end.
+            leaves_office: The process gives up the chief's office as well.
+        """
+        self._left = True
+        candidate = self.candidate.id if self.candidate is not None and leaves_office else ""
+        request = pb.LeaveRequest(client=self._client, candidate=candidate, task=self._task, unfinished=unfinished)
+        secs = POLICIES["Leave"].deadline_secs
+        for call in [lane.unary("Leave", request, secs) for lane in self._lanes]:
+            with contextlib.suppress(OpError):
+                call.result()
+
+    def leave_with_process(self, unfinished: bool) -> None:
+        """Leave, since the interpreter ends and nobody has closed the client."""
+        if not self._left:
+            self.stop()
+            self.goodbye(unfinished or self.haste.asked, leaves_office=True)
 
     def introduce(self) -> None:
         """Give a sign of life to the PS tasks that have not answered one, before anything else is asked of them.

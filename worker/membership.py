@@ -305,7 +305,7 @@ class Membership(Attendance):
             if not self._run.incarnation and not any(status.incarnation for status in self.refresh()):
                 steps = [decl.shard for decl in variables if decl.is_step]
                 try:
-                    self.begin(sequencer=steps[0] if steps else 0, open=True)
+                    self.begin(sequencer=steps[0] if steps else 0, open=True, expected_tasks=self.session_tasks)
                 except AbortedError:
                     self.refresh()
             known = self._run.where
