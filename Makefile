@@ -8,6 +8,9 @@ PYTEST_ARGS ?= -n auto --dist loadgroup
 PYTHONS ?= 3.11 3.12 3.13
 # How long the demo trains.
 DEMO_STEPS ?= 3000
+# The tests of what is compiled, and of what calls it.
+BOUNDS_TESTS := tests/ps/rules tests/ps/test_declarations.py tests/ps/test_push_plan.py tests/ps/test_sparse.py \
+	tests/test_packing.py tests/test_sparse_rows.py tests/worker/test_row_merging.py
 # How many inputs `make fuzz` gives.
 FUZZ_INPUTS ?= 1000000
 # How long the simulation looks for a seed that fails.
@@ -55,6 +58,11 @@ soak: $(VENV)/.installed-test ## kill, stop, cut and lie to a cluster for SOAK_S
 .PHONY: fuzz
 fuzz: $(VENV)/.installed-test ## give PS tasks and readers FUZZ_INPUTS inputs that nobody would write (a million: half an hour)
 	$(BIN)/python tests/fuzz --keep-going --from $$(date +%s)000 --inputs $(FUZZ_INPUTS)
+
+.PHONY: bounds
+bounds: $(VENV)/.installed-test ## run the kernels' tests, and the fuzzer, with every index that a kernel uses checked (2 minutes)
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/bounds $(BIN)/python -m pytest -q -n auto $(BOUNDS_TESTS)
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/bounds $(BIN)/python tests/fuzz --inputs 20000
 
 .PHONY: try-readme
 try-readme: ## follow the first screen of README.md in a bare Debian root (as root, with mmdebstrap; 5 minutes)

@@ -230,6 +230,7 @@ class VariableDecl(_message.Message):
     WHOLE_FIELD_NUMBER: _builtins.int
     FIRST_ROW_FIELD_NUMBER: _builtins.int
     WHOLE_ROWS_FIELD_NUMBER: _builtins.int
+    INCREMENTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     dtype: _builtins.str
     """numpy's name, e.g. "float32"."""
@@ -250,6 +251,12 @@ class VariableDecl(_message.Message):
     whole_rows: _builtins.int
     @_builtins.property
     def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def increments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of a step: by how much the program's pushes move it on, besides 1. Where workers may not assign, theirs may move it
+        by nothing else. The first declaration of the step counts.
+        """
+
     def __init__(
         self,
         *,
@@ -265,10 +272,11 @@ class VariableDecl(_message.Message):
         whole: _builtins.str = ...,
         first_row: _builtins.int = ...,
         whole_rows: _builtins.int = ...,
+        increments: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dtype", b"dtype", "first_row", b"first_row", "is_step", b"is_step", "name", b"name", "optimizer", b"optimizer", "primary", b"primary", "shape", b"shape", "shard", b"shard", "slot", b"slot", "trainable", b"trainable", "whole", b"whole", "whole_rows", b"whole_rows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dtype", b"dtype", "first_row", b"first_row", "increments", b"increments", "is_step", b"is_step", "name", b"name", "optimizer", b"optimizer", "primary", b"primary", "shape", b"shape", "shard", b"shard", "slot", b"slot", "trainable", b"trainable", "whole", b"whole", "whole_rows", b"whole_rows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

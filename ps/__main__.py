@@ -40,7 +40,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=None, help="short for --bind 127.0.0.1:PORT")
     parser.add_argument("--max-clients", type=int, default=512, help="clients connected at once (default 512)")
     parser.add_argument(
-        "--max-message-bytes", type=int, default=16 << 30, help="largest tensor bytes of one message (default 16 GiB)"
+        "--max-message-bytes",
+        type=int,
+        default=0,
+        help="largest tensor bytes of one message, or read by one (default: half of the memory, at most 16 GiB)",
     )
     parser.add_argument(
         "--max-inflight-bytes",

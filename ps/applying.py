@@ -215,7 +215,7 @@ class Applying(Cuts):
         if layout is None:
             self._changes.add(tuple(op.variable for op in parts.ops))
             return
-        if layout.count is None:
+        if layout.count is None or layout.count.over:
             layout.count = self._changes.of(tuple(op.variable for op in layout.ops))
         layout.count.pushes += 1
 

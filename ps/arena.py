@@ -22,7 +22,7 @@ from globalstep.declarations import ALIGNMENT, Op, OptimizerDecl, VariableDecl
 from globalstep.ps.cores import ONE_CORE, WORTH_BYTES, Cores
 from globalstep.ps.rules.rule import Hypers, Rule
 
-__all__ = ["Held", "Piece", "PushPlan", "Run", "lay_out", "padded_count", "plan_reads", "plan_runs"]
+__all__ = ["Held", "Piece", "PushPlan", "Run", "address", "lay_out", "padded_count", "plan_reads", "plan_runs"]
 
 Array = npt.NDArray[Any]
 
@@ -184,7 +184,7 @@ def plan_runs(
     for op, offset in zip(ops, offsets, strict=True):
         held = held_by_name[op.variable]
         decl, rule = optimizer(op.optimizer)
-        slots = [held_by_name[name] for name in decl.slots[op.variable][: len(rule.slots)]]
+        slots = [held_by_name[name] for name in decl.slots[op.variable]]
         key = (op.optimizer, op.after_increment)
         count = held.flat.size
         joins = (
@@ -229,15 +229,15 @@ def plan_reads(reads: Sequence[Held], steps: Sequence[Run | Op]) -> list[Piece]:
             ranges.append((held.arena, held.start, held.end))
     pieces = [Piece(arena[start:end], None) for arena, start, end in ranges]
     for piece in pieces:
-        begin, end = _address(piece.view), _address(piece.view) + piece.view.nbytes
+        begin, end = address(piece.view), address(piece.view) + piece.view.nbytes
         touching = [
             step
             for step in steps
-            if isinstance(step, Op) or (_address(step.values) < end and begin < _address(step.values) + _span(step))
+            if isinstance(step, Op) or (address(step.values) < end and begin < address(step.values) + _span(step))
         ]
         # Only what a single run changes, and changes as a whole, is as that run leaves it.
         if len(touching) == 1 and isinstance(run := touching[0], Run):
-            start = _address(run.values)
+            start = address(run.values)
             if start <= begin and end <= start + _span(run):
                 piece.left_at = run.offset + begin - start
                 run.leaves_values = True
@@ -249,7 +249,8 @@ def _span(run: Run) -> int:
     return padded_count(run.count, run.values.dtype) * run.values.itemsize
 
 
-def _address(array: Array) -> int:
+def address(array: Array) -> int:
+    """Give where an array's memory begins."""
     return int(array.__array_interface__["data"][0])
 
 

@@ -22,6 +22,7 @@ from typing import Any
 from globalstep.clock import Clock
 from globalstep.credentials import SESSION_KEY, holder_of, mark_of
 from globalstep.errors import OpError, PermissionDeniedError, UnauthenticatedError
+from globalstep.names import shown
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.peer_uids import OwnUser
 from globalstep.ps.role_tokens import RoleTokens
@@ -233,6 +234,14 @@ class Authorization:
                 raise self._denied(caller, "take a snapshot (admit)", _CHIEFS)
             self._check_ops(caller, kind, message.part.ops)
 
+    def restricts(self, caller: Caller) -> bool:
+        """Whether a caller may change values by gradients only, as the chief's program has declared."""
+        return not self._workers_assign and caller.role is not None and caller.role not in _CHIEFS
+
+    def denied(self, caller: Caller, what: str) -> OpError:
+        """Give the error for what is the chief's to do, and say in the log that somebody tried."""
+        return self._denied(caller, what, _CHIEFS)
+
     def _learn(self, request: Any) -> None:
         """Remember by which id the chief goes."""
         for name in (getattr(request, "owner", ""), _client_of(request)):
@@ -258,7 +267,7 @@ class Authorization:
             return
         for op in ops:
             if int(op.kind) in _ASSIGNS:
-                text = f"{what} with an assignment to {op.variable!r} (--no-worker-assigns)"
+                text = f"{what} with an assignment to {shown(op.variable)} (--no-worker-assigns)"
                 raise self._denied(caller, text, _CHIEFS)
 
     def _denied(self, caller: Caller, what: str, allowed: frozenset[Role]) -> OpError:

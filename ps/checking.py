@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -15,16 +15,76 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.declarations import Op, OpKind, VariableDecl
-from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
+from globalstep.errors import AlreadyExistsError, InvalidArgumentError, ResourceExhaustedError
 from globalstep.machine_memory import available_bytes
+from globalstep.names import check_name
 from globalstep.ps.arena import Held
 
-__all__ = ["check_indices", "check_operand", "check_room", "check_step"]
+__all__ = ["check_indices", "check_operand", "check_room", "check_step", "check_variables", "too_much_read"]
 
 Array = npt.NDArray[Any]
 
+#: Variables of one shard, slots included, and steps of a run: every outcome of a push carries all steps.
+LIMIT_VARIABLES = 1_000_000
+LIMIT_STEPS = 64
+#: What a Variable takes besides its values: its declaration, its place, its name in some tables.
+_BESIDES_BYTES = 1024
 
-def check_room(fresh: Sequence[VariableDecl], held: Iterable[VariableDecl]) -> None:
+
+def check_variables(declared: Iterable[VariableDecl], held: Mapping[str, VariableDecl]) -> dict[str, VariableDecl]:
+    """Check declarations of Variables against each other and against those that are held.
+
+    Args:
+        declared: The declarations.
+        held: Declared before, by name.
+
+    Returns:
+        Those that are new, by name, in order.
+
+    Raises:
+        AlreadyExistsError: If one is declared otherwise already.
+        InvalidArgumentError: If one could not be, whatever else there is.
+        ResourceExhaustedError: If there are too many.
+    """
+    fresh: dict[str, VariableDecl] = {}
+    for decl in declared:
+        known = held.get(decl.name) or fresh.get(decl.name)
+        if known is None:
+            check_name(decl.name, "a Variable")
+            for name in filter(None, (decl.primary, decl.optimizer, decl.slot, decl.whole)):
+                check_name(name, f"what Variable {decl.name!r} belongs to")
+            if len(decl.increments) > LIMIT_STEPS or (decl.increments and not decl.is_step):
+                raise InvalidArgumentError(
+                    f"Variable {decl.name!r} is declared with {len(decl.increments)} increments; a step may have up to "
+                    f"{LIMIT_STEPS}, and what is no step none."
+                )
+            if decl.is_step and (decl.shape or decl.dtype not in ("int32", "int64")):
+                raise InvalidArgumentError(
+                    f"Step {decl.name!r} must be an integer scalar; it is {decl.dtype} {list(decl.shape)}."
+                )
+            fresh[decl.name] = decl
+        elif (known.dtype, known.shape) != (decl.dtype, decl.shape):
+            raise AlreadyExistsError(
+                f"Variable {decl.name!r} is declared as {decl.dtype} {list(decl.shape)}, but this run "
+                f"has it as {known.dtype} {list(known.shape)}; all programs of a run build the "
+                "same Variables."
+            )
+        elif decl.is_step and not known.is_step:
+            raise AlreadyExistsError(
+                f"Variable {decl.name!r} is declared as a step, but this run has it as one that is none; all programs "
+                "of a run build the same Variables."
+            )
+    if len(fresh) + len(held) > LIMIT_VARIABLES:
+        raise ResourceExhaustedError(
+            f"{len(fresh)} Variables are declared beside {len(held)}; {LIMIT_VARIABLES} are the most on one PS task."
+        )
+    new_steps = sum(decl.is_step for decl in fresh.values())
+    if new_steps and new_steps + sum(decl.is_step for decl in held.values()) > LIMIT_STEPS:
+        raise ResourceExhaustedError(f"{new_steps} steps are declared; {LIMIT_STEPS} are the most in a run.")
+    return fresh
+
+
+def check_room(fresh: Collection[VariableDecl], held: Iterable[VariableDecl]) -> None:
     """Refuse Variables that this machine could not hold, before any memory is taken for them.
 
     Args:
@@ -55,7 +115,8 @@ def check_room(fresh: Sequence[VariableDecl], held: Iterable[VariableDecl]) -> N
 
 
 def _nbytes(decl: VariableDecl) -> int:
-    return math.prod(decl.shape) * np.dtype(decl.dtype).itemsize
+    names = len(decl.name) + len(decl.primary) + len(decl.optimizer) + len(decl.slot) + len(decl.whole)
+    return math.prod(decl.shape) * np.dtype(decl.dtype).itemsize + names + _BESIDES_BYTES
 
 
 def check_operand(op: Op, held: Held, source: Held | None) -> None:
@@ -96,6 +157,14 @@ def check_operand(op: Op, held: Held, source: Held | None) -> None:
         )
     if op.indices is not None:
         check_indices(op.indices, decl)
+
+
+def too_much_read(reads: int, nbytes: int, most: int) -> ResourceExhaustedError:
+    """Give the error for reads of more bytes than one message may read."""
+    return ResourceExhaustedError(
+        f"{reads} reads of {nbytes:,} bytes in all are over this task's limit of {most:,}; raise --max-message-bytes, "
+        "or read less at a time."
+    )
 
 
 def _called(op: Op) -> str:

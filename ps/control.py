@@ -16,10 +16,18 @@ from typing import Any
 
 from globalstep import codec
 from globalstep.clock import SYSTEM_CLOCK
-from globalstep.errors import FailedPreconditionError, InvalidArgumentError, OpError, UnimplementedError
+from globalstep.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OpError,
+    PermissionDeniedError,
+    UnimplementedError,
+)
 from globalstep.faults import AFTER, BEFORE, method_name
+from globalstep.names import check_request
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import entries
+from globalstep.ps.authorization import CALLER
 from globalstep.ps.durability import Durability
 from globalstep.ps.handler import Handler, floors_of, push_ids
 from globalstep.ps.load_report import LoadReport
@@ -70,6 +78,7 @@ class Control:
         Raises:
             GlobalStepError: What went wrong; nothing was changed.
         """
+        check_request(request)
         if method in _DATA_PLANE:
             return getattr(self, f"_{method}")(request)
         name = method_name(method)
@@ -149,12 +158,17 @@ class Control:
         return pb.BeginReply(incarnation=incarnation, owner=owner)
 
     def _Declare(self, request: pb.DeclareRequest) -> pb.DeclareReply:  # noqa: N802
-        self.handler.shard.declare(
-            request.incarnation,
-            request.client,
-            [codec.decode_variable(item) for item in request.variables],
-            [codec.decode_optimizer(item) for item in request.optimizers],
-        )
+        authorization, caller = self.handler.authorization, CALLER.get()
+        try:
+            self.handler.shard.declare(
+                request.incarnation,
+                request.client,
+                [codec.decode_variable(item) for item in request.variables],
+                [codec.decode_optimizer(item) for item in request.optimizers],
+                nothing_new=authorization.restricts(caller),
+            )
+        except PermissionDeniedError as error:
+            raise authorization.denied(caller, f"declare: {error}") from None
         return pb.DeclareReply()
 
     def _Open(self, request: pb.OpenRequest) -> pb.OpenReply:  # noqa: N802

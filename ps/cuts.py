@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.declarations import PushId, Read
+from globalstep.declarations import Increment, OptimizerUse, PushId, Read
 from globalstep.errors import FailedPreconditionError, PermissionDeniedError
+from globalstep.ps.declared import undeclared
 from globalstep.ps.journal import JournalPart
 from globalstep.ps.ledger import Ledger
 from globalstep.ps.life import Life
@@ -42,6 +43,23 @@ class Cuts(Life):
         super()._take_over(other)
         assert isinstance(other, Cuts)
         self._snapshots = other._snapshots
+
+    # ---- What is declared ---------------------------------------------------------------------
+
+    @property
+    def variable_count(self) -> int:
+        """How many Variables are held, slots included."""
+        return self._store.variable_count
+
+    def undeclared(self, increments: Sequence[Increment], uses: Sequence[OptimizerUse]) -> str:
+        """Say what of a push's decision is not declared; see ps/declared.py."""
+        with self._lock:
+            return undeclared(increments, uses, self._store)
+
+    def limit_reads(self, most_bytes: int) -> None:
+        """Have larger reads refused, before memory is taken for them."""
+        with self._lock:
+            self.most_read_bytes = self._store.most_read_bytes = most_bytes
 
     # ---- Reads --------------------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ from globalstep.declarations import ALIGNMENT, Increment, OptimizerUse, PushId, 
 from globalstep.errors import (
     GlobalStepError,
     InvalidArgumentError,
-    LayoutUnknownError,
     ResourceExhaustedError,
     code_of,
 )
@@ -27,19 +26,22 @@ from globalstep.frames import padded
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import entries
 from globalstep.ps.answers import Admission, Answer
-from globalstep.ps.authorization import Authorization, Caller
+from globalstep.ps.authorization import CALLER, Authorization, Caller
 from globalstep.ps.counting import CountingPush, CountingShard
 from globalstep.ps.in_flight import InFlightMemory, RoomInFlight
-from globalstep.ps.layouts import Layout, LayoutMemory, PushParts
+from globalstep.ps.layouts import LayoutMemory
 from globalstep.ps.ledger import EntryKind
 from globalstep.ps.packed_data import pack_reply, unpack_request
 from globalstep.ps.reading import Room
 from globalstep.ps.signatures import Floor
 from globalstep.ps.statistics import Traffic
+from globalstep.ps.told_pushes import Permit, check_counts, counting_push, decision_of, parts_of
 from globalstep.ps.witness import NO_WITNESS
 
 __all__ = ["Handler"]
 
+#: Characters of an error's text.
+_MOST_SAID = 4096
 _ENTRY_KINDS = frozenset(map(int, EntryKind))
 
 
@@ -175,7 +177,7 @@ class Handler:
         for at, (request, memory) in enumerate(asked):
             try:
                 self.authorization.check_request(memory.caller, request)
-                pushes[at] = _counting_push(request.push, memory)
+                pushes[at] = counting_push(request.push, memory)
             except GlobalStepError as error:
                 replies[at].error.CopyFrom(encode_error(error))
         for at, found in zip(pushes, self.shard.count(list(pushes.values())), strict=True):
@@ -197,21 +199,38 @@ class Handler:
         self.traffic.count(len(message.data), 0)
         self._faults.at(BEFORE, method)
         witness = self.shard.witness
+        memory = LayoutMemory(pull_room=RoomInFlight(self.in_flight), caller=CALLER.get())
         # The last tensor of a foreign client may end where it ends.
         data = bytes(message.data) + bytes(-len(message.data) % ALIGNMENT)
-        self._methods[method](message, memoryview(data), reply, tensors, LayoutMemory())
+        self._methods[method](message, memoryview(data), reply, tensors, memory)
         self.shard.secure(witness)
         self._faults.at(AFTER, method)
         answer = getattr(reply, method)
+        # The reply as one piece, and as gRPC gets it.
+        copies = self.in_flight.claim(2 * tensors.size)
         answer.data = b"".join(_padded(tensors.pieces))
         self.traffic.count(0, tensors.size)
+        del copies
         return answer
+
+    def _permit(self, caller: Caller) -> Permit | None:
+        """Give what refuses decisions that the caller may not ask for; None where it may ask for any."""
+        if not self.authorization.restricts(caller):
+            return None
+
+        def permit(increments: Sequence[Increment], uses: Sequence[OptimizerUse]) -> None:
+            wrong = self.shard.undeclared(increments, uses)
+            if wrong:
+                raise self.authorization.denied(caller, f"{wrong} (--no-worker-assigns)")
+
+        return permit
 
     # ---- Data plane ---------------------------------------------------------------------------
 
     def _pull(
         self, message: pb.PullRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
     ) -> None:
+        check_counts(self.shard.variable_count, reads=message.reads)
         reads = [codec.decode_read(item, data) for item in message.reads]
         floors = floors_of(message.floors)
         room = memory.room if memory.pull_room is None else memory.pull_room
@@ -227,9 +246,10 @@ class Handler:
     def _push(
         self, message: pb.PushRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
     ) -> None:
-        parts = _parts(message, data, memory, message)
+        held = self.shard.variable_count
+        parts = parts_of(message, data, memory, held, message, self._permit(memory.caller))
         parts.room = memory.room
-        increments, uses = _decision(message, parts.layout)
+        increments, uses = decision_of(message, parts.layout, held)
         admission = self.shard.push(
             message.incarnation, codec.decode_push_id(message.id), parts, increments, uses, dict(message.seen_steps)
         )
@@ -239,7 +259,7 @@ class Handler:
     def _stage(
         self, message: pb.StageRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
     ) -> None:
-        parts = _parts(message, data, memory)
+        parts = parts_of(message, data, memory, self.shard.variable_count)
         reply.stage.not_finite = self.shard.stage(message.incarnation, codec.decode_push_id(message.id), parts)
         reply.stage.SetInParent()
 
@@ -255,8 +275,13 @@ class Handler:
         if int(message.kind) not in _ENTRY_KINDS:
             raise InvalidArgumentError("An ADMIT must be for a push or a snapshot.")
         push, not_finite = codec.decode_push_id(message.id), message.not_finite
-        parts = _parts(message.part, data, memory, message) if message.HasField("part") else None
-        increments, uses = _decision(message, parts.layout if parts is not None else None)
+        held, permit = self.shard.variable_count, self._permit(memory.caller)
+        parts = None
+        if message.HasField("part"):
+            parts = parts_of(message.part, data, memory, held, message, permit)
+        increments, uses = decision_of(message, parts.layout if parts is not None else None, held)
+        if parts is None and permit is not None:
+            permit(increments, uses)
         if parts is not None:
             not_finite = self.shard.stage(message.incarnation, push, parts) or not_finite
         admission = self.shard.admit(
@@ -321,54 +346,15 @@ class Handler:
         )
 
 
-def _counting_push(message: pb.PushRequest, memory: LayoutMemory) -> CountingPush:
-    layout = memory.recall(message.layout, memoryview(b""))
-    push = codec.decode_push_id(message.id)
-    return CountingPush(message.incarnation, push, layout.increments, dict(message.seen_steps))
-
-
 def encode_error(error: Exception) -> pb.Error:
     """Write an error for the wire; one that is not ours says so, since it is a bug here."""
     text = str(error) if isinstance(error, (GlobalStepError, ValueError)) else f"{type(error).__name__}: {error}"
+    if len(text) > _MOST_SAID:  # it may name what somebody sent
+        text = f"{text[:_MOST_SAID]}..."
     retry_secs = error.retry_secs if isinstance(error, ResourceExhaustedError) else 0.0
     return pb.Error(
         code=code_of(error), message=text, type=type(error).__name__, retry_millis=math.ceil(retry_secs * 1000)
     )
-
-
-def _parts(
-    message: pb.PushRequest | pb.StageRequest,
-    data: memoryview,
-    memory: LayoutMemory,
-    deciding: pb.PushRequest | pb.AdmitRequest | None = None,
-) -> PushParts:
-    """Decode a push's part, or recall it where its layout is known; `deciding` says what the push is decided by."""
-    if message.ahead:
-        data = memory.take_ahead(message.layout)
-    if message.known_layout:
-        layout = memory.recall(message.layout, data)
-        return PushParts((), layout.reads, data, layout, True)
-    told = Layout(
-        message.ops,
-        [codec.decode_read(read, data) for read in message.reads],
-        *(_decision(deciding, None) if deciding is not None else ([], [])),
-        data.nbytes,
-        deciding is not None,
-    )
-    if memory.remember(message.layout, told):
-        return PushParts((), told.reads, data, told)
-    return PushParts(told.bind(data), told.reads, data)
-
-
-def _decision(
-    message: pb.PushRequest | pb.AdmitRequest, layout: Layout | None
-) -> tuple[list[Increment], list[OptimizerUse]]:
-    """Give the increments and uses of a push: those that its layout was told with, or else the message's own."""
-    if layout is None:
-        return codec.decode_increments(message.increments), [codec.decode_use(use) for use in message.uses]
-    if not layout.decides:
-        raise LayoutUnknownError("This layout was told without increments and uses; tell it in full.")
-    return layout.increments, layout.uses
 
 
 def _encode_answer(answer: Admission | Answer, into: Any, tensors: TensorWriter) -> None:

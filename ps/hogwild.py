@@ -224,10 +224,11 @@ class HogwildShard(CountingShard):
         client: str,
         variables: Sequence[VariableDecl],
         optimizers: Sequence[OptimizerDecl],
+        nothing_new: bool = False,
     ) -> None:
         """See Life.declare."""
         with self._alone():
-            super().declare(incarnation, client, variables, optimizers)
+            super().declare(incarnation, client, variables, optimizers, nothing_new)
 
     # ---- Reads of steps -----------------------------------------------------------------------
 

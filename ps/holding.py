@@ -11,9 +11,10 @@ from globalstep.declarations import PushId
 from globalstep.errors import ResourceExhaustedError
 from globalstep.ps.answers import Kept, Staged
 from globalstep.ps.in_flight import RETRY_SECS
+from globalstep.ps.layouts import PushParts
 from globalstep.ps.snapshots import Snapshots
 
-__all__ = ["check_snapshots", "check_staging", "trim_kept"]
+__all__ = ["check_snapshots", "check_staging", "held_bytes", "trim_kept"]
 
 #: Parts of one client that wait for a decision. A client has a few pushes under way.
 _MOST_PARTS = 64
@@ -23,20 +24,30 @@ _MOST_KEPT = 1024
 _MOST_SNAPSHOTS = 4
 
 
+#: What a change, or a read, of a part takes besides its data.
+_CHANGE_BYTES = 512
+
+
+def held_bytes(parts: PushParts) -> int:
+    """Give how much memory a part of a push takes. Where it has a layout, its changes are the layout's."""
+    nbytes = parts.data.nbytes if parts.data is not None else 0
+    return nbytes if parts.layout is not None else nbytes + _CHANGE_BYTES * (len(parts.ops) + len(parts.reads))
+
+
 def check_staging(staged: Mapping[PushId, Staged], push: PushId, nbytes: int, most_bytes: int) -> None:
     """Refuse a part for which there is no room now.
 
     Args:
         staged: What waits already.
         push: Whose part it is.
-        nbytes: Of its data.
+        nbytes: What it takes.
         most_bytes: What parts may have in all; a single one may have more.
 
     Raises:
         ResourceExhaustedError: If there is none, until others have been decided on.
     """
     own = sum(other.client == push.client for other in staged)
-    held = sum(item.parts.data.nbytes for item in staged.values() if item.parts.data is not None)
+    held = sum(held_bytes(item.parts) for item in staged.values())
     if own >= _MOST_PARTS or (held and held + nbytes > most_bytes):
         raise ResourceExhaustedError(
             f"Parts of {len(staged)} pushes ({own} of client {push.client}) wait here to be decided on, with {held:,} "

@@ -20,11 +20,11 @@ import numpy.typing as npt
 
 from globalstep.clock import Clock
 from globalstep.errors import ResourceExhaustedError
-from globalstep.machine_memory import available_bytes
+from globalstep.machine_memory import available_bytes, memory_bytes
 from globalstep.memory import fitting_block, unused_blocks
 from globalstep.ps.reading import Room
 
-__all__ = ["InFlightMemory", "RoomInFlight", "default_limit_bytes"]
+__all__ = ["InFlightMemory", "RoomInFlight", "default_limit_bytes", "default_message_bytes"]
 
 Array = npt.NDArray[np.uint8]
 
@@ -45,6 +45,11 @@ _SHORT_SECS = 10.0
 _LEAST_BYTES = 64 << 20
 
 
+def default_message_bytes() -> int:
+    """Give the most tensor bytes of a message at a task that was told none: half of the machine's memory, or 16 GiB."""
+    return min(memory_bytes() // 2, 16 << 30)
+
+
 def default_limit_bytes() -> int:
     """Give the limit of a task that was told none: a quarter of the memory that is free now."""
     return max(available_bytes() // 4, _LEAST_BYTES)
@@ -53,8 +58,8 @@ def default_limit_bytes() -> int:
 class InFlightMemory:
     """Gives out memory up to a limit, the same again once no array or view of it is left. Thread-safe.
 
-    One block is given however large it is, where nothing else is in use: what one message may have is somebody
-    else's limit.
+    One block may be larger than the limit, where nothing else is in use, up to half of what is free then: what one
+    message may have is somebody else's limit.
 
     Args:
         limit_bytes: The limit.
@@ -79,6 +84,8 @@ class InFlightMemory:
         # Sizes of shared memory that is gone. The garbage collector puts them here, in whatever thread it runs, perhaps
         # one that holds the lock: so without it.
         self._unshared: deque[int] = deque()
+        # See `claim`.
+        self._claims: list[Array] = []
 
     @property
     def used_bytes(self) -> int:
@@ -146,12 +153,14 @@ class InFlightMemory:
     def share(self, nbytes: int) -> bool:
         """Take note of memory that is to be shared with a client; says whether it may be: it has a limit as high.
 
-        The first block is always given.
+        The first block may be larger, up to half of what is free.
         """
         with self._lock:
             while self._unshared:
                 self._shared_bytes -= self._unshared.popleft()
-            may = not self._shared_bytes or self._shared_bytes + nbytes <= self.limit_bytes
+            may = self._shared_bytes + nbytes <= self.limit_bytes
+            if not may and not self._shared_bytes:
+                may = nbytes <= available_bytes() // 2
             self._shared_bytes += nbytes * may
             return may
 
@@ -173,9 +182,13 @@ class InFlightMemory:
 
     def _refusal(self, nbytes: int) -> ResourceExhaustedError:
         with self._lock:
-            used = self._used()
-            self.refusals += 1
-            self._refused = self._clock.monotonic()
+            return self._refuse(nbytes)
+
+    def _refuse(self, nbytes: int) -> ResourceExhaustedError:
+        """Count a refusal, and give its error. Caller holds the lock."""
+        used = self._used()
+        self.refusals += 1
+        self._refused = self._clock.monotonic()
         return ResourceExhaustedError(
             f"This PS task has {used:,} bytes under way, and no room for {nbytes:,} more: the limit is "
             f"{self.limit_bytes:,} (--max-inflight-bytes). It is slower than its clients; they come again.",
@@ -184,11 +197,18 @@ class InFlightMemory:
 
     def _used(self) -> int:
         """See `used_bytes`. Caller holds the lock."""
+        if self._claims:
+            for at in reversed(unused_blocks(self._claims)):
+                del self._claims[at]
         idle = sum(self._blocks[at].nbytes for at in unused_blocks(self._blocks))
-        return sum(block.nbytes for block in self._blocks) - idle
+        return sum(block.nbytes for block in self._blocks) - idle + sum(claim.nbytes for claim in self._claims)
 
     def _try(self, nbytes: int) -> Array | None:
-        """Give memory, if there is some. Caller holds the lock."""
+        """Give memory, if there is some. Caller holds the lock.
+
+        Raises:
+            ResourceExhaustedError: If there would never be so much.
+        """
         blocks = self._blocks
         idle = unused_blocks(blocks)
         fitting = fitting_block(blocks, idle, nbytes)
@@ -197,8 +217,12 @@ class InFlightMemory:
         else:
             total = sum(block.nbytes for block in blocks)
             spare = sum(blocks[at].nbytes for at in idle)
+            if self._claims:
+                total += self._used() - (total - spare)
             if total - spare and total - spare + nbytes > self.limit_bytes:
                 return None
+            if nbytes > self.limit_bytes and nbytes > (available_bytes() + spare) // 2:
+                raise self._refuse(nbytes)
             # What lies idle goes, oldest first, until there is room.
             for gone, at in enumerate(idle):
                 if total + nbytes <= self.limit_bytes and len(idle) - gone < _MOST_IDLE:
@@ -208,6 +232,26 @@ class InFlightMemory:
             block = np.empty(nbytes, np.uint8)
         blocks.append(block)
         return block[:nbytes]
+
+    def claim(self, nbytes: int) -> Array:
+        """Take note of memory that is about to be taken elsewhere; it counts while the result is referred to.
+
+        Args:
+            nbytes: How much.
+
+        Returns:
+            What stands for it: memory that nobody is to write to, so that it costs none.
+
+        Raises:
+            ResourceExhaustedError: If there is no room.
+        """
+        with self._lock:
+            used = self._used()
+            if used + nbytes > self.limit_bytes and (used or nbytes > available_bytes() // 2):
+                raise self._refuse(nbytes)
+            claim = np.empty(nbytes, np.uint8)
+            self._claims.append(claim)
+            return claim
 
 
 class RoomInFlight:

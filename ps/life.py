@@ -17,12 +17,13 @@ from globalstep.errors import AbortedError, InvalidArgumentError, LostStateError
 from globalstep.faults import NO_FAULTS, Faults
 from globalstep.ps.attendance import Attendance
 from globalstep.ps.cores import ONE_CORE
+from globalstep.ps.declared import kernels
 from globalstep.ps.journal import Journal
 from globalstep.ps.ledger import LIMIT_SHARDS, Ledger
 from globalstep.ps.office import OfficeView
 from globalstep.ps.presence import Absence, ClientView, State
 from globalstep.ps.push_table import LIMIT_CLIENTS
-from globalstep.ps.rules import check_declaration
+from globalstep.ps.rules import check_declaration, get_rule
 from globalstep.ps.signatures import Signer
 from globalstep.ps.statistics import Statistics
 from globalstep.ps.store import VariableStore
@@ -68,9 +69,11 @@ class Life(Attendance):
 
     Attributes:
         faults: What a test makes fail.
+        most_read_bytes: What may be read at a time; see `limit_reads`.
     """
 
     faults: Faults = NO_FAULTS
+    most_read_bytes = 1 << 62
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
@@ -91,7 +94,7 @@ class Life(Attendance):
 
     def _drop(self) -> None:
         """Forget every value. Caller holds the lock, or is the constructor."""
-        self._store = VariableStore()
+        self._store = VariableStore(most_read_bytes=self.most_read_bytes)
         self._ledger: Ledger | None = None
         self._applied, self._signer = 0, Signer(b"", 0)
 
@@ -199,31 +202,27 @@ class Life(Attendance):
         client: str,
         variables: Sequence[VariableDecl],
         optimizers: Sequence[OptimizerDecl],
+        nothing_new: bool = False,
     ) -> None:
         """Make Variables and optimizers known; see VariableStore.declare.
 
         Raises:
+            PermissionDeniedError: If something is new that must not be.
             InvalidArgumentError: If a Variable belongs to another shard, or an optimizer is incomplete.
         """
-        dtypes = {decl.name: decl.dtype for decl in variables}
         for optimizer in optimizers:
-            rule = check_declaration(optimizer)
-            # Before the lock is taken: a kernel that is not in the cache yet takes its time to compile.
-            for dtype in sorted({dtypes[name] for name in optimizer.slots if name in dtypes}):
-                rule.prepare(dtype)
+            check_declaration(optimizer)
+        with self._lock:
+            self._check(incarnation, client)
+            wanted = kernels(variables, optimizers, self._store)
+        # Without the lock: a kernel that is not in the cache yet takes its time to compile.
+        for kind, dtype in sorted(wanted):
+            get_rule(kind).prepare(dtype)
         with self._lock:
             self._check(incarnation, client)
             for decl in variables:
-                if decl.shard != self._shard:
-                    raise InvalidArgumentError(
-                        f"Variable {decl.name!r} is of shard {decl.shard}; this is shard {self._shard}."
-                    )
-                if decl.is_step and (self._ledger is None or decl.shape or decl.dtype not in ("int32", "int64")):
-                    raise InvalidArgumentError(
-                        f"Step {decl.name!r} must be an integer scalar on the sequencer, shard "
-                        f"{self._sequencer}; it is {decl.dtype} {list(decl.shape)} on shard {self._shard}."
-                    )
-            self._store.declare(variables, optimizers)
+                _check_place(decl, self._shard, self._sequencer)
+            self._store.declare(variables, optimizers, nothing_new)
             for decl in variables:
                 if decl.is_step and self._ledger is not None:
                     self._ledger.declare_step(decl.name)
@@ -351,6 +350,7 @@ class Life(Attendance):
         self._shard, self._shards, self._sequencer = other._shard, other._shards, other._sequencer
         self._policy, self._directory, self._signer = other._policy, other._directory, other._signer
         self._store, self._ledger, self._applied = other._store, other._ledger, other._applied
+        self._store.most_read_bytes = self.most_read_bytes
 
     def awaits_checkpoint(self) -> bool:
         """Whether this task holds what a checkpoint would keep, and a chief is there who may save one."""
@@ -393,3 +393,13 @@ class Life(Attendance):
             raise AbortedError(
                 f"PS task {self._shard} is being initialized by client {self._owner}; wait until it is ready."
             )
+
+
+def _check_place(decl: VariableDecl, shard: int, sequencer: int) -> None:
+    """Refuse a Variable that is not this shard's."""
+    if decl.shard != shard:
+        raise InvalidArgumentError(f"Variable {decl.name!r} is of shard {decl.shard}; this is shard {shard}.")
+    if decl.is_step and shard != sequencer:
+        raise InvalidArgumentError(
+            f"Step {decl.name!r} must be an integer scalar on the sequencer, shard {sequencer}; this is shard {shard}."
+        )

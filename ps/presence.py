@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from globalstep.clock import Clock
+from globalstep.errors import ResourceExhaustedError
 from globalstep.ps.statistics import MOST_COUNTED
 
 __all__ = ["Absence", "ClientView", "LostClient", "Presence", "State"]
@@ -27,6 +28,8 @@ GONE_SECS = 600.0
 #: Lease, since its last sign of life, of a client whose task another one has joined as: a task that was started
 #: again. A client that lives, and gives signs of it, keeps its own lease.
 REPLACED_LEASE_SECS = 5.0
+#: Tasks that are remembered to have been here, of which a run may come to expect some.
+_MOST_SEEN = 1 << 14
 #: Losses that are remembered for a chief that has not asked yet.
 _LOSSES_KEPT = 64
 #: Clients that left, of which a sign of life may still be on its way.
@@ -110,6 +113,8 @@ class Presence:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        #: How many clients may be here; a server says.
+        self.most_leases = 1 << 62
         self._leases: dict[str, _Lease] = {}
         self._seen_tasks: set[str] = set()
         self._expected: set[str] = set()
@@ -143,10 +148,16 @@ class Presence:
             self._finished_at = self._clock.monotonic()
 
     def heard(self, client: str, task: str, lease_secs: float) -> None:
-        """Take note of a sign of life; one that was overtaken by its client's leaving is none."""
+        """Take note of a sign of life; one that was overtaken by its client's leaving is none.
+
+        Raises:
+            ResourceExhaustedError: If too many others are here. Nothing is changed.
+        """
         if client in self._departed:
             return
         lease = self._leases.get(client)
+        if lease is None:
+            self._make_room()
         if lease is None and task:
             for other in self._leases.values():
                 if other.task == task:
@@ -155,10 +166,27 @@ class Presence:
         if lease is None:
             lease = self._leases[client] = _Lease(task, lease_secs, 0.0)
         lease.task, lease.lease_secs, lease.heard, lease.lost = task, lease_secs, self._clock.monotonic(), False
-        if task:
+        if task and (len(self._seen_tasks) < _MOST_SEEN or task in self._expected):
             self._seen_tasks.add(task)
         self._came, self._last_of[task] = True, client
         self._failed.pop(task, None)
+
+    def _make_room(self) -> None:
+        """Have room for one lease more: who has been lost for longest goes first."""
+        if len(self._leases) < self.most_leases:
+            return
+        gone = min(
+            (name for name, lease in self._leases.items() if lease.lost),
+            key=lambda name: self._leases[name].heard,
+            default=None,
+        )
+        if gone is None:
+            raise ResourceExhaustedError(
+                f"{len(self._leases)} clients are here, and give signs of life; {self.most_leases} are the most "
+                "(four times --max-clients).",
+                retry_secs=REPLACED_LEASE_SECS,
+            )
+        del self._leases[gone]
 
     def pushed(self, client: str, steps: Mapping[str, int], staleness: int = 0) -> None:
         """Count a client's push that moved a step on, to `steps`. Who keeps no lease is not counted."""

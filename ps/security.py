@@ -90,7 +90,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the tokens of the roles, a line each (default: GLOBALSTEP_TOKENS_FILE)",
     )
     group.add_argument("--require-role", action="store_true", help="refuse callers whose certificate names no role")
-    group.add_argument("--no-worker-assigns", action="store_true", help="forbid role worker to assign to Variables")
+    group.add_argument(
+        "--no-worker-assigns", action="store_true", help="forbid role worker all but gradients, as declared"
+    )
     group.add_argument(
         "--run-root", default="", metavar="DIR", help="write and read only within DIR, whatever directory a run names"
     )

@@ -26,7 +26,7 @@ from globalstep.ps.door import KEPT_SEATS, SPARE_THREADS, Door, Pool
 from globalstep.ps.ending import Patience, Vigil
 from globalstep.ps.handler import Handler
 from globalstep.ps.hogwild import HogwildShard
-from globalstep.ps.in_flight import InFlightMemory, default_limit_bytes
+from globalstep.ps.in_flight import InFlightMemory, default_limit_bytes, default_message_bytes
 from globalstep.ps.probes import Health, reflection_handler
 from globalstep.ps.security import Security, SecurityOptions
 from globalstep.ps.servicer import generic_handler
@@ -54,8 +54,8 @@ class PSOptions:
     bind: str = "127.0.0.1:0"
     #: Clients that may be connected at once, over gRPC, and as many again beside it: each holds a thread of the server.
     max_clients: int = 512
-    #: Largest tensor bytes of one message.
-    max_message_bytes: int = 16 << 30
+    #: Largest tensor bytes of one message, and of what is read by one. 0: half of the machine's memory, at most 16 GiB.
+    max_message_bytes: int = 0
     #: Most bytes of tensors under way at a time, requests and replies of all clients together; as many again may be
     #: shared with clients on this machine. 0: a quarter of the memory that is free at the start.
     max_inflight_bytes: int = 0
@@ -104,8 +104,11 @@ class PSServer:
         self.shard = HogwildShard(clock)
         self.shard.cores = Cores(options.apply_threads)
         in_flight = InFlightMemory(options.max_inflight_bytes or default_limit_bytes(), clock)
+        limit_bytes = options.max_message_bytes or default_message_bytes()
         self.shard.most_held_bytes = in_flight.limit_bytes
-        handler = Handler(self.shard, faults, options.max_message_bytes, in_flight)
+        self.shard.limit_reads(limit_bytes)
+        self.shard.presence.most_leases = 4 * options.max_clients
+        handler = Handler(self.shard, faults, limit_bytes, in_flight)
         handler.authorization = security.authorization
         self.control = Control(handler, uuid.uuid4().hex, socket.gethostname(), log_dir=options.log_dir)
         # Of links, whatever the time of leases is.
@@ -126,7 +129,7 @@ class PSServer:
         )
         self._health = Health()
         handlers = [
-            generic_handler(self.control, options.max_message_bytes, door, self._streams),
+            generic_handler(self.control, limit_bytes, door, self._streams),
             self._health.handler(),
         ]
         if options.reflection:
@@ -149,7 +152,7 @@ class PSServer:
             clock,
             host=options.bind.rpartition(":")[0],
             port=options.lane_port,
-            limit_bytes=options.max_message_bytes,
+            limit_bytes=limit_bytes,
             max_connections=options.max_clients,
             tls=security.lane_context,
         )

@@ -21,7 +21,7 @@ from globalstep.ps.answers import Admission, Answer, Staged
 from globalstep.ps.applying import Applying
 from globalstep.ps.checking import check_step
 from globalstep.ps.finite import find_not_finite
-from globalstep.ps.holding import check_snapshots, check_staging
+from globalstep.ps.holding import check_snapshots, check_staging, held_bytes
 from globalstep.ps.hypers import check_covered, evaluate_use
 from globalstep.ps.layouts import PushParts
 from globalstep.ps.ledger import Entry, EntryKind, HyperValues, Ledger
@@ -70,8 +70,7 @@ class Shard(Applying):
             if push in self._staged or (kept is not None and kept.push == push):
                 return ""
             if not alone:
-                nbytes = parts.data.nbytes if parts.data is not None else 0
-                check_staging(self._staged, push, nbytes, self.most_held_bytes)
+                check_staging(self._staged, push, held_bytes(parts), self.most_held_bytes)
             layout = parts.layout
             if layout is not None and layout.plan is not None and layout.plan.version == self._store.version:
                 self._take_in(incarnation, push, parts, alone)

@@ -111,6 +111,8 @@ class ChangeCount:
 
     names: tuple[str, ...]
     pushes: int = 0
+    #: Whether whoever keeps it is to ask for another one: this one has been added up.
+    over: bool = False
 
 
 class ChangeCounts:
@@ -132,7 +134,13 @@ class ChangeCounts:
         self._others: Counter[str] = Counter()
 
     def of(self, names: tuple[str, ...]) -> ChangeCount:
-        """Give the count of pushes that change these Variables, to be kept and added to."""
+        """Give the count of pushes that change these Variables, to be kept and added to until it is `over`."""
+        if len(self._kept) >= _COMBINATIONS and names not in self._kept:
+            for count in self._kept.values():
+                count.over = True
+                for name in set(count.names):
+                    self._others[name] += count.pushes
+            self._kept.clear()
         return self._kept.setdefault(names, ChangeCount(names))
 
     def add(self, names: tuple[str, ...]) -> None:

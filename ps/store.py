@@ -19,16 +19,17 @@ import numpy.typing as npt
 
 from globalstep.declarations import Op, OpKind, OptimizerDecl, Read, VariableDecl
 from globalstep.errors import (
-    AlreadyExistsError,
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
+    PermissionDeniedError,
 )
-from globalstep.ps.arena import Held, PushPlan, Run, lay_out, plan_reads, plan_runs
-from globalstep.ps.checking import check_indices, check_operand, check_room
+from globalstep.names import shown
+from globalstep.ps.arena import Held, PushPlan, Run, address, lay_out, plan_reads, plan_runs
+from globalstep.ps.checking import check_indices, check_operand, check_room, check_variables, too_much_read
 from globalstep.ps.cores import ONE_CORE, Cores
+from globalstep.ps.optimizer_table import OptimizerTable, check_slot
 from globalstep.ps.reading import Room, copies
-from globalstep.ps.rules import get_rule
 from globalstep.ps.rules.rule import Rule
 from globalstep.ps.sparse import apply_rows, scatter_rows
 
@@ -44,72 +45,74 @@ _FIRST_VERSIONS = itertools.count(0, 1 << 32)
 
 
 @dataclass(slots=True)
-class _Optimizer:
-    decl: OptimizerDecl
-    rule: Rule
-
-
-@dataclass(slots=True)
 class VariableStore:
     """Named arrays with their update rules.
 
     Attributes:
         version: Changes whenever a check that has passed might come out otherwise; of no other store.
+        most_read_bytes: The most that one message may read.
     """
+
+    most_read_bytes: int = 1 << 62
 
     version: int = field(default_factory=_FIRST_VERSIONS.__next__)
     _held: dict[str, Held] = field(default_factory=dict[str, Held])
-    _optimizers: dict[str, _Optimizer] = field(default_factory=dict[str, _Optimizer])
+    _optimizers: OptimizerTable = field(default_factory=OptimizerTable)
     # How pushes of a known layout split into runs: a cache.
     _run_plans: dict[tuple[Any, ...], list[Run]] = field(default_factory=dict[tuple[Any, ...], list[Run]])
 
     # ---- Declarations -----------------------------------------------------------------------
 
-    def declare(self, variables: Sequence[VariableDecl], optimizers: Sequence[OptimizerDecl]) -> None:
+    def declare(
+        self, variables: Sequence[VariableDecl], optimizers: Sequence[OptimizerDecl], nothing_new: bool = False
+    ) -> None:
         """Make Variables and optimizers known; what is known already, and the same, stays as it is.
 
         Args:
             variables: Those of this shard.
             optimizers: All of the run's; one that a later program declares with more Variables grows.
+            nothing_new: Refuse what is not known already.
 
         Raises:
-            AlreadyExistsError: If something is declared differently from before. Nothing is changed.
-            InvalidArgumentError: If an optimizer is of an unknown kind. Nothing is changed.
-            ResourceExhaustedError: If the machine could not hold them. Nothing is changed.
+            AlreadyExistsError: If something is declared differently from before, or a slot is another's. Nothing is
+                changed.
+            InvalidArgumentError: If a declaration does not fit in itself: see `check_variables` and
+                OptimizerTable.examine. Nothing is changed.
+            ResourceExhaustedError: If there are too many, or the machine could not hold them. Nothing is changed.
+            PermissionDeniedError: If something is new that must not be. Nothing is changed.
         """
-        fresh = [decl for decl in variables if decl.name not in self._held]
-        for decl in variables:
-            held = self._held.get(decl.name)
-            if held is not None and (held.decl.dtype, held.decl.shape) != (decl.dtype, decl.shape):
-                raise AlreadyExistsError(
-                    f"Variable {decl.name!r} is declared as {decl.dtype} {list(decl.shape)}, but this run "
-                    f"has it as {held.decl.dtype} {list(held.decl.shape)}; all programs of a run build the "
-                    "same Variables."
-                )
-        check_room(fresh, (held.decl for held in self._held.values()))
-        prepared = [_Optimizer(decl, get_rule(decl.kind)) for decl in optimizers]
-        for new in prepared:
-            old = self._optimizers.get(new.decl.name)
-            if old is not None and (old.decl.kind, old.decl.hypers) != (new.decl.kind, new.decl.hypers):
-                raise AlreadyExistsError(
-                    f"Optimizer {new.decl.name!r} is declared as {new.decl.kind} with {dict(new.decl.hypers)}, "
-                    f"but this run has it as {old.decl.kind} with {dict(old.decl.hypers)}."
-                )
-        for new in prepared:
-            old = self._optimizers.get(new.decl.name)
-            if old is not None:
-                slots = {**old.decl.slots, **new.decl.slots}
-                new = _Optimizer(
-                    OptimizerDecl(
-                        old.decl.name, old.decl.kind, old.decl.hypers, slots,
-                        old.decl.scalars or new.decl.scalars, old.decl.use_locking,
-                    ),
-                    old.rule,
-                )  # fmt: skip
-            self._optimizers[new.decl.name] = new
-        self._held.update(lay_out(fresh, self.optimizers))
+        fresh = check_variables(variables, {name: held.decl for name, held in self._held.items()})
+        check_room(fresh.values(), (held.decl for held in self._held.values()))
+
+        def find(name: str) -> VariableDecl | None:
+            held = self._held.get(name)
+            return fresh.get(name) if held is None else held.decl
+
+        growth = self._optimizers.examine(optimizers, fresh.values(), find)
+        if nothing_new and (fresh or growth.optimizers):
+            first = shown(next(iter(fresh or growth.optimizers)))
+            raise PermissionDeniedError(
+                f"{first} is not declared so by the chief's program; nothing new is taken here (--no-worker-assigns)."
+            )
+        laid = lay_out(list(fresh.values()), self._optimizers.grown_by(growth))
+        self._optimizers.adopt(growth)
+        self._held.update(laid)
         self._run_plans.clear()
         self.version += 1
+
+    @property
+    def variable_count(self) -> int:
+        """How many Variables are declared, slots included."""
+        return len(self._held)
+
+    def declaration(self, name: str) -> VariableDecl | None:
+        """Give a Variable's declaration; None where there is none of that name."""
+        held = self._held.get(name)
+        return None if held is None else held.decl
+
+    def trained_by(self, name: str) -> Sequence[str]:
+        """Give the optimizers that are declared for a Variable."""
+        return self._optimizers.trained_by(name)
 
     @property
     def variables(self) -> list[VariableDecl]:
@@ -119,7 +122,7 @@ class VariableStore:
     @property
     def optimizers(self) -> list[OptimizerDecl]:
         """What is declared, in order."""
-        return [optimizer.decl for optimizer in self._optimizers.values()]
+        return self._optimizers.declarations
 
     def optimizer(self, name: str) -> tuple[OptimizerDecl, Rule]:
         """An optimizer's declaration and rule.
@@ -127,10 +130,7 @@ class VariableStore:
         Raises:
             NotFoundError: If there is none of that name.
         """
-        found = self._optimizers.get(name)
-        if found is None:
-            raise NotFoundError(f"No optimizer {name!r} is declared; known: {sorted(self._optimizers)}")
-        return found.decl, found.rule
+        return self._optimizers.get(name)
 
     def uninitialized(self) -> list[str]:
         """Names of Variables without a value yet, in order of declaration."""
@@ -174,7 +174,7 @@ class VariableStore:
         self._check_reads(reads, assigned)
 
     def _check_apply(self, op: Op, held: Held, assigned: set[str]) -> None:
-        decl, rule = self.optimizer(op.optimizer)
+        decl, _ = self.optimizer(op.optimizer)
         if op.variable not in decl.slots:
             raise InvalidArgumentError(
                 f"Optimizer {op.optimizer!r} is not declared for Variable {op.variable!r}; it trains "
@@ -184,8 +184,10 @@ class VariableStore:
             raise InvalidArgumentError(
                 f"Variable {op.variable!r} is {held.decl.dtype}; {op.optimizer!r} updates floating point only."
             )
-        for slot in decl.slots[op.variable][: len(rule.slots)]:
-            if not self._find(slot, f"Optimizer {op.optimizer!r}").initialized and slot not in assigned:
+        for slot in decl.slots[op.variable]:
+            found = self._find(slot, f"Optimizer {op.optimizer!r}")
+            check_slot(found.decl, op.optimizer, held.decl, op.variable)
+            if not found.initialized and slot not in assigned:
                 raise FailedPreconditionError(f"Attempting to use uninitialized value {slot}")
 
     def apply(self, ops: Sequence[Op], hypers: HyperMap, data: memoryview | None = None) -> None:
@@ -264,8 +266,8 @@ class VariableStore:
 
     def _runs(self, ops: Sequence[Op], data: memoryview) -> list[Run]:
         """Split dense gradients into runs of neighbours; the split of a known layout is remembered."""
-        base = _address(np.frombuffer(data, np.uint8))
-        offsets = [_address(op.value) - base for op in ops]
+        base = address(np.frombuffer(data, np.uint8))
+        offsets = [address(op.value) - base for op in ops if op.value is not None]
         key = tuple((op.variable, op.optimizer, op.after_increment, at) for op, at in zip(ops, offsets, strict=True))
         plan = self._run_plans.get(key)
         if plan is None:
@@ -280,9 +282,9 @@ class VariableStore:
         if op.kind is OpKind.APPLY:
             decl, rule = self.optimizer(op.optimizer)
             hyper = hypers[op.optimizer, op.after_increment]
-            slots = [self._held[name] for name in decl.slots[op.variable][: len(rule.slots)]]
+            slots = [self._held[name] for name in decl.slots[op.variable]]
             if op.indices is None:
-                grad = np.ascontiguousarray(self._operand(op, held)).reshape(-1)
+                grad = np.ascontiguousarray(np.broadcast_to(self._operand(op, held), held.decl.shape)).reshape(-1)
                 rule.dense(held.flat, tuple(slot.flat for slot in slots), grad, hyper)
                 return
             apply_rows(rule, _as_rows(held), tuple(_as_rows(slot) for slot in slots), op, hyper)
@@ -305,17 +307,24 @@ class VariableStore:
             return op.value
         if op.source:
             return self._held[op.source].shaped
-        return np.full(held.decl.shape, op.fill, held.flat.dtype)
+        # One element, whatever the Variable's size.
+        return np.asarray(op.fill).astype(held.flat.dtype)
 
     # ---- Reads ------------------------------------------------------------------------------
 
     def _check_reads(self, reads: Sequence[Read], assigned: Collection[str] = ()) -> None:
+        nbytes = 0
         for read in reads:
             held = self._find(read.variable, "A read")
             if not held.initialized and read.variable not in assigned:
                 raise FailedPreconditionError(f"Attempting to use uninitialized value {read.variable}")
             if read.indices is not None:
                 check_indices(read.indices, held.decl)
+                nbytes += read.indices.size * (held.flat.nbytes // (held.decl.shape[0] or 1))
+            else:
+                nbytes += held.flat.nbytes
+        if nbytes > self.most_read_bytes:
+            raise too_much_read(len(reads), nbytes, self.most_read_bytes)
 
     def read(self, reads: Sequence[Read], room: Room | None = None) -> list[Array]:
         """Give copies of values or rows.
@@ -330,6 +339,7 @@ class VariableStore:
         Raises:
             NotFoundError, FailedPreconditionError, InvalidArgumentError: For an unknown Variable, one
                 without a value, or rows out of range.
+            ResourceExhaustedError: For more than may be read at a time.
         """
         self._check_reads(reads)
         return copies([(self._held[read.variable].shaped, read.indices) for read in reads], room)
@@ -386,11 +396,6 @@ class VariableStore:
 
 def _as_rows(held: Held) -> Array:
     return held.flat.reshape(held.decl.shape[0], math.prod(held.decl.shape[1:]))
-
-
-def _address(array: Array | None) -> int:
-    assert array is not None
-    return int(array.__array_interface__["data"][0])
 
 
 def _is_plain_apply(op: Op) -> bool:

@@ -16,10 +16,34 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from globalstep.errors import InternalError
 from globalstep.kernels import kernel, read_only
 from globalstep.ps.rules.rule import Array, Hypers, Rule
 
-__all__ = ["CompiledRule", "kernel", "read_only"]
+__all__ = ["CompiledRule", "check_alike", "kernel", "read_only"]
+
+
+def check_alike(*arrays: Array, shape: tuple[int, ...] | None = None, dtype: Any = None) -> None:
+    """Refuse arrays that are not all of one shape and dtype: a kernel looks at no bounds.
+
+    Whoever calls a rule has seen to that; this is for the day on which somebody has not.
+
+    Args:
+        arrays: What a kernel is to be called with.
+        shape: Which shape; default the first array's.
+        dtype: Which dtype; default the first array's.
+
+    Raises:
+        InternalError: If one differs.
+    """
+    shape = arrays[0].shape if shape is None else shape
+    dtype = arrays[0].dtype if dtype is None else dtype
+    for array in arrays:
+        if array.shape != shape or array.dtype != dtype:
+            raise InternalError(
+                f"A kernel for {dtype} {list(shape)} was called with {array.dtype} {list(array.shape)}; nothing was "
+                "changed. This is a bug: please report it."
+            )
 
 
 class CompiledRule(Rule):
@@ -47,6 +71,7 @@ class CompiledRule(Rule):
 
     def dense(self, values: Array, slots: tuple[Array, ...], grad: Array, hyper: Hypers) -> None:
         """See Rule.dense."""
+        check_alike(values, *slots, grad)
         if values.dtype == np.float16:
             super().dense(values, slots, grad, hyper)
             return
@@ -54,6 +79,8 @@ class CompiledRule(Rule):
 
     def sparse(self, values: Array, slots: tuple[Array, ...], indices: Array, rows: Array, hyper: Hypers) -> None:
         """See Rule.sparse."""
+        check_alike(values, *slots)
+        check_alike(rows, shape=(*indices.shape, *values.shape[1:]), dtype=values.dtype)
         if values.dtype == np.float16:
             super().sparse(values, slots, indices, rows, hyper)
             return

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from globalstep.ps.rules.adam import advance_beta_powers
-from globalstep.ps.rules.compiled import kernel, read_only
+from globalstep.ps.rules.compiled import check_alike, kernel, read_only
 from globalstep.ps.rules.rule import Array, Hypers, Rule
 
 __all__ = ["RULE", "Lamb"]
@@ -75,6 +75,7 @@ class Lamb(Rule):
 
     def dense(self, values: Array, slots: tuple[Array, ...], grad: Array, hyper: Hypers) -> None:
         """See Rule."""
+        check_alike(values, *slots, grad)
         if values.dtype == np.float16:
             super().dense(values, slots, grad, hyper)
             return

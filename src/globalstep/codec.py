@@ -31,6 +31,7 @@ from globalstep.declarations import (
 from globalstep.errors import InvalidArgumentError
 from globalstep.expressions import MAX_NODES, Expr
 from globalstep.frames import padded
+from globalstep.names import check_id
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.run_policy import RunPolicy
 
@@ -196,7 +197,7 @@ def encode_variable(decl: VariableDecl) -> pb.VariableDecl:
     return pb.VariableDecl(
         name=decl.name, dtype=decl.dtype, shape=decl.shape, shard=decl.shard, trainable=decl.trainable,
         is_step=decl.is_step, primary=decl.primary, optimizer=decl.optimizer, slot=decl.slot,
-        whole=decl.whole, first_row=decl.first_row, whole_rows=decl.whole_rows,
+        whole=decl.whole, first_row=decl.first_row, whole_rows=decl.whole_rows, increments=decl.increments,
     )  # fmt: skip
 
 
@@ -213,7 +214,7 @@ def decode_variable(message: pb.VariableDecl) -> VariableDecl:
     return VariableDecl(
         message.name, message.dtype, shape, message.shard, message.trainable, message.is_step,
         message.primary, message.optimizer, message.slot,
-        (), message.whole, message.first_row, message.whole_rows,
+        (), message.whole, message.first_row, message.whole_rows, tuple(message.increments),
     )  # fmt: skip
 
 
@@ -288,6 +289,7 @@ def decode_push_id(message: pb.PushId) -> PushId:
     """
     if not message.client or not message.sequence:
         raise InvalidArgumentError("A push bears no id: client and sequence (from 1) are both needed.")
+    check_id(message.client)
     return PushId(message.client, message.sequence)
 
 

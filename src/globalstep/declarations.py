@@ -75,6 +75,8 @@ class VariableDecl:
     whole: str = ""
     first_row: int = 0
     whole_rows: int = 0
+    #: For a step: by how much the program's pushes move it on, besides 1.
+    increments: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from globalstep.errors import InvalidArgumentError
 
-__all__ = ["OPERATIONS", "Expr", "constant", "evaluate", "names_in", "step", "variable"]
+__all__ = ["OPERATIONS", "Expr", "check_expression", "constant", "evaluate", "names_in", "step", "variable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +100,42 @@ OPERATIONS: Mapping[str, tuple[int, Callable[..., float]]] = {
     "where": (3, lambda c, a, b: a if c else b),
 }
 
-#: An expression deeper or larger than this is refused: schedules need a few dozen nodes.
+#: An expression larger or deeper than this is refused: schedules need a few dozen nodes.
 MAX_NODES = 10_000
+MAX_DEPTH = 100
+
+
+def check_expression(expr: Expr, what: str) -> int:
+    """Refuse an expression that could not be evaluated, whatever its names stand for.
+
+    Args:
+        expr: The expression.
+        what: Whose it is, for the message.
+
+    Returns:
+        How many parts it has.
+
+    Raises:
+        InvalidArgumentError: For an unknown operation, a wrong number of operands, or too many or too deep parts.
+
+    >>> check_expression(Expr("neg", (constant(1),)), "a rate")
+    2
+    """
+    count, level = 0, [expr]
+    for _ in range(MAX_DEPTH):
+        count += len(level)
+        if count > MAX_NODES:
+            break
+        for node in level:
+            operands = 0 if node.op in ("const", "name") else OPERATIONS.get(node.op, (-1,))[0]
+            if operands != len(node.args):
+                raise InvalidArgumentError(
+                    f"The {what} has the operation {node.op[:80]!r} of {len(node.args)} operands."
+                )
+        level = [arg for node in level for arg in node.args]
+        if not level:
+            return count
+    raise InvalidArgumentError(f"The {what} has more than {MAX_NODES} parts, or is deeper than {MAX_DEPTH}.")
 
 
 def evaluate(expr: Expr, names: Mapping[str, float]) -> float:

@@ -9,13 +9,13 @@ Floor: shared. Threads: functions are pure; an Assembler belongs to one stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from globalstep.declarations import ALIGNMENT
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
-from globalstep.memory import MemoryPool, Pool
+from globalstep.memory import COUNTED_HEAD_BYTES, PARSED_BYTES, MemoryPool, Pool
 from globalstep.proto import globalstep_pb2 as pb
 
 __all__ = ["CHUNK_BYTES", "NO_CALL", "Assembler", "Message", "frames_of", "padded"]
@@ -43,7 +43,7 @@ def padded(nbytes: int) -> int:
 class Message:
     """A whole message: the protobuf part and the bytes of its tensors."""
 
-    __slots__ = ("call", "data", "refused", "reply", "request")
+    __slots__ = ("call", "claim", "data", "refused", "reply", "request")
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class Message:
         reply: pb.Reply | None,
         data: memoryview,
         refused: ResourceExhaustedError | None = None,
+        claim: object = None,
     ) -> None:
         self.call = call
         self.request = request
@@ -59,6 +60,8 @@ class Message:
         self.data = data
         #: Why its data was not taken in; None for a message that is whole.
         self.refused = refused
+        #: What stands for the memory that the parsed part takes; None where that is not counted.
+        self.claim = claim
 
 
 def frames_of(
@@ -139,11 +142,12 @@ def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def parse_frame(raw: bytes) -> tuple[pb.Frame, memoryview]:
+def parse_frame(raw: bytes, claim: Callable[[int], None] = lambda nbytes: None) -> tuple[pb.Frame, memoryview]:
     """Take a frame apart.
 
     Args:
         raw: A serialized `Frame`.
+        claim: Is told how many bytes of it are about to be parsed, where those are many.
 
     Returns:
         The frame without its data, and the data as a view into `raw`.
@@ -171,8 +175,11 @@ def parse_frame(raw: bytes) -> tuple[pb.Frame, memoryview]:
             else:
                 _, at = _read_varint(raw, at)
             rest.append(view[start:at])
+        head_bytes = sum(piece.nbytes for piece in rest)
+        if head_bytes >= COUNTED_HEAD_BYTES:
+            claim(head_bytes)
         return pb.Frame.FromString(b"".join(rest)), data
-    except InvalidArgumentError:
+    except (InvalidArgumentError, ResourceExhaustedError):
         raise
     except Exception as error:  # protobuf's DecodeError has no public base
         raise InvalidArgumentError(f"Not a globalstep.v1.Frame: {error}") from None
@@ -193,6 +200,7 @@ class Assembler:
         self._refused: ResourceExhaustedError | None = None
         self._buffer = np.empty(0, np.uint8)
         self._size = 0
+        self._claim: object = None
 
     @property
     def under_way(self) -> tuple[object, int] | None:
@@ -211,7 +219,9 @@ class Assembler:
             InvalidArgumentError: If the frames do not make a message.
             ResourceExhaustedError: If the message is larger than the limit.
         """
-        frame, data = parse_frame(raw)
+        if self._head is None:
+            self._claim = None
+        frame, data = parse_frame(raw, self._take_note)
         if self._head is None:
             if frame.data_bytes > self._limit_bytes:
                 raise ResourceExhaustedError(
@@ -240,6 +250,9 @@ class Assembler:
         head, self._head = self._head, None
         return self._message(head, self._buffer.data)
 
+    def _take_note(self, head_bytes: int) -> None:
+        self._claim = self._pool.claim(head_bytes * PARSED_BYTES)
+
     def _refusal(self) -> Message:
         head, refused = self._head, self._refused
         assert head is not None
@@ -258,4 +271,6 @@ class Assembler:
             head.request if head.HasField("request") else None,
             head.reply if head.HasField("reply") else None,
             data,
+            None,
+            self._claim,
         )

@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
-from globalstep.memory import MemoryPool, Pool
+from globalstep.memory import COUNTED_HEAD_BYTES, PARSED_BYTES, MemoryPool, Pool
 from globalstep.socket_messages import HEADER, MAGIC, MOST_NUMBERS, PLACE, PLACED_MAGIC, Place, SocketMessage
 from globalstep.tls_socket import TlsSocket
 
@@ -41,6 +41,7 @@ class _Begun:
     head: bytes | None = None
     data: memoryview | None = None
     refused: ResourceExhaustedError | None = None
+    claim: object = None
 
 
 class Incoming:
@@ -134,7 +135,7 @@ class Incoming:
             return None
         self._begun = None
         data = _NOTHING if begun.data is None else begun.data
-        return SocketMessage(begun.call, begun.head, data, begun.nbytes, begun.place, begun.refused)
+        return SocketMessage(begun.call, begun.head, data, begun.nbytes, begun.place, begun.refused, begun.claim)
 
     def fill(self, flags: int = 0) -> bool:
         """Receive what is there, or wait until something is; gives False at the end of the connection.
@@ -212,7 +213,10 @@ class Incoming:
                 f"{self._limit_bytes} and {_HEAD_LIMIT_BYTES}; raise --max-message-bytes or split the Variable."
             )
         self._begin += size
-        return _Begun(call, head_bytes, nbytes, place, 0 if place is not None and place.block else nbytes)
+        begun = _Begun(call, head_bytes, nbytes, place, 0 if place is not None and place.block else nbytes)
+        if head_bytes >= COUNTED_HEAD_BYTES:
+            begun.claim = self._pool.claim(head_bytes * PARSED_BYTES)
+        return begun
 
     def _head(self, nbytes: int) -> bytes | None:
         """Take so many bytes, if they have come."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["available_bytes"]
+__all__ = ["available_bytes", "memory_bytes"]
 
 #: What is taken where a system does not say.
 _UNKNOWN_BYTES = 1 << 40
@@ -27,7 +27,26 @@ def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cg
     >>> available_bytes() > 0
     True
     """
-    found = [_machine(proc)]
+    found = [_machine(proc), *(limit - used for limit, used in _limits(proc, cgroups))]
+    return max(min(found), 0)
+
+
+def memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Give how many bytes this process could have if it were alone: the machine's, or its container's where less.
+
+    Args:
+        proc: Where the kernel tells of processes.
+        cgroups: Where it tells of limits.
+
+    >>> memory_bytes() >= available_bytes()
+    True
+    """
+    return min([_machine(proc, "MemTotal"), *(limit for limit, _ in _limits(proc, cgroups))])
+
+
+def _limits(proc: Path, cgroups: Path) -> list[tuple[int, int]]:
+    """Give the limits of this process's cgroups, each with what is used of it."""
+    found: list[tuple[int, int]] = []
     try:
         own = (proc / "self" / "cgroup").read_text()
         path = next(line[3:] for line in own.splitlines() if line.startswith("0::"))
@@ -37,20 +56,20 @@ def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cg
             if (at / "memory.max").exists():
                 limit = (at / "memory.max").read_text().strip()
                 if limit.isdigit():
-                    found.append(int(limit) - int((at / "memory.current").read_text()))
+                    found.append((int(limit), int((at / "memory.current").read_text())))
             if at == cgroups:
                 break
     except (OSError, ValueError, StopIteration):
-        return max(min(found), 0)
-    return max(min(found), 0)
+        return found
+    return found
 
 
-def _machine(proc: Path) -> int:
+def _machine(proc: Path, what: str = "MemAvailable") -> int:
     try:
         with (proc / "meminfo").open(encoding="ascii") as lines:
             for line in lines:
                 name, _, value = line.partition(":")
-                if name == "MemAvailable":
+                if name == what:
                     return int(value.split()[0]) << 10
         return _UNKNOWN_BYTES
     except (OSError, ValueError):

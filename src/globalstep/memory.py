@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MemoryPool", "Pool", "fitting_block", "unused_blocks"]
+__all__ = ["COUNTED_HEAD_BYTES", "PARSED_BYTES", "MemoryPool", "Pool", "fitting_block", "unused_blocks"]
 
 Array = npt.NDArray[np.uint8]
 
@@ -24,8 +24,22 @@ _SMALL_BYTES = 1 << 16
 _MOST_IDLE = 2
 
 
+#: What a byte of a protobuf message takes at most once it is parsed: an empty change of a push has two bytes.
+PARSED_BYTES = 48
+#: The names and numbers of a message, parsed, are not counted below this size: connections are limited in number.
+COUNTED_HEAD_BYTES = 1 << 13
+
+
 class Pool(Protocol):
     """Gives memory."""
+
+    def claim(self, nbytes: int) -> Array | None:
+        """Take note of memory that is about to be taken elsewhere, while the result is referred to.
+
+        Raises:
+            ResourceExhaustedError: If there is none.
+        """
+        ...
 
     def take(self, nbytes: int) -> Array:
         """Give uint8 [nbytes], undefined, which is not used again while anybody refers to it.
@@ -80,6 +94,9 @@ class MemoryPool:
     def __init__(self) -> None:
         # Longest unused first.
         self._blocks: list[Array] = []
+
+    def claim(self, nbytes: int) -> None:
+        """Take note of nothing: there is no limit here."""
 
     def take(self, nbytes: int) -> Array:
         """Give memory.

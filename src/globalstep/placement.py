@@ -91,6 +91,7 @@ def declarations(
     variables = [variable for variable in variables_of(graph) if not variable.is_local]
     optimizers = tuple(spec.declaration() for spec in optimizers_of(graph))
     steps = {step.op_name for step in steps_of(graph)}
+    amounts = _amounts_of(graph)
     scalars = {name for optimizer in optimizers for name in optimizer.scalars}
     named = {name for decl in optimizers for expr in decl.hypers.values() for name in names_in(expr)}
     parts = _splits(graph, variables, shards, steps | scalars | named, optimizers, placed or {}, held or {})
@@ -101,6 +102,7 @@ def declarations(
         replace(
             variable.declaration(shard=where[variable.op_name]),
             is_step=variable.op_name in steps,
+            increments=tuple(sorted(amounts.get(variable.op_name, ()))),
             parts=parts.get(variable.op_name, ()),
         )
         for variable in variables
@@ -268,6 +270,17 @@ def steps_of(graph: Graph) -> list[Variable]:
     found += [variable for variable in variables_of(graph) if variable.is_step]
     found += [step for node in graph.nodes if isinstance(node, Mutation) for step, _ in node.increments]
     return [step for step in dict.fromkeys(found) if not step.is_local]
+
+
+def _amounts_of(graph: Graph) -> dict[str, set[int]]:
+    """Give by how much the mutations of a graph move its steps on, where that is not by 1."""
+    found: dict[str, set[int]] = {}
+    for node in graph.nodes:
+        if isinstance(node, Mutation):
+            for step, by in node.increments:
+                if by != 1:
+                    found.setdefault(step.op_name, set()).add(by)
+    return found
 
 
 def optimizers_of(graph: Graph) -> list[OptimizerSpec]:

@@ -97,6 +97,7 @@ class SocketMessage:
         nbytes: How many bytes its tensors have.
         place: Where they lie otherwise, and more of that kind; None for a message without.
         refused: Why its tensors were not taken in; None for a message that is whole.
+        claim: What stands for the memory that the parsed head takes; None where that is not counted.
     """
 
     call: int
@@ -105,6 +106,7 @@ class SocketMessage:
     nbytes: int
     place: Place | None = None
     refused: ResourceExhaustedError | None = None
+    claim: object = None
 
 
 def prepare(connection: socket.socket | TlsSocket) -> None:

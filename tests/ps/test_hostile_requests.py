@@ -250,7 +250,7 @@ def test_parts_that_nobody_admits_are_not_kept_without_end(run_of_two):
 
 def test_parts_have_a_limit_in_bytes_too(run_of_two):
     run = run_of_two
-    run.shard(0).most_held_bytes = 40
+    run.shard(0).most_held_bytes = 2 * (16 + 512) + 8  # a part's data, and its one change
     assert not run.send(*run.encoded("stage", [W], sequence=1)).HasField("error")
     assert not run.send(*run.encoded("stage", [W], sequence=2)).HasField("error")
     assert "--max-inflight-bytes" in run.send(*run.encoded("stage", [W], sequence=3)).error.message

@@ -37,7 +37,8 @@ def stored(kind, dtype):
         for slot in names
     ]
     hypers = {name: constant(value) for name, value in HYPERS[kind].items() if not name.endswith("power")}
-    store.declare(variables, [OptimizerDecl("o", kind, hypers, slots)])
+    scalars = tuple(name for name in HYPERS[kind] if name.endswith("power"))
+    store.declare(variables, [OptimizerDecl("o", kind, hypers, slots, scalars)])
     rng = np.random.default_rng(3)
     ops = []
     for decl in variables:
