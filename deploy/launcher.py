@@ -41,7 +41,8 @@ class Task:
 
     name: str
     command: list[str]
-    environ: dict[str, str]
+    #: With its token: no log line has it.
+    environ: dict[str, str] = field(repr=False)
     restarts: int = 0
     started_at: float = 0.0
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))

@@ -17,18 +17,20 @@ import threading
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 from globalstep.clock import Clock
 from globalstep.credentials import SESSION_KEY, holder_of, mark_of
 from globalstep.errors import OpError, PermissionDeniedError, UnauthenticatedError
+from globalstep.graph_keys import GraphKeys
 from globalstep.names import shown
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.peer_uids import OwnUser
-from globalstep.ps.role_tokens import RoleTokens
+from globalstep.ps.role_tokens import RoleTokens, TokenLine
 from globalstep.ps.run_paths import RunPaths
 
-__all__ = ["CALLER", "KINDS", "METHODS", "NOBODY", "Authorization", "Caller", "Role"]
+__all__ = ["CALLER", "KINDS", "METHODS", "NOBODY", "Authorization", "Caller", "Role", "TokenRevokedError"]
 
 _log = logging.getLogger(__name__)
 
@@ -91,6 +93,8 @@ _ASSIGNS = frozenset({int(pb.OP_ASSIGN), int(pb.OP_ASSIGN_ADD), int(pb.OP_ASSIGN
 _OF_CHIEFS = ("candidate", "chief_term")
 _SAY_EVERY_SECS = 10.0
 _ROLE_MARK = "role="
+#: Who asks for one of these is named in the log: they begin, end and change a run as a whole, or write files.
+_TOLD = frozenset({"Begin", "Open", "Finish", "Stop", "WriteSnapshot", "Recover", "ClaimChief"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +105,23 @@ class Caller:
         role: What it has proven to be; None for a caller without a role where none is asked for.
         peer: Its address, for messages.
         mark: Of the session secret that it has shown; the ids of its clients bear it. "" for none.
+        line: Of the tokens file, by which it was let in; None without a token.
     """
 
     role: Role | None = None
     peer: str = ""
     mark: str = ""
+    line: TokenLine | None = None
+
+    def __str__(self) -> str:
+        name = f" {self.line.name!r}" if self.line is not None and self.line.name else ""
+        return (f"role {self.role.value!r}{name}" if self.role is not None else "a caller without a role") + (
+            f" at {self.peer}" if self.peer else ""
+        )
+
+
+class TokenRevokedError(UnauthenticatedError):
+    """The token that a connection was opened with is none any more: the connection ends."""
 
 
 NOBODY = Caller()
@@ -164,14 +180,14 @@ class Authorization:
         if self._own_user is not None and (why := self._own_user.refusal(peer)):
             raise self._refuse(peer, UnauthenticatedError, f"{method}: {why}")
         named = _role_in(names)
-        shown = None
+        shown = line = None
         told = {key: str(value) for key, value in metadata}
         token = told.get("authorization", "").removeprefix("Bearer ")
         if token and self._tokens is not None:
-            word = self._tokens.role_of(token)
-            if word is None:
+            line = self._tokens.find(token)
+            if line is None:
                 raise self._refuse(peer, UnauthenticatedError, f"{method}: the token shown is none of this PS task's.")
-            shown = Role(word)
+            shown = Role(line.role)
         if shown is not None and named is not None and shown is not named:
             raise self._refuse(
                 peer,
@@ -182,7 +198,11 @@ class Authorization:
         if role is None and self._require_role:
             what = "a token (GLOBALSTEP_TOKEN_FILE)" if self._tokens is not None else "a certificate named role=..."
             raise self._refuse(peer, UnauthenticatedError, f"{method}: the caller shows no role; it needs {what}.")
-        return Caller(role, peer, mark_of(told[SESSION_KEY]) if SESSION_KEY in told else "")
+        return Caller(role, peer, mark_of(told[SESSION_KEY]) if SESSION_KEY in told else "", line)
+
+    def revoked(self, caller: Caller) -> bool:
+        """Whether the token that a caller was let in with is in the file no more."""
+        return caller.line is not None and self._tokens is not None and not self._tokens.holds(caller.line.mark)
 
     def check_method(self, caller: Caller, method: str, request: Any = None) -> None:
         """Refuse a call that the caller's role may not make.
@@ -201,6 +221,8 @@ class Authorization:
         if request is None:
             return
         self._paths.check(request)
+        if method in _TOLD:
+            _log.info("%s, as client %s, asks for %s.", caller, shown(_asker(request)), method)
         if caller.role is None:
             return
         if caller.role in _CHIEFS:
@@ -212,21 +234,29 @@ class Authorization:
         self._check_id(caller, method, _client_of(request))
         if method == "Push":
             self._check_ops(caller, method, request.ops)
+        if method in ("Push", "Pull"):
+            self._check_variables(caller, method, request)
 
     def check_request(self, caller: Caller, request: pb.Request) -> None:
         """Refuse a data-plane request that the caller's role may not make.
 
         Raises:
             PermissionDeniedError: If it may not.
+            TokenRevokedError: If its token is none any more; its connection is to be ended.
         """
         if caller.role is None:
             return
+        if self.revoked(caller):
+            text = f"The token that {caller} was let in with is none of this PS task's any more; its connection ends."
+            raise self._refuse(caller.peer, TokenRevokedError, text)
         kind = request.WhichOneof("kind") or ""
         self._check_role(caller, kind, KINDS.get(kind, frozenset()))
         if caller.role in _CHIEFS:
             return
         message = getattr(request, kind)
         self._check_id(caller, kind, _client_of(message))
+        if kind in ("pull", "push", "stage", "admit"):
+            self._check_variables(caller, kind, message.part if kind == "admit" else message)
         if kind in ("push", "stage"):
             self._check_ops(caller, kind, message.ops)
         elif kind == "admit":
@@ -270,6 +300,20 @@ class Authorization:
                 text = f"{what} with an assignment to {shown(op.variable)} (--no-worker-assigns)"
                 raise self._denied(caller, text, _CHIEFS)
 
+    def _check_variables(self, caller: Caller, what: str, message: Any) -> None:
+        """Refuse a message with a Variable that the caller's token is not for; a known layout was looked at before."""
+        patterns = caller.line.variables if caller.line is not None else None
+        if patterns is None:
+            return
+        ops = getattr(message, "ops", ())
+        names = {op.variable for op in ops} | {op.source for op in ops if op.HasField("source")}
+        # Everybody may know the steps: GetGlobalStep tells them.
+        names |= {read.variable for read in message.reads} - {GraphKeys.GLOBAL_STEP}
+        for name in sorted(names):
+            if not any(fnmatchcase(name, pattern) for pattern in patterns):
+                text = f"The token of {caller} is for Variables {', '.join(patterns)}; it may not {what} {shown(name)}."
+                raise self._refuse(caller.peer, PermissionDeniedError, text)
+
     def _denied(self, caller: Caller, what: str, allowed: frozenset[Role]) -> OpError:
         whose = " or ".join(repr(role.value) for role in Role if role in allowed) or "nobody"
         role = caller.role.value if caller.role is not None else ""
@@ -291,6 +335,10 @@ class Authorization:
             more = f" ({unsaid} more since the last such line)" if unsaid else ""
             _log.warning("Refused %s: %s%s", peer or "a caller", text, more)
         return kind(text)
+
+
+def _asker(request: Any) -> str:
+    return str(getattr(request, "owner", "") or getattr(request, "candidate", "") or _client_of(request))
 
 
 def _client_of(request: Any) -> str:

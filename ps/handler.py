@@ -26,7 +26,7 @@ from globalstep.frames import padded
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import entries
 from globalstep.ps.answers import Admission, Answer
-from globalstep.ps.authorization import CALLER, Authorization, Caller
+from globalstep.ps.authorization import CALLER, Authorization, Caller, TokenRevokedError
 from globalstep.ps.counting import CountingPush, CountingShard
 from globalstep.ps.in_flight import InFlightMemory, RoomInFlight
 from globalstep.ps.layouts import LayoutMemory
@@ -121,6 +121,7 @@ class Handler:
 
         Raises:
             ConnectionCutError: If a test ends the connection here.
+            TokenRevokedError: If the connection is to be ended, since its token is none any more.
         """
         method = request.WhichOneof("kind") or ""
         tensors = TensorWriter()
@@ -144,7 +145,7 @@ class Handler:
             self.shard.secure(witness)
             bytes_out = sum(padded(piece.nbytes) for piece in pieces) if reply.spans else tensors.size
             self._faults.at(AFTER, method)
-        except ConnectionCutError:
+        except (ConnectionCutError, TokenRevokedError):
             raise
         except Exception as error:
             bytes_out = 0
@@ -156,7 +157,9 @@ class Handler:
     def counts(self, request: pb.Request, memory: LayoutMemory) -> bool:
         """Whether a request is a push that only counts, of a layout that its stream knows: one for `count`."""
         message = request.push
-        return message.known_layout and not message.ahead and memory.only_counts(message.layout)
+        if not message.known_layout or message.ahead or not memory.only_counts(message.layout):
+            return False
+        return not self.authorization.revoked(memory.caller)
 
     def count(self, asked: Sequence[tuple[pb.Request, LayoutMemory]]) -> list[pb.Reply]:
         """Carry out such requests of several streams together; gives their replies, as `handle` would."""

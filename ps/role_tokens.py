@@ -1,11 +1,13 @@
 """The tokens by which a PS task knows its callers' roles: a file with a line for each, read again when it changes.
 
-    # who    token
-    chief    4d1f...
-    worker   90ab...
-    ps       77e0...
+    # who          token
+    chief          4d1f...
+    worker         90ab...
+    worker:alice   c3d8...    variables=emb/*,dense/w
+    ps             77e0...
 
-Several tokens may be of one role, so that one can be changed while both are in use. The file is a secret. A PS task
+Several tokens may be of one role, so that one can be changed while both are in use, or each worker can have its own,
+under a name. A token with `variables=` reads and changes Variables of these names only. The file is a secret. A PS task
 that asks another one something shows the first token of role ps.
 
 Floor: ps. Threads: a RoleTokens is thread-safe.
@@ -13,23 +15,56 @@ Floor: ps. Threads: a RoleTokens is thread-safe.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import logging
 import os
+import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.credentials import check_token, read_secret
 from globalstep.errors import FailedPreconditionError
 
-__all__ = ["ROLES", "RoleTokens", "parse_tokens"]
+__all__ = ["ROLES", "RoleTokens", "TokenLine", "parse_tokens", "token_lines"]
 
 _log = logging.getLogger(__name__)
 
 ROLES = ("chief", "standby", "worker", "ps")
+_NAME = re.compile(r"[\w.@-]{1,64}", re.ASCII)
+_VARIABLES = "variables="
+#: A file that is written anew is empty for a moment; one that stays so for longer, or is gone, has no tokens.
+EMPTY_SECS = 1.0
+#: How often the file is looked at for callers that were let in before.
+LOOK_SECS = 0.5
 
 
-def parse_tokens(text: str, path: str) -> dict[str, list[str]]:
+@dataclass(frozen=True, slots=True)
+class TokenLine:
+    """One line of the file.
+
+    Attributes:
+        role: Whose it is.
+        token: The secret.
+        name: Which of that role, "" for any.
+        variables: Patterns of the Variables that it may read and change; None for all.
+        mark: Stands for the whole line, and tells nothing about the token.
+    """
+
+    role: str
+    token: str = field(repr=False)
+    name: str = ""
+    variables: tuple[str, ...] | None = None
+    mark: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        whole = "\n".join((self.role, self.token, self.name, *(self.variables or ("",))))
+        object.__setattr__(self, "mark", hashlib.sha256(whole.encode()).hexdigest())
+
+
+def token_lines(text: str, path: str) -> list[TokenLine]:
     """Read what such a file says.
 
     Args:
@@ -37,31 +72,44 @@ def parse_tokens(text: str, path: str) -> dict[str, list[str]]:
         path: Its name, for messages, which have nothing of the content.
 
     Returns:
-        Role -> its tokens.
+        Its lines, in order.
 
     Raises:
-        FailedPreconditionError: If a line is none, or one token is of several roles.
+        FailedPreconditionError: If a line is none, or one token is in several lines that differ.
+    """
+    found: dict[str, TokenLine] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        role, colon, name = words[0].partition(":")
+        patterns = words[2].removeprefix(_VARIABLES).split(",") if len(words) == 3 else []
+        good = len(words) == 2 or (len(words) == 3 and words[2].startswith(_VARIABLES) and role == "worker")
+        if not good or role not in ROLES or (colon and not _NAME.fullmatch(name)) or not all(patterns):
+            raise FailedPreconditionError(
+                f"Line {number} of the token file {path} must be a role ({', '.join(ROLES)}; worker:NAME for one of "
+                "several), a space, and a token; for workers perhaps variables=PATTERN,... after another space."
+            )
+        check_token(words[1], f"line {number} of {path}")
+        entry = TokenLine(role, words[1], name, tuple(patterns) or None)
+        if found.setdefault(entry.token, entry) != entry:
+            raise FailedPreconditionError(
+                f"The token in line {number} of {path} is of two roles, names or lists of Variables."
+            )
+    if not found:
+        raise FailedPreconditionError(f"The token file {path} has no token.")
+    return list(found.values())
+
+
+def parse_tokens(text: str, path: str) -> dict[str, list[str]]:
+    """Read such a file; gives role -> its tokens, those without a name first. Else as `token_lines`.
 
     >>> parse_tokens("worker 0123456789abcdef # all workers", "tokens")
     {'worker': ['0123456789abcdef']}
     """
     found: dict[str, list[str]] = {}
-    roles: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
-        if len(words) != 2 or words[0] not in ROLES:
-            raise FailedPreconditionError(
-                f"Line {number} of the token file {path} must be a role ({', '.join(ROLES)}), a space, and a token."
-            )
-        role, token = words
-        check_token(token, f"line {number} of {path}")
-        if roles.setdefault(token, role) != role:
-            raise FailedPreconditionError(f"The token in line {number} of {path} is of two roles.")
-        found.setdefault(role, []).append(token)
-    if not found:
-        raise FailedPreconditionError(f"The token file {path} has no token.")
+    for line in sorted(token_lines(text, path), key=lambda line: bool(line.name or line.variables)):
+        found.setdefault(line.role, []).append(line.token)
     return found
 
 
@@ -70,42 +118,71 @@ class RoleTokens:
 
     Args:
         path: The file.
+        clock: Time.
 
     Raises:
         FailedPreconditionError: If it cannot be read.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, clock: Clock = SYSTEM_CLOCK) -> None:
         self._path = path
+        self._clock = clock
         # Guards the attributes below; the file is read under it. A leaf.
         self._lock = threading.Lock()
         self._stamp = _stamp_of(path)
-        self._tokens: Mapping[str, list[str]] = parse_tokens(read_secret(path), path)
+        self._lines: Sequence[TokenLine] = token_lines(read_secret(path), path)
+        self._marks = {line.mark for line in self._lines}
+        self._empty_since: float | None = None
+        self._looked = clock.monotonic()
+
+    def find(self, token: str) -> TokenLine | None:
+        """Give the line of a token; None for nobody's. What it takes does not tell how near a guess comes."""
+        shown = token.encode(errors="replace")
+        found = None
+        for line in self._latest():
+            if hmac.compare_digest(line.token.encode(), shown):
+                found = line
+        return found
 
     def role_of(self, token: str) -> str | None:
-        """Give whose token it is; None for nobody's. What it takes does not tell how near a guess comes."""
-        shown = token.encode(errors="replace")
-        role = None
-        for name, tokens in self._latest().items():
-            for known in tokens:
-                if hmac.compare_digest(known.encode(), shown):
-                    role = name
-        return role
+        """Give whose token it is; None for nobody's."""
+        line = self.find(token)
+        return None if line is None else line.role
+
+    def holds(self, mark: str) -> bool:
+        """Whether a line is still in the file, as of at most LOOK_SECS ago."""
+        if self._clock.monotonic() - self._looked >= LOOK_SECS:
+            self._latest()
+        return mark in self._marks
 
     def of_ps(self) -> str:
         """Give the token that this PS task shows to others; "" for none."""
-        return next(iter(self._latest().get("ps", ())), "")
+        return next((line.token for line in self._latest() if line.role == "ps"), "")
 
-    def _latest(self) -> Mapping[str, list[str]]:
+    def _latest(self) -> Sequence[TokenLine]:
         with self._lock:
+            now = self._looked = self._clock.monotonic()
             stamp = _stamp_of(self._path)
             if stamp != self._stamp:
                 self._stamp = stamp
-                try:
-                    self._tokens = parse_tokens(read_secret(self._path), self._path)
-                except FailedPreconditionError as error:
-                    _log.warning("The tokens stay as they were: %s", error)
-            return self._tokens
+                self._take_up(stamp is None, now)
+            if self._lines and self._empty_since is not None and now - self._empty_since >= EMPTY_SECS:
+                _log.error("The token file %s is gone, or empty: nobody is let in.", self._path)
+                self._lines, self._marks = (), set()
+            return self._lines
+
+    def _take_up(self, gone: bool, now: float) -> None:
+        """Read the file, which has changed. Caller holds the lock."""
+        try:
+            text = "" if gone else read_secret(self._path)
+            if not any(line.partition("#")[0].strip() for line in text.splitlines()):
+                self._empty_since = now if self._empty_since is None else self._empty_since
+                return
+            self._empty_since = None
+            self._lines = token_lines(text, self._path)
+            self._marks = {line.mark for line in self._lines}
+        except FailedPreconditionError as error:
+            _log.warning("The tokens stay as they were: %s", error)
 
 
 def _stamp_of(path: str) -> tuple[int, int, int] | None:

@@ -137,7 +137,7 @@ class Security:
         # Guards which certificates were given to grpc last; a leaf.
         self._lock = threading.Lock()
         self._offered: object = None
-        self._tokens = RoleTokens(options.tokens_file) if options.tokens_file else None
+        self._tokens = RoleTokens(options.tokens_file, clock) if options.tokens_file else None
         self._credentials = credentials
         # Within one machine, and without a word of who may call, it is its user who may.
         self._own_user: OwnUser | None = None

@@ -19,7 +19,7 @@ from globalstep.errors import InvalidArgumentError, OpError, code_of
 from globalstep.faults import ConnectionCutError
 from globalstep.frames import CHUNK_BYTES, NO_CALL, Assembler, frames_of
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.authorization import CALLER
+from globalstep.ps.authorization import CALLER, TokenRevokedError
 from globalstep.ps.control import Control
 from globalstep.ps.door import Door
 from globalstep.ps.handler import encode_error
@@ -153,6 +153,9 @@ def _exchange(
                 reply, pieces = control.handler.handle(message.request or pb.Request(), message.data, memory)
             except ConnectionCutError as error:
                 context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+                return
+            except TokenRevokedError as error:
+                refuse(context, error)
                 return
             if message.call != NO_CALL:
                 yield from frames_of(message.call, reply=reply, pieces=pieces)

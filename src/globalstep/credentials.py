@@ -17,6 +17,7 @@ import re
 import secrets
 import socket
 import ssl
+import stat
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -224,13 +225,25 @@ def read_secret(path: str) -> str:
     """Read a file with a secret.
 
     Raises:
-        FailedPreconditionError: If it cannot be read. The text has its name, and nothing that is in it.
+        FailedPreconditionError: If it cannot be read, or others can. The text has its name, and nothing that is in it.
     """
     try:
-        return Path(path).read_text("ascii")
+        with open(path, encoding="ascii") as file:
+            _check_private(os.fstat(file.fileno()), path)
+            return file.read()
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not plain ASCII"
         raise FailedPreconditionError(f"The token file {path} cannot be read: {why}.") from None
+
+
+def _check_private(found: os.stat_result, path: str) -> None:
+    """Refuse a secret that others may read; as PostgreSQL does, a group may read what root gives it."""
+    others = found.st_mode & 0o007 or (found.st_mode & 0o070 and (found.st_uid or found.st_mode & 0o030))
+    if stat.S_ISREG(found.st_mode) and others:
+        raise FailedPreconditionError(
+            f"The token file {path} has mode {stat.S_IMODE(found.st_mode):04o}, so that others than its owner can read "
+            f"it: chmod 600 {path}"
+        )
 
 
 def check_token(token: str, where: str) -> None:

@@ -44,6 +44,7 @@ def secured(authority, tmp_path):
     """A PS task within TLS that asks for tokens besides."""
     tokens = tmp_path / "tokens"
     tokens.write_text("chief 0123456789abcdef0123\n")
+    tokens.chmod(0o600)
     shown = Credentials(authority.issue("ps", "127.0.0.1"))
     server = PSServer(PSOptions(grace_secs=0.2, security=SecurityOptions(shown, tokens_file=str(tokens))))
     server.start()

@@ -9,6 +9,7 @@ import pytest
 from globalstep.deploy.cli import main
 from globalstep.deploy.launch import cluster_jobs, make_tasks
 from globalstep.deploy.launch_security import add_arguments, environ_for_all, environ_of_task
+from globalstep.deploy.launcher import Task
 from globalstep.errors import FailedPreconditionError
 
 TOKENS = {role: f"{role}-0123456789abcdef" for role in ("chief", "standby", "worker", "ps")}
@@ -18,6 +19,7 @@ TOKENS = {role: f"{role}-0123456789abcdef" for role in ("chief", "standby", "wor
 def tokens_file(tmp_path):
     path = tmp_path / "tokens"
     path.write_text("".join(f"{role} {token}\n" for role, token in TOKENS.items()))
+    path.chmod(0o600)
     return str(path)
 
 
@@ -69,7 +71,15 @@ def test_workers_that_may_become_chief_are_standbys(tokens_file):
 def test_a_role_without_a_token_is_named(tmp_path, capsys):
     path = tmp_path / "tokens"
     path.write_text(f"worker {TOKENS['worker']}\n")
+    path.chmod(0o600)
     script = tmp_path / "train.py"
     script.write_text("")
     assert main(["launch", "--tokens-file", str(path), str(script)]) == 2
     assert "no token of role chief" in capsys.readouterr().err
+
+
+def test_a_task_does_not_tell_its_environment():
+    task = Task("worker:0", ["python"], {"GLOBALSTEP_TOKEN": TOKENS["worker"]})
+    assert "worker:0" in repr(task)
+    assert "GLOBALSTEP_TOKEN" not in repr(task)
+    assert TOKENS["worker"] not in f"{task} {[task]!r}"

@@ -87,6 +87,7 @@ def test_what_the_command_refuses(script, capsys, arguments, said):
 def test_each_task_is_a_step_on_its_node(tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text(f"chief {'c' * 20}\nworker {'w' * 20}\n")
+    tokens.chmod(0o600)
     cluster = ClusterSpec({"chief": ["h1:1"], "ps": ["h2:2"], "worker": ["h1:3"]})
     environ = {"SLURM_TASKS_PER_NODE": "2,1", "SLURM_JOB_ID": "7", "GLOBALSTEP_TOKENS_FILE": str(tokens)}
     tasks = make_tasks(["n1", "n2", "n1"], cluster, ["t.py", "-x"], 2, environ)

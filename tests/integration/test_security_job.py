@@ -104,6 +104,7 @@ def test_a_job_goes_on_exactly(tmp_path, transport):
     ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
     tokens = tmp_path / "tokens"
     tokens.write_text("".join(f"{role} {token}\n" for role, token in TOKENS.items()))
+    tokens.chmod(0o600)
     addresses = free_addresses(4)
     cluster = {"ps": addresses[:2], "chief": addresses[2:3], "worker": addresses[3:]}
     hosts = {"ps": ["127.0.0.1"], "chief": [], "worker": []}
@@ -113,6 +114,7 @@ def test_a_job_goes_on_exactly(tmp_path, transport):
         if job != "ps":
             secret = tmp_path / f"{job}.token"
             secret.write_text(TOKENS[job])
+            secret.chmod(0o600)
             own["GLOBALSTEP_TOKEN_FILE"] = str(secret)
         return own | {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": job, "index": index}})}
 

@@ -49,6 +49,7 @@ def serving(tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text("".join(f"{role} {token}\n" for role, token in TOKENS.items()))
     tokens.chmod(0o600)
+    tokens.chmod(0o600)
     with contextlib.ExitStack() as stack:
 
         def start(tokens_file=str(tokens), clock=None, **more):

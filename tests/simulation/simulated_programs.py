@@ -77,6 +77,9 @@ class _Session:
     def run(self, fetches: Any) -> Any:
         return self.program.pull([fetches.op_name])[0]
 
+    def compare_with_run(self) -> None:
+        """Every program here builds the same model."""
+
     def close(self) -> None:
         self.cluster.close()
 

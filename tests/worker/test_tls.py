@@ -273,6 +273,7 @@ def test_a_server_that_is_well_has_no_mistake(serving, authority):
 def test_five_strangers_and_a_renewal_change_nothing(serving, joined, authority, theirs, tmp_path, transport, caplog):
     tokens = tmp_path / "tokens"
     tokens.write_text("".join(f"{role} {token}\n" for role, token in TOKENS.items()))
+    tokens.chmod(0o600)
     servers = [serving(authority.issue("ps", "127.0.0.1"), tokens_file=str(tokens)) for _ in range(2)]
     chief = joined(servers, authority.issue("chief"), transport, TOKENS["chief"])
     initialize(chief)
@@ -351,6 +352,7 @@ def test_five_strangers_and_a_renewal_change_nothing(serving, joined, authority,
 def test_a_worker_can_neither_push_nor_leave_in_the_name_of_another(serving, joined, authority, tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text("".join(f"{role} {token}\n" for role, token in TOKENS.items()))
+    tokens.chmod(0o600)
     server = serving(authority.issue("ps", "127.0.0.1"), tokens_file=str(tokens))
     chief = joined([server], authority.issue("chief"), token=TOKENS["chief"])
     initialize(chief)
@@ -478,6 +480,7 @@ def test_what_the_environment_names(authority, tmp_path):
         Credentials.from_environ({"GLOBALSTEP_TLS_CERT": files.cert})
     path = tmp_path / "token"
     path.write_text(TOKENS["worker"] + "\n")
+    path.chmod(0o600)
     assert Credentials(token_file=str(path)).shown_token() == TOKENS["worker"]
     path.write_text("short")
     with pytest.raises(FailedPreconditionError, match="16 characters") as caught:
