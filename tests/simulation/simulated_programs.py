@@ -73,6 +73,11 @@ class _Session:
 
     cluster: ClusterClient
     program: Program
+    graph: Graph = _GRAPH
+
+    def has_value(self, variable: Any) -> bool:
+        """None is the process's own."""
+        return True
 
     def run(self, fetches: Any) -> Any:
         return self.program.pull([fetches.op_name])[0]
