@@ -12,6 +12,8 @@ Floor: ps. Threads: an Authorization is thread-safe; a Caller is a value.
 from __future__ import annotations
 
 import enum
+import hmac
+import ipaddress
 import logging
 import threading
 from collections.abc import Iterable, Mapping
@@ -29,8 +31,19 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.peer_uids import OwnUser
 from globalstep.ps.role_tokens import RoleTokens, TokenLine
 from globalstep.ps.run_paths import RunPaths
+from globalstep.token_proofs import Claim, answer, new_number, proof
 
-__all__ = ["CALLER", "KINDS", "METHODS", "NOBODY", "Authorization", "Caller", "Role", "TokenRevokedError"]
+__all__ = [
+    "CALLER",
+    "KINDS",
+    "METHODS",
+    "NOBODY",
+    "Authorization",
+    "Caller",
+    "Role",
+    "TokenRevokedError",
+    "UnprovenError",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -124,6 +137,18 @@ class TokenRevokedError(UnauthenticatedError):
     """The token that a connection was opened with is none any more: the connection ends."""
 
 
+class UnprovenError(UnauthenticatedError):
+    """The caller has yet to prove that it has the token.
+
+    Attributes:
+        challenge: What to prove it with, and this task's own proof; see globalstep.token_proofs.
+    """
+
+    def __init__(self, message: str, challenge: str) -> None:
+        super().__init__(message)
+        self.challenge = challenge
+
+
 NOBODY = Caller()
 #: Who makes the unary call that this thread carries out.
 CALLER: ContextVar[Caller] = ContextVar("globalstep_caller", default=NOBODY)
@@ -157,6 +182,10 @@ class Authorization:
         self._workers_assign = workers_assign
         self._paths = paths or RunPaths()
         self._own_user = own_user
+        #: "host:port" that the task serves on, once it does.
+        self.address = ""
+        # Proofs are made for this process alone.
+        self._challenge = new_number()
         # Guards the attributes below; a leaf.
         self._lock = threading.Lock()
         #: Client ids that the chief, or a standby, goes by: nobody else may.
@@ -182,7 +211,7 @@ class Authorization:
         named = _role_in(names)
         shown = line = None
         told = {key: str(value) for key, value in metadata}
-        token = told.get("authorization", "").removeprefix("Bearer ")
+        token = self._token_of(method, told.get("authorization", ""), peer)
         if token and self._tokens is not None:
             line = self._tokens.find(token)
             if line is None:
@@ -203,6 +232,33 @@ class Authorization:
     def revoked(self, caller: Caller) -> bool:
         """Whether the token that a caller was let in with is in the file no more."""
         return caller.line is not None and self._tokens is not None and not self._tokens.holds(caller.line.mark)
+
+    def _token_of(self, method: str, header: str, peer: str) -> str:
+        """Give the token that a caller shows, or proves to have; "" for none.
+
+        Raises:
+            UnauthenticatedError: If it is still to be proven, or was not; with what the caller needs for that.
+        """
+        claim = Claim.parse(header)
+        if claim is None:
+            return header.removeprefix("Bearer ")
+        token = self._tokens.token_of(claim.token_id) if self._tokens is not None else ""
+        if not token:
+            return "none of this task's" if self._tokens is not None else ""
+        words = self._challenge, claim.number, claim.address
+        if self._is_here(claim.address) and hmac.compare_digest(claim.proof, proof(token, *words, method)):
+            return token
+        if not self._is_here(claim.address):
+            text = f"{method}: the caller proves a token for {claim.address}; this PS task is at {self.address}."
+            raise self._refuse(peer, UnauthenticatedError, text)
+        # It has not been asked to yet, or has proven it to a process that was here before.
+        raise UnprovenError(f"{method}: the token is to be proven.", f"{self._challenge} {answer(token, *words)}")
+
+    def _is_here(self, address: str) -> bool:
+        """Whether an address that a caller has dialled is this task's, as far as can be told."""
+        host, _, port = address.rpartition(":")
+        own_host, _, own_port = self.address.rpartition(":")
+        return port == own_port and (host == own_host or not (_is_literal(host) and _is_literal(own_host)))
 
     def check_method(self, caller: Caller, method: str, request: Any = None) -> None:
         """Refuse a call that the caller's role may not make.
@@ -339,6 +395,14 @@ class Authorization:
 
 def _asker(request: Any) -> str:
     return str(getattr(request, "owner", "") or getattr(request, "candidate", "") or _client_of(request))
+
+
+def _is_literal(host: str) -> bool:
+    """Whether a host is the address of one interface; a name may mean any, and so does 0.0.0.0."""
+    try:
+        return not ipaddress.ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return False
 
 
 def _client_of(request: Any) -> str:

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.credentials import check_token, read_secret
 from globalstep.errors import FailedPreconditionError
+from globalstep.token_proofs import token_id
 
 __all__ = ["ROLES", "RoleTokens", "TokenLine", "parse_tokens", "token_lines"]
 
@@ -154,6 +155,10 @@ class RoleTokens:
         if self._clock.monotonic() - self._looked >= LOOK_SECS:
             self._latest()
         return mark in self._marks
+
+    def token_of(self, name: str) -> str:
+        """Give the token of a name that token_id made; "" where none of this file has it."""
+        return next((line.token for line in self._latest() if token_id(line.token) == name), "")
 
     def of_ps(self) -> str:
         """Give the token that this PS task shows to others; "" for none."""

@@ -141,7 +141,7 @@ class PSServer:
             port = 0
         if port == 0:
             raise AlreadyExistsError(f"Cannot serve on {options.bind}: the address is taken or is not this machine's.")
-        self.address = f"{options.bind.rpartition(':')[0]}:{port}"
+        self.address = security.authorization.address = f"{options.bind.rpartition(':')[0]}:{port}"
         self._settler = Settler(self.shard, clock, asking(lambda: security.credentials))
         self._vigil = Vigil(self.shard, options.patience, clock)
         self._alone_code: int | None = None

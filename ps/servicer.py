@@ -19,11 +19,12 @@ from globalstep.errors import InvalidArgumentError, OpError, code_of
 from globalstep.faults import ConnectionCutError
 from globalstep.frames import CHUNK_BYTES, NO_CALL, Assembler, frames_of
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.authorization import CALLER, TokenRevokedError
+from globalstep.ps.authorization import CALLER, TokenRevokedError, UnprovenError
 from globalstep.ps.control import Control
 from globalstep.ps.door import Door
 from globalstep.ps.handler import encode_error
 from globalstep.ps.layouts import LayoutMemory
+from globalstep.token_proofs import CHALLENGE_KEY
 
 __all__ = ["SERVICE_NAME", "generic_handler", "refuse"]
 
@@ -96,6 +97,8 @@ def refuse(context: grpc.ServicerContext, error: Exception) -> None:
     told = [("globalstep-error", encoded.type)]
     if encoded.retry_millis:
         told.append(("globalstep-retry-millis", str(encoded.retry_millis)))
+    if isinstance(error, UnprovenError):
+        told.append((CHALLENGE_KEY, error.challenge))
     context.set_trailing_metadata(tuple(told))
     context.abort(_CODES[encoded.code], encoded.message)
 

@@ -46,7 +46,8 @@ def asking(credentials: Callable[[], Credentials]) -> Callable[[str, pb.SettleRe
         with secured.make() as channel:
             stub = pb_grpc.ParameterServerStub(channel)
             try:
-                return stub.Settle(request, timeout=_DEADLINE_SECS, metadata=secured.metadata())
+                reply: pb.SettleReply = secured.call(stub, "Settle", request, _DEADLINE_SECS)
+                return reply
             except grpc.RpcError as error:
                 if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNAVAILABLE:
                     mistake = find_tls_mistake(address, secured.credentials.tls)

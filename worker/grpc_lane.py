@@ -73,7 +73,9 @@ class _Stream(Connection):
         self.link = link
         self._secured = secured
         self._outbox: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
-        self._replies = link.exchange(self._frames(), metadata=secured.metadata())
+        if secured.unproven:
+            _Call(link, label, "Status", pb.StatusRequest(brief=True), _OPEN_SECS, secured).result()  # it proves itself
+        self._replies = link.exchange(self._frames(), metadata=secured.metadata("Exchange"))
         self._assembler = Assembler(_REPLY_LIMIT_BYTES)
 
     def _transmit(self, call: int, request: pb.Request, load: Any) -> None:
@@ -100,6 +102,8 @@ class _Stream(Connection):
         except StopIteration:
             raise UnavailableError(f"{self._label} ended the connection.") from None
         except grpc.RpcError as error:
+            if self._secured.challenged(error, asked=False):
+                raise UnavailableError(f"{self._label} is another process now.") from None
             raise self._secured.judge(_from_rpc(error, self._label)) from None
 
     def _end(self) -> None:
@@ -128,19 +132,53 @@ class _Later:
 
 
 class _Call:
-    """A unary call under way; see lanes.Pending."""
+    """A unary call under way; see lanes.Pending.
 
-    def __init__(self, future: Any, label: str, method: str, timeout_secs: float, secured: SecureChannel) -> None:
-        self._future = future
+    A task that has yet to prove that it has this process's token is asked for its status first, which tells it nothing.
+    """
+
+    def __init__(
+        self, link: _Link, label: str, method: str, request: Any, timeout_secs: float, secured: SecureChannel
+    ) -> None:
+        self._link = link
+        self._request = request
         self._secured = secured
         self._label = label
         self._method = method
         self._timeout_secs = timeout_secs
+        self._start()
+
+    def _start(self) -> None:
+        """Make the call; or, before the task has proven itself, the one that has it do so."""
+        self._asks_first = self._secured.unproven
+        method, request = (
+            ("Status", pb.StatusRequest(brief=True)) if self._asks_first else (self._method, self._request)
+        )
+        call = getattr(self._link.stub, method)
+        given = {"timeout": self._timeout_secs, "metadata": self._secured.metadata(method)}
+        # A future needs a thread of grpc's, which Python starts no more once its main thread has ended.
+        alive = threading.main_thread().is_alive()
+        self._future = call.future(request, **given) if alive else _Later(functools.partial(call, request, **given))
+
+    def _answer(self) -> Any:
+        """Wait for the reply, of the second or third call where the task has to prove itself first."""
+        for last in (False, False, True):
+            try:
+                reply = self._future.result()
+            except grpc.RpcError as error:
+                if last or not self._secured.challenged(error, self._asks_first):
+                    raise
+                self._start()
+            else:
+                if not self._asks_first:
+                    return reply
+                raise self._secured.asked_for_nothing()
+        raise AssertionError("unreachable")
 
     def result(self) -> Any:
         """See lanes.Pending."""
         try:
-            reply = self._future.result()
+            reply = self._answer()
             self._secured.answered()
             return reply
         except grpc.RpcError as error:
@@ -259,7 +297,7 @@ class GrpcLane:
             made_of = SharedConnection if kind == pb.LANE_SHM else SocketConnection
             try:
                 reply = self.unary("OpenLane", pb.OpenLaneRequest(kind=kind), _OPEN_SECS).result()
-                host = self.address.rpartition(":")[0].strip("[]")
+                host = self._secured.dialled.rpartition(":")[0].strip("[]")
                 connection = dial(self.label, kind, host, reply, made_of, self._secured.credentials.tls)
             except UnavailableError:
                 return None  # the task itself cannot be reached now; the call will say so
@@ -288,12 +326,7 @@ class GrpcLane:
     def unary(self, method: str, request: Any, timeout_secs: float) -> _Call:
         """See lanes.Lane."""
         self._renew()
-        call = getattr(self._link.stub, method)
-        given = {"timeout": timeout_secs, "metadata": self._secured.metadata()}
-        # A future needs a thread of grpc's, which Python starts no more once its main thread has ended.
-        alive = threading.main_thread().is_alive()
-        future = call.future(request, **given) if alive else _Later(functools.partial(call, request, **given))
-        return _Call(future, self.label, method, timeout_secs, self._secured)
+        return _Call(self._link, self.label, method, request, timeout_secs, self._secured)
 
     def _renew(self) -> None:
         """Show renewed certificates from now on. What is under way on the old channel comes to its end there."""
