@@ -32,6 +32,8 @@ __all__ = ["Layout", "LayoutMemory", "PushParts"]
 
 #: Layouts that one stream remembers; a program has a few train ops.
 _MAX_LAYOUTS = 64
+#: Changes and reads in all of them: beyond it they are told again.
+_MOST_TOLD = 1 << 18
 
 
 @dataclass(slots=True)
@@ -118,6 +120,7 @@ class LayoutMemory:
     caller: Caller = NOBODY
     _layouts: dict[int, Layout] = field(default_factory=dict[int, Layout])
     _ahead: dict[int, _Ahead] = field(default_factory=dict[int, _Ahead])
+    _told: int = 0
 
     def put_ahead(self, number: int, offset: int, data: memoryview) -> None:
         """Keep a part of the data of the next push of a layout.
@@ -184,7 +187,9 @@ class LayoutMemory:
             return False
         if any(read.indices is not None for read in told.reads) or any(use.overrides for use in told.uses):
             return False
-        if len(self._layouts) >= _MAX_LAYOUTS:
+        self._told += len(told.ops) + len(told.reads)
+        if len(self._layouts) >= _MAX_LAYOUTS or self._told > _MOST_TOLD:
+            self._told = len(told.ops) + len(told.reads)
             self._layouts.clear()
             self._ahead.clear()
         # What was sent ahead was for another layout of that number.

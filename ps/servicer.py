@@ -18,6 +18,7 @@ from google.protobuf.message_factory import GetMessageClass
 from globalstep.errors import InvalidArgumentError, OpError, code_of
 from globalstep.faults import ConnectionCutError
 from globalstep.frames import CHUNK_BYTES, NO_CALL, Assembler, frames_of
+from globalstep.memory import COUNTED_HEAD_BYTES, PARSED_BYTES
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.authorization import CALLER, TokenRevokedError, UnprovenError
 from globalstep.ps.control import Control
@@ -32,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]
 SERVICE_NAME = SERVICE.full_name
+#: Of a unary Push: as it came, parsed, and as its tensors lie.
+_PUSH_COPIES = 3
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -72,13 +75,16 @@ def _unary(
     def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
         try:
             with door.call(name, requests, context) as (caller, raw):
+                claim = _claim(control, name, len(raw))
                 try:
                     request = kind.FromString(raw)
                 except DecodeError as error:
                     raise InvalidArgumentError(f"Not a {kind.DESCRIPTOR.full_name}: {error}") from None
                 control.handler.authorization.check_method(caller, name, request)
                 CALLER.set(caller)
-                return control.call(name, request)
+                reply = control.call(name, request)
+                del claim
+                return reply
         except grpc.RpcError:
             raise  # the call is over: its client left, or sent no message
         except Exception as error:
@@ -88,6 +94,13 @@ def _unary(
             raise AssertionError("abort raises") from error
 
     return serve
+
+
+def _claim(control: Control, name: str, nbytes: int) -> object:
+    """Have what a message takes counted while it is answered; a Push is mostly the bytes of its tensors."""
+    if nbytes < COUNTED_HEAD_BYTES:
+        return None
+    return control.handler.in_flight.claim(nbytes * (_PUSH_COPIES if name == "Push" else PARSED_BYTES))
 
 
 def refuse(context: grpc.ServicerContext, error: Exception) -> None:

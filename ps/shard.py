@@ -26,6 +26,7 @@ from globalstep.ps.hypers import check_covered, evaluate_use
 from globalstep.ps.layouts import PushParts
 from globalstep.ps.ledger import Entry, EntryKind, HyperValues, Ledger
 from globalstep.ps.life import Life
+from globalstep.ps.push_table import LIMIT_CLIENTS
 from globalstep.ps.signatures import Floor
 from globalstep.ps.witness import Pushed
 
@@ -229,6 +230,8 @@ class Shard(Applying):
             self._statistics.refuse(refused)
             return ledger.refuse(push, refused, staleness, not_finite), ()
         hypers = scaled(self._policy, hypers, staleness)
+        if len(ledger.table) > 4 * LIMIT_CLIENTS:  # ids that push once and are not heard of again
+            self._forget_gone(ledger)
         outcome = ledger.admit(push, kind, taking_part, increments, hypers, staleness)
         if reads_only:
             self._statistics.read()
