@@ -23,7 +23,7 @@ NAME_CHARACTERS = 1024
 #: TensorFlow's characters of names, and those that globalstep's own names have besides: "#" of a Variable's parts.
 _NAME = re.compile(r"[\w.\\/>#:-]+", re.ASCII)
 #: Ids are anybody's to choose; none of these characters ends a line, or is a terminal's.
-_ID = re.compile(r"[\w.\\/>#:@+=,~-]+", re.ASCII)
+_ID = re.compile(r"[\w.\\/>#:@+=,~ -]+", re.ASCII)
 #: Ids that have been found to be good: a push bears one.
 _GOOD_IDS: set[str] = set()
 _MOST_GOOD_IDS = 4096
@@ -62,7 +62,7 @@ def check_task(name: str) -> None:
         InvalidArgumentError: If it is too long, or has other characters than names have.
     """
     if name and (len(name) > TASK_CHARACTERS or _ID.fullmatch(name) is None):
-        raise _refusal(name, "a task", TASK_CHARACTERS, r"letters, digits and _.\/>#:@+=,~-")
+        raise _refusal(name, "a task", TASK_CHARACTERS, r"letters, digits, spaces and _.\/>#:@+=,~-")
 
 
 def check_id(name: str) -> None:
@@ -74,7 +74,7 @@ def check_id(name: str) -> None:
     if name in _GOOD_IDS or not name:
         return
     if len(name) > ID_CHARACTERS or _ID.fullmatch(name) is None:
-        raise _refusal(name, "a client", ID_CHARACTERS, r"letters, digits and _.\/>#:@+=,~-")
+        raise _refusal(name, "a client", ID_CHARACTERS, r"letters, digits, spaces and _.\/>#:@+=,~-")
     # Adding and clearing are atomic each; one too many does no harm.
     if len(_GOOD_IDS) >= _MOST_GOOD_IDS:
         _GOOD_IDS.clear()
