@@ -1,22 +1,26 @@
 """`gs.train.Server`: a task of a ClusterSpec in this process, as TensorFlow 1.x programs start it.
 
 A "ps" task serves here. A worker or chief has nothing to serve: sessions talk to the PS tasks directly, so
-its server only makes its target mean them. `join` ends the process, as TensorFlow's never returns.
+its server only makes its target mean them. In a cluster without a job "ps" one of its tasks has a PS process beside it
+(hosted_ps.py), which holds the Variables of all. `join` ends the process, as TensorFlow's never returns.
 
 Floor: deploy.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
 from globalstep.cluster import ClusterSpec, from_tf_config, session_tasks
+from globalstep.deploy.hosted_ps import HostedPS, host_of
 from globalstep.deploy.worker_join import wait_for_the_end
 from globalstep.errors import InvalidArgumentError
 from globalstep.lanes import register_target
@@ -79,6 +83,9 @@ class Server:
         self.server_def = (cluster, job_name, task_index)
         self._address = cluster.task_address(job_name, task_index)
         self._ps: PSServer | None = None
+        # Whether this task has the PS process of a cluster without a job "ps", and that.
+        self._hosts = False
+        self._hosted: HostedPS | None = None
         # The exit code of a process whose `join` has come to its end.
         self._exit_code: int | None = None
         if job_name == "ps":
@@ -93,14 +100,22 @@ class Server:
             self._address = self._ps.address
             addresses = list(cluster.job_tasks("ps"))
             addresses[cluster.task_indices("ps").index(task_index)] = self._address
+        elif cluster.jobs and "ps" in cluster.jobs:
+            addresses = list(cluster.job_tasks("ps"))
         else:
-            addresses = list(cluster.job_tasks("ps")) if "ps" in cluster.jobs else []
-        known = [address for address in addresses if address]
-        if known:
-            task = f"/job:{job_name}/task:{task_index}"
-            register_target(self.target, known, task=task, session_tasks=session_tasks(cluster))
+            host = host_of(cluster)
+            self._hosts = host == (job_name, task_index)
+            addresses = [cluster.task_address(*host)]
+        self._known = [address for address in addresses if address]
+        self._register()
         if start:
             self.start()
+
+    def _register(self) -> None:
+        """Make the target mean the PS tasks."""
+        cluster, job, index = self.server_def
+        task = f"/job:{job}/task:{index}"
+        register_target(self.target, self._known, task=task, session_tasks=session_tasks(cluster))
 
     @property
     def target(self) -> str:
@@ -111,9 +126,19 @@ class Server:
         return f"grpc://{self._address}"
 
     def start(self) -> None:
-        """Begin to serve, if this is a PS task."""
+        """Begin to serve, if this is a PS task, or the task that has one beside it."""
         if self._ps is not None:
             self._ps.start()
+        if self._hosts and self._hosted is None:
+            _, job, index = self.server_def
+            self._hosted = HostedPS(self._address, f"/job:{job}/task:{index}")
+            self._address = self._hosted.address
+            self._known = [self._address]
+            self._register()
+            _log.info(
+                "The cluster has no job 'ps': process %d, beside /job:%s/task:%d, holds its Variables.",
+                self._hosted.pid, job, index,
+            )  # fmt: skip
 
     def join(self) -> NoReturn:
         """Serve until the job is done and every client has left; then end the process.
@@ -128,6 +153,10 @@ class Server:
         Raises:
             SystemExit: When there is nothing left to wait for.
         """
+        if self._hosted is not None:
+            with _terminated(self._hosted.terminate):
+                code = self._hosted.join()
+            self._end(code)
         if self._ps is None:
             _, job, index = self.server_def
             _log.info(
@@ -152,27 +181,16 @@ class Server:
     def _serve(self, ps: PSServer) -> int:
         """Serve to the end; gives the exit code."""
         _log.info("/job:ps/task:%d serves on %s until the job is done", self.server_def[2], ps.address)
-        if threading.current_thread() is not threading.main_thread():
+        with _terminated(ps.stop) as terminated:
             ps.join()
-            return _code_of(ps, terminated=False)
-        terminated = False
-
-        def on_term(signum: int, frame: FrameType | None) -> None:
-            nonlocal terminated
-            terminated = True
-            ps.stop()
-
-        before = signal.signal(signal.SIGTERM, on_term)
-        try:
-            ps.join()
-        finally:
-            signal.signal(signal.SIGTERM, before)
-        return _code_of(ps, terminated)
+        return _code_of(ps, bool(terminated))
 
     def stop(self) -> None:
         """Stop serving."""
         if self._ps is not None:
             self._ps.close()
+        if self._hosted is not None:
+            self._hosted.stop()
 
     @staticmethod
     def create_local_server(config: Any = None, start: bool = True) -> Server:
@@ -183,3 +201,22 @@ class Server:
 def _code_of(ps: PSServer, terminated: bool) -> int:
     """Give the exit code of a PS task's process: that it was told to end by another way than SIGTERM is no failure."""
     return 0 if ps.exit_code == EXIT_TERMINATED and not terminated else ps.exit_code
+
+
+@contextlib.contextmanager
+def _terminated(ask: Callable[[], None]) -> Iterator[list[int]]:
+    """Call `ask` when a SIGTERM comes in the main thread; gives a list that then has its number."""
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+
+    def on_term(signum: int, frame: FrameType | None) -> None:
+        came.append(signum)
+        ask()
+
+    before = signal.signal(signal.SIGTERM, on_term)
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGTERM, before)

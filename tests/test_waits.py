@@ -114,7 +114,14 @@ ALLOWED = {
         "Launcher._until_done": "the futures are done",
         "Launcher._run_once": _LAUNCHED,
     },
-    "deploy/server.py": {"Server._serve": "TensorFlow's: it serves until the job is done"},
+    "deploy/hosted_ps.py": {
+        "HostedPS._at_exit": "it says for whom it waits; Ctrl-C ends it",
+        "HostedPS.stop": _ENDED,
+    },
+    "deploy/server.py": {
+        "Server.join": "HostedPS.join says for whom it waits",
+        "Server._serve": "TensorFlow's: it serves until the job is done",
+    },
     "deploy/slurm_cli.py": {"run": _LAUNCHED},
     "deploy/slurm_job.py": {"main": "Slurm's commands have a limit of their own, MessageTimeout"},
     "deploy/slurm_step.py": {

@@ -9,12 +9,14 @@ import threading
 import weakref
 from typing import Protocol
 
-__all__ = ["has_been_client", "is_client", "note_client"]
+__all__ = ["close_clients", "has_been_client", "is_client", "note_client"]
 
 
 class _Closable(Protocol):
     @property
     def closed(self) -> bool: ...
+
+    def close(self) -> None: ...
 
 
 # Guards _clients; a leaf.
@@ -44,3 +46,11 @@ def is_client(target: str) -> bool:
     """Say whether a client of these PS tasks is open in this process."""
     with _lock:
         return any(not client.closed for client in _clients.get(target, ()))
+
+
+def close_clients() -> None:
+    """Close every client of this process: at its end nobody else will, and PS tasks wait for them."""
+    with _lock:
+        found = [client for clients in _clients.values() for client in clients]
+    for client in found:
+        client.close()
