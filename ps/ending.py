@@ -111,7 +111,7 @@ def judge(state: State, clients: list[ClientView], absence: Absence, patience: P
         if state is State.READY:
             return None
         word = "holds no model" if state is State.VACANT else "is being initialized"
-        return Verdict(f"This PS task {word}; {names} is here, waiting for the chief's model", absence.since_secs)
+        return Verdict(f"This PS task {word}; {names}: waiting for the chief's model", absence.since_secs)
     if state is State.DONE:
         late = f"waiting up to {LINGER_SECS:.0f} s for {', '.join(absence.missing)}, which never came"
         return Verdict(f"The job is done; {late}", absence.done_secs)

@@ -1,0 +1,14 @@
+"""Short jobs end with their last step; `make nightly` runs a hundred of them (rung 4)."""
+
+import pytest
+from short_jobs import SIZES, run_job
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.mark.parametrize(("ps", "workers"), SIZES)
+def test_a_short_job_ends_with_its_last_step(tmp_path, ps, workers):
+    ended = run_job(tmp_path / "job", ps, workers, steps=60)
+    assert set(ended.codes.values()) == {0}, ended.outputs
+    # A PS that waits for a task that came and left waits for 30 s.
+    assert ended.secs < 20, f"{ended.exits}\n{ended.outputs}"
