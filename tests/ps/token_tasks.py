@@ -28,6 +28,7 @@ class TokenTasks(contextlib.ExitStack):
     def __init__(self, folder, shards=1, options=(), **security):
         super().__init__()
         path = folder / "tokens"
+        path.touch(0o600)
         path.write_text("".join(f"{role} {token}\n" for role, token in TOKENS.items()))
         self.servers = []
         for _ in range(shards):
