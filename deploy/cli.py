@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.metadata
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -27,6 +29,10 @@ _SUBCOMMANDS = {
     "ray": ("globalstep.deploy.ray_cli", "run a training script as actors of a Ray cluster"),
     "slurm": ("globalstep.deploy.slurm_cli", "write an sbatch script for a training job, and submit it to Slurm"),
 }
+
+
+#: What a shell gives for a command that SIGPIPE has ended.
+_EXIT_PIPE = 128 + signal.SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,6 +55,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             module = importlib.import_module(module_name)
             module.configure(subparser)
             subparser.set_defaults(run=module.run)
-    args = parser.parse_args(arguments)
-    code: int = args.run(args)
+    try:
+        try:
+            args = parser.parse_args(arguments)
+            code: int = args.run(args)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # Who read the output has gone, as head does: what is left to say is said to nobody, when Python ends too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _EXIT_PIPE
     return code

@@ -42,7 +42,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--file", type=Path, metavar="FILE", help="where to write it (default: NAME.compose.yml, here)")
     parser.add_argument("--detach", action="store_true", help="do not wait for the job's end")
     parser.add_argument("script", help="the training script, run by every worker and the chief; its folder is mounted")
-    parser.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
+    rest = parser.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
+    # argparse counts it as missing where the script is.
+    rest.required = False
 
 
 def run(args: argparse.Namespace) -> int:

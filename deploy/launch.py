@@ -61,7 +61,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     launch_options.add_arguments(parser)
     parser.add_argument("--log-dir", type=Path, metavar="DIR", help="also write each task's output to a file")
     parser.add_argument("script", help="the training script, run by every worker and the chief")
-    parser.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
+    rest = parser.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
+    # argparse counts it as missing where the script is.
+    rest.required = False
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from globalstep.deploy.launcher import Task
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.log_format import FORMATS, VARIABLE, chosen_format
-from globalstep.metrics_port import metrics_address
+from globalstep.metrics_port import metrics_address, require_prometheus
 from globalstep.ps.ending import ABANDON_VARIABLE, START_VARIABLE, Patience
 
 __all__ = ["add_arguments", "apply_options", "shares_of_cpus"]
@@ -53,7 +53,7 @@ def apply_options(args: argparse.Namespace, tasks: Sequence[Task]) -> str:
     """Change tasks, before they are started, as the options say; gives the log format.
 
     Raises:
-        FailedPreconditionError: If there is no `taskset` to pin them with.
+        FailedPreconditionError: If there is no `taskset` to pin them with, or no prometheus-client for the ports.
         InvalidArgumentError: If the port, the format or a number of seconds is none.
     """
     chosen = chosen_format(args.log_format)
@@ -66,6 +66,7 @@ def apply_options(args: argparse.Namespace, tasks: Sequence[Task]) -> str:
             task.command[:0] = [taskset, "--cpu-list", ",".join(map(str, cpus))]
     if args.metrics_port:
         host, port = metrics_address(args.metrics_port)
+        require_prometheus()
         if not 0 < port <= 65535 - len(tasks):
             raise InvalidArgumentError(f"--metrics-port {args.metrics_port} leaves no room for {len(tasks)} ports.")
         for number, task in enumerate(tasks):

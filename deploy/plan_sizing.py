@@ -22,6 +22,8 @@ FORMAT = 1
 _GROWTH = 1.05
 #: Workers that compute for so much of their time are not kept waiting.
 _ENOUGH = 0.95
+#: Workers that compute for less of their time than this had better be fewer, or send less.
+_TOO_LITTLE = 0.5
 #: In use for so much of the time a resource is what holds the others up.
 _SATURATED = 0.9
 _MOST_PS = 1024
@@ -91,6 +93,7 @@ class Plan:
         tried: The others that were simulated, shorter, in order.
         asked: Whether the number was asked for.
         why: Why this number is advised.
+        warning: Why such a cluster is advised against; "" where it is not.
     """
 
     job: Job
@@ -98,6 +101,7 @@ class Plan:
     tried: Sequence[Forecast]
     asked: bool
     why: str
+    warning: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Give it as JSON can hold it."""
@@ -108,6 +112,7 @@ class Plan:
             "ps": self.chosen.ps,
             "asked": self.asked,
             "why": self.why,
+            "warning": self.warning,
             "forecast": self.chosen.as_json(),
             "tried": [
                 {"ps": tried.ps, "steps_sec": tried.steps_sec, "bottleneck": tried.bottleneck} for tried in self.tried
@@ -173,7 +178,23 @@ def make_plan(
         for count in _doubling(2 * ps):  # for whoever looks at the plot
             attempt(count)
     chosen = forecast(job, profile, ps, random.Random(f"{seed} {ps}"), _STEPS)
-    return Plan(job, chosen, [tried[count] for count in sorted(tried)], asked, why)
+    return Plan(job, chosen, [tried[count] for count in sorted(tried)], asked, why, _warning(job, chosen, asked))
+
+
+def _warning(job: Job, chosen: Forecast, asked: bool) -> str:
+    """Say why a cluster is advised against whose workers mostly wait; "" where they do not."""
+    if not job.step_secs or chosen.efficiency >= _TOO_LITTLE:
+        return ""
+    alone = 1.0 / job.step_secs
+    against = f"with {chosen.ps:,} PS tasks workers compute for only {chosen.efficiency:.0%} of their time"
+    more = "" if asked else ", and more do not help"
+    gain = f"{chosen.steps_sec / alone:,.1f} times what one of the {job.workers:,} workers computes alone"
+    if chosen.steps_sec <= alone:
+        gain = f"less than one of the {job.workers:,} workers computes alone"
+    return (
+        f"{against}{more}: all together do {gain}. What holds them up: {chosen.bottleneck}. Take fewer workers, larger "
+        "batches (longer steps), fewer bytes (gs.WireOptions, embeddings by rows), or a faster network"
+    )
 
 
 def _smallest(attempt: Callable[[int], Forecast]) -> tuple[int, str]:

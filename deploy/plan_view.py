@@ -40,6 +40,8 @@ def draw_plan(plan: Plan, batch: int = 0) -> Group:
     facts.add_column()
     facts.add_row("job", describe_job(job))
     facts.add_row("PS tasks", f"{chosen.ps:,}" + ("" if plan.asked else f": {plan.why}"))
+    if plan.warning:
+        facts.add_row("NOT ADVISED", plan.warning, style="red")
     facts.add_row(
         "throughput", f"{_number(chosen.steps_sec)} steps/s, {human_bytes(chosen.bytes_sec)}/s{alone}{examples}"
     )

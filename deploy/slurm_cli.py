@@ -33,7 +33,9 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, metavar="P", help="port of the first task (default: from the job's id)")
     parser.add_argument("--log-dir", default="", metavar="DIR", help="also write each task's output to a file")
     parser.add_argument("script", help="the training script, run by every worker and the chief")
-    parser.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
+    rest = parser.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
+    # argparse counts it as missing where the script is.
+    rest.required = False
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ import grpc
 from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.errors import AlreadyExistsError
 from globalstep.faults import NO_FAULTS, Faults
-from globalstep.metrics_port import MetricsPort, open_port
+from globalstep.metrics_port import MetricsPort, can_be_open, open_port
 from globalstep.ps.control import Control
 from globalstep.ps.cores import Cores, default_threads
 from globalstep.ps.door import KEPT_SEATS, SPARE_THREADS, Door, Pool
@@ -164,7 +164,7 @@ class PSServer:
         self._server.start()
         self._health.serves = True
         self._settler.start()
-        if self._options.metrics_port:
+        if can_be_open(self._options.metrics_port):
             from globalstep.ps.metrics import PSCollector
 
             self._metrics = open_port(self._options.metrics_port, [PSCollector(self.control.brief_status)])

@@ -37,6 +37,7 @@ MODULES = (
     "python_io",
     "math",
     "random",
+    "test",
     "compat",
     "contrib.framework",
     "contrib.layers",

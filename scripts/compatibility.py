@@ -48,6 +48,7 @@ MODULES = (
     "python_io",
     "random",
     "summary",
+    "test",
     "train",
     "train.queue_runner",
 )
@@ -58,6 +59,7 @@ ABSENT_FROM = {
     "contrib.layers": gs.contrib.layers.face_absent,
     "layers": absent.ABSENT_IN_LAYERS,
     "nn": absent.ABSENT_IN_NN,
+    "test": absent.ABSENT_IN_TEST,
     "train": absent.ABSENT_IN_TRAIN,
 }
 

@@ -17,7 +17,7 @@ FACES = (
     "globalstep",
     *(
         f"globalstep.{name}"
-        for name in ("initializers", "layers", "math", "nn", "python_io", "random", "summary", "train")
+        for name in ("initializers", "layers", "math", "nn", "python_io", "random", "summary", "test", "train")
     ),
 )
 

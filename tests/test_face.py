@@ -13,7 +13,7 @@ FACES = [
     "globalstep",
     *(
         f"globalstep.{name}"
-        for name in ("initializers", "layers", "math", "nn", "python_io", "random", "summary", "train")
+        for name in ("initializers", "layers", "math", "nn", "python_io", "random", "summary", "test", "train")
     ),
     *(f"globalstep.contrib.{name}" for name in ("framework", "layers", "opt", "training")),
     "globalstep.train.queue_runner",

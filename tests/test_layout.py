@@ -12,7 +12,7 @@ GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
 #: Modules of src/globalstep that are faces: they name what lies on higher floors.
 FACES = {
     *("__init__", "__main__", "absent", "app", "compat", "contrib", "initializers", "layers", "logging", "math", "nn"),
-    *("python_io", "random", "summary", "train"),
+    *("python_io", "random", "summary", "test", "train"),
 }
 #: What each floor may import besides itself.
 LOWER = {

@@ -16,7 +16,7 @@ from globalstep.declarations import Push, Read
 from globalstep.errors import AbortedError, FailedPreconditionError
 from globalstep.faulty_lane import with_faults
 from globalstep.lanes import known_target, lanes_to
-from globalstep.metrics_port import port_of_environ
+from globalstep.metrics_port import can_be_open, port_of_environ
 from globalstep.planned_faults import faults_of_this_process
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.run_policy import RunPolicy
@@ -221,7 +221,7 @@ def connect(
     client.session_tasks = known.session_tasks
     if target:
         note_client(known.target, client)
-    if port := port_of_environ():
+    if can_be_open(port := port_of_environ()):
         from globalstep.worker.metrics import watch
 
         watch(client, port)

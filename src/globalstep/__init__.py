@@ -14,7 +14,7 @@ write_to_stderr()
 
 _MODULES = (
     "app compat contrib dtypes errors flags gfile initializers layers logging losses math nn python_io random summary "
-    "train"
+    "test train"
 )
 
 _NAMES = {

@@ -16,6 +16,7 @@ from globalstep import nn as nn
 from globalstep import python_io as python_io
 from globalstep import random as random
 from globalstep import summary as summary
+from globalstep import test as test
 from globalstep import train as train
 from globalstep.assignments import assign as assign
 from globalstep.assignments import assign_add as assign_add

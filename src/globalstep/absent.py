@@ -10,6 +10,7 @@ __all__ = [
     "ABSENT_IN_CONTRIB",
     "ABSENT_IN_LAYERS",
     "ABSENT_IN_NN",
+    "ABSENT_IN_TEST",
     "ABSENT_IN_TRAIN",
     "WITHOUT_EFFECT",
 ]
@@ -40,7 +41,10 @@ ABSENT = {
     "PriorityQueue": "use gs.FIFOQueue, or sort in Python.",
     "TensorArray": _LOOP,
     "as_string": _TEXT,
+    "audio_summary": "write sound to files; gs.summary has scalars, histograms and images.",
+    "batch_matmul": "use gs.matmul, which multiplies batches of matrices since TensorFlow 1.0.",
     "case": _CHOICE,
+    "complex_abs": "use gs.abs.",
     "data": _INPUT,
     "distribute": _STRATEGY,
     "enable_eager_execution": "graphs are built first and run by a session, as in TensorFlow 1.x.",
@@ -54,9 +58,11 @@ ABSENT = {
     "hessians": "differentiate twice with gs.jax or gs.torch.",
     "image": "prepare images with numpy or Pillow, and feed them through a placeholder.",
     "import_graph_def": "graphs are built by the program; share Variables by checkpoints.",
+    "inv": "use gs.reciprocal.",
     "io": "use gs.gfile for files, gs.python_io for TFRecords and gs.parse_example for what is in them.",
     "keras": _MODEL,
     "linalg": "use gs.matmul, gs.norm and gs.einsum, or numpy in gs.py_func.",
+    "listdiff": "use numpy.setdiff1d in gs.py_func.",
     "load_op_library": "write the function with gs.py_func or gs.py_loss.",
     "lookup": _FEATURES,
     "map_fn": _LOOP,
@@ -75,9 +81,15 @@ ABSENT = {
     "string_to_hash_bucket_fast": _TEXT,
     "string_to_number": _TEXT,
     "strings": _TEXT,
-    "test": "use pytest; a gs.Session() needs no cluster.",
     "while_loop": _LOOP,
 }
+
+#: Absent from `globalstep.test`.
+ABSENT_IN_TEST = dict.fromkeys(
+    ("TestCase", "main", "get_temp_dir", "test_src_dir_path", "mock", "compute_gradient", "compute_gradient_error",
+     "assert_equal_graph_def", "Benchmark"),
+    "use pytest, or unittest; a gs.Session() needs no cluster.",
+)  # fmt: skip
 
 #: Absent from `globalstep.nn`.
 ABSENT_IN_NN = {

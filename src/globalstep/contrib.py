@@ -47,4 +47,4 @@ training = namespace(
 
 def __getattr__(name: str) -> object:
     hint = ABSENT_IN_CONTRIB.get(name) or f"of tf.contrib there are {', '.join(__all__)}."
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}: {hint}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}: {hint}", name=name, obj=None)

@@ -35,7 +35,11 @@ class Face(types.ModuleType):
             self.__dict__[name] = value
             return value
         hint = self.__dict__.get("face_absent", {}).get(name)
-        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}" + (f": {hint}" if hint else ""))
+        text = f"module {self.__name__!r} has no attribute {name!r}"
+        if hint:
+            # Named by itself: else Python looks for a name that is spelled alike, and finds zeros for keras.
+            raise AttributeError(f"{text}: {hint}", name=name, obj=None)
+        raise AttributeError(text)
 
     def __setattr__(self, name: str, value: object) -> None:
         # Importing globalstep.device binds the module here; gs.device is to stay the function.

@@ -15,7 +15,15 @@ from typing import Any, Protocol
 
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 
-__all__ = ["Collector", "MetricsPort", "metrics_address", "open_port", "port_of_environ"]
+__all__ = [
+    "Collector",
+    "MetricsPort",
+    "can_be_open",
+    "metrics_address",
+    "open_port",
+    "port_of_environ",
+    "require_prometheus",
+]
 
 _log = logging.getLogger("globalstep")
 _VARIABLE = "GLOBALSTEP_METRICS_PORT"
@@ -49,6 +57,20 @@ def metrics_address(text: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
+def require_prometheus() -> None:
+    """Check that prometheus-client is installed.
+
+    Raises:
+        FailedPreconditionError: If it is not.
+    """
+    try:
+        import prometheus_client  # noqa: F401
+    except ImportError:
+        raise FailedPreconditionError(
+            "The metrics port needs prometheus-client: pip install 'globalstep[metrics]'."
+        ) from None
+
+
 class MetricsPort:
     """An open port. Close it.
 
@@ -67,12 +89,9 @@ class MetricsPort:
 
     def __init__(self, text: str, collectors: Sequence[Collector]) -> None:
         host, port = metrics_address(text)
-        try:
-            import prometheus_client
-        except ImportError:
-            raise FailedPreconditionError(
-                "The metrics port needs prometheus-client: pip install 'globalstep[metrics]'."
-            ) from None
+        require_prometheus()
+        import prometheus_client
+
         registry = prometheus_client.CollectorRegistry()
         prometheus_client.ProcessCollector(registry=registry)
         prometheus_client.PlatformCollector(registry=registry)
@@ -87,6 +106,22 @@ class MetricsPort:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def can_be_open(text: str) -> bool:
+    """Say whether a port is asked for and can be had; where prometheus-client is missing, log it: training goes on.
+
+    Args:
+        text: See metrics_address; "" for no port.
+    """
+    if not text:
+        return False
+    try:
+        require_prometheus()
+    except FailedPreconditionError as error:
+        _log.warning("There is no port for metrics: %s", error)
+        return False
+    return True
 
 
 def open_port(text: str, collectors: Sequence[Collector]) -> MetricsPort | None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 from planned_costs import profile
@@ -115,6 +118,55 @@ def test_plan_chooses_the_number_of_ps(capsys, profile_file):
     assert not found["asked"]
     assert found["why"]
     assert found["ps"] in [tried["ps"] for tried in found["tried"]]
+
+
+def test_plan_advises_against_a_cluster_whose_workers_mostly_wait(capsys, profile_file, wide):
+    hopeless = ("--step-time", "0.0001", "--nic", "1")
+    found = json.loads(plan(capsys, profile_file, "--json", *hopeless)[1].out)
+    assert found["forecast"]["efficiency"] < 0.5
+    assert "of their time, and more do not help" in found["warning"]
+    assert f"What holds them up: {found['forecast']['bottleneck']}. Take fewer workers" in found["warning"]
+    assert "NOT ADVISED" in plan(capsys, profile_file, *hopeless)[1].out
+
+
+def test_plan_does_not_warn_of_a_cluster_that_computes(capsys, profile_file, wide):
+    busy = ("--step-time", "5")
+    assert json.loads(plan(capsys, profile_file, "--json", *busy)[1].out)["warning"] == ""
+    assert "NOT ADVISED" not in plan(capsys, profile_file, *busy)[1].out
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("asked", ["lines", "table", "help"])
+def test_a_reader_that_has_gone_is_no_error(profile_file, asked):
+    command = [sys.executable, "-m", "globalstep", "plan"]
+    command += ["--help"] if asked == "help" else [*JOB, "--profile", str(profile_file)]
+    if asked == "lines":
+        command += ["--json"]
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        ended = subprocess.run(
+            command,
+            stdout=write_end,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+    finally:
+        os.close(write_end)
+    assert ended.stderr == ""
+    # argparse and rich, which print help and tables, end by themselves.
+    assert ended.returncode == {"lines": 141, "table": 1, "help": 0}[asked]
+
+
+@pytest.mark.parametrize("command", ["launch", "compose up", "slurm", "ray"])
+def test_a_command_without_its_script_says_that_the_script_is_missing(capsys, command):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(command.split())
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith("error: the following arguments are required: script\n")
 
 
 def test_plan_knows_one_machine(capsys, profile_file):

@@ -177,7 +177,14 @@ def split(
 
     Raises:
         ValueError: If the parts do not add up.
+        TypeError: If the arguments are in the order of TensorFlow 0.x.
     """
+    if isinstance(value, int) and isinstance(num_or_size_splits, int) and not isinstance(axis, int):
+        raise TypeError(
+            f"split({value}, {num_or_size_splits}, value) is TensorFlow 0.x's order of arguments, (split_dim, "
+            "num_split, value). Since 1.0 it is split(value, num_or_size_splits, axis): "
+            f"split(value, {num_or_size_splits}, {value})."
+        )
     node = as_node(value)
     (place,) = normal_axes(axis, node)
     known = node.shape.as_list() if node.shape.dims is not None else None
@@ -278,7 +285,17 @@ def pad(tensor: Any, paddings: Any, mode: str = "CONSTANT", name: str | None = N
 
 
 def reverse(tensor: Any, axis: Any, name: str | None = None) -> Node:
-    """Turn the order around along `axis` (an axis or a list of axes)."""
+    """Turn the order around along `axis` (an axis or a list of axes).
+
+    Raises:
+        TypeError: If `axis` is a list of booleans, as in TensorFlow 0.x.
+    """
+    if isinstance(axis, (list, tuple)) and any(isinstance(item, bool) for item in axis):
+        listed = [place for place, turned in enumerate(axis) if turned]
+        raise TypeError(
+            f"reverse(tensor, {list(axis)}) says for each axis whether it is turned, as in TensorFlow 0.x. Since 1.0 "
+            f"the axes are listed: reverse(tensor, {listed})."
+        )
     node = as_node(tensor)
     axes = normal_axes(axis, node)
     return elementwise("ReverseV2", node, lambda value: flip_array(value, axes), name)
