@@ -5,6 +5,7 @@ Floor: deploy. Threads: a ClusterWatch belongs to one thread at a time.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from types import TracebackType
 from globalstep.cluster import ClusterSpec
 from globalstep.credentials import Credentials
 from globalstep.deploy.cluster_status import Answer
+from globalstep.deploy.run_tokens import find_run_token
 from globalstep.errors import InvalidArgumentError, OpError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.worker.grpc_lane import GrpcLane
@@ -47,6 +49,13 @@ def addresses_of(arguments: Sequence[str], environ: Mapping[str, str]) -> list[s
     return found
 
 
+def _for_address(shown: Credentials, address: str) -> Credentials:
+    """Give what to show to a PS task: the token of its run where this user has started it here, and named no other."""
+    if shown.token or shown.token_file or shown.tls is not None:
+        return shown
+    return dataclasses.replace(shown, token=find_run_token(address))
+
+
 class ClusterWatch:
     """Connections to the PS tasks of a cluster; use it in a `with` block.
 
@@ -61,7 +70,8 @@ class ClusterWatch:
         self.addresses = list(addresses)
         shown = Credentials.from_environ(os.environ if environ is None else environ)
         self._lanes = [
-            GrpcLane(address, index, "grpc", credentials=shown) for index, address in enumerate(self.addresses)
+            GrpcLane(address, index, "grpc", credentials=_for_address(shown, address))
+            for index, address in enumerate(self.addresses)
         ]
 
     def __enter__(self) -> ClusterWatch:

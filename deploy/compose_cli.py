@@ -6,6 +6,7 @@ Floor: deploy.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from globalstep.deploy.compose_file import ComposeJob, compose_file
+from globalstep.deploy.launch_security import with_run_token
 
 __all__ = ["configure", "run"]
 
@@ -68,7 +70,8 @@ def run(args: argparse.Namespace) -> int:
     compose += ["--file", str(file)]
     # Not `up` in the foreground: it would not end while a TensorBoard runs, and says 0 whatever containers did; its
     # --exit-code-from would end the job with the first container that ends.
-    code = subprocess.run([*compose, "up", "--detach"], check=False).returncode
+    environ = with_run_token(os.environ)
+    code = subprocess.run([*compose, "up", "--detach"], env=environ, check=False).returncode
     return code if code or args.detach else _follow(compose, file)
 
 

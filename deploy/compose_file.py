@@ -18,7 +18,7 @@ _RUN = "/run/globalstep"
 
 _HEAD = """\
 # {made}
-# Settings, here or in a file .env beside this one: GLOBALSTEP_IMAGE, GLOBALSTEP_SCRIPTS{more}.
+# Settings, here or in a file .env beside this one: GLOBALSTEP_IMAGE, GLOBALSTEP_SCRIPTS, GLOBALSTEP_RUN_TOKEN{more}.
 x-task: &task
   image: ${{GLOBALSTEP_IMAGE:-globalstep}}
   # A task that fails or is killed is started again; one that has ended with 0 is not.
@@ -37,6 +37,8 @@ _TASK = """\
     environment:
       # The network below belongs to this job alone.
       GLOBALSTEP_INSECURE: "1"
+      # Made by `globalstep compose up`, anew each time; without it, whoever is in that network may call.
+      GLOBALSTEP_RUN_TOKEN: "${{GLOBALSTEP_RUN_TOKEN:-}}"
       TF_CONFIG: '{config}'
 """
 _TENSORBOARD = f"""\

@@ -19,11 +19,13 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from globalstep.credentials import RUN_TOKEN
 from globalstep.deploy import launch_options
 from globalstep.deploy.console import Console
 from globalstep.deploy.launch_security import add_arguments, environ_for_all, environ_of_task
 from globalstep.deploy.launch_table import LiveConsole, watch_cluster
 from globalstep.deploy.launcher import Launcher, Task
+from globalstep.deploy.run_tokens import kept
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.process_env import tuned
 
@@ -89,7 +91,8 @@ def run(args: argparse.Namespace) -> int:
             tasks, console, args.max_restarts, args.grace_secs, args.log_dir, failover=bool(args.failover)
         )
         try:
-            return asyncio.run(_run_watched(launcher, tasks, cluster["ps"], console))
+            with kept(cluster["ps"], environ.get(RUN_TOKEN, "")):
+                return asyncio.run(_run_watched(launcher, tasks, cluster["ps"], console))
         finally:
             console.finish()
 

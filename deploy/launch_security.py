@@ -1,4 +1,4 @@
-"""What `globalstep launch` gives its tasks to show: certificates to all, to each the token of its role.
+"""What `globalstep launch` gives its tasks to show: certificates to all, to each the token of its role, or of the run.
 
 Floor: deploy.
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 from collections.abc import Mapping
 
-from globalstep.credentials import read_secret, tls_files
+from globalstep.credentials import RUN_TOKEN, read_secret, tls_files
 from globalstep.errors import FailedPreconditionError
 from globalstep.ps.role_tokens import parse_tokens
 
-__all__ = ["add_arguments", "environ_for_all", "environ_of_task"]
+__all__ = ["add_arguments", "environ_for_all", "environ_of_task", "with_run_token"]
 
 _TOKENS_FILE = "GLOBALSTEP_TOKENS_FILE"
 #: Set where workers may take the chief's place.
@@ -29,6 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokens-file", default="", metavar="FILE", help="tokens of the roles: each task is given that of its own"
     )
+    parser.add_argument(
+        "--no-token", action="store_true", help="make no token for the run: every process of this user may join it"
+    )
 
 
 def environ_for_all(args: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, str]:
@@ -40,7 +44,20 @@ def environ_for_all(args: argparse.Namespace, environ: Mapping[str, str]) -> dic
     tls_files(args.tls_cert, args.tls_key, args.tls_ca, ["--tls-cert", "--tls-key", "--tls-ca"])
     named = {variable: getattr(args, option) for option, variable in _FILES.items()}
     named[_TOKENS_FILE] = args.tokens_file
-    return {**environ, **{name: os.path.abspath(path) for name, path in named.items() if path}}
+    found = {**environ, **{name: os.path.abspath(path) for name, path in named.items() if path}}
+    return found if args.no_token else with_run_token(found)
+
+
+def with_run_token(environ: Mapping[str, str]) -> dict[str, str]:
+    """Make a token for a run, where nothing else says who may take part in it: all its tasks are one user's.
+
+    Args:
+        environ: Of the tasks; what it has of tokens and certificates stays.
+    """
+    decided = (_TOKENS_FILE, "GLOBALSTEP_TOKEN", "GLOBALSTEP_TOKEN_FILE", RUN_TOKEN, *_FILES.values())
+    if any(environ.get(name) for name in decided):
+        return dict(environ)
+    return {**environ, RUN_TOKEN: secrets.token_hex(32)}
 
 
 def environ_of_task(environ: Mapping[str, str], job: str) -> dict[str, str]:

@@ -18,9 +18,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from globalstep.cluster import ClusterSpec
+from globalstep.credentials import RUN_TOKEN
 from globalstep.deploy.console import Console
-from globalstep.deploy.launch_security import environ_of_task
+from globalstep.deploy.launch_security import environ_of_task, with_run_token
 from globalstep.deploy.launcher import Launcher, Task
+from globalstep.deploy.run_tokens import kept
 from globalstep.deploy.slurm_cli import add_cluster
 from globalstep.deploy.slurm_script import SlurmJob
 from globalstep.process_env import tuned
@@ -85,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m globalstep.deploy.slurm_job", description=__doc__.splitlines()[0])
     add_cluster(parser)
     args = parser.parse_args(argv)
-    environ = os.environ
+    environ = with_run_token(os.environ)
     names = environ["SLURM_JOB_NODELIST"]
     shown = subprocess.run(
         ["scontrol", "--oneliner", "show", "node", names], check=True, capture_output=True, text=True
@@ -101,7 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         log_dir /= f"requeue-{restarts}"
     console = Console(sys.stdout, environ)
     try:
-        return asyncio.run(Launcher(tasks, console, args.max_restarts, args.grace_secs, log_dir).run())
+        with kept([task for task in cluster.job_tasks("ps") if task], environ.get(RUN_TOKEN, "")):
+            return asyncio.run(Launcher(tasks, console, args.max_restarts, args.grace_secs, log_dir).run())
     finally:
         console.finish()
 

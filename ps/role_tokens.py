@@ -25,11 +25,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from globalstep.clock import SYSTEM_CLOCK, Clock
-from globalstep.credentials import check_token, read_secret
+from globalstep.credentials import RUN_TOKEN, check_token, read_secret
 from globalstep.errors import FailedPreconditionError
 from globalstep.token_proofs import token_id
 
-__all__ = ["ROLES", "RoleTokens", "TokenLine", "parse_tokens", "token_lines"]
+__all__ = ["ROLES", "RoleTokens", "RunTokens", "TokenLine", "parse_tokens", "token_lines"]
 
 _log = logging.getLogger(__name__)
 
@@ -188,6 +188,32 @@ class RoleTokens:
             self._marks = {line.mark for line in self._lines}
         except FailedPreconditionError as error:
             _log.warning("The tokens stay as they were: %s", error)
+
+
+class RunTokens(RoleTokens):
+    """The token of a run whose tasks are all one user's: whoever has it is chief. Thread-safe.
+
+    PS tasks show each other another one, which they make of it.
+
+    Args:
+        token: The token.
+
+    Raises:
+        FailedPreconditionError: If it is none.
+    """
+
+    def __init__(self, token: str) -> None:
+        check_token(token, RUN_TOKEN)
+        between_ps = hashlib.sha256(f"globalstep ps\0{token}".encode()).hexdigest()
+        self._lines = (TokenLine("chief", token), TokenLine("ps", between_ps))
+        self._marks = {line.mark for line in self._lines}
+
+    def holds(self, mark: str) -> bool:
+        """Whether a line is one of these."""
+        return mark in self._marks
+
+    def _latest(self) -> Sequence[TokenLine]:
+        return self._lines
 
 
 def _stamp_of(path: str) -> tuple[int, int, int] | None:

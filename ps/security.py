@@ -17,11 +17,11 @@ from typing import Any
 import grpc
 
 from globalstep.clock import Clock
-from globalstep.credentials import Credentials, CurrentTls, TlsMaterial, is_loopback, tls_files
+from globalstep.credentials import RUN_TOKEN, Credentials, CurrentTls, TlsMaterial, is_loopback, tls_files
 from globalstep.errors import FailedPreconditionError
 from globalstep.ps.authorization import Authorization
 from globalstep.ps.peer_uids import OwnUser, kernel_tells
-from globalstep.ps.role_tokens import RoleTokens
+from globalstep.ps.role_tokens import RoleTokens, RunTokens
 from globalstep.ps.run_paths import RunPaths
 
 __all__ = ["Security", "SecurityOptions", "add_arguments"]
@@ -36,6 +36,7 @@ class SecurityOptions:
     Attributes:
         credentials: What it shows, and whom it believes.
         tokens_file: Of role_tokens; "" for none.
+        run_token: Of role_tokens, where there is no file; "" for none.
         require_role: Refuse callers without a role; always so with a tokens_file.
         workers_assign: Whether the role worker may assign to Variables.
         run_root: See RunPaths.
@@ -43,18 +44,22 @@ class SecurityOptions:
 
     credentials: Credentials = field(default_factory=Credentials)
     tokens_file: str = ""
+    run_token: str = field(default="", repr=False)
     require_role: bool = False
     workers_assign: bool = True
     run_root: str = ""
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> SecurityOptions:
-        """Take them from the environment: see Credentials.from_environ, and GLOBALSTEP_TOKENS_FILE.
+        """Take them from the environment: see Credentials.from_environ; GLOBALSTEP_TOKENS_FILE, or _RUN_TOKEN.
 
         Raises:
             FailedPreconditionError: As Credentials.from_environ.
         """
-        return cls(Credentials.from_environ(environ), environ.get("GLOBALSTEP_TOKENS_FILE", ""))
+        credentials, run_token = Credentials.from_environ(environ), environ.get(RUN_TOKEN, "")
+        if credentials.token == run_token:
+            credentials = dataclasses.replace(credentials, token="")  # what it shows to PS tasks is made of it
+        return cls(credentials, environ.get("GLOBALSTEP_TOKENS_FILE", ""), run_token)
 
     @classmethod
     def from_arguments(cls, args: argparse.Namespace, environ: Mapping[str, str]) -> SecurityOptions:
@@ -67,6 +72,7 @@ class SecurityOptions:
                 credentials, tls=tls or credentials.tls, insecure=args.insecure or credentials.insecure
             ),
             args.tokens_file or base.tokens_file,
+            base.run_token,
             args.require_role,
             not args.no_worker_assigns,
             args.run_root,
@@ -137,7 +143,11 @@ class Security:
         # Guards which certificates were given to grpc last; a leaf.
         self._lock = threading.Lock()
         self._offered: object = None
-        self._tokens = RoleTokens(options.tokens_file, clock) if options.tokens_file else None
+        self._tokens = None
+        if options.tokens_file:
+            self._tokens = RoleTokens(options.tokens_file, clock)
+        elif options.run_token:
+            self._tokens = RunTokens(options.run_token)
         self._credentials = credentials
         # Within one machine, and without a word of who may call, it is its user who may.
         self._own_user: OwnUser | None = None

@@ -26,6 +26,7 @@ from pathlib import Path
 from globalstep.errors import FailedPreconditionError
 
 __all__ = [
+    "RUN_TOKEN",
     "SESSION_KEY",
     "Credentials",
     "CurrentTls",
@@ -44,6 +45,8 @@ _log = logging.getLogger(__name__)
 
 #: By which name a call shows its process's session secret.
 SESSION_KEY = "globalstep-session"
+#: Environment variable of a token that all tasks of a run have in common: see ps/role_tokens.py.
+RUN_TOKEN = "GLOBALSTEP_RUN_TOKEN"
 _LEAST_TOKEN_CHARACTERS = 16
 _MARK_CHARACTERS = 32
 _CLIENT_ID = re.compile(rf"s([0-9a-f]{{{_MARK_CHARACTERS}}})-[0-9a-f]{{12}}")
@@ -170,7 +173,7 @@ class Credentials:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Credentials:
-        """Take them from GLOBALSTEP_TLS_CERT, _TLS_KEY, _TLS_CA, _TOKEN, _TOKEN_FILE and _INSECURE.
+        """Take them from GLOBALSTEP_TLS_CERT, _TLS_KEY, _TLS_CA, _TOKEN, _TOKEN_FILE, _RUN_TOKEN and _INSECURE.
 
         Raises:
             FailedPreconditionError: If only some of the three files of TLS are named.
@@ -180,10 +183,11 @@ class Credentials:
         """
         names = [f"GLOBALSTEP_TLS_{part}" for part in ("CERT", "KEY", "CA")]
         files = [environ.get(name, "") for name in names]
+        token_file = environ.get("GLOBALSTEP_TOKEN_FILE", "")
         return cls(
             tls_files(files[0], files[1], files[2], names),
-            environ.get("GLOBALSTEP_TOKEN", ""),
-            environ.get("GLOBALSTEP_TOKEN_FILE", ""),
+            environ.get("GLOBALSTEP_TOKEN", "") or ("" if token_file else environ.get(RUN_TOKEN, "")),
+            token_file,
             environ.get("GLOBALSTEP_INSECURE", "") not in ("", "0"),
         )
 

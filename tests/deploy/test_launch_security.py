@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 
 import pytest
 
+from globalstep.clock import SYSTEM_CLOCK
+from globalstep.credentials import RUN_TOKEN, Credentials
+from globalstep.deploy import run_tokens
 from globalstep.deploy.cli import main
+from globalstep.deploy.cluster_watch import ClusterWatch
 from globalstep.deploy.launch import cluster_jobs, make_tasks
-from globalstep.deploy.launch_security import add_arguments, environ_for_all, environ_of_task
+from globalstep.deploy.launch_security import add_arguments, environ_for_all, environ_of_task, with_run_token
 from globalstep.deploy.launcher import Task
-from globalstep.errors import FailedPreconditionError
+from globalstep.errors import FailedPreconditionError, OpError, UnauthenticatedError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.security import Security, SecurityOptions
+from globalstep.ps.server import PSOptions, PSServer
+from globalstep.ps.settler import asking
+from globalstep.worker.grpc_lane import GrpcLane
 
 TOKENS = {role: f"{role}-0123456789abcdef" for role in ("chief", "standby", "worker", "ps")}
 
@@ -83,3 +93,78 @@ def test_a_task_does_not_tell_its_environment():
     assert "worker:0" in repr(task)
     assert "GLOBALSTEP_TOKEN" not in repr(task)
     assert TOKENS["worker"] not in f"{task} {[task]!r}"
+
+
+# ---- A token that the launcher makes -------------------------------------------------------------
+
+
+def test_a_run_gets_a_token_of_its_own_unless_something_else_says_who_may_join(tokens_file):
+    made = [environ_for_all(parsed(), {})[RUN_TOKEN] for _ in range(2)]
+    assert len(set(made)) == 2
+    assert all(len(token) == 64 for token in made)
+    assert environ_for_all(parsed("--no-token"), {}) == {}
+    for decided in ({"GLOBALSTEP_TOKEN": "x" * 16}, {"GLOBALSTEP_TLS_CERT": "c"}, {RUN_TOKEN: "y" * 16}):
+        assert environ_for_all(parsed(), decided) == decided
+    assert RUN_TOKEN not in environ_for_all(parsed("--tokens-file", tokens_file), {})
+
+
+@pytest.fixture
+def run():
+    """A PS task with a run's token, and the environment of the run's tasks."""
+    environ = with_run_token({})
+    with contextlib.closing(PSServer(PSOptions(grace_secs=0.2, security=SecurityOptions.from_environ(environ)))) as ps:
+        ps.start()
+        yield ps, environ
+
+
+def status(address, credentials):
+    with contextlib.closing(GrpcLane(address, 0, "grpc", credentials=credentials)) as lane:
+        return lane.unary("Status", pb.StatusRequest(brief=True), 10.0).result()
+
+
+def test_the_runs_tasks_know_each_other_and_nobody_else_is_let_in(run):
+    ps, environ = run
+    assert status(ps.address, Credentials.from_environ(environ)).state == pb.STATE_VACANT
+    for stranger in (Credentials(), Credentials.from_environ(with_run_token({}))):
+        with pytest.raises(UnauthenticatedError):
+            status(ps.address, stranger)
+    # PS tasks settle with each other, by a token that they make of it; the run's own is the chief's.
+    shown = SecurityOptions.from_environ(environ)
+    assert not shown.credentials.token
+    with pytest.raises(Exception, match="This PS task holds no state"):
+        asking(lambda: Security(shown, "127.0.0.1:0", SYSTEM_CLOCK).credentials)(
+            ps.address, pb.SettleRequest(incarnation=1)
+        )
+
+
+def test_commands_find_the_token_of_a_run_of_this_user(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_tokens.platformdirs, "user_state_path", lambda name: tmp_path / name)
+    ps, environ = run
+    with ClusterWatch([ps.address], {}) as watch:
+        (answer,) = watch.ask()
+        assert isinstance(answer, UnauthenticatedError)
+    with run_tokens.kept([ps.address], environ[RUN_TOKEN]):
+        (path,) = (tmp_path / "globalstep" / "tokens").iterdir()
+        assert path.stat().st_mode & 0o777 == 0o600
+        with ClusterWatch([ps.address], {}) as watch:
+            (answer,) = watch.ask()
+            assert not isinstance(answer, OpError)
+    assert run_tokens.find_run_token(ps.address) == ""
+
+
+def test_a_token_that_a_killed_launcher_left_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_tokens.platformdirs, "user_state_path", lambda name: tmp_path / name)
+    with run_tokens.kept(["h:1"], "t" * 16):
+        assert run_tokens.find_run_token("h:1") == "t" * 16
+        monkeypatch.setattr(run_tokens, "Path", lambda *parts: tmp_path / "no such process")
+        assert run_tokens.find_run_token("h:1") == ""
+        monkeypatch.undo()
+
+
+def test_without_a_home_a_launcher_keeps_nothing(monkeypatch):
+    def none(name):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(run_tokens.platformdirs, "user_state_path", none)
+    with run_tokens.kept(["h:1"], "t" * 16):
+        assert run_tokens.find_run_token("h:1") == ""
