@@ -64,9 +64,10 @@ class ProgressHook(SessionRunHook):
         plain = not (self._launched or self._live)
         self._every_secs = max(every_secs, _PLAIN_EVERY_SECS) if plain else every_secs
         self._step: Any = None
-        # Where the speed is counted from: the last line shown.
         self._shown_at: float | None = None
-        self._shown_step = 0
+        # Where the speed is counted from: the last line shown, or the end of the first run. What comes before, compiling
+        # and connecting, is no measure of it.
+        self._counted_from: tuple[float, int] | None = None
         self._last_loss: Any = None
         self._line_open = False
 
@@ -75,9 +76,9 @@ class ProgressHook(SessionRunHook):
         self._step = global_step_for("ProgressHook")
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """See SessionRunHook: the speed is counted from here."""
+        """See SessionRunHook: the speed is counted from the end of the first run."""
         self._shown_at = self._clock.monotonic()
-        self._shown_step = step_now(session, self._step)
+        self._counted_from = None
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """See SessionRunHook."""
@@ -91,9 +92,13 @@ class ProgressHook(SessionRunHook):
         results = run_values.results or {}
         if results.get("loss") is not None:
             self._last_loss = results["loss"]
-        due = self._shown_at is None or self._clock.monotonic() - self._shown_at >= self._every_secs
-        if due and results.get("step") is not None:
-            self._show(int(results["step"]) + 1)
+        if results.get("step") is None:
+            return
+        now, step = self._clock.monotonic(), int(results["step"]) + 1
+        if self._shown_at is None or now - self._shown_at >= self._every_secs:
+            self._show(step)
+        elif self._counted_from is None:
+            self._counted_from = now, step
 
     def end(self, session: Any) -> None:
         """See SessionRunHook: shows the last step."""
@@ -105,9 +110,9 @@ class ProgressHook(SessionRunHook):
 
     def _show(self, step: int) -> None:
         now = self._clock.monotonic()
-        elapsed_secs = now - self._shown_at if self._shown_at is not None else 0.0
-        rate = (step - self._shown_step) / elapsed_secs if elapsed_secs > 0 else 0.0
-        self._shown_at, self._shown_step = now, step
+        began, first = self._counted_from or (now, step)
+        rate = (step - first) / (now - began) if now > began else 0.0
+        self._shown_at, self._counted_from = now, (now, step)
         line = progress_line(step, rate, self._last_step, self._last_loss)
         if self._launched:
             self._stream.write(f"{PROGRESS_PREFIX}{line}\n")

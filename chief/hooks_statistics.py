@@ -36,6 +36,8 @@ _log = logging.getLogger("globalstep")
 _STATUS_SECS = 5.0
 #: What clients are called whose program did not say which task it is.
 _UNNAMED = "session"
+#: The charts' group. Viewers sort groups by name: it comes after whatever a program calls its loss.
+_GROUP = "~cluster"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +57,17 @@ class ClusterStatisticsHook(SessionRunHook):
     Every so often it asks each PS task once for its counters, and writes what they say of the time since it
     asked before:
 
-    - `cluster/global_step_per_sec`, of all workers together;
-    - `cluster/worker_1/steps_per_sec`, for each task that has pushed; `cluster/session/...` for programs that
+    - `~cluster/global_step_per_sec`, of all workers together;
+    - `~cluster/worker_1/steps_per_sec`, for each task that has pushed; `~cluster/session/...` for programs that
       did not say which task they are;
-    - `cluster/ps_0/bytes_in_per_sec`, `cluster/ps_0/bytes_out_per_sec`: tensor bytes that a PS task received
+    - `~cluster/ps_0/bytes_in_per_sec`, `~cluster/ps_0/bytes_out_per_sec`: tensor bytes that a PS task received
       and sent;
-    - `cluster/ps_0/apply_ms`: how long it took to make the changes of one push, on average, milliseconds;
-    - `cluster/staleness`, a histogram: how many steps others made between a worker's read and its push.
+    - `~cluster/ps_0/apply_ms`: how long it took to make the changes of one push, on average, milliseconds;
+    - `~cluster/staleness`, a histogram: how many steps others made between a worker's read and its push.
 
     The times are the PS tasks' own. A PS task that does not answer, or was restarted, is left out once.
-    MonitoredTrainingSession adds this hook where it adds a StepCounterHook.
+    MonitoredTrainingSession adds this hook where it adds a StepCounterHook, with the directory `cluster` in that one's:
+    to TensorBoard it is a run of its own, and its charts come after the program's.
 
     Args:
         every_n_steps: Write every so many global steps.
@@ -151,7 +154,7 @@ def _since(before: _Reading, now: _Reading, sequencer: int) -> list[Summary.Valu
     values: list[Summary.Value] = []
 
     def scalar(tag: str, value: float) -> None:
-        values.append(Summary.Value(tag=f"cluster/{tag}", simple_value=value))
+        values.append(Summary.Value(tag=f"{_GROUP}/{tag}", simple_value=value))
 
     for index, (old, new) in enumerate(zip(before.replies, now.replies, strict=True)):
         if old is None or new is None or not _same_life(old, new):
@@ -164,7 +167,7 @@ def _since(before: _Reading, now: _Reading, sequencer: int) -> list[Summary.Valu
                 scalar(f"{task}/steps_per_sec", pushes / secs)
             histogram = staleness_histogram(counted, until)
             if histogram is not None:
-                values.append(Summary.Value(tag="cluster/staleness", histo=histogram))
+                values.append(Summary.Value(tag=f"{_GROUP}/staleness", histo=histogram))
         scalar(f"ps_{index}/bytes_in_per_sec", (until.bytes_in - counted.bytes_in) / secs)
         scalar(f"ps_{index}/bytes_out_per_sec", (until.bytes_out - counted.bytes_out) / secs)
         if until.applied > counted.applied:

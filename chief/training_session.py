@@ -8,6 +8,7 @@ Floor: chief.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -132,7 +133,8 @@ def MonitoredTrainingSession(  # noqa: N802 (TensorFlow's name)
     summary_dir = summary_dir or checkpoint_dir
     if summary_dir and log_step_count_steps and log_step_count_steps > 0:
         all_hooks.append(StepCounterHook(log_step_count_steps, output_dir=summary_dir, clock=clock))
-        all_hooks.append(ClusterStatisticsHook(log_step_count_steps, output_dir=summary_dir, clock=clock))
+        own_run = os.path.join(summary_dir, "cluster")
+        all_hooks.append(ClusterStatisticsHook(log_step_count_steps, output_dir=own_run, clock=clock))
     if summary_dir and (_positive(summaries_steps) or _positive(summaries_secs)):
         all_hooks.append(SummarySaverHook(summaries_steps, summaries_secs, summary_dir, scaffold=scaffold, clock=clock))
     if checkpoint_dir and (_positive(checkpoint_secs) or _positive(checkpoint_steps)):

@@ -18,13 +18,13 @@ def not_launched(monkeypatch):
     monkeypatch.delenv("GLOBALSTEP_LAUNCH", raising=False)
 
 
-def train(stream, **arguments):
-    """Run 7 steps of a second each."""
+def train(stream, first_secs=1.0, **arguments):
+    """Run 7 steps of a second each, but for the first."""
     model, clock = build(), ManualClock()
     hook = ProgressHook(last_step=10, loss=model.loss, stream=stream, clock=clock, **arguments)
     with SingularMonitoredSession(hooks=[hook]) as session:
-        for _ in range(7):
-            clock.advance(1.0)
+        for secs in (first_secs, *[1.0] * 6):
+            clock.advance(secs)
             session.run(model.train, {model.by: 1.0})
 
 
@@ -49,6 +49,18 @@ def test_a_terminal_gets_one_live_line():
         "\rstep 3/10  1.0 steps/s  loss -4.000  eta 7s\x1b[K"
         "\rstep 6/10  1.0 steps/s  loss -10.000  eta 4s\x1b[K"
         "\rstep 7/10  1.0 steps/s  loss -12.000  eta 3s\x1b[K\n"
+    )
+
+
+def test_the_first_run_is_no_measure_of_the_time_left():
+    """It compiles, connects and waits: 100 s here, which would make 900 s of the nine steps that are left."""
+    stream = Terminal()
+    train(stream, first_secs=100.0, every_secs=3.0)
+    assert stream.getvalue() == (
+        "\rstep 1/10  loss 0.000\x1b[K"
+        "\rstep 4/10  1.0 steps/s  loss -6.000  eta 6s\x1b[K"
+        "\rstep 7/10  1.0 steps/s  loss -12.000  eta 3s\x1b[K"
+        "\rstep 7/10  loss -12.000\x1b[K\n"
     )
 
 

@@ -7,9 +7,12 @@ import pytest
 from small_model import build
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+import globalstep as gs
+from globalstep.chief.events import summary_iterator
 from globalstep.chief.file_writer import FileWriterCache
 from globalstep.chief.hooks_statistics import ClusterStatisticsHook, staleness_histogram
 from globalstep.chief.monitored_session import SingularMonitoredSession
+from globalstep.chief.training_session import MonitoredTrainingSession
 from globalstep.clock import ManualClock
 from globalstep.declarations import Increment, Push
 from globalstep.errors import UnavailableError
@@ -131,15 +134,15 @@ def test_rates_and_means_are_of_the_time_between():
     )  # fmt: skip
     assert chief.writer.scalars == {
         120: {
-            "cluster/global_step_per_sec": 5.0,
-            "cluster/worker_0/steps_per_sec": 2.0,
-            "cluster/worker_1/steps_per_sec": 2.5,
-            "cluster/chief_0/steps_per_sec": 0.5,
-            "cluster/ps_0/bytes_in_per_sec": 200.0,
-            "cluster/ps_0/bytes_out_per_sec": 1000.0,
-            "cluster/ps_0/apply_ms": 25.0,
-            "cluster/ps_1/bytes_in_per_sec": 50.0,
-            "cluster/ps_1/bytes_out_per_sec": 0.0,
+            "~cluster/global_step_per_sec": 5.0,
+            "~cluster/worker_0/steps_per_sec": 2.0,
+            "~cluster/worker_1/steps_per_sec": 2.5,
+            "~cluster/chief_0/steps_per_sec": 0.5,
+            "~cluster/ps_0/bytes_in_per_sec": 200.0,
+            "~cluster/ps_0/bytes_out_per_sec": 1000.0,
+            "~cluster/ps_0/apply_ms": 25.0,
+            "~cluster/ps_1/bytes_in_per_sec": 50.0,
+            "~cluster/ps_1/bytes_out_per_sec": 0.0,
         }
     }
     assert chief.writer.histograms == {}
@@ -151,8 +154,8 @@ def test_clients_of_one_task_and_those_without_a_name_are_added_up():
     clients = [("a", "/job:worker/task:0", 3), ("b", "/job:worker/task:0", 4), ("c", "", 1), ("d", "", 1)]
     chief.after(9, status(10, secs=2.0, clients=clients))
     scalars = chief.writer.scalars[10]
-    assert scalars["cluster/worker_0/steps_per_sec"] == 7.0
-    assert scalars["cluster/session/steps_per_sec"] == 2.0
+    assert scalars["~cluster/worker_0/steps_per_sec"] == 7.0
+    assert scalars["~cluster/session/steps_per_sec"] == 2.0
 
 
 def test_a_client_that_was_silent_for_long_is_not_counted_anew():
@@ -160,8 +163,8 @@ def test_a_client_that_was_silent_for_long_is_not_counted_anew():
     chief.after(0, status(1, secs=1.0, clients=[("a", "/job:worker/task:0", 1000)]))
     chief.after(1, status(2, secs=2.0))
     chief.after(2, status(3, secs=3.0, clients=[("a", "/job:worker/task:0", 1004)]))
-    assert "cluster/worker_0/steps_per_sec" not in chief.writer.scalars[2]
-    assert chief.writer.scalars[3]["cluster/worker_0/steps_per_sec"] == 4.0
+    assert "~cluster/worker_0/steps_per_sec" not in chief.writer.scalars[2]
+    assert chief.writer.scalars[3]["~cluster/worker_0/steps_per_sec"] == 4.0
 
 
 def test_a_task_that_does_not_answer_is_made_up_for_later():
@@ -169,8 +172,8 @@ def test_a_task_that_does_not_answer_is_made_up_for_later():
     chief.after(0, status(1, secs=1.0), status(secs=1.0, bytes_in=0))
     chief.after(1, status(2, secs=2.0), UnavailableError("away"))
     chief.after(2, status(3, secs=3.0), status(secs=3.0, bytes_in=600))
-    assert "cluster/ps_1/bytes_in_per_sec" not in chief.writer.scalars[2]
-    assert chief.writer.scalars[3]["cluster/ps_1/bytes_in_per_sec"] == 300.0
+    assert "~cluster/ps_1/bytes_in_per_sec" not in chief.writer.scalars[2]
+    assert chief.writer.scalars[3]["~cluster/ps_1/bytes_in_per_sec"] == 300.0
 
 
 def test_without_the_sequencer_nothing_is_written_and_the_interval_begins_anew():
@@ -180,7 +183,7 @@ def test_without_the_sequencer_nothing_is_written_and_the_interval_begins_anew()
     chief.after(3, status(4, secs=2.0))
     assert chief.session.cluster.asked == [True] * 2
     chief.after(4, status(5, secs=3.0))
-    assert {step: values["cluster/global_step_per_sec"] for step, values in chief.writer.scalars.items()} == {5: 2.0}
+    assert {step: values["~cluster/global_step_per_sec"] for step, values in chief.writer.scalars.items()} == {5: 2.0}
 
 
 @pytest.mark.parametrize("life", [{"process": "other"}, {"incarnation": 2}])
@@ -191,9 +194,9 @@ def test_counters_of_another_life_are_not_compared(life):
     chief.after(2, status(3, secs=202.0, bytes_in=8, **life))
     assert chief.writer.scalars == {
         3: {
-            "cluster/global_step_per_sec": 0.5,
-            "cluster/ps_0/bytes_in_per_sec": 4.0,
-            "cluster/ps_0/bytes_out_per_sec": 0.0,
+            "~cluster/global_step_per_sec": 0.5,
+            "~cluster/ps_0/bytes_in_per_sec": 4.0,
+            "~cluster/ps_0/bytes_out_per_sec": 0.0,
         }
     }
 
@@ -205,7 +208,7 @@ def test_a_recovered_session_begins_anew():
     # The step went back: without a new beginning the hook would wait for step 251.
     chief.after(99, status(100, secs=2.0))
     chief.after(199, status(200, secs=6.0))
-    assert chief.writer.scalars[200]["cluster/global_step_per_sec"] == 25.0
+    assert chief.writer.scalars[200]["~cluster/global_step_per_sec"] == 25.0
 
 
 def test_a_run_that_was_refused_is_ignored():
@@ -219,7 +222,7 @@ def test_a_step_that_is_no_step_of_the_ledger_is_read():
     for step in (70, 76):
         chief.session.cluster.step = step
         chief.after(step, status(secs=step / 2))
-    assert chief.writer.scalars[76]["cluster/global_step_per_sec"] == 2.0
+    assert chief.writer.scalars[76]["~cluster/global_step_per_sec"] == 2.0
 
 
 def test_the_histogram_has_the_buckets_between():
@@ -299,18 +302,18 @@ def test_known_traffic_is_read_back_by_tensorboards_loader(cluster, event_dir):
     FileWriterCache.clear()
     scalars, histograms = read_back(event_dir)
     # Read at steps 1, 7 and 13: the first run, and those that see 6 steps or more since.
-    steps = [step for step, _ in scalars["cluster/global_step_per_sec"]]
+    steps = [step for step, _ in scalars["~cluster/global_step_per_sec"]]
     assert steps == [7, 13]
-    assert [value for _, value in scalars["cluster/global_step_per_sec"]] == [3.0, 3.0]
-    assert [value for _, value in scalars["cluster/worker_1/steps_per_sec"]] == [2.0, 2.0]
-    assert [value for _, value in scalars["cluster/session/steps_per_sec"]] == [1.0, 1.0]
+    assert [value for _, value in scalars["~cluster/global_step_per_sec"]] == [3.0, 3.0]
+    assert [value for _, value in scalars["~cluster/worker_1/steps_per_sec"]] == [2.0, 2.0]
+    assert [value for _, value in scalars["~cluster/session/steps_per_sec"]] == [1.0, 1.0]
     # A push brings a gradient of two floats to the PS task of w. Nothing takes time but what advances the clock.
     assert {tag for tag in scalars if "/ps_" in tag} == {
-        f"cluster/ps_{ps}/{what}" for ps in (0, 1) for what in ("bytes_in_per_sec", "bytes_out_per_sec")
-    } | {f"cluster/ps_{home}/apply_ms"}
-    assert [value for _, value in scalars[f"cluster/ps_{home}/bytes_in_per_sec"]] == [8.0, 8.0]
-    assert [value for _, value in scalars[f"cluster/ps_{home}/apply_ms"]] == [0.0, 0.0]
-    found = histograms["cluster/staleness"]
+        f"~cluster/ps_{ps}/{what}" for ps in (0, 1) for what in ("bytes_in_per_sec", "bytes_out_per_sec")
+    } | {f"~cluster/ps_{home}/apply_ms"}
+    assert [value for _, value in scalars[f"~cluster/ps_{home}/bytes_in_per_sec"]] == [8.0, 8.0]
+    assert [value for _, value in scalars[f"~cluster/ps_{home}/apply_ms"]] == [0.0, 0.0]
+    found = histograms["~cluster/staleness"]
     assert [item.step for item in found] == [7, 13]
     for item in found:
         histogram = item.histogram_value
@@ -319,6 +322,22 @@ def test_known_traffic_is_read_back_by_tensorboards_loader(cluster, event_dir):
         assert (histogram.min, histogram.max) == (0.0, 4.0)
         assert list(histogram.bucket_limit) == [1.0, 2.0, 4.0]
         assert list(histogram.bucket) == [3.0, 1.0, 2.0]
+
+
+def test_the_charts_are_a_run_of_their_own_and_come_after_the_programs(tmp_path):
+    model = build()
+    gs.summary.scalar("zoo/loss", model.loss)
+    with MonitoredTrainingSession(summary_dir=str(tmp_path), log_step_count_steps=1, save_summaries_steps=1) as session:
+        for _ in range(5):
+            session.run(model.train, {model.by: 1.0})
+    FileWriterCache.clear()
+    tags = {}
+    for directory in (tmp_path, tmp_path / "cluster"):
+        (file,) = [path for path in directory.iterdir() if "tfevents" in path.name]
+        tags[directory.name] = {value.tag for event in summary_iterator(str(file)) for value in event.summary.value}
+    assert tags[tmp_path.name] == {"zoo/loss", "global_step/sec"}
+    assert "~cluster/global_step_per_sec" in tags["cluster"]
+    assert min(tags["cluster"]) > max(tags[tmp_path.name])
 
 
 def test_over_grpc_every_task_is_asked(event_dir):
@@ -338,15 +357,15 @@ def test_over_grpc_every_task_is_asked(event_dir):
             server.close()
     FileWriterCache.clear()
     scalars, histograms = read_back(event_dir)
-    assert [step for step, _ in scalars["cluster/global_step_per_sec"]] == [6, 11]
-    assert scalars["cluster/session/steps_per_sec"] == scalars["cluster/global_step_per_sec"]
-    assert min(value for _, value in scalars["cluster/session/steps_per_sec"]) > 0
+    assert [step for step, _ in scalars["~cluster/global_step_per_sec"]] == [6, 11]
+    assert scalars["~cluster/session/steps_per_sec"] == scalars["~cluster/global_step_per_sec"]
+    assert min(value for _, value in scalars["~cluster/session/steps_per_sec"]) > 0
     # Each push brings the gradient of w to its task and takes its new value along.
-    mine = f"cluster/ps_{home}"
+    mine = f"~cluster/ps_{home}"
     assert scalars[f"{mine}/bytes_in_per_sec"] == scalars[f"{mine}/bytes_out_per_sec"]
     assert min(value for _, value in scalars[f"{mine}/bytes_in_per_sec"]) > 0
     assert all(0 < value < 1000 for _, value in scalars[f"{mine}/apply_ms"])
-    other = f"cluster/ps_{1 - home}"
+    other = f"~cluster/ps_{1 - home}"
     assert {f"{other}/bytes_in_per_sec", f"{other}/bytes_out_per_sec"} <= set(scalars)
     assert f"{other}/apply_ms" not in scalars
-    assert [list(item.histogram_value.bucket) for item in histograms["cluster/staleness"]] == [[5.0], [5.0]]
+    assert [list(item.histogram_value.bucket) for item in histograms["~cluster/staleness"]] == [[5.0], [5.0]]
