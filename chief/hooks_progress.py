@@ -65,8 +65,8 @@ class ProgressHook(SessionRunHook):
         self._every_secs = max(every_secs, _PLAIN_EVERY_SECS) if plain else every_secs
         self._step: Any = None
         self._shown_at: float | None = None
-        # Where the speed is counted from: the last line shown, or the end of the first run. What comes before, compiling
-        # and connecting, is no measure of it.
+        # Where the speed is counted from: the last line shown, or the end of the first run. What comes before,
+        # compiling and connecting, is no measure of it.
         self._counted_from: tuple[float, int] | None = None
         self._last_loss: Any = None
         self._line_open = False
