@@ -41,6 +41,9 @@ __all__ = ["Cut", "save_cut"]
 
 _log = logging.getLogger("globalstep")
 
+#: Variables that a warning names; the others are counted.
+_MOST_NAMED = 3
+
 
 class Cut(Protocol):
     """What a snapshot of the cluster offers; see globalstep.worker.client."""
@@ -143,12 +146,35 @@ def save_cut(
         with contextlib.suppress(Exception):
             remove_leftovers(storage, prefix)
         raise
+    _warn_of_nan(prefix, written, names, getattr(cluster, "labels", ()))
     try:
         for old in before.files if before is not None else ():
             storage.delete(storage.join(directory, old.file))
     except OSError as error:
         _log.warning("Ignoring: a file that %s no longer uses could not be deleted: %s", prefix, error)
     return streamed
+
+
+def _warn_of_nan(
+    prefix: str, written: Mapping[int, ShardWritten | None], names: Mapping[str, str], labels: Sequence[str]
+) -> None:
+    """Say loudly that a checkpoint holds NaN: saved it is as TensorFlow would, but nobody is to find out at the end."""
+    bad = [
+        f"{names[tensor.name]!r}" + (f" on {labels[shard]}" if labels else "")
+        for shard, done in sorted(written.items())
+        for tensor in (done.tensors if done is not None else ())
+        if tensor.has_nan
+    ]
+    if bad:
+        more = f" and {len(bad) - _MOST_NAMED} more" if len(bad) > _MOST_NAMED else ""
+        _log.warning(
+            "NaN: checkpoint %s holds NaN in Variable %s%s. Training has diverged; what is saved from here on is of no "
+            "use, and older checkpoints will be deleted. gs.train.NanTensorHook(loss) stops at the first loss that is "
+            'NaN; gs.RunPolicy(on_nan="stop") at the first gradient that is not finite, and names worker and step.',
+            prefix,
+            ", ".join(bad[:_MOST_NAMED]),
+            more,
+        )
 
 
 def _index_before(storage: Storage, prefix: str) -> CheckpointIndex | None:

@@ -15,8 +15,8 @@ import numpy as np
 
 from globalstep.chief.timers import NeverTriggerTimer, SecondOrStepTimer
 from globalstep.clock import SYSTEM_CLOCK, Clock
-from globalstep.errors import OutOfRangeError
-from globalstep.graph import get_default_graph
+from globalstep.errors import OpError, OutOfRangeError
+from globalstep.graph import GraphKeys, get_default_graph
 from globalstep.worker.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
@@ -27,6 +27,10 @@ from globalstep.worker.session_run_hook import (
 __all__ = ["FeedFnHook", "FinalOpsHook", "LoggingTensorHook", "NanLossDuringTrainingError", "NanTensorHook"]
 
 _log = logging.getLogger("globalstep")
+
+#: Of the Variables that are fetched to be looked at when a loss became NaN, taken as float64; and how many are named.
+_MOST_LOOKED_AT_BYTES = 64 << 20
+_MOST_NAMED = 3
 
 
 class LoggingTensorHook(SessionRunHook):
@@ -116,10 +120,14 @@ def _label(tag: Any) -> str:
 
 
 class NanLossDuringTrainingError(RuntimeError):
-    """The loss became NaN."""
+    """The loss became NaN. What is known of it follows TensorFlow's text."""
 
     def __str__(self) -> str:
-        return "NaN loss during training."
+        return " ".join(["NaN loss during training.", *map(str, self.args)])
+
+
+# A traceback shows where a program finds it.
+NanLossDuringTrainingError.__module__ = "globalstep.train"
 
 
 class NanTensorHook(SessionRunHook):
@@ -146,11 +154,46 @@ class NanTensorHook(SessionRunHook):
         """
         if run_values.results is None or not np.any(np.isnan(run_values.results)):
             return
+        known = self._known(run_context.session)
         if self._fail:
-            _log.error("Model diverged with loss = NaN.")
-            raise NanLossDuringTrainingError
-        _log.warning("Model diverged with loss = NaN.")
+            _log.error("Model diverged with loss = NaN. %s", known)
+            raise NanLossDuringTrainingError(known)
+        _log.warning("Model diverged with loss = NaN. %s", known)
         run_context.request_stop()
+
+    def _known(self, session: Any) -> str:
+        """Say where it happened: node, task, step, and which Variables have NaN."""
+        name = self._loss if isinstance(self._loss, str) else getattr(self._loss, "name", repr(self._loss))
+        task = session.cluster.task or "this session"
+        outcome = session.last_outcome
+        steps = outcome.steps if outcome is not None else session.cluster.global_steps()
+        at = ", ".join(f"{step} {value}" for step, value in sorted(steps.items()))
+        told = f"{name!r} was NaN in a run of {task}" + (f", at {at}." if at else ".")
+        all_looked_at, bad = _variables_with_nan(session)
+        if bad:
+            return f"{told} NaN is in Variable {', '.join(map(repr, bad))}."
+        if all_looked_at:
+            return f"{told} No trainable Variable held NaN right after it: look at what the run was fed."
+        return told
+
+
+def _variables_with_nan(session: Any) -> tuple[bool, list[str]]:
+    """Look for NaN in trainable Variables, but for those too large to be fetched; gives whether all were looked at."""
+    variables = session.graph.get_collection(GraphKeys.TRAINABLE_VARIABLES)
+    small: list[Any] = []
+    left = _MOST_LOOKED_AT_BYTES // 8
+    for variable in variables:
+        size = variable.shape.num_elements()
+        if size is not None and size <= left:
+            left -= size
+            small.append(variable)
+    try:
+        values = session.run(small) if small else []
+    except OpError as error:
+        _log.debug("Which Variables have NaN could not be read: %s", error)
+        return False, []
+    bad = [v.op_name for v, value in zip(small, values, strict=True) if np.isnan(value).any()]
+    return 0 < len(small) == len(variables), bad[:_MOST_NAMED]
 
 
 class FinalOpsHook(SessionRunHook):

@@ -3367,11 +3367,14 @@ class SavedTensor(_message.Message):
     SHAPE_FIELD_NUMBER: _builtins.int
     CRC32_FIELD_NUMBER: _builtins.int
     NBYTES_FIELD_NUMBER: _builtins.int
+    HAS_NAN_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     dtype: _builtins.str
     crc32: _builtins.int
     """CRC-32 (zlib) of the raw bytes."""
     nbytes: _builtins.int
+    has_nan: _builtins.bool
+    """Some element is NaN."""
     @_builtins.property
     def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -3382,10 +3385,11 @@ class SavedTensor(_message.Message):
         shape: _abc.Iterable[_builtins.int] | None = ...,
         crc32: _builtins.int = ...,
         nbytes: _builtins.int = ...,
+        has_nan: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["crc32", b"crc32", "dtype", b"dtype", "name", b"name", "nbytes", b"nbytes", "shape", b"shape"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["crc32", b"crc32", "dtype", b"dtype", "has_nan", b"has_nan", "name", b"name", "nbytes", b"nbytes", "shape", b"shape"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

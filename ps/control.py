@@ -292,7 +292,9 @@ class Control:
         return pb.WriteSnapshotReply(
             shared=True,
             tensors=[
-                pb.SavedTensor(name=t.name, dtype=t.dtype, shape=t.shape, crc32=t.crc32, nbytes=t.nbytes)
+                pb.SavedTensor(
+                    name=t.name, dtype=t.dtype, shape=t.shape, crc32=t.crc32, nbytes=t.nbytes, has_nan=t.has_nan
+                )
                 for t in written.tensors
             ],
             file_bytes=written.file_bytes,

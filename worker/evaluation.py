@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from globalstep.declarations import Read
-from globalstep.errors import GlobalStepError, InternalError, InvalidArgumentError
+from globalstep.errors import GlobalStepError, InternalError, InvalidArgumentError, NotFoundError
 from globalstep.gradients import evaluate_gradients
 from globalstep.graph import Node
 from globalstep.worker.plan import EMPTY, Plan, Step
@@ -44,20 +44,31 @@ def evaluate(steps: Sequence[Step], values: list[Any], plan: Plan, executor: Exe
                 values[out] = fn(values[inputs[0]])
             else:
                 values[out] = fn(*[values[i] for i in inputs])
+    except (InvalidArgumentError, NotFoundError) as error:
+        error.add_note(_where(step.node))
+        raise
     except GlobalStepError:
         raise
     except (ValueError, IndexError) as error:
         if step.node.stateful:
             # A user's own function, or an input: its exception is part of the program.
-            error.add_note(f"In node {step.node.op_name!r} ({step.node.op_type}).")
+            error.add_note(_where(step.node))
             raise
         given = ", ".join(str(np.shape(values[i])) for i in step.inputs)
         raise InvalidArgumentError(
-            f"{error} [node {step.node.op_name!r} ({step.node.op_type}), inputs of shapes {given}]"
+            f"{error} [node {step.node.op_name!r} ({step.node.op_type}), inputs of shapes {given}{_defined(step.node)}]"
         ) from error
     except Exception as error:
-        error.add_note(f"In node {step.node.op_name!r} ({step.node.op_type}).")
+        error.add_note(_where(step.node))
         raise
+
+
+def _where(node: Node) -> str:
+    return f"In node {node.op_name!r} ({node.op_type}{_defined(node)})."
+
+
+def _defined(node: Node) -> str:
+    return f", defined at {node.defined_at}" if node.defined_at else ""
 
 
 def _special(step: Step, values: list[Any], plan: Plan, executor: Executor) -> Any:

@@ -52,7 +52,10 @@ class _Planner:
         self.pushes: list[list[Mutation]] = []
         for node in self.nodes:
             if node.op_type == "Placeholder" and node not in fed:
-                raise InvalidArgumentError(_unfed(node))
+                unfed = InvalidArgumentError(_unfed(node))
+                if node.defined_at:
+                    unfed.add_note(f"The placeholder was defined at {node.defined_at}.")
+                raise unfed
         consumed = {source for node in self.nodes for source in self._sources(node)}
         self.wanted = frozenset(
             node

@@ -195,5 +195,5 @@ def _lanes_beside(lanes: Sequence[Lane]) -> Sequence[Lane]:
 def _written(reply: pb.WriteSnapshotReply) -> ShardWritten | None:
     if not reply.shared:
         return None
-    tensors = tuple(SavedTensor(t.name, t.dtype, tuple(t.shape), t.crc32, t.nbytes) for t in reply.tensors)
+    tensors = tuple(SavedTensor(t.name, t.dtype, tuple(t.shape), t.crc32, t.nbytes, t.has_nan) for t in reply.tensors)
     return ShardWritten(tensors, reply.file_bytes)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from globalstep.definition import describe_place, place_of_program
 from globalstep.device import apply_device_scopes
 from globalstep.dtypes import DType, as_dtype
 from globalstep.graph_keys import GraphKeys
@@ -167,7 +168,13 @@ class Node(Operators):
             dict.fromkeys((*control_inputs, *self.graph.current_control_inputs()))
         )
         self.device = self.graph.device_for(self) if device is None else device
+        self._place = place_of_program()
         self.graph.add_node(self)
+
+    @property
+    def defined_at(self) -> str:
+        """The program's line that made it, "train.py:12, in build"; "" where there was none."""
+        return describe_place(self._place)
 
     @property
     def name(self) -> str:

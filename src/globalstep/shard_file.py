@@ -44,6 +44,10 @@ Array = npt.NDArray[Any]
 
 #: How many bytes of tensors a streaming writer asks for at a time.
 PIECE_BYTES = 64 << 20
+#: What a checksum is computed of at a time: it stays in the processor's cache.
+_BLOCK_BYTES = 256 << 10
+#: numpy's name of a dtype that has NaN -> how its elements lie in a file.
+_FLOATS = {"float16": "<f2", "float32": "<f4", "float64": "<f8"}
 
 _TO_FILE = {
     "bool": "BOOL",
@@ -92,6 +96,8 @@ class SavedTensor:
     #: CRC-32 (zlib) of the raw bytes.
     crc32: int
     nbytes: int
+    #: Some element is NaN.
+    has_nan: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +204,7 @@ def write_shard_from(
     """
     ordered = _in_file_order(specs)
     head = _header(ordered, metadata)
-    checksums: list[Future[int]] = []
+    checksums: list[Future[tuple[int, bool]]] = []
     # A tensor's checksum is computed while it, or the fsync, is being written: all leave the GIL.
     with ThreadPoolExecutor(1, thread_name_prefix="checkpoint-crc") as pool:
         with atomic_write(storage, storage.join(directory, file)) as out:
@@ -210,13 +216,26 @@ def write_shard_from(
                 held = len(checksums)
                 for spec, value in zip(piece, read([spec.name for spec in piece]), strict=True):
                     raw = _raw_bytes(spec, value)
-                    checksums.append(pool.submit(zlib.crc32, raw))
+                    checksums.append(pool.submit(_sum_up, raw, spec.dtype))
                     out.write(raw)
         saved = tuple(
-            SavedTensor(spec.name, spec.dtype, spec.shape, crc.result(), spec.nbytes)
-            for spec, crc in zip(ordered, checksums, strict=True)
+            SavedTensor(spec.name, spec.dtype, spec.shape, crc, spec.nbytes, has_nan)
+            for spec, (crc, has_nan) in zip(ordered, [found.result() for found in checksums], strict=True)
         )
     return ShardWritten(saved, len(head) + sum(tensor.nbytes for tensor in saved))
+
+
+def _sum_up(raw: memoryview, dtype: str) -> tuple[int, bool]:
+    """Give the checksum of a tensor, and whether some element is NaN; block by block, while it is in the cache."""
+    crc, has_nan = 0, False
+    for at in range(0, raw.nbytes, _BLOCK_BYTES):
+        block = raw[at : at + _BLOCK_BYTES]
+        crc = zlib.crc32(block, crc)
+        if dtype in _FLOATS and not has_nan:
+            # The least element is NaN if any is: no array of answers is made.
+            with np.errstate(invalid="ignore"):
+                has_nan = bool(np.isnan(np.minimum.reduce(np.frombuffer(block, _FLOATS[dtype]))))
+    return crc, has_nan
 
 
 def _in_file_order(specs: Iterable[TensorSpec]) -> list[TensorSpec]:

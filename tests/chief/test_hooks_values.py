@@ -1,6 +1,9 @@
+import traceback
+
 import numpy as np
 import pytest
 
+import globalstep as gs
 from globalstep.chief.hooks_values import (
     FeedFnHook,
     FinalOpsHook,
@@ -11,6 +14,8 @@ from globalstep.chief.hooks_values import (
 from globalstep.clock import ManualClock
 from globalstep.errors import OutOfRangeError
 from globalstep.ops.constant_ops import constant
+from globalstep.ps.local import LocalPS
+from globalstep.worker.client import ClusterClient
 from globalstep.worker.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
@@ -126,18 +131,47 @@ def test_logging_survives_a_refused_run(logged):
     assert logged() == []
 
 
-def test_nan_stops_training_by_an_error():
-    hook = NanTensorHook("loss:0")
-    assert one_run(hook, np.float32(np.inf)) == (SessionRunArgs("loss:0"), False)
-    with pytest.raises(NanLossDuringTrainingError, match=r"^NaN loss during training\.$"):
-        one_run(hook, np.float32(np.nan))
+@pytest.fixture
+def diverging():
+    """A model whose loss is NaN in its second run, since the first made its Variable NaN, and a session of it."""
+    w, _ = gs.Variable([1.0, 2.0], name="w"), gs.Variable(3.0, name="b")
+    step = gs.train.get_or_create_global_step()
+    factor = gs.placeholder(gs.float32, [])
+    loss = gs.reduce_sum(w * factor, name="loss")
+    train_op = gs.train.GradientDescentOptimizer(1.0).minimize(loss, global_step=step)
+    cluster = ClusterClient(LocalPS(1).lanes(), task="/job:worker/task:1")
+    with gs.Session(cluster=cluster) as session:
+        session.run(gs.global_variables_initializer())
+        yield session, loss, lambda by: session.run([loss, train_op], {factor: by})[0]
+    cluster.close()
 
 
-def test_nan_can_ask_for_a_stop_instead(logged):
+KNOWN = "'loss:0' was NaN in a run of /job:worker/task:1, at global_step {}. "
+
+
+def test_nan_stops_training_by_an_error(diverging):
+    session, loss, run = diverging
+    hook = NanTensorHook(loss)
+    assert one_run(hook, np.float32(np.inf), session) == (SessionRunArgs(loss), False)
+    assert one_run(hook, run(2.0), session)[1] is False
+    run(np.nan)
+    with pytest.raises(NanLossDuringTrainingError) as raised:
+        one_run(hook, run(1.0), session)
+    assert str(raised.value) == f"NaN loss during training. {KNOWN.format(3)}NaN is in Variable 'w'."
+    assert traceback.format_exception_only(raised.value)[0].startswith(
+        "globalstep.train.NanLossDuringTrainingError: NaN"
+    )
+    assert gs.train.NanLossDuringTrainingError is NanLossDuringTrainingError
+    assert str(NanLossDuringTrainingError()) == "NaN loss during training."
+
+
+def test_nan_can_ask_for_a_stop_instead(diverging, logged):
+    session, _, run = diverging
     hook = NanTensorHook("loss:0", fail_on_nan_loss=False)
-    assert one_run(hook, 1.0)[1] is False
-    assert one_run(hook, np.float32(np.nan))[1] is True
-    assert logged() == ["Model diverged with loss = NaN."]
+    assert one_run(hook, run(1.0), session)[1] is False
+    assert one_run(hook, np.float32(np.nan), session)[1] is True
+    whence = "No trainable Variable held NaN right after it: look at what the run was fed."
+    assert logged() == [f"Model diverged with loss = NaN. {KNOWN.format(1)}{whence}"]
 
 
 def test_final_ops_are_evaluated_at_the_end():

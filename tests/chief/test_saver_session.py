@@ -83,3 +83,24 @@ def test_the_ledger_is_in_the_checkpoint(tmp_path):
         with CheckpointReader(path) as reader:
             assert sess.cluster.client_id.encode() in reader.index.ledger
             assert reader.index.mutation_index > 0
+
+
+def test_a_checkpoint_with_nan_is_saved_and_said_to_be_one(tmp_path, caplog):
+    w, step, train = build()
+    u = gs.Variable(np.zeros(3, np.float64), name="u")
+    with gs.Session() as sess:
+        sess.run(gs.global_variables_initializer())
+        with caplog.at_level("WARNING", "globalstep"):
+            sess.run(u.assign([1.0, np.inf, 0.0]))
+            Saver().save(sess, str(tmp_path / "m"), global_step=step)
+        assert not caplog.records  # infinity is a value
+        sess.run(train)
+        sess.run(u.assign([1.0, np.nan, 0.0]))
+        with caplog.at_level("WARNING", "globalstep"):
+            path = Saver().save(sess, str(tmp_path / "m"), global_step=step)
+    (said,) = caplog.messages
+    assert said.startswith(f"NaN: checkpoint {path} holds NaN in Variable 'u' on /job:ps/task:0 in this process.")
+    assert path.endswith("m-1")
+    with CheckpointReader(path) as reader:
+        assert np.isnan(reader.get_tensor("u")).tolist() == [False, True, False]
+    assert w.op_name == "w"

@@ -1,5 +1,7 @@
 """What a run reads, evaluates and pushes, and in how many messages."""
 
+import re
+import sys
 import threading
 
 import numpy as np
@@ -160,9 +162,10 @@ class TestEvaluating:
         cluster.forget()
         with pytest.raises(
             InvalidArgumentError,
-            match=r"^You must feed a value for placeholder tensor 'x' with dtype float and shape \[\?,3\]$",
-        ):
+            match=r"^You must feed a value for placeholder tensor 'x' with dtype float and shape \[\?,3\]\n",
+        ) as caught:
             run([w.assign(2.0), x])
+        assert str(caught.value).endswith("shape [?,3]")  # the rest is a note
         assert cluster.pushes == []
 
     def test_what_a_fed_node_needs_is_not_needed(self, run):
@@ -175,6 +178,23 @@ class TestEvaluating:
         product = matmul(a, b, name="product")
         with pytest.raises(InvalidArgumentError, match=r"'product' \(MatMul\), inputs of shapes \(1, 2\), \(3, 1\)"):
             run(product, {a: np.ones((1, 2)), b: np.ones((3, 1))})
+
+    def test_errors_name_the_programs_line_that_made_the_node(self, run):
+        a, b = placeholder(gs.float32, [None, None], name="a"), placeholder(gs.float32, [None, None])
+        line = sys._getframe().f_lineno + 1
+        product = matmul(a, b, name="product")
+        here = rf"{re.escape(__file__)}:{{}}, in test_errors_name_the_programs_line_that_made_the_node"
+        assert re.fullmatch(here.format(line), product.defined_at)
+        with pytest.raises(InvalidArgumentError, match=rf"\(3, 1\), defined at {here.format(line)}\]$"):
+            run(product, {a: np.ones((1, 2)), b: np.ones((3, 1))})
+        with pytest.raises(InvalidArgumentError, match="must feed a value for placeholder tensor 'a'") as caught:
+            run(product, {b: np.ones((3, 1))})
+        (note,) = caught.value.__notes__
+        assert re.fullmatch(rf"The placeholder was defined at {here.format(line - 2)}\.", note)
+        # What the package makes by itself bears the line that asked for it.
+        w = gs.Variable([1.0], name="w")
+        train_op = gs.train.AdamOptimizer().minimize(gs.reduce_sum(w * w))
+        assert re.fullmatch(here.format(line + 11), train_op.defined_at)
 
     def test_a_programs_own_exception_passes(self, run):
         def fail():
