@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from globalstep.certificate_role import role_in_names
 from globalstep.clock import Clock
 from globalstep.credentials import SESSION_KEY, holder_of, mark_of
 from globalstep.errors import OpError, PermissionDeniedError, UnauthenticatedError
@@ -105,7 +106,6 @@ _ASSIGNS = frozenset({int(pb.OP_ASSIGN), int(pb.OP_ASSIGN_ADD), int(pb.OP_ASSIGN
 #: What only the acting chief says of itself.
 _OF_CHIEFS = ("candidate", "chief_term")
 _SAY_EVERY_SECS = 10.0
-_ROLE_MARK = "role="
 #: Who asks for one of these is named in the log: they begin, end and change a run as a whole, or write files.
 _TOLD = frozenset({"Begin", "Open", "Finish", "Stop", "WriteSnapshot", "Recover", "ClaimChief"})
 
@@ -418,18 +418,5 @@ def _client_of(request: Any) -> str:
 
 
 def _role_in(names: Iterable[bytes]) -> Role | None:
-    """Find the role that a certificate's names speak of: a common or alternative name "role=worker".
-
-    Raises:
-        UnauthenticatedError: If they name several, or one that there is not.
-    """
-    found = set()
-    for raw in names:
-        name = raw.decode(errors="replace")
-        if name.startswith(_ROLE_MARK):
-            found.add(name.removeprefix(_ROLE_MARK))
-    if not found:
-        return None
-    if len(found) > 1 or not found <= {role.value for role in Role}:
-        raise UnauthenticatedError(f"The certificate names the roles {sorted(found)}; one of {[*Role]} is needed.")
-    return Role(found.pop())
+    found = role_in_names(name.decode(errors="replace") for name in names)
+    return None if found is None else Role(found)

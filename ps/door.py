@@ -21,6 +21,7 @@ from typing import Any
 
 import grpc
 
+from globalstep.certificate_role import ROLE_URI
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
 from globalstep.ps.authorization import METHODS, Authorization, Caller, Role
 from globalstep.ps.slow_senders import SlowSenders
@@ -138,7 +139,9 @@ class Door:
             OpError: If it may not call that.
         """
         proven = context.auth_context()
-        names = [*proven.get("x509_common_name", ()), *proven.get("x509_subject_alternative_name", ())]
+        # Of the alternative names, only URIs: who may ask for an e-mail address should not come by a role.
+        uris = [uri for uri in map(bytes, proven.get("peer_uri", ())) if uri.startswith(ROLE_URI.encode())]
+        names = [*proven.get("x509_common_name", ()), *uris]
         caller = self._authorization.identify(method, context.invocation_metadata() or (), names, context.peer())
         self._authorization.check_method(caller, method)
         return caller

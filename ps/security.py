@@ -16,6 +16,7 @@ from typing import Any
 
 import grpc
 
+from globalstep.certificate_role import role_of_certificate
 from globalstep.clock import Clock
 from globalstep.credentials import RUN_TOKEN, Credentials, CurrentTls, TlsMaterial, is_loopback, tls_files
 from globalstep.errors import FailedPreconditionError
@@ -95,7 +96,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the tokens of the roles, a line each (default: GLOBALSTEP_TOKENS_FILE)",
     )
-    group.add_argument("--require-role", action="store_true", help="refuse callers whose certificate names no role")
+    group.add_argument(
+        "--require-role", action="store_true", help="refuse callers who show no role, by a certificate or a token"
+    )
     group.add_argument(
         "--no-worker-assigns", action="store_true", help="forbid role worker all but gradients, as declared"
     )
@@ -159,11 +162,15 @@ class Security:
         self.authorization = Authorization(
             clock,
             self._tokens,
-            require_role=options.require_role,
+            require_role=options.require_role or self._names_a_role(),
             workers_assign=options.workers_assign,
             paths=RunPaths(options.run_root),
             own_user=self._own_user,
         )
+
+    def _names_a_role(self) -> bool:
+        """Whether this task's own certificate names a role: then those of its callers have to as well."""
+        return self._tls is not None and role_of_certificate(self._tls.latest().cert) is not None
 
     @property
     def credentials(self) -> Credentials:

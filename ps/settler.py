@@ -24,7 +24,6 @@ from globalstep.ps import entries
 from globalstep.ps.life import ShardView
 from globalstep.ps.shard import Shard
 from globalstep.secure_channel import SecureChannel
-from globalstep.tls_probe import find_tls_mistake
 
 __all__ = ["Settler", "asking"]
 
@@ -50,7 +49,7 @@ def asking(credentials: Callable[[], Credentials]) -> Callable[[str, pb.SettleRe
                 return reply
             except grpc.RpcError as error:
                 if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNAVAILABLE:
-                    mistake = find_tls_mistake(address, secured.credentials.tls)
+                    mistake = secured.mistake()
                     if mistake:
                         raise UnavailableError(mistake) from None
                 raise

@@ -115,8 +115,8 @@ class _Stream(Connection):
 class _Link:
     """A channel and what is called on it."""
 
-    def __init__(self, secured: SecureChannel) -> None:
-        self.channel = secured.make()
+    def __init__(self, secured: SecureChannel, look: bool = True) -> None:
+        self.channel = secured.make(look)
         self.stub = pb_grpc.ParameterServerStub(self.channel)
         self.exchange: Any = self.channel.stream_stream("/globalstep.v1.ParameterServer/Exchange", None, None)
 
@@ -234,7 +234,8 @@ class GrpcLane:
         self._clock = clock
         credentials = Credentials.from_environ(os.environ) if credentials is None else credentials
         self._secured = SecureChannel(address, credentials, clock)
-        self._link = _Link(self._secured)
+        # Nobody is asked for a certificate before the first call.
+        self._link = _Link(self._secured, look=False)
         # Guards the attributes below; taken before a connection's own locks. No call is made under it.
         self._lock = threading.Lock()
         self._connection: Connection | None = None

@@ -21,6 +21,7 @@ from globalstep.errors import InvalidArgumentError, OpError, UnavailableError
 from globalstep.frames import Message
 from globalstep.incoming_messages import Incoming
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.server_role import server_mistake
 from globalstep.socket_messages import WELCOME, Outgoing, SocketMessage, prepare
 from globalstep.tls_socket import TlsSocket
 from globalstep.worker.tickets import Connection
@@ -149,6 +150,10 @@ def dial(
             with contextlib.ExitStack() as spare:
                 spare.callback(plain.close)
                 connection = TlsSocket(plain, tls.context(ssl.PROTOCOL_TLS_CLIENT), host, _CONNECT_SECS)
+                mistake = server_mistake(tls.read().cert, connection.peer_certificate(), f"{host}:{reply.address}")
+                if mistake:
+                    connection.close()
+                    raise ConnectionRefusedError(mistake)
                 spare.pop_all()
     try:
         connection.sendall(reply.token)

@@ -18,6 +18,7 @@ from globalstep.credentials import SESSION_KEY, Credentials, CurrentTls, is_loop
 from globalstep.errors import FailedPreconditionError, OpError, UnauthenticatedError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.rpc import CHANNEL_OPTIONS
+from globalstep.server_role import ServerRole
 from globalstep.tls_probe import find_tls_mistake
 from globalstep.token_proofs import CHALLENGE_KEY, Claim, answer, new_number, proof, token_id
 
@@ -51,6 +52,7 @@ class SecureChannel:
         self.credentials = credentials
         self._clock = clock
         self._tls = CurrentTls(credentials.tls) if credentials.tls is not None else None
+        self._server = ServerRole(address, credentials.tls) if credentials.tls is not None else None
         # Guards the attributes below; a leaf.
         self._lock = threading.Lock()
         self._stamp: object = None
@@ -176,8 +178,13 @@ class SecureChannel:
                 raise self.asked_for_nothing()
         raise AssertionError("unreachable")
 
-    def make(self) -> grpc.Channel:
-        """Make a channel with the newest certificates."""
+    def make(self, look: bool = True) -> grpc.Channel:
+        """Make a channel with the newest certificates.
+
+        Args:
+            look: Look at the server's certificate where that matters; without, the channel reaches nobody there, and
+                is outdated.
+        """
         if self._tls is None:
             channel = grpc.insecure_channel(self.dialled, options=CHANNEL_OPTIONS)
             if self._token:
@@ -186,16 +193,24 @@ class SecureChannel:
         material = self._tls.latest()
         with self._lock:
             self._stamp = material.stamp
-        secure = grpc.ssl_channel_credentials(material.ca, material.key, material.cert)
+        assert self._server is not None
+        secure = grpc.ssl_channel_credentials(self._server.roots(material, look), material.key, material.cert)
         return grpc.secure_channel(self.address, secure, options=CHANNEL_OPTIONS)
 
     def outdated(self) -> bool:
-        """Whether there are newer certificates than those of the channel made last."""
-        if self._tls is None:
+        """Whether there are newer certificates than those of the channel made last, of this process or the server."""
+        if self._tls is None or self._server is None:
             return False
+        if not self._server.asked:
+            return True
         stamp = self._tls.latest().stamp
         with self._lock:
             return stamp != self._stamp
+
+    def mistake(self) -> str:
+        """Say what is wrong with TLS; "" where nothing is, or the server does not answer at all."""
+        found = find_tls_mistake(self.address, self.credentials.tls)
+        return found or (self._server.mistake if self._server is not None else "")
 
     def answered(self) -> None:
         """Take note that the address answers."""
@@ -223,7 +238,9 @@ class SecureChannel:
                 self._probed = now
             mistake = self._mistake
         if look:
-            mistake = find_tls_mistake(self.address, self.credentials.tls)
+            mistake = self.mistake()
+        if self._server is not None:
+            self._server.forget()
         with self._lock:
             self._mistake = mistake
             if not mistake:

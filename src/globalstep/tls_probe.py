@@ -14,7 +14,7 @@ import ssl
 
 from globalstep.credentials import TlsFiles
 
-__all__ = ["find_tls_mistake"]
+__all__ = ["find_tls_mistake", "pem_of", "server_certificate"]
 
 _SECS = 1.0
 #: How an HTTP/2 client begins: the preface and an empty SETTINGS frame. A server answers with a SETTINGS frame.
@@ -58,6 +58,27 @@ def find_tls_mistake(address: str, files: TlsFiles | None) -> str:
         return _tls_client(where, address, files)
     except OSError:
         return ""
+
+
+def server_certificate(address: str, files: TlsFiles) -> bytes:
+    """Give the certificate that a server shows, DER, once it has proven it, and that it is of the CA and for the host.
+
+    Raises:
+        OSError: If it does not, or cannot be reached.
+    """
+    host, _, port = address.rpartition(":")
+    context = files.context(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection((host.strip("[]"), int(port)), _SECS) as plain,
+        context.wrap_socket(plain, server_hostname=host.strip("[]")) as secured,
+    ):
+        return secured.getpeercert(binary_form=True) or b""
+
+
+def pem_of(certificate: bytes) -> bytes:
+    """Give a certificate in DER as PEM."""
+    return ssl.DER_cert_to_PEM_cert(certificate).encode()
 
 
 def _plain_client(where: tuple[str, int], address: str) -> str:

@@ -57,6 +57,10 @@ class TlsSocket:
         """See socket.socket."""
         return self._ssl.family
 
+    def peer_certificate(self) -> bytes:
+        """Give the certificate that the other side has proven to be its own, DER."""
+        return self._ssl.getpeercert(binary_form=True) or b""
+
     def getpeername(self) -> Any:
         """See socket.socket."""
         return self._ssl.getpeername()
