@@ -35,7 +35,7 @@ from globalstep.ps.packed_data import pack_reply, unpack_request
 from globalstep.ps.reading import Room
 from globalstep.ps.signatures import Floor
 from globalstep.ps.statistics import Traffic
-from globalstep.ps.told_pushes import Permit, check_counts, counting_push, decision_of, parts_of
+from globalstep.ps.told_pushes import check_counts, counting_push, decision_of, parts_of
 from globalstep.ps.witness import NO_WITNESS
 
 __all__ = ["Handler"]
@@ -216,17 +216,12 @@ class Handler:
         del copies
         return answer
 
-    def _permit(self, caller: Caller) -> Permit | None:
-        """Give what refuses decisions that the caller may not ask for; None where it may ask for any."""
-        if not self.authorization.restricts(caller):
-            return None
-
-        def permit(increments: Sequence[Increment], uses: Sequence[OptimizerUse]) -> None:
+    def _permit(self, caller: Caller, increments: Sequence[Increment], uses: Sequence[OptimizerUse]) -> None:
+        """Refuse decisions that the caller may not ask for. Asked where one is told, not where it is known."""
+        if self.authorization.restricts(caller):
             wrong = self.shard.undeclared(increments, uses)
             if wrong:
                 raise self.authorization.denied(caller, f"{wrong} (--no-worker-assigns)")
-
-        return permit
 
     # ---- Data plane ---------------------------------------------------------------------------
 
@@ -249,10 +244,9 @@ class Handler:
     def _push(
         self, message: pb.PushRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
     ) -> None:
-        held = self.shard.variable_count
-        parts = parts_of(message, data, memory, held, message, self._permit(memory.caller))
+        parts = parts_of(message, data, memory, self.shard, message, self._permit)
         parts.room = memory.room
-        increments, uses = decision_of(message, parts.layout, held)
+        increments, uses = decision_of(message, parts.layout, self.shard)
         admission = self.shard.push(
             message.incarnation, codec.decode_push_id(message.id), parts, increments, uses, dict(message.seen_steps)
         )
@@ -262,7 +256,7 @@ class Handler:
     def _stage(
         self, message: pb.StageRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
     ) -> None:
-        parts = parts_of(message, data, memory, self.shard.variable_count)
+        parts = parts_of(message, data, memory, self.shard)
         reply.stage.not_finite = self.shard.stage(message.incarnation, codec.decode_push_id(message.id), parts)
         reply.stage.SetInParent()
 
@@ -278,13 +272,12 @@ class Handler:
         if int(message.kind) not in _ENTRY_KINDS:
             raise InvalidArgumentError("An ADMIT must be for a push or a snapshot.")
         push, not_finite = codec.decode_push_id(message.id), message.not_finite
-        held, permit = self.shard.variable_count, self._permit(memory.caller)
         parts = None
         if message.HasField("part"):
-            parts = parts_of(message.part, data, memory, held, message, permit)
-        increments, uses = decision_of(message, parts.layout if parts is not None else None, held)
-        if parts is None and permit is not None:
-            permit(increments, uses)
+            parts = parts_of(message.part, data, memory, self.shard, message, self._permit)
+        increments, uses = decision_of(message, parts.layout if parts is not None else None, self.shard)
+        if parts is None:
+            self._permit(memory.caller, increments, uses)
         if parts is not None:
             not_finite = self.shard.stage(message.incarnation, push, parts) or not_finite
         admission = self.shard.admit(

@@ -12,7 +12,8 @@ from globalstep import codec
 from globalstep.declarations import Increment, OptimizerUse
 from globalstep.errors import InvalidArgumentError, LayoutUnknownError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.counting import CountingPush
+from globalstep.ps.authorization import Caller
+from globalstep.ps.counting import CountingPush, CountingShard
 from globalstep.ps.layouts import Layout, LayoutMemory, PushParts
 
 __all__ = ["check_counts", "counting_push", "decision_of", "parts_of"]
@@ -23,7 +24,7 @@ _TIMES = 4
 _BESIDES = 64
 
 #: Refuses a decision that its caller may not ask for.
-Permit = Callable[[Sequence[Increment], Sequence[OptimizerUse]], None]
+Permit = Callable[[Caller, Sequence[Increment], Sequence[OptimizerUse]], None]
 
 
 def check_counts(variables: int, **lists: Sequence[Any]) -> None:
@@ -49,7 +50,7 @@ def parts_of(
     message: pb.PushRequest | pb.StageRequest,
     data: memoryview,
     memory: LayoutMemory,
-    variables: int,
+    shard: CountingShard,
     deciding: pb.PushRequest | pb.AdmitRequest | None = None,
     permit: Permit | None = None,
 ) -> PushParts:
@@ -59,7 +60,7 @@ def parts_of(
         message: What tells it.
         data: The bytes of its tensors.
         memory: What its stream remembers.
-        variables: How many Variables the shard holds.
+        shard: Whose part it is.
         deciding: What says by what the push is decided.
         permit: Is asked about that where it is told, and not where it was told before.
     """
@@ -68,13 +69,13 @@ def parts_of(
     if message.known_layout:
         layout = memory.recall(message.layout, data)
         return PushParts((), layout.reads, data, layout, True)
-    check_counts(variables, changes=message.ops, reads=message.reads)
+    check_counts(shard.variable_count, changes=message.ops, reads=message.reads)
     increments: list[Increment] = []
     uses: list[OptimizerUse] = []
     if deciding is not None:
-        increments, uses = decision_of(deciding, None, variables)
+        increments, uses = decision_of(deciding, None, shard)
         if permit is not None:
-            permit(increments, uses)
+            permit(memory.caller, increments, uses)
     reads = [codec.decode_read(read, data) for read in message.reads]
     told = Layout(message.ops, reads, increments, uses, data.nbytes, deciding is not None)
     if memory.remember(message.layout, told):
@@ -83,11 +84,11 @@ def parts_of(
 
 
 def decision_of(
-    message: pb.PushRequest | pb.AdmitRequest, layout: Layout | None, variables: int
+    message: pb.PushRequest | pb.AdmitRequest, layout: Layout | None, shard: CountingShard
 ) -> tuple[list[Increment], list[OptimizerUse]]:
     """Give the increments and uses of a push: those that its layout was told with, or else the message's own."""
     if layout is None:
-        check_counts(variables, increments=message.increments, uses=message.uses)
+        check_counts(shard.variable_count, increments=message.increments, uses=message.uses)
         return codec.decode_increments(message.increments), [codec.decode_use(use) for use in message.uses]
     if not layout.decides:
         raise LayoutUnknownError("This layout was told without increments and uses; tell it in full.")

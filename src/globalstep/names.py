@@ -13,7 +13,7 @@ from typing import Any
 
 from globalstep.errors import InvalidArgumentError
 
-__all__ = ["check_id", "check_name", "check_request", "check_task", "shown"]
+__all__ = ["GOOD_IDS", "check_id", "check_name", "check_request", "check_task", "shown"]
 
 #: Most characters of a client's id, of a task's name, and of a Variable's, an optimizer's or a hyper-parameter's.
 ID_CHARACTERS = 128
@@ -25,7 +25,7 @@ _NAME = re.compile(r"[\w.\\/>#:-]+", re.ASCII)
 #: Ids are anybody's to choose; none of these characters ends a line, or is a terminal's.
 _ID = re.compile(r"[\w.\\/>#:@+=,~ -]+", re.ASCII)
 #: Ids that have been found to be good: a push bears one.
-_GOOD_IDS: set[str] = set()
+GOOD_IDS: set[str] = set()
 _MOST_GOOD_IDS = 4096
 _SHOWN_CHARACTERS = 80
 
@@ -71,14 +71,14 @@ def check_id(name: str) -> None:
     Raises:
         InvalidArgumentError: If it is too long, or has other characters than ids have.
     """
-    if name in _GOOD_IDS or not name:
+    if name in GOOD_IDS or not name:
         return
     if len(name) > ID_CHARACTERS or _ID.fullmatch(name) is None:
         raise _refusal(name, "a client", ID_CHARACTERS, r"letters, digits, spaces and _.\/>#:@+=,~-")
     # Adding and clearing are atomic each; one too many does no harm.
-    if len(_GOOD_IDS) >= _MOST_GOOD_IDS:
-        _GOOD_IDS.clear()
-    _GOOD_IDS.add(name)
+    if len(GOOD_IDS) >= _MOST_GOOD_IDS:
+        GOOD_IDS.clear()
+    GOOD_IDS.add(name)
 
 
 def check_request(request: Any) -> None:
