@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from globalstep.chief.causes import why_no_answer
 from globalstep.chief.journal_files import last_stored
 from globalstep.chief.patience import Patience
 from globalstep.clock import Clock
@@ -120,7 +121,7 @@ def wait_for_answers(client: Any, clock: Clock, max_wait_secs: float) -> list[An
         try:
             return list(client.refresh())
         except UnavailableError as error:
-            if not patience.pause(f"waiting for the parameter servers: {error}"):
+            if not patience.pause(f"waiting for the parameter servers: {error}", lambda: why_no_answer(client)):
                 raise DeadlineExceededError(
                     f"Session was not ready after waiting {max_wait_secs:.0f} secs. {error}"
                 ) from error

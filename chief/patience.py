@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from globalstep.clock import Clock
@@ -46,11 +47,12 @@ class Patience:
         """Seconds since the wait began."""
         return self._clock.monotonic() - self._since
 
-    def pause(self, waiting_for: str) -> bool:
+    def pause(self, waiting_for: str, why: Callable[[], str] = str) -> bool:
         """Wait a moment before the next poll; report when due.
 
         Args:
             waiting_for: What is missing, for people: which task, at which address.
+            why: Asked when a report is due: the likeliest reasons; "" where none are known.
 
         Returns:
             False, without a wait, once the time is up; else True.
@@ -66,7 +68,13 @@ class Patience:
         now = self._clock.monotonic()
         if now >= self._next_report:
             # Whoever started a task alone by hand is to see why nothing happens, whatever the verbosity.
-            _log.warning("Waited %.0f s so far: %s", self.waited_secs, waiting_for)
+            reasons = why()
+            _log.warning(
+                "Waited %.0f s so far: %s%s",
+                self.waited_secs,
+                waiting_for,
+                f". Most likely {reasons}." if reasons else "",
+            )
             self._next_report = now + _REMIND_SECS
         self._clock.wait(self._never, min(self._poll_secs, left))
         self._poll_secs = min(self._poll_secs * _POLL_GROWTH, _LAST_POLL_SECS)

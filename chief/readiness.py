@@ -5,6 +5,7 @@ Floor: chief.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -56,4 +57,18 @@ def why_not_ready(ready_op: Any, session: Any, failure: str) -> str:
     if missing is None or np.size(missing) == 0:
         return ""
     names = ", ".join(name.decode() if isinstance(name, bytes) else str(name) for name in np.ravel(missing))
-    return f"Variables not initialized: {names}"
+    return f"Variables not initialized: {names}{_of_nobody(session, names.split(', '))}"
+
+
+def _of_nobody(session: Any, names: Sequence[str]) -> str:
+    """Say what Variables are that no program of the run has initialized, and where a task's own belong."""
+    known = session.cluster.variables
+    if not known or all(name in known for name in names):
+        return ""
+    task = session.cluster.task or "/job:worker/task:1"
+    missing = next(name for name in names if name not in known)
+    return (
+        f". The run has no Variable {missing!r}: its chief's program has none of that name, and initializes only its "
+        "own. All programs of a run build the same model; what is this task's alone, such as an A3C worker's net, "
+        f'belongs on its own device, gs.device("{task}"), or into collections=[gs.GraphKeys.LOCAL_VARIABLES]'
+    )

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from globalstep.chief.causes import why_no_answer, why_no_chief
 from globalstep.chief.checkpoint_format import read_index
 from globalstep.chief.checkpoint_state import get_checkpoint_state, latest_checkpoint
 from globalstep.chief.cluster_start import (
@@ -29,7 +30,7 @@ from globalstep.chief.patience import Patience
 from globalstep.chief.readiness import initialize_own, why_not_ready
 from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.cluster import ClusterSpec, session_tasks, target_of
-from globalstep.errors import DeadlineExceededError, JobDoneError, UnavailableError
+from globalstep.errors import DeadlineExceededError, JobDoneError, OpError, UnavailableError
 from globalstep.graph import Graph, get_default_graph
 from globalstep.lanes import known_target
 from globalstep.placement import declarations, describe
@@ -255,7 +256,7 @@ class SessionManager:
                 over = why_over() if silent or patience.waited_secs >= _ALONE_SECS else ""
                 if over and (silent or over != over_before):
                     raise JobDoneError(f"Nothing is left to do: {over}. Waiting for {problem}")
-                if not patience.pause(f"waiting for {problem}"):
+                if not patience.pause(f"waiting for {problem}", lambda: self._why_so_long(session.cluster)):
                     raise DeadlineExceededError(
                         f"Session was not ready after waiting {max_wait_secs:.0f} secs. It waited for {problem}"
                     )
@@ -281,6 +282,13 @@ class SessionManager:
         self._graph.extras[__name__] = session.cluster.told
         self._attend(session.cluster)
         return session
+
+    def _why_so_long(self, client: Any) -> str:
+        """Say why a worker waits, as far as that can be found by asking; "" where it cannot."""
+        statuses = client.statuses(timeout_secs=2.0, brief=True)
+        if any(isinstance(status, OpError) for status in statuses):
+            return why_no_answer(client)
+        return why_no_chief(statuses) if not_serving(statuses, client.labels) else ""
 
     def _why_wait(self, session: Any) -> str:
         """Say what a worker has to wait for; "" when its model is ready."""

@@ -14,6 +14,7 @@ import logging
 import math
 import threading
 
+from globalstep.chief.causes import why_no_answer
 from globalstep.chief.patience import Patience
 from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.errors import OpError
@@ -65,4 +66,4 @@ def wait_for_the_end(target: str, clock: Clock = SYSTEM_CLOCK) -> None:
             if answers or reached:
                 clock.wait(never, _POLL_SECS)
             else:
-                patience.pause(f"waiting for the job's parameter servers: {replies[0]}")
+                patience.pause(f"waiting for the job's parameter servers: {replies[0]}", lambda: why_no_answer(client))

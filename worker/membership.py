@@ -149,6 +149,11 @@ class Membership(Attendance):
         """What messages call the PS tasks, in order."""
         return [lane.label for lane in self._run.lanes]
 
+    @property
+    def addresses(self) -> list[str]:
+        """Where the PS tasks are reached, in order; "" in process."""
+        return [lane.address for lane in self._run.lanes]
+
     # ---- The run ------------------------------------------------------------------------------
 
     def statuses(self, timeout_secs: float = CONTROL_SECS, brief: bool = False) -> list[pb.StatusReply | OpError]:
