@@ -192,6 +192,8 @@ class Authorization:
         self._chiefs_ids: set[str] = set()
         #: (peer's host, what) -> when it was last said, and how often it was not since.
         self._said: dict[tuple[str, str], tuple[float, int]] = {}
+        #: Who has been named in the log for a privileged call.
+        self._told: set[tuple[str, Role | None, str, str]] = set()
 
     def identify(self, method: str, metadata: Iterable[Any], names: Iterable[bytes], peer: str) -> Caller:
         """Find out who makes a call.
@@ -278,7 +280,7 @@ class Authorization:
             return
         self._paths.check(request)
         if method in _TOLD:
-            _log.info("%s, as client %s, asks for %s.", caller, shown(_asker(request)), method)
+            self._tell(caller, method, shown(_asker(request)))
         if caller.role is None:
             return
         if caller.role in _CHIEFS:
@@ -375,6 +377,16 @@ class Authorization:
         role = caller.role.value if caller.role is not None else ""
         text = f"Role {role!r} may not {what}; this is for {whose}. SECURITY.md has the roles."
         return self._refuse(caller.peer, PermissionDeniedError, text)
+
+    def _tell(self, caller: Caller, method: str, client: str) -> None:
+        """Say in the log who makes a privileged call; of one that has been named for it, at the level DEBUG only."""
+        who = method, caller.role, caller.line.name if caller.line is not None else "", client
+        with self._lock:
+            if len(self._told) > 1000:
+                self._told.clear()
+            level = logging.DEBUG if who in self._told else logging.INFO
+            self._told.add(who)
+        _log.log(level, "%s, as client %s, asks for %s.", caller, client, method)
 
     def _refuse(self, peer: str, kind: type[OpError], text: str) -> OpError:
         """Say in the log, not too often, that somebody was refused; gives the error."""

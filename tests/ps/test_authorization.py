@@ -298,6 +298,17 @@ def test_refusals_are_logged_now_and_then(tokens_file, caplog):
     assert "(999 more since" in caplog.text
 
 
+def test_who_makes_a_privileged_call_is_named_once(caplog):
+    authorization = Authorization(ManualClock())
+    chief = Caller(Role.CHIEF, "ipv4:127.0.0.1:1")
+    with caplog.at_level(logging.INFO):
+        for client in ("c1", "c1", "c2"):
+            authorization.check_method(chief, "Begin", pb.BeginRequest(owner=client))
+    assert [record.getMessage() for record in caplog.records] == [
+        f"role 'chief' at ipv4:127.0.0.1:1, as client '{client}', asks for Begin." for client in ("c1", "c2")
+    ]
+
+
 def test_tokens_are_read_again_when_their_file_changes(tokens_file, caplog):
     tokens = RoleTokens(str(tokens_file))
     fresh = "fresh-0123456789abcdef"
