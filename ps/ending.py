@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from globalstep.clock import Clock
@@ -32,6 +32,8 @@ ABANDON_VARIABLE = "GLOBALSTEP_PS_ABANDON_SECS"
 #: After so long a wait is worth a line; each further line takes twice as long, up to the second number.
 _QUIET_SECS = 5.0
 _LONGEST_QUIET_SECS = 600.0
+#: Tasks that a line names.
+_MOST_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def judge(state: State, clients: list[ClientView], absence: Absence, patience: P
         patience: How long to wait for them.
     """
     if clients:
-        names = ", ".join(sorted({f"{view.task or view.client}" for view in clients}))
+        names = _named(sorted({view.task or view.client for view in clients}))
         if state is State.DONE:
             return Verdict(f"The job is done; waiting for {names} to leave", absence.done_secs)
         if state is State.READY:
@@ -113,7 +115,7 @@ def judge(state: State, clients: list[ClientView], absence: Absence, patience: P
         word = "holds no model" if state is State.VACANT else "is being initialized"
         return Verdict(f"This PS task {word}; {names}: waiting for the chief's model", absence.since_secs)
     if state is State.DONE:
-        late = f"waiting up to {LINGER_SECS:.0f} s for {', '.join(absence.missing)}, which never came"
+        late = f"waiting up to {LINGER_SECS:.0f} s for {_named(absence.missing)}, which never came"
         return Verdict(f"The job is done; {late}", absence.done_secs)
     if not absence.came:
         return Verdict(
@@ -124,9 +126,10 @@ def judge(state: State, clients: list[ClientView], absence: Absence, patience: P
             "--start-secs",
         )
     limit_secs = patience.abandon_secs or math.inf
-    reasons = [f"{task} {how}" for task, how in sorted(absence.failed.items())]
+    ways = sorted(set(absence.failed.values()))
+    reasons = [f"{_named(sorted(task for task, way in absence.failed.items() if way == how))} {how}" for how in ways]
     if absence.missing:
-        reasons.append(f"{', '.join(absence.missing)} never came")
+        reasons.append(f"{_named(absence.missing)} never came")
     code = EXIT_ABANDONED if reasons else 0
     if not reasons:
         reasons.append("all that came have left")
@@ -135,6 +138,12 @@ def judge(state: State, clients: list[ClientView], absence: Absence, patience: P
             limit_secs = min(limit_secs, LINGER_SECS)
     why = f"Nobody is here, and the job was not declared done: {'; '.join(reasons)}"
     return Verdict(why, absence.since_secs, limit_secs, code, "--abandon-secs")
+
+
+def _named(names: Sequence[str]) -> str:
+    """Name some; of many the first, and how many more there are."""
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
 
 
 class Vigil:

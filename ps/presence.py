@@ -166,10 +166,16 @@ class Presence:
         if lease is None:
             lease = self._leases[client] = _Lease(task, lease_secs, 0.0)
         lease.task, lease.lease_secs, lease.heard, lease.lost = task, lease_secs, self._clock.monotonic(), False
+        self._came = True
+        if self._remembers(task):
+            self._last_of[task] = client
+            self._failed.pop(task, None)
+
+    def _remembers(self, task: str) -> bool:
+        """Take note that a task has been here; says whether there is room for what becomes of it."""
         if task and (len(self._seen_tasks) < _MOST_SEEN or task in self._expected):
             self._seen_tasks.add(task)
-        self._came, self._last_of[task] = True, client
-        self._failed.pop(task, None)
+        return not task or task in self._seen_tasks
 
     def _make_room(self) -> None:
         """Have room for one lease more: who has been lost for longest goes first."""
@@ -227,11 +233,9 @@ class Presence:
         """
         lease = self._leases.pop(client, None)
         task = task or (lease.task if lease is not None else "")
-        if task:
-            self._seen_tasks.add(task)
         if lease is not None or task:
             self._came, self._changed_at = True, self._clock.monotonic()
-        if self._last_of.setdefault(task, client) == client:
+        if self._remembers(task) and self._last_of.setdefault(task, client) == client:
             self._failed.pop(task, None)
             if unfinished:
                 self._failed[task] = "left before the end of the job"

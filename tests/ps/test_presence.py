@@ -3,7 +3,7 @@
 import pytest
 
 from globalstep.clock import ManualClock
-from globalstep.ps.presence import LINGER_SECS, REPLACED_LEASE_SECS, Presence
+from globalstep.ps.presence import _MOST_SEEN, LINGER_SECS, REPLACED_LEASE_SECS, Presence
 
 WORKER = "/job:worker/task:0"
 LEASE_SECS = 15.0
@@ -85,3 +85,11 @@ def test_a_sign_of_life_that_comes_after_its_client_left_brings_nobody_back(pres
     presence.finish()
     assert here(presence) == []
     assert presence.empty()
+
+
+def test_names_of_tasks_that_nobody_expects_do_not_fill_the_memory(presence):
+    for number in range(_MOST_SEEN + 100):
+        presence.left(f"c{number}", f"/job:worker/task:{number + 10}", unfinished=True)
+    presence.left("late", WORKER)
+    assert max(map(len, (presence._seen_tasks, presence._last_of, presence._failed))) <= _MOST_SEEN + 1
+    assert presence.absence().missing == []
