@@ -28,10 +28,10 @@ from globalstep.ps import entries
 from globalstep.ps.answers import Admission, Answer
 from globalstep.ps.authorization import CALLER, Authorization, Caller, TokenRevokedError
 from globalstep.ps.counting import CountingPush, CountingShard
-from globalstep.ps.in_flight import InFlightMemory, RoomInFlight
+from globalstep.ps.in_flight import InFlightMemory, RoomInFlight, ShareInFlight
 from globalstep.ps.layouts import LayoutMemory
 from globalstep.ps.ledger import EntryKind
-from globalstep.ps.packed_data import pack_reply, unpack_request
+from globalstep.ps.packed_data import pack_reply, unpack_request, unpacked_bytes
 from globalstep.ps.reading import Room
 from globalstep.ps.signatures import Floor
 from globalstep.ps.statistics import Traffic
@@ -102,7 +102,8 @@ class Handler:
             caller: Whose it is.
             room: Where values for its replies are to be put.
         """
-        return LayoutMemory(room, RoomInFlight(self.in_flight, room), self.in_flight, caller)
+        share = ShareInFlight(self.in_flight)
+        return LayoutMemory(room, RoomInFlight(self.in_flight, room, share), share, caller)
 
     def handle(
         self, request: pb.Request, data: memoryview, memory: LayoutMemory, shared: bool = False
@@ -139,7 +140,7 @@ class Handler:
             self.authorization.check_request(memory.caller, request)
             witness = self.shard.witness
             own = not (shared and witness.keeps_data)  # what is logged must be what was checked and applied
-            unpacked = unpack_request(request, data, memory.memory, self._limit_bytes, own)
+            unpacked = unpack_request(request, data, memory, self._limit_bytes, own)
             self._methods[method](getattr(request, method), unpacked, reply, tensors, memory)
             pieces = pack_reply(request, reply, tensors, memory.memory)
             self.shard.secure(witness)
@@ -153,6 +154,13 @@ class Handler:
         finally:
             self.traffic.leave(data.nbytes, bytes_out)
         return reply, pieces
+
+    def waits_for_memory(self, request: pb.Request, memory: LayoutMemory) -> bool:
+        """Whether `handle` would wait for memory now; else it has what it needs."""
+        if request.spans:
+            nbytes = unpacked_bytes(request)
+            return nbytes <= self._limit_bytes and not memory.reserve(nbytes)
+        return request.HasField("ahead") and not memory.can_put_ahead(request.ahead.layout)
 
     def counts(self, request: pb.Request, memory: LayoutMemory) -> bool:
         """Whether a request is a push that only counts, of a layout that its stream knows: one for `count`."""

@@ -103,9 +103,9 @@ class _Ahead:
     parts: set[tuple[int, int]]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class LayoutMemory:
-    """The layouts that one stream has been told.
+    """The layouts that one stream has been told; what came ahead of a push, and does not come on, is a slow Sender.
 
     Attributes:
         room: Where values for the stream's replies are to be put; None for anywhere.
@@ -121,6 +121,48 @@ class LayoutMemory:
     _layouts: dict[int, Layout] = field(default_factory=dict[int, Layout])
     _ahead: dict[int, _Ahead] = field(default_factory=dict[int, _Ahead])
     _told: int = 0
+    _reserved: npt.NDArray[np.uint8] | None = None
+
+    def reserve(self, nbytes: int) -> bool:
+        """Have memory for what a request unpacks to, without waiting; gives whether there is some."""
+        self._reserved = self.memory.take_at_once(nbytes)
+        return self._reserved is not None
+
+    def take_reserved(self, nbytes: int) -> npt.NDArray[np.uint8]:
+        """Give what was reserved, or wait for as much; see memory.Pool."""
+        found, self._reserved = self._reserved, None
+        return found if found is not None and found.nbytes == nbytes else self.memory.take(nbytes)
+
+    def can_put_ahead(self, number: int) -> bool:
+        """Whether `put_ahead` needs to wait for no memory."""
+        layout = self._layouts.get(number)
+        if layout is None or number in self._ahead:
+            return True
+        room = self.memory.take_at_once(layout.data_bytes)
+        if room is not None:
+            self._ahead[number] = _Ahead(room, set())
+        return room is not None
+
+    @property
+    def slack_bytes(self) -> int:
+        """A push may take its time, after its first gradients: see slow_senders.Sender."""
+        return 10 << 20
+
+    @property
+    def needs_memory(self) -> bool:
+        """It does."""
+        return True
+
+    def under_way(self) -> tuple[object, int] | None:
+        """Say what has come ahead."""
+        for held in list(self._ahead.values()):
+            return held.parts, sum(nbytes for _, nbytes in list(held.parts))
+        return None
+
+    def cut_off(self, secs: float) -> None:
+        """Let go of it; its push is told that it has to come in full."""
+        for number in list(self._ahead):
+            self._ahead.pop(number, None)
 
     def put_ahead(self, number: int, offset: int, data: memoryview) -> None:
         """Keep a part of the data of the next push of a layout.

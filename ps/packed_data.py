@@ -9,16 +9,25 @@ import importlib
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from globalstep.codec import TensorWriter
+from globalstep.errors import ResourceExhaustedError
+from globalstep.frames import padded
 from globalstep.memory import Pool
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.layouts import LayoutMemory
 
-__all__ = ["pack_reply", "unpack_request"]
+__all__ = ["pack_reply", "unpack_request", "unpacked_bytes"]
+
+
+def unpacked_bytes(request: pb.Request) -> int:
+    """Give how much memory `unpack_request` takes."""
+    return sum(padded(span.bytes) for span in request.spans)
 
 
 def unpack_request(
-    request: pb.Request, data: memoryview, memory: Pool, limit_bytes: int, own: bool = True
+    request: pb.Request, data: memoryview, memory: LayoutMemory, limit_bytes: int, own: bool = True
 ) -> memoryview:
     """Give a request's data as it was before it was packed.
 
@@ -35,19 +44,33 @@ def unpack_request(
     if not request.spans:
         if own or not data.nbytes:
             return data
-        copy = memory.take(data.nbytes)
+        copy = memory.memory.take(data.nbytes)
         copy[:] = np.frombuffer(data, np.uint8)
         return copy.data
     packing: Any = importlib.import_module("globalstep.packing")
-    unpacked: memoryview = packing.unpack(request.spans, data, memory.take, limit_bytes)
+    unpacked: memoryview = packing.unpack(request.spans, data, memory.take_reserved, limit_bytes)
     return unpacked
 
 
 def pack_reply(request: pb.Request, reply: pb.Reply, tensors: TensorWriter, memory: Pool) -> list[memoryview]:
-    """Give the bytes of a reply, packed as the request asks."""
+    """Give the bytes of a reply, packed as the request asks; as they are where there is no memory for that now.
+
+    Nobody waits for it: what the request asked for has been done, and the client takes either.
+    """
     if request.reply_form == pb.FORM_RAW or not tensors.pieces:
         return tensors.pieces
     packing: Any = importlib.import_module("globalstep.packing")
     pieces = list(zip(tensors.pieces, tensors.dtypes, strict=True))
-    packed: list[memoryview] = packing.pack(pieces, request.reply_form, reply.spans, memory.take)
+
+    def take(nbytes: int) -> npt.NDArray[np.uint8]:
+        room = memory.take_at_once(nbytes)
+        if room is None:
+            raise ResourceExhaustedError
+        return room
+
+    try:
+        packed: list[memoryview] = packing.pack(pieces, request.reply_form, reply.spans, take)
+    except ResourceExhaustedError:
+        del reply.spans[:]
+        return tensors.pieces
     return packed

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from globalstep.errors import OpError
 from globalstep.frames import NO_CALL, padded
-from globalstep.incoming_messages import Incoming
+from globalstep.incoming_messages import MOST_AT_ONCE, Incoming
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.authorization import Caller
 from globalstep.ps.handler import encode_error
@@ -121,9 +121,27 @@ class ServedConnection:
         if kind == pb.LANE_SHM:
             self.blocks = SharedBlocks(self._server.limit_bytes, self._handler.in_flight)
         shares = self.blocks is not None
-        self._incoming = Incoming(self._socket, self._server.limit_bytes, shares=shares, pool=self._handler.in_flight)
         self._memory = self._handler.stream_memory(caller, self.blocks)
+        self._incoming = Incoming(self._socket, self._server.limit_bytes, shares=shares, pool=self._memory.memory)
+        self._server.slow.watch(self)
+        self._server.slow.watch(self._memory)
         return True
+
+    # ---- What is looked at by slow_senders ----------------------------------------------------
+
+    slack_bytes = MOST_AT_ONCE
+    needs_memory = True
+
+    def under_way(self) -> tuple[object, int] | None:
+        """See slow_senders.Sender."""
+        return self._incoming.under_way
+
+    def cut_off(self, secs: float) -> None:
+        """See slow_senders.Sender."""
+        _log.info("%s: its message did not come on for %.0f s, and others wait for memory.", self._name, secs)
+        self.end(socket.SHUT_RDWR)
+
+    # -------------------------------------------------------------------------------------------
 
     def _admitted(self) -> tuple[pb.LaneKind.ValueType, Caller] | None:
         """Have the token shown, and give what it is good for; say nothing at all where that is nothing."""
@@ -139,7 +157,8 @@ class ServedConnection:
         if not self._server.admitted(self):
             return None
         if admitted is None:
-            _log.warning("%s: a connection without a valid token was closed.", self._name)
+            if (left := self._server.said.due("token")) is not None:
+                _log.warning("%s: a connection without a valid token was closed.%s", self._name, left)
             return None
         prepare(self._socket)
         self._socket.sendall(WELCOME)
@@ -147,6 +166,8 @@ class ServedConnection:
 
     def close(self) -> None:
         """Give up the socket, and what else the connection has; to be called once, by who serves it last."""
+        self._server.slow.forget(self)
+        self._server.slow.forget(self._memory)
         if self.blocks is not None:
             self.blocks.forget_untold()
         self._socket.close()
@@ -198,6 +219,9 @@ class ServedConnection:
                 return Turn.TAKES_TIME
             else:
                 request = pb.Request.FromString(message.head)
+                if message.refused is None and self._handler.waits_for_memory(request, self._memory):
+                    self._message = message
+                    return Turn.TAKES_TIME
                 if not alone and message.call != NO_CALL and self._handler.counts(request, self._memory):
                     self._counting = message.call, request
                     return Turn.COUNTS
@@ -259,7 +283,8 @@ class ServedConnection:
     def _say(self, error: Exception) -> None:
         """Log why the connection ended. Its thread serves others, too: whatever was wrong ends with it."""
         if isinstance(error, ssl.SSLError):
-            _log.warning("%s: a connection was refused by TLS: %s", self._name, error)
+            if (more := self._server.said.due("tls")) is not None:
+                _log.warning("%s: a connection was refused by TLS: %s%s", self._name, error, more)
         elif isinstance(error, ConnectionError):
             # How a process that ends leaves; whether a worker is missing is for the heartbeats to tell.
             _log.debug("%s: %s", self._name, error)

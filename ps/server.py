@@ -155,6 +155,7 @@ class PSServer:
             limit_bytes=limit_bytes,
             max_connections=options.max_clients,
             tls=security.lane_context,
+            slow=self._slow,
         )
         self.control.open_lane = self._sockets.open
 

@@ -146,9 +146,11 @@ def _exchange(
                 caller = left.enter_context(door.stream("Exchange", context))
             except OpError as error:
                 refuse(context, error)
-            assembler = Assembler(limit_bytes, control.handler.in_flight)
+            memory = control.handler.stream_memory(caller)
+            assembler = Assembler(limit_bytes, memory.memory)
             left.enter_context(door.slow.watching(_HalfWay(assembler, context)))
-            yield from answers(requests, context, assembler, control.handler.stream_memory(caller))
+            left.enter_context(door.slow.watching(memory))
+            yield from answers(requests, context, assembler, memory)
 
     def answers(
         requests: Iterator[bytes], context: grpc.ServicerContext, assembler: Assembler, memory: LayoutMemory

@@ -83,16 +83,24 @@ class SlowSenders:
         if self._thread.is_alive():
             self._thread.join()
 
+    def watch(self, sender: Sender) -> None:
+        """Look at a sender from now on."""
+        with self._lock:
+            self._senders.add(sender)
+
+    def forget(self, sender: Sender) -> None:
+        """Look at it no more."""
+        with self._lock:
+            self._senders.discard(sender)
+
     @contextmanager
     def watching(self, sender: Sender) -> Iterator[None]:
         """Look at a sender meanwhile."""
-        with self._lock:
-            self._senders.add(sender)
+        self.watch(sender)
         try:
             yield
         finally:
-            with self._lock:
-                self._senders.discard(sender)
+            self.forget(sender)
 
     def _run(self) -> None:
         while not self._clock.wait(self._stop, _LOOK_EVERY_SECS):

@@ -11,22 +11,28 @@ the SocketServer.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
 import itertools
+import logging
 import secrets
 import select
 import socket
 import ssl
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 
-from globalstep.clock import Clock
+from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.errors import ResourceExhaustedError, UnavailableError, UnimplementedError
+from globalstep.peer_uid import is_ours, uid_of_peer, uid_of_unix
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.authorization import CALLER, Caller
 from globalstep.ps.handler import Handler
+from globalstep.ps.log_limit import LogLimit
 from globalstep.ps.served_connection import ServedConnection
+from globalstep.ps.slow_senders import SlowSenders
 from globalstep.ps.turns import Turns
 from globalstep.shared_memory import is_offered
 from globalstep.socket_messages import TOKEN_BYTES
@@ -34,10 +40,26 @@ from globalstep.tls_socket import TlsSocket
 
 __all__ = ["SocketServer"]
 
+_log = logging.getLogger(__name__)
+
 #: How long a token waits for its connection.
 _TOKEN_SECS = 10.0
 #: Connections that have shown no token yet: the oldest is closed for one more, since clients show theirs at once.
 _MOST_STRANGERS = 32
+#: What the system lacks for a while, or what came of one connection only; and how long nobody is taken in then.
+_PASSES = frozenset(
+    {
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ENOBUFS,
+        errno.ECONNABORTED,
+        errno.EINTR,
+        errno.EPERM,
+        errno.EPROTO,
+    }
+)
+_PAUSE_SECS = 0.1
 
 
 class SocketServer:
@@ -51,6 +73,11 @@ class SocketServer:
         limit_bytes: Largest tensor bytes of one message.
         max_connections: Connections that may be open at once.
         tls: Gives the context of TLS on a TCP connection; None, or what gives None, for plain ones.
+        slow: Cuts off connections whose messages do not come on; None where nobody does.
+
+    Attributes:
+        slow: As given, or one that does nothing.
+        said: Keeps lines that strangers cause out of the log.
     """
 
     def __init__(
@@ -63,7 +90,10 @@ class SocketServer:
         limit_bytes: int,
         max_connections: int,
         tls: Callable[[], ssl.SSLContext | None] | None = None,
+        slow: SlowSenders | None = None,
     ) -> None:
+        self.slow = slow or SlowSenders(clock, handler.in_flight.is_short)
+        self.said = LogLimit(SYSTEM_CLOCK)
         self.handler = handler
         self.limit_bytes = limit_bytes
         # None where each connection is served by its own thread.
@@ -80,9 +110,12 @@ class SocketServer:
         self._threads: set[threading.Thread] = set()
         self._connections: set[ServedConnection] = set()
         #: Those that have shown no token yet, oldest first.
-        self._strangers: dict[ServedConnection, None] = {}
+        #: Each with who it is: a host, or a user of this one.
+        self._strangers: dict[ServedConnection, str] = {}
         #: Token -> when it is over, what it was given for, and to whom.
         self._tokens: dict[bytes, tuple[float, pb.LaneKind.ValueType, Caller]] = {}
+        #: The same -> the user of this machine to whom it was given; None where that is not known.
+        self._users: dict[bytes, int | None] = {}
         self._closed = False
 
     def open(self, kind: pb.LaneKind.ValueType) -> tuple[str, bytes]:
@@ -104,6 +137,7 @@ class SocketServer:
         if kind == pb.LANE_SHM and not is_offered():
             raise UnimplementedError("This PS task is given no memory to share.")
         token = secrets.token_bytes(TOKEN_BYTES)
+        user = None if kind == pb.LANE_TCP else uid_of_peer(CALLER.get().peer)
         with self._lock:
             if self._closed:
                 raise UnavailableError("This PS task is closing down.")
@@ -115,9 +149,11 @@ class SocketServer:
                     f"{self._max_connections} connections are open or asked for; raise --max-clients."
                 )
             listening = pb.LANE_TCP if kind == pb.LANE_TCP else pb.LANE_UNIX
-            if listening not in self._listeners:
+            if listening not in self._listeners or self._listeners[listening].ended:
                 self._listeners[listening] = self._listen(listening)
             self._tokens[token] = now + _TOKEN_SECS, kind, CALLER.get()
+            self._users = {known: self._users.get(known) for known in self._tokens}
+            self._users[token] = user
             return self._listeners[listening].address, token
 
     def _listen(self, kind: pb.LaneKind.ValueType) -> _Listener:
@@ -128,23 +164,59 @@ class SocketServer:
             raise UnimplementedError(f"This PS task cannot listen for {pb.LaneKind.Name(kind)}: {error}") from None
         return _Listener(self, listening, address)
 
-    def take_in(self, accepted: socket.socket) -> None:
-        """Start a thread for a connection that was accepted, if there is room; it has shown no token yet."""
+    def take_in(self, accepted: socket.socket, host: str) -> None:
+        """Start a thread for a connection that was accepted, if there is room; it has shown no token yet.
+
+        Args:
+            accepted: The connection.
+            host: Where it comes from; "" on a unix socket, where the kernel says whose it is.
+
+        Raises:
+            RuntimeError: If the system gives no thread; the connection is closed.
+        """
+        if not host:
+            user = uid_of_unix(accepted)
+            host = f"uid {user}"
+            if not self._expects(user):
+                accepted.close()
+                if (more := self.said.due(host)) is not None:
+                    _log.warning("A connection of %s to a unix socket was closed: nobody expects it.%s", host, more)
+                return
         with self._lock:
             if self._closed:
                 accepted.close()
                 return
             if len(self._strangers) >= _MOST_STRANGERS:
-                oldest = next(iter(self._strangers))
-                del self._strangers[oldest]
-                oldest.end(socket.SHUT_RDWR)
+                self._send_one_away()
             name = f"globalstep-lane-{next(self._numbers)}"
             connection = ServedConnection(self, accepted, name)
-            self._connections.add(connection)
-            self._strangers[connection] = None
             thread = threading.Thread(target=self._serve, args=(connection,), name=name, daemon=True)
+            self._connections.add(connection)
+            self._strangers[connection] = host
             self._threads.add(thread)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:
+                self._connections.discard(connection)
+                self._strangers.pop(connection, None)
+                self._threads.discard(thread)
+                connection.close()
+                raise
+
+    def _expects(self, user: int | None) -> bool:
+        """Whether a user of this machine may connect: this task's own, root, or one to whom a token was given."""
+        if is_ours(user):
+            return True
+        with self._lock:
+            return user is not None and user in self._users.values()
+
+    def _send_one_away(self) -> None:
+        """Close the oldest stranger of the host that has most. Caller holds the lock."""
+        hosts = Counter(self._strangers.values())
+        most = max(hosts.values())
+        oldest = next(connection for connection, host in self._strangers.items() if hosts[host] == most)
+        del self._strangers[oldest]
+        oldest.end(socket.SHUT_RDWR)
 
     def _serve(self, connection: ServedConnection) -> None:
         """Let a connection in, and serve it, or others in its stead, until one of them has ended."""
@@ -223,10 +295,17 @@ class SocketServer:
 
 
 class _Listener:
-    """A listening socket and its thread."""
+    """A listening socket and its thread, which goes on whatever the system lacks for a while.
+
+    Attributes:
+        address: Where it listens.
+        ended: Whether it listens no more.
+    """
 
     def __init__(self, server: SocketServer, listening: socket.socket, address: str) -> None:
         self.address = address
+        self.ended = False
+        self._stop = threading.Event()
         self._server = server
         self._socket = listening
         name = "unix" if listening.family == socket.AF_UNIX else "tcp"
@@ -234,14 +313,26 @@ class _Listener:
         self._thread.start()
 
     def _run(self) -> None:
-        while True:
-            try:
-                accepted, _ = self._socket.accept()
-            except OSError:
-                return  # `close` has shut it down
-            self._server.take_in(accepted)
+        try:
+            while not self._stop.is_set():
+                try:
+                    accepted, address = self._socket.accept()
+                    self._server.take_in(accepted, address[0] if isinstance(address, tuple) else "")
+                except (OSError, RuntimeError, MemoryError) as error:
+                    if self._stop.is_set():
+                        return  # `close` has shut it down
+                    if isinstance(error, OSError) and error.errno not in _PASSES:
+                        _log.error("%s listens no more: %s", self._thread.name, error)
+                        return
+                    if (more := self._server.said.due(type(error).__name__)) is not None:
+                        _log.warning("%s cannot take a connection now: %s%s", self._thread.name, error, more)
+                    SYSTEM_CLOCK.wait(self._stop, _PAUSE_SECS)
+        finally:
+            self.ended = True
+            self._socket.close()
 
     def close(self) -> None:
+        self._stop.set()
         # Closing alone would not wake a thread that waits in accept.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)

@@ -298,8 +298,9 @@ class GrpcLane:
             made_of = SharedConnection if kind == pb.LANE_SHM else SocketConnection
             try:
                 reply = self.unary("OpenLane", pb.OpenLaneRequest(kind=kind), _OPEN_SECS).result()
-                host = self._secured.dialled.rpartition(":")[0].strip("[]")
-                connection = dial(self.label, kind, host, reply, made_of, self._secured.credentials.tls)
+                host, _, port = self._secured.dialled.rpartition(":")
+                tls = self._secured.credentials.tls
+                connection = dial(self.label, kind, host.strip("[]"), reply, made_of, tls, int(port))
             except UnavailableError:
                 return None  # the task itself cannot be reached now; the call will say so
             except UnimplementedError as error:

@@ -20,6 +20,7 @@ from globalstep.credentials import TlsFiles
 from globalstep.errors import InvalidArgumentError, OpError, UnavailableError
 from globalstep.frames import Message
 from globalstep.incoming_messages import Incoming
+from globalstep.peer_uid import is_ours, uid_of_listener, uid_of_unix
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.server_role import server_mistake
 from globalstep.socket_messages import WELCOME, Outgoing, SocketMessage, prepare
@@ -118,6 +119,7 @@ def dial(
     reply: pb.OpenLaneReply,
     made_of: Callable[[str, Any], SocketConnection] = SocketConnection,
     tls: TlsFiles | None = None,
+    port: int = 0,
 ) -> SocketConnection:
     """Connect to where a PS task waits for it.
 
@@ -128,6 +130,7 @@ def dial(
         reply: The task's answer to OpenLane.
         made_of: Makes the connection of the label and the socket.
         tls: What to speak TLS with over TCP; None for plain TCP.
+        port: Where gRPC reaches the task; whose that is may be at the other end of a unix socket, too.
 
     Returns:
         The connection.
@@ -141,6 +144,7 @@ def dial(
         try:
             connection.settimeout(_CONNECT_SECS)
             connection.connect("\0" + reply.address)
+            _check_user(connection, host, port)
         except OSError:
             connection.close()
             raise
@@ -163,6 +167,17 @@ def dial(
     except BaseException:
         connection.close()
         raise
+
+
+def _check_user(connection: socket.socket, host: str, port: int) -> None:
+    """Refuse to tell the token to somebody else, who has taken the name of a task that is gone.
+
+    Raises:
+        ConnectionRefusedError: If the other end is not this user's, root's, or whose the gRPC port is.
+    """
+    user = uid_of_unix(connection)
+    if not is_ours(user) and (user is None or user != uid_of_listener(host, port)):
+        raise ConnectionRefusedError(f"who listens there is user {user}, who is not known to be a PS task's")
 
 
 def _expect_welcome(connection: socket.socket | TlsSocket) -> None:

@@ -17,7 +17,7 @@ from globalstep.memory import COUNTED_HEAD_BYTES, PARSED_BYTES, MemoryPool, Pool
 from globalstep.socket_messages import HEADER, MAGIC, MOST_NUMBERS, PLACE, PLACED_MAGIC, Place, SocketMessage
 from globalstep.tls_socket import TlsSocket
 
-__all__ = ["Incoming"]
+__all__ = ["MOST_AT_ONCE", "Incoming"]
 
 #: Protobuf messages are short: names and numbers.
 _HEAD_LIMIT_BYTES = 64 << 20
@@ -26,6 +26,8 @@ _BUFFER_BYTES = 1 << 15
 #: Room for the descriptors that one read may bring.
 _RIGHTS_BYTES = socket.CMSG_SPACE(16 * array.array("i").itemsize)
 _NOTHING = memoryview(b"")
+#: So many bytes are received in one go at most: others see how far a message has come.
+MOST_AT_ONCE = 4 << 20
 
 
 @dataclass(slots=True)
@@ -77,6 +79,13 @@ class Incoming:
         #: What is being filled by what comes next, instead of the buffer, and how far it is.
         self._target: memoryview | None = None
         self._at = 0
+        #: New with every target.
+        self._mark: object = None
+
+    @property
+    def under_way(self) -> tuple[object, int] | None:
+        """What is being filled, and how far it is, seen from MOST_AT_ONCE to MOST_AT_ONCE; any thread may ask."""
+        return None if self._target is None else (self._mark, self._at)
 
     @property
     def coming_bytes(self) -> int:
@@ -147,7 +156,7 @@ class Incoming:
             OSError: If the connection is broken; BlockingIOError if nothing is there and nobody is to wait.
         """
         if self._target is not None:
-            got = self._connection.recv_into(self._target[self._at :], 0, flags)
+            got = self._connection.recv_into(self._target[self._at : self._at + MOST_AT_ONCE], 0, flags)
             self._at += got
             return got > 0
         if self._begin == self._end:
@@ -259,7 +268,7 @@ class Incoming:
         self._at = min(target.nbytes, self._end - self._begin)
         target[: self._at] = self._buffer[self._begin : self._begin + self._at]
         self._begin += self._at
-        self._target = target
+        self._target, self._mark = target, object()
 
     def _is_filled(self) -> bool:
         assert self._target is not None

@@ -122,3 +122,61 @@ def test_a_finalizer_gives_shared_memory_back_whoever_holds_the_lock(memory):
 
 def test_a_task_that_is_told_no_limit_has_one():
     assert 64 << 20 <= default_limit_bytes() < 1 << 50
+
+
+def waiting(memory, *wanted):
+    """Threads that wait for so much each, of a holder each; gives what they were given, by number, and the threads."""
+    given = {}
+
+    def wait(number, nbytes, holder):
+        try:
+            given[number] = memory.take(nbytes, holder)
+        except ResourceExhaustedError:
+            given[number] = None
+
+    threads = []
+    for number, (nbytes, holder) in enumerate(wanted):
+        threads.append(threading.Thread(target=wait, args=(number, nbytes, holder), name=f"waits-{number}"))
+        threads[-1].start()
+        while len(memory._waiting) <= number:
+            SYSTEM_CLOCK.wait(threading.Event(), 0.001)
+    return given, threads
+
+
+def test_who_wants_little_passes_who_waits_for_much_but_not_for_ever():
+    memory = InFlightMemory(4 * BLOCK, SYSTEM_CLOCK, patience_secs=30.0)
+    held = [memory.take(BLOCK) for _ in range(2)]
+    given, threads = waiting(memory, (4 * BLOCK, "much"))
+    passed = 0
+    while (small := memory.take_at_once(BLOCK // 2, f"little {passed}")) is not None:
+        passed += 1
+        assert passed < 100
+        del small
+    assert passed == 16
+    held.clear()
+    threads[0].join(20)
+    assert given[0].nbytes == 4 * BLOCK
+
+
+def test_one_connection_has_a_quarter_at_most_while_another_waits():
+    memory = InFlightMemory(8 * BLOCK, SYSTEM_CLOCK, patience_secs=30.0)
+    greedy = [memory.take(BLOCK, "greedy") for _ in range(7)]
+    given, threads = waiting(memory, (2 * BLOCK, "honest"))
+    # There is room for it, and it has more than its share.
+    assert memory.take_at_once(BLOCK // 2, "greedy") is None
+    assert memory.take_at_once(BLOCK // 2, "another") is not None
+    greedy.clear()
+    threads[0].join(20)
+    assert given[0].nbytes == 2 * BLOCK
+    assert memory.take_at_once(3 * BLOCK, "greedy") is not None
+
+
+def test_who_gave_up_waiting_holds_nothing():
+    memory = InFlightMemory(BLOCK, SYSTEM_CLOCK, patience_secs=0.05)
+    held = memory.take(BLOCK)
+    given, threads = waiting(memory, (BLOCK, "one"))
+    threads[0].join(20)
+    assert given == {0: None}
+    del held
+    assert memory.used_bytes == 0
+    assert not memory._waiting

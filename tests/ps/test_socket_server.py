@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import logging
+import os
+import resource
 import socket
+import subprocess
+import sys
 import threading
 
 import numpy as np
 import pytest
 from served_sockets import COUNT, KINDS, Served, answer, ask, ends_without_a_word, lane_threads, with_gradient
 
+from globalstep.clock import SYSTEM_CLOCK
 from globalstep.declarations import Op, OpKind, Push, Read
 from globalstep.errors import ResourceExhaustedError, UnavailableError, UnimplementedError
 from globalstep.faults import BEFORE
@@ -280,3 +288,125 @@ def test_the_end_with_nothing_open(serve):
     served = serve()
     served.server.close(0.0)
     served.server.close(0.0)
+
+
+# ---- Strangers, and a system that lacks something ---------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ECONNABORTED])
+def test_connections_are_taken_in_again_once_the_system_has_what_it_lacked(serve, kind, monkeypatch, number):
+    served = serve()
+    failed = []
+    real = socket.socket.accept
+
+    def accept(listening):
+        if len(failed) < 3:
+            failed.append(number)
+            raise OSError(number, "not now")
+        return real(listening)
+
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    for _ in range(2):
+        assert answers(served.welcomed(kind), served)
+    assert len(failed) == 3
+
+
+def answers(connection, served):
+    ask(connection, served.request())
+    return answer(connection)[1].HasField("pull")
+
+
+def test_a_stranger_who_took_all_files_for_a_while_ends_no_thread(serve, kind):
+    served = serve()
+    served.server.open(KINDS[kind])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    in_use = len(os.listdir("/proc/self/fd"))
+    connection = socket.socket(socket.AF_INET if kind == "tcp" else socket.AF_UNIX)
+    served.sockets.append(connection)
+    address, token = served.server.open(KINDS[kind])
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (in_use, hard))
+        # It is in the queue, and nobody can take it out.
+        connection.connect(("127.0.0.1", int(address)) if kind == "tcp" else "\0" + address)
+        SYSTEM_CLOCK.wait(threading.Event(), 0.3)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    connection.settimeout(20.0)
+    connection.sendall(token)
+    assert connection.recv(len(WELCOME), socket.MSG_WAITALL) == WELCOME
+
+
+def test_a_thread_that_cannot_be_started_costs_one_connection(serve, kind, monkeypatch):
+    served = serve()
+    served.server.open(KINDS[kind])
+    real = threading.Thread.start
+
+    def start(thread):
+        if thread.name.startswith("globalstep-lane-") and thread.name[-1].isdigit():
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        with contextlib.suppress(OSError):
+            assert ends_without_a_word(served.connect(kind))
+    assert answers(served.welcomed(kind), served)
+
+
+def test_a_listener_that_has_ended_is_begun_anew(serve, kind):
+    served = serve()
+    served.welcomed(kind)
+    (listener,) = served.server._listeners.values()
+    listener.close()
+    assert answers(served.welcomed(kind), served)
+
+
+@pytest.mark.parametrize("kind", ["unix", "shm"])
+def test_other_users_of_this_machine_are_sent_away_and_say_little_in_the_log(serve, kind, monkeypatch, caplog):
+    served = serve(max_connections=64)
+    monkeypatch.setattr("globalstep.ps.socket_server.uid_of_unix", lambda connection: 54002)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(40):
+            with contextlib.suppress(BrokenPipeError):
+                assert ends_without_a_word(served.connect(kind))
+    assert caplog.text.count("uid 54002") == 1
+    # One to whom a token was given may come.
+    monkeypatch.setattr("globalstep.ps.socket_server.uid_of_peer", lambda peer: 54002)
+    assert answers(served.welcomed(kind), served)
+
+
+def test_a_real_stranger_of_another_user_is_sent_away(serve):
+    if os.geteuid() != 0:
+        pytest.skip("only root can be somebody else")
+    served = serve()
+    address, token = served.server.open(pb.LANE_UNIX)
+    script = (
+        "import os, socket, sys; os.setgid(54002); os.setuid(54002); c = socket.socket(socket.AF_UNIX);"
+        "c.settimeout(20); c.connect('\\0' + sys.argv[1]); print(c.recv(1))"
+    )
+    done = subprocess.run([sys.executable, "-c", script, address], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "b''\n", done.stderr
+    assert served.connect("unix", token).recv(len(WELCOME), socket.MSG_WAITALL) == WELCOME
+
+
+def test_strangers_without_a_token_say_little_in_the_log(serve, kind, caplog):
+    served = serve(max_connections=64)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(30):
+            assert ends_without_a_word(served.connect(kind, bytes(TOKEN_BYTES)))
+    assert caplog.text.count("without a valid token") == 1
+
+
+def test_one_host_s_strangers_make_room_before_others(serve):
+    server = serve().server
+    kept = [Stranger() for _ in range(4)]
+    server._strangers = {kept[0]: "10.0.0.1", **dict.fromkeys(kept[1:], "10.0.0.2")}
+    server._send_one_away()
+    assert kept[0] in server._strangers
+    assert kept[1] not in server._strangers
+    server._strangers.clear()
+
+
+class Stranger:
+    def end(self, how):
+        """Nothing is connected."""

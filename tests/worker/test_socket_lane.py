@@ -402,3 +402,17 @@ def test_a_server_that_ends_is_unavailable(serving, joined, transport):
     server.close()
     with pytest.raises(UnavailableError):
         client.pull([Read(name) for name in SHAPES])
+
+
+@pytest.mark.parametrize("transport", ["unix", "auto"])
+def test_a_unix_socket_of_another_user_is_told_no_token(serving, joined, monkeypatch, transport):
+    """Its name may have been taken after the task's death. The client goes on over gRPC."""
+    monkeypatch.setattr("globalstep.worker.socket_lane.uid_of_unix", lambda connection: 54002)
+    told = []
+    monkeypatch.setattr("globalstep.worker.socket_lane._expect_welcome", told.append)
+    client = joined(serving(), transport)
+    initialize(client)
+    client.push(step_push())
+    assert state(client) == expected(1)
+    assert kinds(client) == ["grpc"]
+    assert not told
