@@ -357,6 +357,10 @@ class ShareInFlight:
         """See InFlightMemory."""
         return self._memory.take_at_once(nbytes, self)
 
+    def claim(self, nbytes: int) -> Array:
+        """See InFlightMemory."""
+        return self._memory.claim(nbytes)
+
 
 class RoomInFlight:
     """Memory for the values of replies; see reading.Room. None is waited for: the shard's lock is held meanwhile.

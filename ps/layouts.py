@@ -161,6 +161,10 @@ class LayoutMemory:
 
     def cut_off(self, secs: float) -> None:
         """Let go of it; its push is told that it has to come in full."""
+        self.forget_ahead()
+
+    def forget_ahead(self) -> None:
+        """Let go of what came ahead of pushes."""
         for number in list(self._ahead):
             self._ahead.pop(number, None)
 

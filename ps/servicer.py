@@ -148,6 +148,9 @@ def _exchange(
                 refuse(context, error)
             memory = control.handler.stream_memory(caller)
             assembler = Assembler(limit_bytes, memory.memory)
+            # grpc keeps the error that ends the stream for a while, and so these; not what they hold.
+            left.callback(assembler.close)
+            left.callback(memory.forget_ahead)
             left.enter_context(door.slow.watching(_HalfWay(assembler, context)))
             left.enter_context(door.slow.watching(memory))
             yield from answers(requests, context, assembler, memory)

@@ -250,6 +250,11 @@ class Assembler:
         head, self._head = self._head, None
         return self._message(head, self._buffer.data)
 
+    def close(self) -> None:
+        """Let go of what has come of a message; nothing is added any more."""
+        self._head = self._claim = None
+        self._buffer = np.empty(0, np.uint8)
+
     def _take_note(self, head_bytes: int) -> None:
         self._claim = self._pool.claim(head_bytes * PARSED_BYTES)
 
