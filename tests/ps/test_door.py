@@ -225,17 +225,21 @@ def until_free(server, taken):
 
 
 def test_more_clients_than_seats_are_served_or_refused_by_name_and_signs_of_life_go_on(serving):
-    server = serving(tokens_file="", max_clients=4)
+    server = serving(tokens_file="", max_clients=8)
     lanes = [GrpcLane(server.address, 0, "grpc", credentials=Credentials())]
-    with contextlib.closing(ClusterClient(lanes, task="/job:chief/task:0")) as chief:
+    with contextlib.ExitStack() as stack:
+        chief = stack.enter_context(contextlib.closing(ClusterClient(lanes, task="/job:chief/task:0")))
         initialize(chief)
         chief.push(step_push())
         clients = [
             ClusterClient(
                 [GrpcLane(server.address, 0, "grpc", credentials=Credentials())], task=f"/job:worker/task:{n}"
             )
-            for n in range(40)
+            for n in range(28)
         ]
+
+        for client in clients:
+            stack.callback(client.close)
 
         def work(client):
             client.refresh()
@@ -245,18 +249,16 @@ def test_more_clients_than_seats_are_served_or_refused_by_name_and_signs_of_life
                 return str(error)
             return ""
 
-        with ThreadPoolExecutor(40) as threads:
+        with ThreadPoolExecutor(28) as threads:
             said = list(threads.map(work, clients))
         refused = [text for text in said if text]
-        assert len(refused) == 40 - 3
+        assert len(refused) == 28 - 7
         assert all("--max-clients" in text for text in refused)
         for client in [chief, *clients]:
             assert client.refresh()[0].state == pb.STATE_READY
-        alive = asks(server, "", "Heartbeat", pb.HeartbeatRequest(client="one more", lease_secs=5.0))
+        alive = asks(server, "", "Heartbeat", pb.HeartbeatRequest(client="one-more", lease_secs=5.0))
         assert isinstance(alive, pb.HeartbeatReply)
-        assert state(chief) == expected(4)
-        for client in clients:
-            client.close()
+        assert state(chief) == expected(8)
 
 
 # ---- Health and reflection ------------------------------------------------------------------------
