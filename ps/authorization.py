@@ -29,6 +29,7 @@ from globalstep.errors import OpError, PermissionDeniedError, UnauthenticatedErr
 from globalstep.graph_keys import GraphKeys
 from globalstep.names import shown
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.log_limit import LogLimit
 from globalstep.ps.peer_uids import OwnUser
 from globalstep.ps.role_tokens import RoleTokens, TokenLine
 from globalstep.ps.run_paths import RunPaths
@@ -105,7 +106,6 @@ KINDS: Mapping[str, frozenset[Role]] = {
 _ASSIGNS = frozenset({int(pb.OP_ASSIGN), int(pb.OP_ASSIGN_ADD), int(pb.OP_ASSIGN_SUB)})
 #: What only the acting chief says of itself.
 _OF_CHIEFS = ("candidate", "chief_term")
-_SAY_EVERY_SECS = 10.0
 #: Who asks for one of these is named in the log: they begin, end and change a run as a whole, or write files.
 _TOLD = frozenset({"Begin", "Open", "Finish", "Stop", "WriteSnapshot", "Recover", "ClaimChief"})
 
@@ -190,8 +190,7 @@ class Authorization:
         self._lock = threading.Lock()
         #: Client ids that the chief, or a standby, goes by: nobody else may.
         self._chiefs_ids: set[str] = set()
-        #: (peer's host, what) -> when it was last said, and how often it was not since.
-        self._said: dict[tuple[str, str], tuple[float, int]] = {}
+        self._said = LogLimit(clock)
         #: Who has been named in the log for a privileged call.
         self._told: set[tuple[str, Role | None, str, str]] = set()
 
@@ -209,7 +208,7 @@ class Authorization:
             PermissionDeniedError: If its certificate names another role than its token.
         """
         if self._own_user is not None and (why := self._own_user.refusal(peer)):
-            raise self._refuse(peer, UnauthenticatedError, f"{method}: {why}")
+            raise self._refuse(peer, UnauthenticatedError, f"{method}: {why}", method)
         named = _role_in(names)
         shown = line = None
         told = {key: str(value) for key, value in metadata}
@@ -217,18 +216,21 @@ class Authorization:
         if token and self._tokens is not None:
             line = self._tokens.find(token)
             if line is None:
-                raise self._refuse(peer, UnauthenticatedError, f"{method}: the token shown is none of this PS task's.")
+                text = f"{method}: the token shown is none of this PS task's."
+                raise self._refuse(peer, UnauthenticatedError, text, method)
             shown = Role(line.role)
         if shown is not None and named is not None and shown is not named:
             raise self._refuse(
                 peer,
                 PermissionDeniedError,
                 f"{method}: the token is of role {shown.value!r}, the certificate of role {named.value!r}.",
+                method,
             )
         role = shown or named
         if role is None and self._require_role:
             what = "a token (GLOBALSTEP_TOKEN_FILE)" if self._tokens is not None else "a certificate named role=..."
-            raise self._refuse(peer, UnauthenticatedError, f"{method}: the caller shows no role; it needs {what}.")
+            text = f"{method}: the caller shows no role; it needs {what}."
+            raise self._refuse(peer, UnauthenticatedError, text, method)
         return Caller(role, peer, mark_of(told[SESSION_KEY]) if SESSION_KEY in told else "", line)
 
     def revoked(self, caller: Caller) -> bool:
@@ -252,7 +254,7 @@ class Authorization:
             return token
         if not self._is_here(claim.address):
             text = f"{method}: the caller proves a token for {claim.address}; this PS task is at {self.address}."
-            raise self._refuse(peer, UnauthenticatedError, text)
+            raise self._refuse(peer, UnauthenticatedError, text, method)
         # It has not been asked to yet, or has proven it to a process that was here before.
         raise UnprovenError(f"{method}: the token is to be proven.", f"{self._challenge} {answer(token, *words)}")
 
@@ -288,7 +290,7 @@ class Authorization:
             return
         for name in _OF_CHIEFS:
             if getattr(request, name, 0):
-                raise self._denied(caller, f"{method} as chief", _CHIEFS)
+                raise self._denied(caller, f"{method} as chief", _CHIEFS, method)
         self._check_id(caller, method, _client_of(request))
         if method == "Push":
             self._check_ops(caller, method, request.ops)
@@ -306,7 +308,7 @@ class Authorization:
             return
         if self.revoked(caller):
             text = f"The token that {caller} was let in with is none of this PS task's any more; its connection ends."
-            raise self._refuse(caller.peer, TokenRevokedError, text)
+            raise self._refuse(caller.peer, TokenRevokedError, text, "")
         kind = request.WhichOneof("kind") or ""
         self._check_role(caller, kind, KINDS.get(kind, frozenset()))
         if caller.role in _CHIEFS:
@@ -319,7 +321,7 @@ class Authorization:
             self._check_ops(caller, kind, message.ops)
         elif kind == "admit":
             if message.kind == pb.ENTRY_SNAPSHOT:
-                raise self._denied(caller, "take a snapshot (admit)", _CHIEFS)
+                raise self._denied(caller, "take a snapshot (admit)", _CHIEFS, kind)
             self._check_ops(caller, kind, message.part.ops)
 
     def restricts(self, caller: Caller) -> bool:
@@ -328,7 +330,7 @@ class Authorization:
 
     def denied(self, caller: Caller, what: str) -> OpError:
         """Give the error for what is the chief's to do, and say in the log that somebody tried."""
-        return self._denied(caller, what, _CHIEFS)
+        return self._denied(caller, what, _CHIEFS, "declare")
 
     def _learn(self, request: Any) -> None:
         """Remember by which id the chief goes."""
@@ -339,16 +341,16 @@ class Authorization:
 
     def _check_role(self, caller: Caller, what: str, allowed: frozenset[Role]) -> None:
         if caller.role not in allowed:
-            raise self._denied(caller, what, allowed)
+            raise self._denied(caller, what, allowed, what)
 
     def _check_id(self, caller: Caller, what: str, client: str) -> None:
         if client in self._chiefs_ids:
-            raise self._denied(caller, f"{what} in the name of the chief's client {client}", _CHIEFS)
+            raise self._denied(caller, f"{what} in the name of the chief's client {client}", _CHIEFS, what)
         holder = holder_of(client)
         if holder and holder != caller.mark:
             role = caller.role.value if caller.role is not None else ""
             text = f"Role {role!r} may not {what} in the name of client {client}, which is another process's."
-            raise self._refuse(caller.peer, PermissionDeniedError, text)
+            raise self._refuse(caller.peer, PermissionDeniedError, text, what)
 
     def _check_ops(self, caller: Caller, what: str, ops: Iterable[pb.Op]) -> None:
         if self._workers_assign:
@@ -356,7 +358,7 @@ class Authorization:
         for op in ops:
             if int(op.kind) in _ASSIGNS:
                 text = f"{what} with an assignment to {shown(op.variable)} (--no-worker-assigns)"
-                raise self._denied(caller, text, _CHIEFS)
+                raise self._denied(caller, text, _CHIEFS, what)
 
     def _check_variables(self, caller: Caller, what: str, message: Any) -> None:
         """Refuse a message with a Variable that the caller's token is not for; a known layout was looked at before."""
@@ -370,13 +372,13 @@ class Authorization:
         for name in sorted(names):
             if not any(fnmatchcase(name, pattern) for pattern in patterns):
                 text = f"The token of {caller} is for Variables {', '.join(patterns)}; it may not {what} {shown(name)}."
-                raise self._refuse(caller.peer, PermissionDeniedError, text)
+                raise self._refuse(caller.peer, PermissionDeniedError, text, what)
 
-    def _denied(self, caller: Caller, what: str, allowed: frozenset[Role]) -> OpError:
+    def _denied(self, caller: Caller, what: str, allowed: frozenset[Role], method: str) -> OpError:
         whose = " or ".join(repr(role.value) for role in Role if role in allowed) or "nobody"
         role = caller.role.value if caller.role is not None else ""
         text = f"Role {role!r} may not {what}; this is for {whose}. SECURITY.md has the roles."
-        return self._refuse(caller.peer, PermissionDeniedError, text)
+        return self._refuse(caller.peer, PermissionDeniedError, text, method)
 
     def _tell(self, caller: Caller, method: str, client: str) -> None:
         """Say in the log who makes a privileged call; of one that has been named for it, at the level DEBUG only."""
@@ -388,19 +390,18 @@ class Authorization:
             self._told.add(who)
         _log.log(level, "%s, as client %s, asks for %s.", caller, client, method)
 
-    def _refuse(self, peer: str, kind: type[OpError], text: str) -> OpError:
-        """Say in the log, not too often, that somebody was refused; gives the error."""
+    def _refuse(self, peer: str, kind: type[OpError], text: str, method: str) -> OpError:
+        """Say in the log, not too often, that somebody was refused; gives the error.
+
+        Args:
+            peer: Whom.
+            kind: Of what type the error is.
+            text: What to say. Callers choose some of it: one that says something else each time gets no line more.
+            method: What was asked for, of METHODS or KINDS.
+        """
         # A port says nothing, and makes every connection look like somebody new.
         whose = peer.rpartition(":")[0] or peer
-        now = self._clock.monotonic()
-        with self._lock:
-            if len(self._said) > 1000:
-                self._said.clear()
-            when, unsaid = self._said.get((whose, text), (None, 0))
-            quiet = when is not None and now - when < _SAY_EVERY_SECS
-            self._said[whose, text] = (when, unsaid + 1) if quiet and when is not None else (now, 0)
-        if not quiet:
-            more = f" ({unsaid} more since the last such line)" if unsaid else ""
+        if (more := self._said.due((whose, method, kind.__name__))) is not None:
             _log.warning("Refused %s: %s%s", peer or "a caller", text, more)
         return kind(text)
 

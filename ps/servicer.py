@@ -15,6 +15,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
+from globalstep.clock import SYSTEM_CLOCK
 from globalstep.errors import InvalidArgumentError, OpError, code_of
 from globalstep.faults import ConnectionCutError
 from globalstep.frames import CHUNK_BYTES, NO_CALL, Assembler, frames_of
@@ -25,6 +26,7 @@ from globalstep.ps.control import Control
 from globalstep.ps.door import Door
 from globalstep.ps.handler import encode_error
 from globalstep.ps.layouts import LayoutMemory
+from globalstep.ps.log_limit import LogLimit
 from globalstep.token_proofs import CHALLENGE_KEY
 
 __all__ = ["SERVICE_NAME", "generic_handler", "refuse"]
@@ -72,6 +74,8 @@ def generic_handler(
 def _unary(
     control: Control, name: str, kind: Any, door: Door
 ) -> Callable[[Iterator[bytes], grpc.ServicerContext], Any]:
+    said = LogLimit(SYSTEM_CLOCK)
+
     def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
         try:
             with door.call(name, requests, context) as (caller, raw):
@@ -88,8 +92,8 @@ def _unary(
         except grpc.RpcError:
             raise  # the call is over: its client left, or sent no message
         except Exception as error:
-            if code_of(error) == 13:
-                _log.exception("%s failed", name)
+            if code_of(error) == 13 and (more := said.due((name, type(error).__name__))) is not None:
+                _log.exception("%s failed%s", name, more)
             refuse(context, error)
             raise AssertionError("abort raises") from error
 

@@ -11,17 +11,21 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Mapping
-from typing import TextIO
+from typing import Any, TextIO
 
 from globalstep.errors import InvalidArgumentError
 
-__all__ = ["FORMATS", "VARIABLE", "JsonFormatter", "chosen_format", "formatter", "write_to_stderr"]
+__all__ = ["FORMATS", "VARIABLE", "JsonFormatter", "TextFormatter", "chosen_format", "formatter", "write_to_stderr"]
 
 FORMATS = ("text", "json")
 VARIABLE = "GLOBALSTEP_LOG_FORMAT"
 _TEXT = "%(levelname)s:globalstep:%(message)s"
+#: What ends a line, or speaks to a terminal; in a traceback its own ends of lines are none of these.
+_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+_CONTROLS_OF_LINES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class JsonFormatter(logging.Formatter):
@@ -46,6 +50,32 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+class TextFormatter(logging.Formatter):
+    r"""Writes a record as text. What it was told by others cannot pass for a line of its own: further lines are set in.
+
+    What speaks to a terminal is escaped.
+
+    >>> record = logging.LogRecord("globalstep", logging.INFO, "", 0, "%s is gone", ("x\nWARNING:\x1b[2J",), None)
+    >>> TextFormatter().format(record)
+    'INFO:globalstep:x\n    WARNING:\\x1b[2J is gone'
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_TEXT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
+        """Give the line, without a traceback."""
+        return _CONTROLS.sub(_escaped, super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's own name
+        """Give a traceback; its own lines stay."""
+        return _CONTROLS_OF_LINES.sub(_escaped, super().formatException(ei))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return "\n    " if found[0] == "\n" else found[0].encode("unicode_escape").decode("ascii")
+
+
 def chosen_format(asked: str = "", environ: Mapping[str, str] | None = None) -> str:
     """Decide between "text" and "json": what is asked for, else GLOBALSTEP_LOG_FORMAT, else text.
 
@@ -60,7 +90,7 @@ def chosen_format(asked: str = "", environ: Mapping[str, str] | None = None) -> 
 
 def formatter(chosen: str) -> logging.Formatter:
     """Give the formatter of a format."""
-    return JsonFormatter() if chosen == "json" else logging.Formatter(_TEXT)
+    return JsonFormatter() if chosen == "json" else TextFormatter()
 
 
 class _StderrHandler(logging.StreamHandler[TextIO]):
