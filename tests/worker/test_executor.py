@@ -203,7 +203,7 @@ class TestEvaluating:
         node = Node("PyFunc", (), fail, name="own", dtype=gs.float32, shape=[], stateful=True)
         with pytest.raises(KeyError, match="mine") as caught:
             run(node)
-        assert caught.value.__notes__ == ["In node 'own' (PyFunc)."]
+        assert caught.value.__notes__ == [f"In node 'own' (PyFunc, defined at {node.defined_at})."]
 
     def test_control_inputs_come_first(self, run):
         log = []
