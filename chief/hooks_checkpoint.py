@@ -115,6 +115,9 @@ class CheckpointSaverHook(SessionRunHook):
         self._checkpoint_dir = os.fspath(checkpoint_dir)
         self._save_path = os.path.join(self._checkpoint_dir, checkpoint_basename)
         self._timer = SecondOrStepTimer(every_secs=save_secs, every_steps=save_steps, clock=clock)
+        self._save_steps = save_steps
+        # The step from which on the next save is due, where saves are by steps; None before the first save.
+        self._due_from: int | None = None
         self._listeners = list(listeners or ())
         self._writer: Any = None
         self._step: Any = None
@@ -151,10 +154,26 @@ class CheckpointSaverHook(SessionRunHook):
         if getattr(run_context.session.cluster, "draining", None):
             self._save_before_a_drain(run_context)
             return
-        if self._timer.should_trigger_for_step(int(run_values.results) + 1):
+        if self._is_due(int(run_values.results) + 1):
             step = step_now(run_context.session, self._step)
-            if self._timer.should_trigger_for_step(step) and self._start_save(run_context.session):
+            if self._is_due(step) and self._start_save(run_context.session):
                 run_context.request_stop()
+
+    def _is_due(self, step: int) -> bool:
+        """Whether to save at a step: at the marks that lie `save_steps` apart, however late the save before was."""
+        if self._due_from is not None:
+            return step >= self._due_from and step != self._timer.last_triggered_step()
+        return self._timer.should_trigger_for_step(step)
+
+    def _saved_at(self, step: int) -> None:
+        self._timer.update_last_triggered_step(step)
+        if self._save_steps is None:
+            return
+        if self._due_from is None:
+            self._due_from = step + self._save_steps
+        elif step >= self._due_from:
+            # A run that ended beyond the mark, since other workers push too, does not shift the marks to come.
+            self._due_from += self._save_steps * (1 + (step - self._due_from) // self._save_steps)
 
     def end(self, session: Any) -> None:
         """See SessionRunHook: saves the last step, unless it is saved."""
@@ -187,7 +206,7 @@ class CheckpointSaverHook(SessionRunHook):
         # workers push between our read and it.
         path = self._find_saver().save(session, self._save_path, global_step=self._step)
         step = _step_of(path, step)
-        self._timer.update_last_triggered_step(step)
+        self._saved_at(step)
         return self._after_save(session, step)
 
     def _start_save(self, session: Any) -> bool:
@@ -201,7 +220,7 @@ class CheckpointSaverHook(SessionRunHook):
         if self._coord is not None:
             # So a session that fails waits for the checkpoint before it takes the PS tasks away.
             self._coord.register_thread(self._under_way.thread)
-        self._timer.update_last_triggered_step(_step_of(self._under_way.prefix, step))
+        self._saved_at(_step_of(self._under_way.prefix, step))
         return should_stop
 
     def _settle_done(self, run_context: SessionRunContext) -> None:

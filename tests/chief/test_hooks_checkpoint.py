@@ -72,6 +72,25 @@ def test_it_saves_at_the_start_every_n_steps_and_at_the_end(model, tmp_path):
     assert f'model_checkpoint_path: "{tmp_path}/model.ckpt-5"' in (tmp_path / "checkpoint").read_text()
 
 
+def test_a_save_that_comes_late_does_not_shift_those_after_it(model, tmp_path):
+    """Other workers push between the chief's runs: here each of its runs finds the step three further."""
+    scaffold = Scaffold()
+    more = model.step.assign_add(2)
+
+    def run_three(session):
+        session.run(model.train, {model.by: 1.0})
+        session.raw_session().run(more)
+
+    with SingularMonitoredSession(
+        hooks=[CheckpointSaverHook(tmp_path, save_steps=10, scaffold=scaffold)], scaffold=scaffold
+    ) as session:
+        for _ in range(14):
+            run_three(session)
+            wait_for_saves()
+    # Before, each save began the count anew: 10, 22, 34.
+    assert saved(tmp_path) == [10, 22, 31, 40, 42]
+
+
 def test_it_does_not_save_the_last_step_twice(model, tmp_path):
     scaffold, listener = Scaffold(), Listener()
     hook = CheckpointSaverHook(tmp_path, save_steps=2, scaffold=scaffold, listeners=[listener])
