@@ -17,7 +17,13 @@ import numpy.typing as npt
 
 from globalstep.clock import Clock
 from globalstep.declarations import Op, OptimizerUse, PushId, Read
-from globalstep.errors import AbortedError, InvalidArgumentError, OpError, PermissionDeniedError
+from globalstep.errors import (
+    AbortedError,
+    InvalidArgumentError,
+    OpError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+)
 from globalstep.faults import AFTER, APPLY, BEFORE, CUT
 from globalstep.ps.answers import Answer, Kept, Packing, Staged
 from globalstep.ps.cuts import Cuts
@@ -80,15 +86,15 @@ class Applying(Cuts):
         self, incarnation: int, brought_by: PushId, entries: Sequence[Entry], dropped: Sequence[PushId] = ()
     ) -> None:
         """Apply those that are new here; then drop parts that will never be admitted."""
-        done: list[Entry] = []
         before = self._applied
         for entry in entries:
             if entry.index > before:
                 self._check_entry(entry, before)
                 before = entry.index
-        try:
-            for entry in entries:
-                if entry.index > self._applied:
+        done: list[Entry] = []
+        for entry in entries:
+            if entry.index > self._applied:
+                with self.fail_stop.during(entry.push):
                     if entry.kind is EntryKind.PUSH and not self._can_apply(entry):
                         self._staged.pop(entry.push, None)
                         self.of_nothing.append(entry.push)
@@ -98,10 +104,10 @@ class Applying(Cuts):
                         self.witness.applied(incarnation, brought_by, done)
                         self.witness.cut(entry.push, self._image())
                         done = []
-            for push in dropped:
-                self._staged.pop(push, None)
-        finally:
-            if done or dropped:
+        for push in dropped:
+            self._staged.pop(push, None)
+        if done or dropped:
+            with self.fail_stop.during(brought_by):
                 self.witness.applied(incarnation, brought_by, done, dropped)
 
     def _image(self) -> Image:
@@ -141,7 +147,8 @@ class Applying(Cuts):
     def _apply_entry(self, entry: Entry, uses: Sequence[OptimizerUse] = (), ledger_dump: bytes = b"") -> None:
         """Do what an entry says, and take its reads. Caller holds the lock; `previous` was checked.
 
-        Everything that could fail was checked before: a push is applied as a whole or not at all.
+        Everything that could fail was checked before; what fails all the same takes the shard out of service
+        (`fail_stop`), so that nobody sees a push that is applied in part.
         """
         self.faults.at(BEFORE, CUT if entry.kind is EntryKind.SNAPSHOT else APPLY)
         self._applied = entry.index
@@ -188,14 +195,25 @@ class Applying(Cuts):
                 self._store.apply(changes, hypers, parts.data)
         return plan, self._clock.monotonic() - began if changes else None
 
-    def _read_after(self, parts: PushParts, plan: PushPlan | None) -> list[Array]:
-        """Take the reads of a push whose changes have just been made."""
-        if plan is not None and parts.data is not None:
-            return self._store.read_plan(plan, parts.data)
-        return self._read_admitted(parts.reads, parts.room)
+    def _read_after(self, parts: PushParts, plan: PushPlan | None) -> list[Array] | None:
+        """Take the reads of a push whose changes have just been made; None where there is no memory for them.
+
+        The push is done all the same. Its answer reads anew, or says that there is no memory.
+        """
+        try:
+            if plan is not None and parts.data is not None:
+                return self._store.read_plan(plan, parts.data)
+            return self._read_admitted(parts.reads, parts.room)
+        except (MemoryError, ResourceExhaustedError):
+            return None
 
     def _keep(
-        self, entry: Entry, parts: PushParts, values: list[Array], plan: PushPlan | None, apply_secs: float | None
+        self,
+        entry: Entry,
+        parts: PushParts,
+        values: list[Array] | None,
+        plan: PushPlan | None,
+        apply_secs: float | None,
     ) -> None:
         """Keep what answers a push, and count it. Caller holds the lock."""
         packing = Packing(plan.places, parts.known) if plan is not None else None
@@ -245,8 +263,9 @@ class Applying(Cuts):
         for op in ops:
             if op.variable in ledger.steps:
                 ledger.assign_step(op.variable, int(self._store.step(op.variable)[0]))
-        for use in uses:
-            advance_scalars(use, hypers[use.optimizer, use.after_increment], self._store)
+        with np.errstate(all="ignore"):
+            for use in uses:
+                advance_scalars(use, hypers[use.optimizer, use.after_increment], self._store)
         self._store.set_steps(ledger.steps)
 
     def _read_admitted(self, reads: Sequence[Read], room: Room | None = None) -> list[Array]:

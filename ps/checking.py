@@ -19,8 +19,17 @@ from globalstep.errors import AlreadyExistsError, InvalidArgumentError, Resource
 from globalstep.machine_memory import available_bytes
 from globalstep.names import check_name
 from globalstep.ps.arena import Held
+from globalstep.ps.in_flight import RETRY_SECS
 
-__all__ = ["check_indices", "check_operand", "check_room", "check_step", "check_variables", "too_much_read"]
+__all__ = [
+    "check_indices",
+    "check_operand",
+    "check_room",
+    "check_step",
+    "check_variables",
+    "no_memory_to_read",
+    "too_much_read",
+]
 
 Array = npt.NDArray[Any]
 
@@ -131,7 +140,17 @@ def check_operand(op: Op, held: Held, source: Held | None) -> None:
         InvalidArgumentError: For a wrong shape or dtype, a row out of range, or no operand.
     """
     decl = held.decl
+    if op.kind in (OpKind.ASSIGN_ADD, OpKind.ASSIGN_SUB) and held.flat.dtype.kind == "b":
+        raise InvalidArgumentError(
+            f"Variable {op.variable!r} is bool, to which nothing can be added and from which nothing can be "
+            "subtracted. Assign it."
+        )
     if source is not None:
+        if op.indices is not None:
+            raise InvalidArgumentError(
+                f"A change of some rows of {op.variable!r} names Variable {op.source!r} as its operand; it must bring "
+                "the rows."
+            )
         if (source.decl.dtype, source.decl.shape) != (decl.dtype, decl.shape):
             raise InvalidArgumentError(
                 f"Variable {op.variable!r} is {decl.dtype} {list(decl.shape)}; its source {op.source!r} is "
@@ -167,6 +186,15 @@ def too_much_read(reads: int, nbytes: int, most: int) -> ResourceExhaustedError:
     )
 
 
+def no_memory_to_read(reads: int) -> ResourceExhaustedError:
+    """Give the error for reads that this machine has no memory for now."""
+    return ResourceExhaustedError(
+        f"{reads} reads: this PS task's machine has no memory for a copy of the values now. Give it more, or read "
+        "less at a time.",
+        retry_secs=RETRY_SECS,
+    )
+
+
 def _called(op: Op) -> str:
     return "The gradient" if op.kind is OpKind.APPLY else "The value"
 
@@ -197,17 +225,24 @@ def _range_of(dtype: np.dtype[Any]) -> tuple[int, int]:
     return int(info.min), int(info.max)
 
 
-def check_step(name: str, held: Array, value: int) -> None:
-    """Refuse a value that a step cannot have.
+def check_step(name: str, held: Array, before: int, value: int) -> None:
+    """Refuse a value that a step cannot have, and a move that is too far to be written down.
 
     Args:
         name: The step.
         held: Its array, of one element.
+        before: What it is.
         value: What it would be.
 
     Raises:
-        InvalidArgumentError: If that is beyond its dtype.
+        InvalidArgumentError: If that is beyond its dtype, or farther away than an int64 tells.
     """
     least, most = _range_of(held.dtype)
     if not least <= value <= most:
         raise InvalidArgumentError(f"The push would move step {name!r} from {held[0]} to {value}, beyond {held.dtype}.")
+    least, most = _range_of(np.dtype(np.int64))
+    if not least <= value - before <= most:
+        raise InvalidArgumentError(
+            f"The push would move step {name!r} from {before} to {value}, by {value - before}: that is beyond int64. "
+            "Assign it instead."
+        )

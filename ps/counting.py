@@ -56,7 +56,8 @@ class CountingShard(Shard):
                         done.append(error)
             finally:
                 if self._ledger is not None:
-                    self._store.set_steps(self._ledger.steps)
+                    with self.fail_stop.during("A push that counts"):
+                        self._store.set_steps(self._ledger.steps)
         return done
 
     def _admitted(self, item: CountingPush) -> Outcome:
@@ -66,12 +67,16 @@ class CountingShard(Shard):
         known = self._recorded(ledger, item.push)
         if known is not None:
             return known
-        asked = item.increments, (), item.seen_steps
-        outcome, _ = self._accept(ledger, item.push, EntryKind.PUSH, (self._shard,), *asked, counts_only=True)
-        if outcome.kind is OutcomeKind.ACCEPTED:
-            self._applied = outcome.index
-            # The reads of the client's last push have been given out.
-            self._drop_kept(item.push.client)
-        task = self.presence.task_of(item.push.client)
-        self.witness.pushed(item.incarnation, Pushed(item.push, EntryKind.PUSH, (), *asked, {}, None, outcome, task))
+        here = (self._shard,)
+        self._examine(ledger, item.push, EntryKind.PUSH, here, item.increments, (), no_part=True)
+        with self.fail_stop.during(item.push):
+            outcome, _ = self._accept(ledger, item.push, EntryKind.PUSH, here, item.increments, item.seen_steps, ())
+            if outcome.kind is OutcomeKind.ACCEPTED:
+                self._applied = outcome.index
+                # The reads of the client's last push have been given out.
+                self._drop_kept(item.push.client)
+            task = self.presence.task_of(item.push.client)
+            asked = item.increments, (), item.seen_steps
+            told = Pushed(item.push, EntryKind.PUSH, (), *asked, {}, None, outcome, task)
+            self.witness.pushed(item.incarnation, told)
         return outcome

@@ -19,6 +19,7 @@ from globalstep.ps.declared import undeclared
 from globalstep.ps.journal import JournalPart
 from globalstep.ps.ledger import Ledger
 from globalstep.ps.life import Life
+from globalstep.ps.presence import State
 from globalstep.ps.reading import Room
 from globalstep.ps.signatures import Floor
 from globalstep.ps.snapshots import Snapshots
@@ -26,6 +27,9 @@ from globalstep.ps.snapshots import Snapshots
 __all__ = ["Cuts"]
 
 Array = npt.NDArray[Any]
+
+#: A chief that has been silent for so long is not waited for.
+_CHIEF_SILENT_SECS = 5.0
 
 
 class Cuts(Life):
@@ -208,3 +212,12 @@ class Cuts(Life):
             self._check(incarnation, snapshot.client)
             self._snapshots.release(snapshot)
             self.witness.released(incarnation, snapshot)
+
+    def awaits_checkpoint(self) -> bool:
+        """Whether this task holds what a checkpoint would keep, and a chief is there who may save one."""
+        with self._lock:
+            chief = self.office.view()
+            # In the first seconds of a run a task may not have heard of its chief yet.
+            silent_secs = chief.silent_secs if chief.holder else self._clock.monotonic() - self._begun_at
+            keeps = self._state is State.READY and self._policy.durability == "checkpoint" and bool(self._directory)
+            return keeps and silent_secs < _CHIEF_SILENT_SECS

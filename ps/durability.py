@@ -301,6 +301,10 @@ class Durability:
             if (folder / _ENDED).exists():
                 # Whoever asks has slept through the end of that life.
                 raise NotFoundError(f"The run whose log is in {folder} has ended, or another has begun in its place.")
+            before = self._shard.witness
+            if isinstance(before, WriteAheadLog):
+                # This process dropped its state. What came before that is in the log, or is on its way there.
+                before.close()
             replay = Replay(folder, self._clock)
             replay.run()
             if replay.begin.incarnation != request.incarnation:

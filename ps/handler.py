@@ -28,7 +28,7 @@ from globalstep.ps import entries
 from globalstep.ps.answers import Admission, Answer
 from globalstep.ps.authorization import CALLER, Authorization, Caller, TokenRevokedError
 from globalstep.ps.counting import CountingPush, CountingShard
-from globalstep.ps.in_flight import InFlightMemory, RoomInFlight, ShareInFlight
+from globalstep.ps.in_flight import RETRY_SECS, InFlightMemory, RoomInFlight, ShareInFlight
 from globalstep.ps.layouts import LayoutMemory
 from globalstep.ps.ledger import EntryKind
 from globalstep.ps.packed_data import pack_reply, unpack_request, unpacked_bytes
@@ -356,6 +356,8 @@ def encode_error(error: Exception) -> pb.Error:
     if len(text) > _MOST_SAID:  # it may name what somebody sent
         text = f"{text[:_MOST_SAID]}..."
     retry_secs = error.retry_secs if isinstance(error, ResourceExhaustedError) else 0.0
+    if isinstance(error, MemoryError):
+        text, retry_secs = "This PS task's machine has no memory for this now. Give it more.", RETRY_SECS
     return pb.Error(
         code=code_of(error), message=text, type=type(error).__name__, retry_millis=math.ceil(retry_secs * 1000)
     )

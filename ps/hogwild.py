@@ -147,7 +147,7 @@ class HogwildShard(CountingShard):
                 if not retried:
                     admission = super().push(incarnation, push, parts, *asked, **options)
                     admitted = self._racing[push]
-                    return admission if admitted is None else self._apply_racing(admission, admitted)
+                    return admission if admitted is None else self._apply_racing(incarnation, admission, admitted)
             finally:
                 if not retried:
                     with self._lock:
@@ -169,23 +169,32 @@ class HogwildShard(CountingShard):
         exact = {at: piece.view.copy() for at, piece in enumerate(pieces) if piece.view.dtype.kind != "f"}
         self._racing[entry.push] = _Admitted(entry, parts, dict(ledger.steps), exact)
 
-    def _apply_racing(self, admission: Admission, admitted: _Admitted) -> Admission:
+    def _apply_racing(self, incarnation: int, admission: Admission, admitted: _Admitted) -> Admission:
         """Make a push's changes and take its reads, while others do."""
         entry, parts = admitted.entry, admitted.parts
-        self.faults.at(BEFORE, APPLY)
-        plan, apply_secs = self._make_changes(
-            parts, {(item.optimizer, item.after_increment): item.values for item in entry.hypers}
-        )
-        values = self._read_after(parts, plan)
-        if plan is not None:
-            for at, piece in admitted.exact.items():
-                values[at] = piece
-        else:
-            _set_steps(values, parts.reads, admitted.steps)
+        try:
+            self.faults.at(BEFORE, APPLY)
+            plan, apply_secs = self._make_changes(
+                parts, {(item.optimizer, item.after_increment): item.values for item in entry.hypers}
+            )
+            values = self._read_after(parts, plan)
+            if values is not None and plan is not None:
+                for at, piece in admitted.exact.items():
+                    values[at] = piece
+            elif values is not None:
+                _set_steps(values, parts.reads, admitted.steps)
+            self.faults.at(AFTER, APPLY)
+        except BaseException:
+            with self._lock:
+                # Another push of the same incarnation may have failed before.
+                self._check(incarnation, entry.push.client)
+                with self.fail_stop.during(entry.push):
+                    raise
         with self._lock:
-            self._keep(entry, parts, values, plan, apply_secs)
+            self._check(incarnation, entry.push.client)
+            with self.fail_stop.during(entry.push):
+                self._keep(entry, parts, values, plan, apply_secs)
             answer = self._answer(entry.push)
-        self.faults.at(AFTER, APPLY)
         return dataclasses.replace(
             admission, reads=answer.reads, values=answer.values, packing=answer.packing, apply_secs=answer.apply_secs,
             as_of=answer.as_of,

@@ -18,6 +18,7 @@ from globalstep.faults import NO_FAULTS, Faults
 from globalstep.ps.attendance import Attendance
 from globalstep.ps.cores import ONE_CORE
 from globalstep.ps.declared import kernels
+from globalstep.ps.fail_stop import FailStop
 from globalstep.ps.journal import Journal
 from globalstep.ps.ledger import LIMIT_SHARDS, Ledger
 from globalstep.ps.office import OfficeView
@@ -31,9 +32,6 @@ from globalstep.ps.witness import NO_WITNESS, Witness
 from globalstep.run_policy import RunPolicy
 
 __all__ = ["Life", "ShardView"]
-
-#: A chief that has been silent for so long is not waited for.
-_CHIEF_SILENT_SECS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +67,7 @@ class Life(Attendance):
 
     Attributes:
         faults: What a test makes fail.
+        fail_stop: Drops the state where a change of it fails halfway.
         most_read_bytes: What may be read at a time; see `limit_reads`.
     """
 
@@ -88,6 +87,7 @@ class Life(Attendance):
         self._policy, self._directory, self._begun_at = RunPolicy(), "", 0.0
         #: Is told of everything that happens to this incarnation.
         self.witness: Witness = NO_WITNESS
+        self.fail_stop = FailStop(self._lose)
         #: Share the work of applying a large push; whoever gave them ends them.
         self.cores = ONE_CORE
         self._drop()
@@ -223,10 +223,11 @@ class Life(Attendance):
             for decl in variables:
                 _check_place(decl, self._shard, self._sequencer)
             self._store.declare(variables, optimizers, nothing_new)
-            for decl in variables:
-                if decl.is_step and self._ledger is not None:
-                    self._ledger.declare_step(decl.name)
-            self.witness.declared(incarnation, client, variables, optimizers)
+            with self.fail_stop.during("A declaration"):
+                for decl in variables:
+                    if decl.is_step and self._ledger is not None:
+                        self._ledger.declare_step(decl.name)
+                self.witness.declared(incarnation, client, variables, optimizers)
 
     def open(self, incarnation: int, client: str, limits: Sequence[StopLimit]) -> dict[str, int]:
         """Let everybody in, with stop limits in force from the same moment.
@@ -256,8 +257,8 @@ class Life(Attendance):
         with self._lock:
             if self._state is not State.VACANT:
                 self._check(incarnation, client)
+                self.witness.finished(incarnation, client)
             self._state = State.DONE
-            self.witness.finished(incarnation, client)
             self.presence.finish()
             return self.presence.others(client)
 
@@ -285,7 +286,8 @@ class Life(Attendance):
                 if len(self._ledger.table) > 2 * LIMIT_CLIENTS:  # no checkpoint has been taken for long
                     self._forget_gone(self._ledger)
             self._drop_kept(client)
-            self.witness.left(client)
+            if self._state is not State.VACANT:
+                self.witness.left(client)
 
     def _drop_kept(self, client: str) -> None:
         """Drop what is kept for the retries of a client that left. Caller holds the lock."""
@@ -315,10 +317,15 @@ class Life(Attendance):
             witness: Which that was; nothing is done where it is another one's time.
         """
         with self._lock:
-            if self.witness is witness and self._state is not State.VACANT:
-                self.spent_incarnations = max(self.spent_incarnations, self._incarnation)
-                self._drop()
-                self._state, self._incarnation, self._owner = State.VACANT, 0, ""
+            if self.witness is witness:
+                self._lose()
+
+    def _lose(self) -> None:
+        """See `lose`. Caller holds the lock. The witness is told of nothing more."""
+        if self._state is not State.VACANT:
+            self.spent_incarnations = max(self.spent_incarnations, self._incarnation)
+            self._drop()
+            self._state, self._incarnation, self._owner = State.VACANT, 0, ""
 
     def adopt(self, other: Life, witness: Witness, sequencer_address: str, floors: Mapping[int, int]) -> bool:
         """Become what another shard is, that a log was played to; gives False where this one holds a newer life.
@@ -351,15 +358,6 @@ class Life(Attendance):
         self._policy, self._directory, self._signer = other._policy, other._directory, other._signer
         self._store, self._ledger, self._applied = other._store, other._ledger, other._applied
         self._store.most_read_bytes = self.most_read_bytes
-
-    def awaits_checkpoint(self) -> bool:
-        """Whether this task holds what a checkpoint would keep, and a chief is there who may save one."""
-        with self._lock:
-            chief = self.office.view()
-            # In the first seconds of a run a task may not have heard of its chief yet.
-            silent_secs = chief.silent_secs if chief.holder else self._clock.monotonic() - self._begun_at
-            keeps = self._state is State.READY and self._policy.durability == "checkpoint" and bool(self._directory)
-            return keeps and silent_secs < _CHIEF_SILENT_SECS
 
     def over(self) -> bool:
         """Whether the job is done and nobody needs this task any more."""

@@ -21,11 +21,12 @@ from google.protobuf.message import DecodeError
 from globalstep import codec
 from globalstep.clock import Clock
 from globalstep.declarations import Op, OpKind, OutcomeKind, PushId, Read
-from globalstep.errors import DataLossError, GlobalStepError, NotFoundError
+from globalstep.errors import DataLossError, NotFoundError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import entries
 from globalstep.ps.answers import Kept
 from globalstep.ps.journal import Journal
+from globalstep.ps.layouts import PushParts
 from globalstep.ps.ledger import Entry, EntryKind, Ledger
 from globalstep.ps.ledger_image import ledger_of_image
 from globalstep.ps.log_file import LoggedRecord, SegmentReader, segment_path, segments_in
@@ -41,7 +42,24 @@ __all__ = ["Replay", "ReplayedShard", "bases_in"]
 
 
 class ReplayedShard(Shard):
-    """A shard that its log is played to."""
+    """A shard that its log is played to.
+
+    What it is told was admitted when it happened. It is not measured again by limits that depend on who else is there,
+    and what fails is the replay's business: nobody else sees this shard before it is whole.
+
+    Args:
+        clock: As of Shard.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.fail_stop.armed = False
+
+    def _check_staging(self, push: PushId, parts: PushParts) -> None:
+        """There was room when it came."""
+
+    def _check_snapshots(self, client: str) -> None:
+        """There were not too many when it was taken."""
 
     def _forget_gone(self, ledger: Ledger) -> None:
         """Clients that are here are not known to be: nobody is forgotten before they could say so."""
@@ -161,9 +179,9 @@ class Replay:
                 return
             try:
                 self._play(record, logged.data)
-            except DataLossError:
+            except (DataLossError, OSError, MemoryError):
                 raise
-            except (GlobalStepError, ValueError, KeyError, DecodeError) as error:
+            except Exception as error:
                 raise DataLossError(
                     f"Record {logged.number} of the log in {self.directory} cannot be played again: {error}"
                 ) from error

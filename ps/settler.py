@@ -106,6 +106,7 @@ class Settler:
     def settle_once(self) -> bool:
         """Ask about overdue parts and report what is applied; gives whether there was anything to say."""
         self._tell_of_nothing()
+        self._tell_of_failures()
         witness = self._shard.witness
         view = self._shard.view(brief=True)
         # What is told to the sequencer must not be forgotten here.
@@ -142,6 +143,12 @@ class Settler:
                 last,
             )
         self._said_of = last
+
+    def _tell_of_failures(self) -> None:
+        """Say for which changes, that failed halfway, this task dropped its state."""
+        reports = self._shard.fail_stop.reports
+        while reports:
+            _log.error("%s", reports.popleft())
 
     def _settle_here(self, view: ShardView, overdue: Sequence[PushId]) -> bool:
         """On the sequencer: drop parts that nobody asked it to admit, and see to it that nobody will."""

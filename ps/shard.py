@@ -71,7 +71,7 @@ class Shard(Applying):
             if push in self._staged or (kept is not None and kept.push == push):
                 return ""
             if not alone:
-                check_staging(self._staged, push, held_bytes(parts), self.most_held_bytes)
+                self._check_staging(push, parts)
             layout = parts.layout
             if layout is not None and layout.plan is not None and layout.plan.version == self._store.version:
                 self._take_in(incarnation, push, parts, alone)
@@ -89,6 +89,14 @@ class Shard(Applying):
                     )
             self._take_in(incarnation, push, parts, alone)
             return ""
+
+    def _check_staging(self, push: PushId, parts: PushParts) -> None:
+        """Refuse a part for which there is no room now."""
+        check_staging(self._staged, push, held_bytes(parts), self.most_held_bytes)
+
+    def _check_snapshots(self, client: str) -> None:
+        """Refuse a snapshot where there are too many."""
+        check_snapshots(self._snapshots, {client, *(view.client for view in self.presence.clients())})
 
     def _take_in(self, incarnation: int, push: PushId, parts: PushParts, alone: bool) -> None:
         if self.witness.keeps_data and parts.data is not None:
@@ -160,48 +168,44 @@ class Shard(Applying):
                 raise InvalidArgumentError(f"A push with participants {list(participants)} of {self._shards} shards.")
             known = self._recorded(ledger, push)
             if known is not None:
+                self._drop_part(incarnation, push, alone)
                 return self._admission(ledger, known, push, taking_part)
             parts = self._staged[push].parts if alone and push in self._staged else None
-            asked_for = increments, uses, seen_steps
-            admission = self._decide(ledger, push, kind, taking_part, *asked_for, not_finite, reads_only)
-            task = self.presence.task_of(push.client)
-            asked = (increments, uses, seen_steps, raised, parts)
-            self.witness.pushed(incarnation, Pushed(push, kind, participants, *asked, admission.outcome, task))
-            if kind is EntryKind.SNAPSHOT:
-                self.witness.cut(push, self._image())
-            return admission
+            try:
+                hypers = self._examine(ledger, push, kind, taking_part, increments, uses, bool(not_finite))
+            except Exception:
+                self._drop_part(incarnation, push, alone)
+                raise
+            # A snapshot holds the ledger as it was before.
+            dumped = ledger.dump() if kind is EntryKind.SNAPSHOT else b""
+            with self.fail_stop.during(push):
+                outcome, hypers = self._accept(
+                    ledger, push, kind, taking_part, increments, seen_steps, hypers, not_finite, reads_only
+                )
+                if outcome.kind is OutcomeKind.ACCEPTED:
+                    self._apply_entry(Entry(outcome.index, kind, push, self._applied, hypers), uses, dumped)
+                task = self.presence.task_of(push.client)
+                asked = (increments, uses, seen_steps, raised, parts)
+                self.witness.pushed(incarnation, Pushed(push, kind, participants, *asked, outcome, task))
+                if kind is EntryKind.SNAPSHOT:
+                    self.witness.cut(push, self._image())
+            if outcome.kind is not OutcomeKind.ACCEPTED:
+                return Admission(outcome)
+            return self._admission(ledger, outcome, push, taking_part)
 
     def _recorded(self, ledger: Ledger, push: PushId) -> Outcome | None:
         """Give what was decided of a push that came before, and take note that it came again."""
         known = ledger.recorded(push)
         if known is not None:
-            self._staged.pop(push, None)
             self._statistics.duplicates += 1
             if ledger.journal is not None:
                 ledger.journal.duplicate(push, known)
         return known
 
-    def _decide(
-        self,
-        ledger: Ledger,
-        push: PushId,
-        kind: EntryKind,
-        taking_part: Sequence[int],
-        increments: Sequence[Increment],
-        uses: Sequence[OptimizerUse],
-        seen_steps: Mapping[str, int],
-        not_finite: str,
-        reads_only: bool,
-    ) -> Admission:
-        """Accept a push that is new and apply it, or refuse it. Caller holds the lock."""
-        # A snapshot holds the ledger as it was before.
-        dumped = ledger.dump() if kind is EntryKind.SNAPSHOT else b""
-        asked_for = increments, uses, seen_steps
-        outcome, hypers = self._accept(ledger, push, kind, taking_part, *asked_for, not_finite, reads_only=reads_only)
-        if outcome.kind is not OutcomeKind.ACCEPTED:
-            return Admission(outcome)
-        self._apply_entry(Entry(outcome.index, kind, push, self._applied, hypers), uses, dumped)
-        return self._admission(ledger, outcome, push, taking_part)
+    def _drop_part(self, incarnation: int, push: PushId, alone: bool) -> None:
+        """Drop a part that will not be applied, and say so to whoever was told that it was staged."""
+        if self._staged.pop(push, None) is not None and not alone:
+            self.witness.applied(incarnation, push, (), (push,))
 
     def _accept(
         self,
@@ -210,19 +214,12 @@ class Shard(Applying):
         kind: EntryKind,
         taking_part: Sequence[int],
         increments: Sequence[Increment],
-        uses: Sequence[OptimizerUse],
         seen_steps: Mapping[str, int],
+        hypers: tuple[HyperValues, ...],
         not_finite: str = "",
-        counts_only: bool = False,
         reads_only: bool = False,
     ) -> tuple[Outcome, tuple[HyperValues, ...]]:
-        """Accept a push that is new, or refuse it; in the ledger only. Caller holds the lock."""
-        try:
-            no_part = counts_only or bool(not_finite)
-            hypers = self._examine(ledger, push, kind, taking_part, increments, uses, no_part)
-        except Exception:
-            self._staged.pop(push, None)
-            raise
+        """Accept a push that was examined, or refuse it; in the ledger only. Caller holds the lock."""
         staleness = ledger.staleness(increments, seen_steps)
         refused = refusal(self._policy, ledger, increments, staleness, not_finite)
         if refused is not None:
@@ -266,14 +263,14 @@ class Shard(Applying):
         """Find everything that could be wrong before anything is decided; evaluate hyper-parameters."""
         ledger.check_increments(increments)
         if kind is EntryKind.SNAPSHOT:
-            check_snapshots(self._snapshots, {push.client, *(view.client for view in self.presence.clients())})
+            self._check_snapshots(push.client)
         for item in increments:
             self._store.scalar(item.step)
         after = dict(ledger.steps)
         for item in increments:
             after[item.step] += item.by
         for item in increments:
-            check_step(item.step, self._store.step(item.step), after[item.step])
+            check_step(item.step, self._store.step(item.step), ledger.steps[item.step], after[item.step])
         if no_part:
             return ()  # nothing is going to be applied, and nothing has been kept
         if kind is EntryKind.PUSH and self._shard in participants and push not in self._staged:
@@ -333,9 +330,12 @@ class Shard(Applying):
         """On the sequencer: tell a shard what became of its overdue parts; see Ledger.settle."""
         with self._lock:
             self._check(incarnation, self._owner)
-            found = self._sequencing().settle(pushes, shard, applied)
-            if pushes:
-                self.witness.settled(incarnation, pushes, shard, applied)
+            ledger = self._sequencing()
+            ledger.raise_floor(shard, applied)
+            with self.fail_stop.during("Settling"):
+                found = ledger.settle(pushes, shard, applied)
+                if pushes:
+                    self.witness.settled(incarnation, pushes, shard, applied)
             return found
 
     def settled(self, incarnation: int, asked: Sequence[PushId], entries: Sequence[Entry]) -> int:

@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.declarations import PushId
-from globalstep.errors import NotFoundError
+from globalstep.errors import NotFoundError, ResourceExhaustedError
 from globalstep.frames import padded
+from globalstep.ps.in_flight import RETRY_SECS
 from globalstep.ps.store import VariableStore
 
 __all__ = ["SnapshotMemory", "Snapshots"]
@@ -56,12 +57,22 @@ class SnapshotMemory:
         Args:
             wanted: Gives what is going to be copied; only the sizes matter. Nothing, if nothing is any more:
                 it is called when no other thread prepares, so that two do not do so for the same copy.
+
+        Raises:
+            ResourceExhaustedError: If there is none now.
         """
         with self._preparing:
             arrays = wanted()
             nbytes = _bytes_for(arrays)
             if arrays and not any(len(block) == nbytes for block in self._spare):
-                block = _new_block(nbytes)
+                try:
+                    block = _new_block(nbytes)
+                except (MemoryError, OSError) as error:
+                    raise ResourceExhaustedError(
+                        f"This PS task's machine has no memory for a copy of {nbytes:,} bytes of values now, which a "
+                        f"save needs: {error}. Give it more, or use more PS tasks.",
+                        retry_secs=RETRY_SECS,
+                    ) from None
                 np.frombuffer(block, np.uint8)[:: mmap.PAGESIZE] = 0
                 self._spare.append(block)
 

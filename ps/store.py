@@ -26,7 +26,14 @@ from globalstep.errors import (
 )
 from globalstep.names import shown
 from globalstep.ps.arena import Held, PushPlan, Run, address, lay_out, plan_reads, plan_runs
-from globalstep.ps.checking import check_indices, check_operand, check_room, check_variables, too_much_read
+from globalstep.ps.checking import (
+    check_indices,
+    check_operand,
+    check_room,
+    check_variables,
+    no_memory_to_read,
+    too_much_read,
+)
 from globalstep.ps.cores import ONE_CORE, Cores
 from globalstep.ps.optimizer_table import OptimizerTable, check_slot
 from globalstep.ps.reading import Room, copies
@@ -339,10 +346,13 @@ class VariableStore:
         Raises:
             NotFoundError, FailedPreconditionError, InvalidArgumentError: For an unknown Variable, one
                 without a value, or rows out of range.
-            ResourceExhaustedError: For more than may be read at a time.
+            ResourceExhaustedError: For more than may be read at a time, or than there is memory for now.
         """
         self._check_reads(reads)
-        return copies([(self._held[read.variable].shaped, read.indices) for read in reads], room)
+        try:
+            return copies([(self._held[read.variable].shaped, read.indices) for read in reads], room)
+        except MemoryError:
+            raise no_memory_to_read(len(reads)) from None
 
     def scalar(self, name: str) -> float:
         """Give a scalar Variable as a float, for hyper-parameter expressions.

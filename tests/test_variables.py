@@ -114,6 +114,17 @@ class TestAssigning:
         with pytest.raises(ValueError, match="'ScatterAdd'"):
             gs.scatter_add(w, [0, 1], [1.0])
 
+    @pytest.mark.parametrize("change", [gs.assign_add, gs.assign_sub])
+    def test_nothing_is_added_to_a_bool(self, session, change):
+        flags = gs.Variable([True, False], name="flags")
+        with pytest.raises(TypeError, match="'ref' has DataType bool not in list of allowed values: float32, float64"):
+            change(flags, [True, True])
+        rows = gs.scatter_add if change is gs.assign_add else gs.scatter_sub
+        with pytest.raises(TypeError, match="'ref' has DataType bool not in list"):
+            rows(flags, [0], [True])
+        session.run(flags.initializer)
+        assert session.run(flags.assign([False, True])).tolist() == [False, True]
+
     def test_adding_to_a_step_moves_it_on(self):
         step = gs.train.create_global_step()
         moved, added = step.assign_add(2), step.assign_add(np.int64(-1))

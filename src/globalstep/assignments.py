@@ -25,6 +25,23 @@ __all__ = [
     "static_shape",
 ]
 
+#: What can be added to and subtracted from.
+_NUMBERS = (
+    "float32",
+    "float64",
+    "int32",
+    "uint8",
+    "int16",
+    "int8",
+    "complex64",
+    "int64",
+    "uint16",
+    "complex128",
+    "float16",
+    "uint32",
+    "uint64",
+)
+
 
 def assign(
     ref: Variable,
@@ -67,7 +84,7 @@ def assign_add(ref: Variable, value: Any, use_locking: bool | None = None, name:
         use_locking: Accepted; every change is atomic on its PS.
         name: Name of the op.
     """
-    operand = _operand("AssignAdd", ref, value)
+    operand = _operand("AssignAdd", ref, value, _NUMBERS)
     _require_shape("AssignAdd", ref, operand, ref.shape)
     if ref.is_step and operand.op_type == "Const" and int(operand.attrs["value"]) > 0:
         return increment(ref, int(operand.attrs["value"]), name=name)
@@ -83,7 +100,7 @@ def assign_sub(ref: Variable, value: Any, use_locking: bool | None = None, name:
         use_locking: Accepted; every change is atomic on its PS.
         name: Name of the op.
     """
-    operand = _operand("AssignSub", ref, value)
+    operand = _operand("AssignSub", ref, value, _NUMBERS)
     _require_shape("AssignSub", ref, operand, ref.shape)
     return assignment(OpKind.ASSIGN_SUB, ref, operand, name=name)
 
@@ -143,7 +160,7 @@ def scatter_sub(
 
 
 def _scatter(kind: OpKind, op_type: str, ref: Variable, indices: Any, updates: Any, name: str | None) -> Mutation:
-    operand = _operand(op_type, ref, updates)
+    operand = _operand(op_type, ref, updates, None if kind is OpKind.ASSIGN else _NUMBERS)
     rows = as_node(indices)
     if not rows.dtype.is_integer:
         raise TypeError(
@@ -156,9 +173,14 @@ def _scatter(kind: OpKind, op_type: str, ref: Variable, indices: Any, updates: A
     return assignment(kind, ref, operand, rows, name=name)
 
 
-def _operand(op_type: str, ref: Variable, value: Any) -> Node:
+def _operand(op_type: str, ref: Variable, value: Any, allowed: tuple[str, ...] | None = None) -> Node:
     if getattr(ref, "op_type", None) != "VariableV2":
         raise TypeError(f"{op_type} changes a Variable; got {ref!r}.")
+    if allowed is not None and ref.dtype.name not in allowed:
+        raise TypeError(
+            f"Value passed to parameter 'ref' has DataType {ref.dtype.name} not in list of allowed values: "
+            f"{', '.join(allowed)}. {op_type} on Variable {ref.op_name!r}: assign it instead."
+        )
     if not isinstance(value, Node) and not hasattr(value, "__node__"):
         return as_node(value, ref.dtype, name="value")
     node = as_node(value)

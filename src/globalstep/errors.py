@@ -202,7 +202,7 @@ class LayoutUnknownError(FailedPreconditionError):
 
 
 class LostStateError(AbortedError):
-    """A PS task holds nothing: it has just started, or lost what it had.
+    """A PS task holds nothing: it has just started, or lost what it had, or dropped it since a change failed halfway.
 
     In a run with durability="log" it is brought back to what it had acknowledged, and the call is tried again
     under the same push id; else the run starts anew from a checkpoint, as after any AbortedError.
@@ -270,8 +270,9 @@ def code_of(error: BaseException) -> int:
         error: Any exception.
 
     Returns:
-        Its code: its own for an OpError; 3 (invalid argument) for ValueError and TypeError, and 14
-        (unavailable) for ConnectionError, which are how Python code says the same; 13 (internal) otherwise.
+        Its code: its own for an OpError; 3 (invalid argument) for ValueError and TypeError, 14 (unavailable) for
+        ConnectionError and 8 (resource exhausted) for MemoryError, which are how Python code says the same; 13
+        (internal) otherwise.
 
     >>> code_of(ValueError("x"))
     3
@@ -280,4 +281,6 @@ def code_of(error: BaseException) -> int:
         return error.code
     if isinstance(error, ConnectionError):
         return 14
+    if isinstance(error, MemoryError):
+        return 8
     return 3 if isinstance(error, (ValueError, TypeError)) else 13

@@ -40,8 +40,8 @@ SEND = "send"
 #: A client has got the reply; its program has not seen it.
 REPLY = "reply"
 
-#: A push that has its place is applied to the Variables of a shard. Within a critical section: what raises here
-#: would leave half of it, so a test may only end, stop or hold the process.
+#: A push that has its place is applied to the Variables of a shard. Within a critical section: what raises here takes
+#: the shard out of service, back to its log or a checkpoint.
 APPLY = "apply"
 #: The values of a snapshot are copied. Within a critical section, as above.
 CUT = "cut"

@@ -25,13 +25,22 @@ from globalstep.declarations import (
     StopLimit,
     VariableDecl,
 )
-from globalstep.errors import AbortedError, DataLossError, FailedPreconditionError, LostStateError, NotFoundError
+from globalstep.errors import (
+    AbortedError,
+    DataLossError,
+    FailedPreconditionError,
+    InternalError,
+    LostStateError,
+    NotFoundError,
+)
 from globalstep.expressions import Expr
 from globalstep.faults import AFTER
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import log_file
 from globalstep.ps.local import LocalPS
+from globalstep.ps.recovery import ReplayedShard
 from globalstep.ps.shard import Shard
+from globalstep.ps.witness import NO_WITNESS
 from globalstep.run_policy import RunPolicy
 from globalstep.worker.client import ClusterClient
 
@@ -319,6 +328,58 @@ def test_a_full_disk_loses_nothing_and_lets_nothing_through(tmp_path, monkeypatc
     assert everything(calm) == everything(client)
     client.close()
     calm.close()
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_push_that_fails_halfway_is_taken_back_from_the_log_and_done_once(tmp_path, monkeypatch, shards):
+    """An exception while a push is applied, the first two times, on whichever shard applies last."""
+    tasks = Tasks(shards)
+    client, calm = started(tasks, tmp_path), started(Tasks(shards), "", RunPolicy())
+    real, left = Shard._keep, [2]
+
+    def fail(self, entry, *kept):
+        if self._shard == shards - 1 and left[0] and self.witness is not NO_WITNESS:
+            left[0] -= 1
+            raise RuntimeError("once more")
+        return real(self, entry, *kept)
+
+    for at, push in enumerate(change(np.random.default_rng(4))):
+        if at == 3:
+            monkeypatch.setattr(Shard, "_keep", fail)
+        assert client.push(push).outcome.kind is calm.push(push).outcome.kind
+    assert left == [0]
+    assert everything(client) == everything(calm)
+    # What was acknowledged after that comes back as well.
+    tasks.kill(*range(shards))
+    assert everything(client) == everything(calm)
+    client.close()
+    calm.close()
+
+
+def test_a_push_that_fails_every_time_ends_its_program_and_nobody_else_s(tmp_path, monkeypatch):
+    tasks = Tasks(1)
+    client = started(tasks, tmp_path)
+    push = next(change(np.random.default_rng(4)))
+    client.push(push)
+    before = everything(client)
+    real = Shard._make_changes
+    with monkeypatch.context() as patch:
+
+        def fail(self, *args):
+            if isinstance(self, ReplayedShard):  # what came before is of another kind
+                return real(self, *args)
+            raise ZeroDivisionError("a rule's own")
+
+        patch.setattr(Shard, "_make_changes", fail)
+        with pytest.raises(InternalError, match="a rule's own"):
+            client.push(push)
+    other = ClusterClient(tasks.lanes(), retry_secs=5.0)
+    assert everything(client) == before
+    other.refresh()
+    assert other.push(push).outcome.kind is OutcomeKind.ACCEPTED
+    assert client.global_steps() == {"step": 2}
+    client.close()
+    other.close()
 
 
 def test_a_damaged_log_is_refused_as_a_whole_and_says_where(tmp_path):
