@@ -20,6 +20,8 @@ from globalstep.chief.checkpoint_format import (
     CheckpointIndex,
     SavedPart,
     SavedVariable,
+    delete_indexes,
+    find_index,
     index_path,
     read_index,
 )
@@ -250,34 +252,41 @@ def verify(prefix: str, storage: Storage | None = None) -> CheckpointIndex:
         return reader.index
 
 
-def delete_checkpoint(prefix: str, storage: Storage | None = None, meta_graph_suffix: str = "meta") -> None:
+def delete_checkpoint(
+    prefix: str, storage: Storage | None = None, meta_graph_suffix: str = "meta", term: int = 0
+) -> None:
     """Delete a checkpoint's files, its index first: what a crash leaves is no checkpoint any more.
 
     Args:
         prefix: The checkpoint's prefix; one that is not there is no error.
         storage: Where it lies; by default as the prefix says.
         meta_graph_suffix: Its `<prefix>.<suffix>` file goes too.
+        term: Of the chief that deletes: files of greater terms stay; 0 for all files.
     """
     storage = storage if storage is not None else storage_for(prefix)
     directory = directory_of(prefix)
-    storage.delete(index_path(prefix))
+    delete_indexes(storage, prefix, term)
     base = _base(prefix)
+    pattern = _shard_pattern(re.escape(base))
     for name in storage.list(directory):
-        if _shard_pattern(re.escape(base)).fullmatch(name) or name == f"{base}.{meta_graph_suffix}":
+        match = pattern.fullmatch(name)
+        if (match and (not term or int(match["term"] or 0) <= term)) or name == f"{base}.{meta_graph_suffix}":
             storage.delete(storage.join(directory, name))
 
 
-def remove_leftovers(storage: Storage, prefix: str, latest_filename: str = "checkpoint") -> list[str]:
+def remove_leftovers(storage: Storage, prefix: str, latest_filename: str = "checkpoint", term: int = 0) -> list[str]:
     """Delete what saves that were cut short left in a directory.
 
     Files under temporary names, and shard files that no index names, of the checkpoints
-    `<prefix>` and `<prefix>-<number>`; probes; temporary state files. Only the one process that saves
-    under `prefix` may call it.
+    `<prefix>` and `<prefix>-<number>`; probes; temporary state files. Files that bear a term are of a chief that may
+    be at work: only a chief of a greater term deletes them. For the others, only the one process that saves under
+    `prefix` may call this.
 
     Args:
         storage: Where the directory lies.
         prefix: Path of the checkpoints without their step.
         latest_filename: Name of the state file.
+        term: Of the chief that cleans up; 0 for a program without one.
 
     Returns:
         The names of the deleted files.
@@ -286,21 +295,28 @@ def remove_leftovers(storage: Storage, prefix: str, latest_filename: str = "chec
     names = storage.list(directory)
     numbered = rf"(?P<base>{re.escape(_base(prefix))}(?:-\d+)?)"
     shard = _shard_pattern(numbered)
-    index = numbered.replace("<base>", "<of_index>") + re.escape(INDEX_SUFFIX)
+    index = numbered.replace("<base>", "<of_index>") + rf"(?:{re.escape(INDEX_SUFFIX)}|\.index\.term-\d+\.json)"
     temporary = re.compile(
-        rf"(?:{shard.pattern}|{index}|{re.escape(latest_filename)}){re.escape(TEMPORARY)}[0-9a-f]+"
-        rf"|{re.escape(PROBE)}[0-9a-f]+"
+        rf"(?:{shard.pattern}|{index}|{re.escape(latest_filename)}){re.escape(TEMPORARY)}"
+        r"(?:(?P<owner>\d+)-)?[0-9a-f]+"
+        rf"|{re.escape(PROBE)}(?:(?P<asker>\d+)-)?[0-9a-f]+"
     )
     named: dict[str, set[str]] = {}
     removed = []
     for name in names:
         unnamed = False
-        if match := shard.fullmatch(name):
+        left = temporary.fullmatch(name)
+        match = shard.fullmatch(name)
+        words = {**(left.groupdict() if left else {}), **(match.groupdict() if match else {})}
+        its = max(int(words.get(key) or 0) for key in ("term", "owner", "asker"))
+        if its and its >= term:
+            continue
+        if match:
             owner = storage.join(directory, match["base"])
             if owner not in named:
                 named[owner] = _files_of(storage, owner, names)
             unnamed = name not in named[owner]
-        if unnamed or temporary.fullmatch(name):
+        if unnamed or left:
             storage.delete(storage.join(directory, name))
             removed.append(name)
     return removed
@@ -308,7 +324,7 @@ def remove_leftovers(storage: Storage, prefix: str, latest_filename: str = "chec
 
 def _files_of(storage: Storage, prefix: str, names: Sequence[str]) -> set[str]:
     """The files that a checkpoint's index names; all of `names` if it cannot be read: they may be rescued."""
-    if not storage.exists(index_path(prefix)):
+    if find_index(storage, prefix) is None:
         return set()
     try:
         return {file.file for file in read_index(storage, prefix).files}
@@ -322,7 +338,8 @@ def _base(prefix: str) -> str:
 
 
 def _shard_pattern(base: str) -> re.Pattern[str]:
-    return re.compile(rf"{base}\.shard-\d{{5}}-of-\d{{5}}(?:\.r\d+)?\.safetensors")
+    term = r"\.term-(?P<term>\d{1,20})-[0-9a-f]{8}"
+    return re.compile(rf"{base}\.shard-\d{{5}}-of-\d{{5}}(?:{term}|\.r\d+)?\.safetensors")
 
 
 def _size(storage: Storage, path: str) -> int | None:

@@ -9,6 +9,15 @@ A checkpoint with the prefix `my-model-1000` is
 It exists once its index does. When a prefix is saved again, the shard files get other names
 (`...-of-00002.r1.safetensors`), so the old checkpoint stays whole until the new index has replaced its own.
 
+What a chief with a term writes bears that term in its name, and its shard files a random word besides:
+
+    my-model-1000.shard-00000-of-00002.term-17-9f3a01bc.safetensors
+    my-model-1000.index.term-17.json                 the index that counts: of several, the one of the greatest term
+    my-model-1000.index.json                         a copy of it, for people and older releases
+
+So no two chiefs ever write one file, and one that was replaced in its sleep finds nothing of its successor's under the
+names that it replaces or deletes, whatever it was about to do.
+
 docs/checkpoints.md describes the format for other programs. Floor: chief. Threads: functions only.
 """
 
@@ -18,6 +27,8 @@ import base64
 import dataclasses
 import json
 import math
+import re
+import secrets
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,9 +37,9 @@ from typing import Any
 import numpy as np
 
 from globalstep.declarations import VariableDecl
-from globalstep.errors import CheckpointError, NotFoundError
+from globalstep.errors import CheckpointError, NotFoundError, OpError
 from globalstep.shard_file import SavedTensor, check_dtype
-from globalstep.storage import Storage, atomic_write, path_error
+from globalstep.storage import Storage, atomic_write, directory_of, path_error
 
 __all__ = [
     "FORMAT_VERSION",
@@ -37,8 +48,12 @@ __all__ = [
     "SavedPart",
     "SavedVariable",
     "ShardFile",
+    "delete_indexes",
+    "find_index",
     "index_path",
     "kind_of",
+    "prefixes_in",
+    "publish_index",
     "read_index",
     "shard_file_name",
     "write_index",
@@ -47,6 +62,7 @@ __all__ = [
 INDEX_SUFFIX = ".index.json"
 FORMAT_VERSION = 1
 _FORMAT = "globalstep checkpoint"
+_TERM_INDEX = re.compile(r"(?P<base>.+)\.index\.term-(?P<term>\d{1,20})\.json")
 #: Size of an index: some hundred bytes a Variable, and a ledger.
 _MOST_INDEX_BYTES = 256 << 20
 
@@ -123,6 +139,8 @@ class CheckpointIndex:
     rewrite: int = 0
     #: Whether the state file was to name it; others are never deleted by a Saver.
     in_state: bool = True
+    #: Of the chief that saved it; 0 for one without a term.
+    term: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -139,23 +157,77 @@ def kind_of(decl: VariableDecl) -> str:
     return "scalar" if decl.optimizer else "variable"
 
 
-def index_path(prefix: str) -> str:
-    """Give the path of a checkpoint's index."""
-    return prefix + INDEX_SUFFIX
+def index_path(prefix: str, term: int = 0) -> str:
+    """Give the path of a checkpoint's index: the one that everybody knows, or that of a chief's term."""
+    return f"{prefix}.index.term-{term}.json" if term else prefix + INDEX_SUFFIX
 
 
-def shard_file_name(base: str, shard: int, shards: int, rewrite: int = 0) -> str:
-    """Give the name of a shard's file.
+def find_index(storage: Storage, prefix: str) -> str | None:
+    """Give the path of the index that counts, that of the greatest term; None where there is no such checkpoint."""
+    terms = _terms_of(storage, prefix)
+    if terms:
+        return index_path(prefix, max(terms))
+    return index_path(prefix) if storage.exists(index_path(prefix)) else None
+
+
+def prefixes_in(storage: Storage, directory: str) -> dict[str, int]:
+    """Give the prefixes of all checkpoints of a directory, each with the greatest term that has an index of it."""
+    found: dict[str, int] = {}
+    for name in storage.list(directory):
+        if match := _TERM_INDEX.fullmatch(name):
+            prefix, term = storage.join(directory, match["base"]), int(match["term"])
+        elif name.endswith(INDEX_SUFFIX):
+            prefix, term = storage.join(directory, name.removesuffix(INDEX_SUFFIX)), 0
+        else:
+            continue
+        found[prefix] = max(term, found.get(prefix, 0))
+    return found
+
+
+def delete_indexes(storage: Storage, prefix: str, term: int = 0, but: Sequence[str] = ()) -> None:
+    """Delete the indexes of a checkpoint; a chief with a term deletes none of a greater one.
+
+    Args:
+        storage: Where the checkpoint lies.
+        prefix: Its prefix.
+        term: The chief's; 0 for all.
+        but: Paths of indexes that stay.
+    """
+    for its in _terms_of(storage, prefix):
+        path = index_path(prefix, its)
+        if path not in but and (not term or its <= term):
+            storage.delete(path)
+    path = index_path(prefix)
+    if path not in but and (not term or _term_in(storage, path) <= term):
+        storage.delete(path)
+
+
+def _terms_of(storage: Storage, prefix: str) -> list[int]:
+    directory = directory_of(prefix)
+    found = map(_TERM_INDEX.fullmatch, storage.list(directory))
+    return [int(match["term"]) for match in found if match and storage.join(directory, match["base"]) == prefix]
+
+
+def _term_in(storage: Storage, path: str) -> int:
+    """The term in an index; 0 for none, or where it cannot be read."""
+    try:
+        return _read(storage, path).term
+    except (OSError, OpError):
+        return 0
+
+
+def shard_file_name(base: str, shard: int, shards: int, rewrite: int = 0, term: int = 0) -> str:
+    """Give the name of a shard's file; with a term, one that no other save ever gives.
 
     >>> shard_file_name("my-model-1000", 0, 2)
     'my-model-1000.shard-00000-of-00002.safetensors'
     """
-    again = f".r{rewrite}" if rewrite else ""
+    again = f".term-{term}-{secrets.token_hex(4)}" if term else f".r{rewrite}" if rewrite else ""
     return f"{base}.shard-{shard:05d}-of-{shards:05d}{again}.safetensors"
 
 
 def write_index(storage: Storage, prefix: str, index: CheckpointIndex) -> None:
-    """Write a checkpoint's index, which commits the checkpoint.
+    """Write a checkpoint's index, which commits the checkpoint: under the name of its term, where it has one.
 
     Args:
         storage: Where the checkpoint lies.
@@ -165,10 +237,28 @@ def write_index(storage: Storage, prefix: str, index: CheckpointIndex) -> None:
     Raises:
         OpError: If the storage refuses.
     """
+    _write(storage, index_path(prefix, index.term), index)
+
+
+def publish_index(storage: Storage, prefix: str, index: CheckpointIndex) -> None:
+    """Copy an index that was written under its term's name to the name that everybody knows.
+
+    A copy of a greater term stays. Nothing depends on the copy: one that a chief in its sleep puts there all the same
+    is not looked at, since its successor's index has a name of its own.
+
+    Raises:
+        OpError: If the storage refuses.
+    """
+    if index.term and _term_in(storage, index_path(prefix)) <= index.term:
+        _write(storage, index_path(prefix), index)
+
+
+def _write(storage: Storage, path: str, index: CheckpointIndex) -> None:
     body = {
         "written_at": index.written_at,
         "rewrite": index.rewrite,
         "in_state": index.in_state,
+        "term": index.term,
         "steps": dict(index.steps),
         "mutation_index": index.mutation_index,
         "files": [{"file": file.file, "nbytes": file.nbytes} for file in index.files],
@@ -176,12 +266,12 @@ def write_index(storage: Storage, prefix: str, index: CheckpointIndex) -> None:
         "ledger": base64.b64encode(index.ledger).decode(),
     }
     document = {"format": _FORMAT, "version": FORMAT_VERSION, "crc32": _crc(body), "checkpoint": body}
-    with atomic_write(storage, index_path(prefix)) as file:
+    with atomic_write(storage, path, index.term) as file:
         file.write(json.dumps(document, indent=1).encode() + b"\n")
 
 
 def read_index(storage: Storage, prefix: str) -> CheckpointIndex:
-    """Read a checkpoint's index.
+    """Read a checkpoint's index: that of the greatest term.
 
     Args:
         storage: Where the checkpoint lies.
@@ -191,17 +281,27 @@ def read_index(storage: Storage, prefix: str) -> CheckpointIndex:
         NotFoundError: If there is none.
         CheckpointError: If it is corrupt, or of a version that this release does not read.
     """
-    path = index_path(prefix)
+    path = find_index(storage, prefix) or index_path(prefix)
     try:
-        size = storage.size(path)
-        if size > _MOST_INDEX_BYTES:
-            raise CheckpointError(f"{path} has {size} bytes; an index has {_MOST_INDEX_BYTES} at the most.")
-        with storage.open_read(path) as file:
-            text = file.read()
+        return _read(storage, path)
     except FileNotFoundError as error:
         raise NotFoundError(_missing(storage, prefix)) from error
     except OSError as error:
         raise path_error(error, path, "read") from error
+
+
+def _read(storage: Storage, path: str) -> CheckpointIndex:
+    """Read an index by its path.
+
+    Raises:
+        OSError: If it is not there, or the storage refuses.
+        CheckpointError: As for `read_index`.
+    """
+    size = storage.size(path)
+    if size > _MOST_INDEX_BYTES:
+        raise CheckpointError(f"{path} has {size} bytes; an index has {_MOST_INDEX_BYTES} at the most.")
+    with storage.open_read(path) as file:
+        text = file.read()
     try:
         document = json.loads(text)
         if document["format"] != _FORMAT:
@@ -233,6 +333,7 @@ def _index_of(body: Any) -> CheckpointIndex:
         written_at=float(body["written_at"]),
         rewrite=_count(body["rewrite"]),
         in_state=bool(body["in_state"]),
+        term=_count(body.get("term", 0)),  # indexes of before have none
     )
     for name, saved in index.variables.items():
         name.encode()  # what cannot be written cannot be a name

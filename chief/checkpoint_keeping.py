@@ -17,7 +17,7 @@ from globalstep.chief.checkpoint_state import (
     committed_after,
     get_checkpoint_mtimes,
     get_checkpoint_state,
-    update_checkpoint_state,
+    write_state,
 )
 from globalstep.chief.retention import Retention
 from globalstep.storage import Storage, directory_of
@@ -42,16 +42,17 @@ class CheckpointKeeping:
         self._retention = retention
         self._save_relative_paths = save_relative_paths
         self.list_is_given = False
-        # Paths of which leftovers were looked for.
-        self._cleaned: set[str] = set()
+        # Paths of which leftovers were looked for -> this chief's term then.
+        self._cleaned: dict[str, int] = {}
 
-    def prepare(self, storage: Storage, save_path: str, latest_filename: str) -> None:
-        """Once for each path: take over an earlier run's list, and clear away what a crash left."""
-        if save_path in self._cleaned:
+    def prepare(self, storage: Storage, save_path: str, latest_filename: str, term: int = 0) -> None:
+        """Once for each path and term: take over an earlier run's list, and clear away what a crash left."""
+        before = self._cleaned.get(save_path)
+        if before == term:
             return
-        self._cleaned.add(save_path)
+        self._cleaned[save_path] = term
         try:
-            removed = remove_leftovers(storage, save_path, latest_filename)
+            removed = remove_leftovers(storage, save_path, latest_filename, term)
         except OSError as error:
             removed = []
             _log.warning("Ignoring: could not clear away what interrupted saves had left: %s", error)
@@ -68,7 +69,8 @@ class CheckpointKeeping:
             return
         ours = re.compile(rf"{re.escape(save_path)}(-\d+)?")
         kept = self._retention.kept
-        if not kept:
+        if not kept or before:
+            # Where this process is chief again, others have saved meanwhile.
             there = [path for path in state.all_model_checkpoint_paths if ours.fullmatch(path)]
             there = [path for path in there if checkpoint_exists(path)]
             kept = list(zip(there, get_checkpoint_mtimes(there), strict=True))
@@ -82,9 +84,13 @@ class CheckpointKeeping:
         self._retention.recover([*kept, *newer], state.last_preserved_timestamp)
 
     def commit(
-        self, storage: Storage, directory: str, prefix: str, latest_filename: str, meta_graph_suffix: str
+        self, storage: Storage, directory: str, prefix: str, latest_filename: str, meta_graph_suffix: str, term: int = 0
     ) -> None:
-        """Put a checkpoint just written into the list and the state file, and delete what is too old."""
+        """Put a checkpoint just written into the list and the state file, and delete what is too old.
+
+        Raises:
+            AbortedError: If a chief of a greater term has written the state file.
+        """
         before = self._retention.paths[-1:]
         self._retention.record(prefix)
         old = self._retention.to_delete()
@@ -92,8 +98,9 @@ class CheckpointKeeping:
         # that the state file still names as the latest.
         for path in old:
             if path not in before:
-                _delete(storage, path, meta_graph_suffix)
-        update_checkpoint_state(
+                _delete(storage, path, meta_graph_suffix, term)
+        write_state(
+            storage,
             directory,
             prefix,
             self._retention.paths,
@@ -101,15 +108,15 @@ class CheckpointKeeping:
             [time for _, time in self._retention.kept],
             self._retention.last_preserved,
             save_relative_paths=self._save_relative_paths,
-            storage=storage,
+            term=term,
         )
         for path in old:
             if path in before:
-                _delete(storage, path, meta_graph_suffix)
+                _delete(storage, path, meta_graph_suffix, term)
 
 
-def _delete(storage: Storage, prefix: str, meta_graph_suffix: str) -> None:
+def _delete(storage: Storage, prefix: str, meta_graph_suffix: str, term: int) -> None:
     try:
-        delete_checkpoint(prefix, storage, meta_graph_suffix)
+        delete_checkpoint(prefix, storage, meta_graph_suffix, term)
     except OSError as error:
         _log.warning("Ignoring: the old checkpoint %s could not be deleted: %s", prefix, error)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -25,15 +25,19 @@ from globalstep.chief.checkpoint_format import (
     SavedPart,
     SavedVariable,
     ShardFile,
+    delete_indexes,
+    find_index,
     index_path,
     kind_of,
+    prefixes_in,
+    publish_index,
     read_index,
     shard_file_name,
     write_index,
 )
 from globalstep.chief.saveables import Saveable, stored_parts
 from globalstep.declarations import VariableDecl
-from globalstep.errors import InternalError, OpError
+from globalstep.errors import AbortedError, InternalError, OpError
 from globalstep.shard_file import SavedTensor, ShardWritten, TensorSpec, write_shard_from
 from globalstep.storage import Storage, directory_of, leave_probe
 
@@ -101,6 +105,7 @@ def save_cut(
     storage: Storage,
     written_at: float,
     in_state: bool = True,
+    term: int = 0,
 ) -> list[int]:
     """Write a checkpoint; it exists when this returns, and not before.
 
@@ -112,25 +117,32 @@ def save_cut(
         storage: Where it goes.
         written_at: Time for the index, seconds since the epoch.
         in_state: Whether the state file is going to name it.
+        term: Of the chief that saves; 0 for a program without one.
 
     Returns:
         The shards that do not see the directory, and whose tensors came through the chief.
 
     Raises:
+        AbortedError: If a chief of a greater term has saved under `prefix`.
         OpError: If a file cannot be written; what was there under `prefix` before is still there.
     """
     directory = directory_of(prefix)
     base = prefix[len(directory) :].lstrip("/") if directory else prefix
     before = _index_before(storage, prefix)
+    if before is not None and term and before.term > term:
+        raise AbortedError(
+            f"The checkpoint {prefix} was saved by the chief of term {before.term}; this one, of term {term}, has "
+            "been replaced."
+        )
     rewrite = before.rewrite + 1 if before is not None else 0
     saveables = stored_parts(saveables, cluster.variables)
     names = {saveable.tensor: saveable.stored_name for saveable in saveables}
     by_shard: dict[int, dict[str, str]] = {}
     for name, variable in names.items():
         by_shard.setdefault(cluster.where[variable], {})[name] = variable
-    files = {shard: shard_file_name(base, shard, cluster.shards, rewrite) for shard in sorted(by_shard)}
+    files = {shard: shard_file_name(base, shard, cluster.shards, rewrite, term) for shard in sorted(by_shard)}
     try:
-        with leave_probe(storage, directory) as probe:
+        with leave_probe(storage, directory, term) as probe:
             # A PS may have another working directory.
             target = os.path.abspath(directory) if storage.is_local else directory
             written = dict(cut.write(target, files, names, (probe.file, probe.text)))
@@ -139,15 +151,27 @@ def save_cut(
             mine = [saveable for saveable in saveables if saveable.tensor in by_shard[shard]]
             written[shard] = _stream(cut, cluster.variables, mine, storage, directory, files[shard])
         index = _index_of(cut, cluster.variables, saveables, files, written)
-        write_index(storage, prefix, replace(index, written_at=written_at, rewrite=rewrite, in_state=in_state))
+        index = replace(index, written_at=written_at, rewrite=rewrite, in_state=in_state, term=term)
+        write_index(storage, prefix, index)
     except BaseException:
         # The error at hand says more than one about the clean-up would. Files that an index names stay:
         # the failure may have come after the index was renamed.
         with contextlib.suppress(Exception):
-            remove_leftovers(storage, prefix)
+            if term:
+                _remove(storage, prefix, files.values(), term)
+            else:
+                remove_leftovers(storage, prefix)
         raise
+    try:
+        publish_index(storage, prefix, index)
+    except OpError as error:
+        _log.warning(
+            "Ignoring: the checkpoint %s is there, but the copy of its index could not be written: %s", prefix, error
+        )
     _warn_of_nan(prefix, written, names, getattr(cluster, "labels", ()))
     try:
+        if before is not None:
+            delete_indexes(storage, prefix, term, but=(index_path(prefix), index_path(prefix, term)))
         for old in before.files if before is not None else ():
             storage.delete(storage.join(directory, old.file))
     except OSError as error:
@@ -177,14 +201,25 @@ def _warn_of_nan(
         )
 
 
+def _remove(storage: Storage, prefix: str, files: Iterable[str], term: int) -> None:
+    """Delete the files of a save of this term that failed, finished or not: these names, and no other's."""
+    own = index_path(prefix, term)
+    named = {file.file for file in read_index(storage, prefix).files} if find_index(storage, prefix) == own else set()
+    directory = directory_of(prefix)
+    mine = [name for name in files if name not in named]
+    for name in storage.list(directory):
+        if name.startswith(tuple(mine)):
+            storage.delete(storage.join(directory, name))
+
+
 def _index_before(storage: Storage, prefix: str) -> CheckpointIndex | None:
-    if not storage.exists(index_path(prefix)):
+    if find_index(storage, prefix) is None:
         return None
     try:
         return read_index(storage, prefix)
     except OpError as error:
         _log.warning("Replacing a checkpoint that cannot be read: %s", error)
-        return CheckpointIndex(files=(), variables={})
+        return CheckpointIndex(files=(), variables={}, term=prefixes_in(storage, directory_of(prefix)).get(prefix, 0))
 
 
 def _stream(

@@ -9,6 +9,7 @@ Floor: chief. Threads: functions only.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -19,10 +20,10 @@ from typing import Any
 from google.protobuf import text_format
 
 from globalstep.chief.checkpoint import is_complete, verify
-from globalstep.chief.checkpoint_format import INDEX_SUFFIX, index_path, read_index
+from globalstep.chief.checkpoint_format import find_index, prefixes_in, read_index
 from globalstep.chief.tf_messages import CheckpointState
-from globalstep.errors import CheckpointError, NotFoundError, OpError
-from globalstep.storage import Storage, atomic_write, directory_of, storage_for
+from globalstep.errors import AbortedError, CheckpointError, NotFoundError, OpError
+from globalstep.storage import Storage, atomic_write, directory_of, locked, storage_for
 
 __all__ = [
     "CheckpointState",
@@ -31,11 +32,19 @@ __all__ = [
     "generate_checkpoint_state_proto",
     "get_checkpoint_mtimes",
     "get_checkpoint_state",
+    "greatest_term",
     "latest_checkpoint",
     "update_checkpoint_state",
+    "write_state",
 ]
 
 _log = logging.getLogger("globalstep")
+
+#: Who wrote a state file, in a comment, which TensorFlow's readers skip: it holds for the checkpoint that it names.
+_MARK = re.compile(r'^# globalstep: term (\d{1,20}), mutation index (\d{1,20}), of (".*")$', re.MULTILINE)
+_LOCK = ".globalstep-lock"
+#: How long to wait for another chief's lock. It is held for milliseconds, but by a process that was stopped for ever.
+LOCK_SECS = 2.0
 
 
 def _state_path(storage: Storage, directory: str, latest_filename: str | None) -> str:
@@ -123,7 +132,40 @@ def update_checkpoint_state(
         ValueError: If there are timestamps, but not one for each path.
     """
     storage = storage if storage is not None else storage_for(save_dir)
+    write_state(
+        storage,
+        save_dir,
+        model_checkpoint_path,
+        all_model_checkpoint_paths,
+        latest_filename,
+        all_model_checkpoint_timestamps,
+        last_preserved_timestamp,
+        save_relative_paths=save_relative_paths,
+    )
+
+
+def write_state(
+    storage: Storage,
+    save_dir: str,
+    model_checkpoint_path: str,
+    all_model_checkpoint_paths: Sequence[str] | None = None,
+    latest_filename: str | None = None,
+    all_model_checkpoint_timestamps: Sequence[float] | None = None,
+    last_preserved_timestamp: float | None = None,
+    *,
+    save_relative_paths: bool = False,
+    term: int = 0,
+) -> None:
+    """Rewrite the state file of a directory; see `update_checkpoint_state`.
+
+    A chief with a term writes it, and the checkpoint's place in the mutation sequence, into the file, and does not
+    replace a file of a greater term.
+
+    Raises:
+        AbortedError: If the file is of a greater term.
+    """
     target = _state_path(storage, save_dir, latest_filename)
+    directory = save_dir
     paths = list(all_model_checkpoint_paths or [])
     latest = model_checkpoint_path
     if save_relative_paths:
@@ -138,8 +180,52 @@ def update_checkpoint_state(
             f"Save path '{model_checkpoint_path}' conflicts with path used for checkpoint state.  "
             "Please use a different save path."
         )
-    with atomic_write(storage, target) as file:
-        file.write(text_format.MessageToString(state).encode())
+    text = text_format.MessageToString(state)
+    if not term:
+        with atomic_write(storage, target) as file:
+            file.write(text.encode())
+        return
+    at = read_index(storage, model_checkpoint_path).mutation_index
+    text += f"# globalstep: term {term}, mutation index {at}, of {json.dumps(state.model_checkpoint_path)}\n"
+    with locked(storage, storage.join(directory, _LOCK), LOCK_SECS) as held:
+        if not held and storage.is_local:
+            _log.info("Writing %s without its lock, which another process has, or which cannot be had here.", target)
+        mark = _mark(storage, target)
+        if mark is not None and mark[0] > term:
+            raise AbortedError(f"{target} is of the chief of term {mark[0]}; this one, of term {term}, was replaced.")
+        with atomic_write(storage, target, term) as file:
+            file.write(text.encode())
+
+
+def _mark(storage: Storage, path: str) -> tuple[int, int] | None:
+    """The (term, mutation index) of what a state file names; None if it does not say, or was edited by hand."""
+    try:
+        with storage.open_read(path) as file:
+            text = file.read().decode()
+        marks = _MARK.findall(text)
+        state = text_format.Parse(text, CheckpointState(), allow_unknown_field=True)
+        if not marks or json.loads(marks[-1][2]) != state.model_checkpoint_path:
+            return None
+    except (OSError, ValueError, text_format.ParseError):
+        return None
+    return int(marks[-1][0]), int(marks[-1][1])
+
+
+def greatest_term(
+    storage: Storage, directory: str, save_path: str | None = None, latest_filename: str = "checkpoint"
+) -> int:
+    """Give the greatest term of a directory's checkpoints and its state file; 0 where there is none.
+
+    Args:
+        storage: Where the directory lies.
+        directory: The directory.
+        save_path: Look only at the checkpoints `<save_path>` and `<save_path>-<number>`.
+        latest_filename: Name of the state file.
+    """
+    ours = re.compile(".*" if save_path is None else rf"{re.escape(save_path)}(-\d+)?")
+    terms = [term for prefix, term in prefixes_in(storage, directory).items() if ours.fullmatch(prefix)]
+    mark = _mark(storage, _state_path(storage, directory, latest_filename))
+    return max([0, *terms, 0 if mark is None else mark[0]])
 
 
 def get_checkpoint_state(
@@ -192,7 +278,7 @@ def checkpoint_exists(checkpoint_prefix: str) -> bool:
     Args:
         checkpoint_prefix: The prefix.
     """
-    return storage_for(checkpoint_prefix).exists(index_path(checkpoint_prefix))
+    return find_index(storage_for(checkpoint_prefix), checkpoint_prefix) is not None
 
 
 def get_checkpoint_mtimes(checkpoint_prefixes: Sequence[str]) -> list[float]:
@@ -204,8 +290,8 @@ def get_checkpoint_mtimes(checkpoint_prefixes: Sequence[str]) -> list[float]:
     Returns:
         Seconds since the epoch, in the same order.
     """
-    paths = [index_path(prefix) for prefix in checkpoint_prefixes]
-    return [storage_for(path).mtime(path) for path in paths if storage_for(path).exists(path)]
+    found = [(storage_for(prefix), find_index(storage_for(prefix), prefix)) for prefix in checkpoint_prefixes]
+    return [storage.mtime(path) for storage, path in found if path is not None]
 
 
 def committed_after(storage: Storage, directory: str, after: float) -> list[tuple[str, float]]:
@@ -220,9 +306,8 @@ def committed_after(storage: Storage, directory: str, after: float) -> list[tupl
         (prefix, when it was committed), oldest first.
     """
     found = []
-    for name in storage.list(directory):
-        prefix = storage.join(directory, name.removesuffix(INDEX_SUFFIX))
-        if name.endswith(INDEX_SUFFIX) and (time := _mtime(storage, prefix)) > after:
+    for prefix in prefixes_in(storage, directory):
+        if (time := _mtime(storage, prefix)) > after:
             try:
                 wanted = read_index(storage, prefix).in_state and is_complete(prefix, storage)
             except OpError:
@@ -248,7 +333,7 @@ class _Verified:
         """
         index = read_index(storage, prefix)
         directory = directory_of(prefix)
-        paths = [index_path(prefix), *(storage.join(directory, file.file) for file in index.files)]
+        paths = [find_index(storage, prefix) or prefix, *(storage.join(directory, file.file) for file in index.files)]
         try:
             looks = tuple((path, storage.size(path), storage.mtime(path)) for path in paths)
         except OSError as error:
@@ -273,7 +358,8 @@ def latest_checkpoint(
 ) -> str | None:
     """Find the newest checkpoint of a directory that is whole.
 
-    It is the one that the state file names; if that one is incomplete or corrupt, or the state file
+    It is the one that the state file names, or a later one of that chief's or of one that replaced it (by
+    term and place in the mutation sequence); if that one is incomplete or corrupt, or the state file
     cannot be read, the newest whole one besides, and a warning says why.
 
     Args:
@@ -296,7 +382,8 @@ def latest_checkpoint(
         state = None
     thorough = storage.is_local if thorough is None else thorough
     reasons: list[str] = []
-    for prefix in _candidates(storage, checkpoint_dir, state):
+    mark = _mark(storage, _state_path(storage, checkpoint_dir, latest_filename))
+    for prefix in _candidates(storage, checkpoint_dir, state, mark):
         reason = _why_not(storage, prefix, thorough)
         if reason is None:
             if reasons:
@@ -321,28 +408,49 @@ def _why_not(storage: Storage, prefix: str, thorough: bool) -> str | None:
     return None
 
 
-def _candidates(storage: Storage, directory: str, state: Any) -> Iterator[str]:
-    """Prefixes to try, best first: those of the state file, then others in the directory, newest first."""
+def _candidates(storage: Storage, directory: str, state: Any, mark: tuple[int, int] | None) -> Iterator[str]:
+    """Prefixes to try, best first: later ones than the state file names, its own, others by the time of writing."""
     tried: list[str] = []
     base = None
     if state is not None:
-        tried = list(dict.fromkeys([state.model_checkpoint_path, *reversed(state.all_model_checkpoint_paths)]))
+        later = [] if mark is None else _later(storage, directory, state.model_checkpoint_path, mark)
+        named = [state.model_checkpoint_path, *reversed(state.all_model_checkpoint_paths)]
+        tried = list(dict.fromkeys([*later, *named]))
         yield from tried
         # Another Saver's checkpoints in the same directory are not of this state file.
         base = re.sub(r"-\d+$", "", state.model_checkpoint_path)
-    found = [
-        storage.join(directory, name.removesuffix(INDEX_SUFFIX))
-        for name in storage.list(directory)
-        if name.endswith(INDEX_SUFFIX)
-    ]
     others = [
-        prefix for prefix in found if prefix not in tried and (base is None or re.sub(r"-\d+$", "", prefix) == base)
+        prefix
+        for prefix in prefixes_in(storage, directory)
+        if prefix not in tried and (base is None or re.sub(r"-\d+$", "", prefix) == base)
     ]
     yield from sorted(others, key=lambda prefix: _mtime(storage, prefix), reverse=True)
 
 
+def _later(storage: Storage, directory: str, named: str, mark: tuple[int, int]) -> list[str]:
+    """Checkpoints that come after the one that the state file names, the last one first.
+
+    They are there where a chief died between a checkpoint's index and the state file, and where one that slept has set
+    the state file back.
+    """
+    base = re.sub(r"-\d+$", "", named)
+    since = _mtime(storage, named)
+    found = []
+    for prefix, term in prefixes_in(storage, directory).items():
+        ours = re.sub(r"-\d+$", "", prefix) == base
+        # Most are of the one chief's term; what it wrote before what the state file names need not be read.
+        if ours and (term > mark[0] or (term == mark[0] and _mtime(storage, prefix) >= since)):
+            try:
+                index = read_index(storage, prefix)
+            except OpError:
+                continue
+            if index.in_state and (index.term, index.mutation_index) > mark:
+                found.append(((index.term, index.mutation_index), prefix))
+    return [prefix for _, prefix in sorted(found, reverse=True)]
+
+
 def _mtime(storage: Storage, prefix: str) -> float:
     try:
-        return storage.mtime(index_path(prefix))
+        return storage.mtime(find_index(storage, prefix) or prefix)
     except OSError:  # deleted in the meantime: tried last, and found missing then
         return 0.0

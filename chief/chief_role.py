@@ -184,6 +184,8 @@ class RoleSessionCreator(SessionCreator):
 
     def _admit_chief(self, cluster: Any) -> None:
         cluster.candidate = self._candidate
+        # PS task 0 may have begun with its clock set back: its terms are to be above those that were saved with.
+        self._candidate.know(self._chief.saved_term())
         # Without a failover time the office is taken from whoever has it, in the second call.
         if not self._candidate.claim(cluster) and (
             self._candidate.failover_secs is not None or not self._candidate.claim(cluster)

@@ -20,7 +20,7 @@ from globalstep.chief.checkpoint import CheckpointReader
 from globalstep.chief.checkpoint_keeping import CheckpointKeeping
 from globalstep.chief.checkpoint_restore import restore_into
 from globalstep.chief.checkpoint_save import save_cut
-from globalstep.chief.checkpoint_state import checkpoint_exists, get_checkpoint_mtimes
+from globalstep.chief.checkpoint_state import checkpoint_exists, get_checkpoint_mtimes, greatest_term
 from globalstep.chief.retention import Retention
 from globalstep.chief.saveables import Saveable, saveables_of
 from globalstep.clock import SYSTEM_CLOCK, Clock
@@ -269,7 +269,8 @@ class Saver:
                 "before saving."
             )
         with self._saving:
-            self._keeping.prepare(storage, save_path, latest_filename)
+            term = _term_for(cluster, storage, save_path, latest_filename)
+            self._keeping.prepare(storage, save_path, latest_filename, term)
             # A step Variable names the checkpoint by its value in the cut; anything else is evaluated now.
             if isinstance(global_step, Node) and not _is_step(cluster, global_step):
                 global_step = int(sess.run(global_step))
@@ -280,13 +281,13 @@ class Saver:
                 if getattr(cluster, "journal", None) is not None:
                     # What the journal proves is to reach as far as any checkpoint; a reply may get lost.
                     any(cluster.journal.catch_up() for _ in range(_JOURNAL_TRIES))
-                streamed = save_cut(cut, cluster, saveables, prefix, storage, self._clock.time(), write_state)
+                streamed = save_cut(cut, cluster, saveables, prefix, storage, self._clock.time(), write_state, term)
             self._tell_streamed(streamed, directory)
-            if getattr(cluster, "chief_term", 0):
-                # A chief that was replaced meanwhile does not touch its successor's list.
+            if term:
+                # So that one that was replaced meanwhile learns of it here; its files bear its term in any case.
                 cluster.candidate.confirm(cluster)
             if write_state:
-                self._keeping.commit(storage, directory, prefix, latest_filename, meta_graph_suffix)
+                self._keeping.commit(storage, directory, prefix, latest_filename, meta_graph_suffix, term)
             return prefix
 
     def restore(self, sess: Any, save_path: str) -> None:
@@ -356,6 +357,21 @@ def _cluster_of(sess: Any) -> Any:
     if cluster is None or not hasattr(cluster, "snapshot"):
         raise TypeError(f"'sess' must be a Session; {sess}")
     return cluster
+
+
+def _term_for(cluster: Any, storage: Storage, save_path: str, latest_filename: str) -> int:
+    """The term that a save of this chief bears; 0 without one.
+
+    Raises:
+        AbortedError: If the files are of a chief that has replaced this one.
+    """
+    if not getattr(cluster, "chief_term", 0):
+        return 0
+    found = greatest_term(storage, directory_of(save_path), save_path, latest_filename)
+    if found > cluster.chief_term:
+        # Of a successor, and this one is told so; or of before the clock of PS task 0 was set back.
+        cluster.candidate.confirm(cluster, above=found)
+    return int(cluster.chief_term)
 
 
 def _is_step(cluster: Any, node: Node) -> bool:

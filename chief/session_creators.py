@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from globalstep.chief.checkpoint_state import latest_checkpoint
+from globalstep.chief.checkpoint_state import greatest_term, latest_checkpoint
 from globalstep.chief.cluster_start import stop_limits, wait_for_answers
 from globalstep.chief.patience import Patience
 from globalstep.chief.scaffold import Scaffold
@@ -20,6 +20,7 @@ from globalstep.chief.session_manager import SessionManager
 from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.errors import OpError
 from globalstep.graph import get_default_graph
+from globalstep.storage import storage_for
 from globalstep.worker.session_run_hook import SessionRunHook
 
 
@@ -169,6 +170,17 @@ class ChiefSessionCreator(SessionCreator):
         )
         self.had_session = True
         return session
+
+    def saved_term(self) -> int:
+        """Give the greatest chief's term in the checkpoint directory; 0 where that is not known."""
+        directory = self._checkpoint_dir
+        if not directory:
+            return 0
+        try:
+            return greatest_term(storage_for(str(directory)), str(directory))
+        except Exception as error:  # an object store's driver raises what it likes; a restore will say more
+            _log.debug("Terms in %s cannot be read: %s", directory, error)
+            return 0
 
     def before_end(self, session: Any, stop_grace_period_secs: float) -> None:
         """See SessionCreator: the final checkpoint is to hold the other workers' last pushes too.

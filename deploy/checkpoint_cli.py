@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from globalstep.chief.checkpoint import CheckpointReader, is_complete, verify
-from globalstep.chief.checkpoint_format import INDEX_SUFFIX, SavedVariable, index_path
+from globalstep.chief.checkpoint_format import SavedVariable, find_index, prefixes_in
 from globalstep.chief.checkpoint_import import import_checkpoint
 from globalstep.chief.checkpoint_state import checkpoint_exists, get_checkpoint_state, latest_checkpoint
 from globalstep.errors import GlobalStepError
@@ -138,12 +138,9 @@ def _import(tf_prefix: str, directory: str) -> int:
 def _checkpoints(directory: str) -> list[str]:
     """Prefixes of all checkpoints of a directory, oldest first."""
     storage = storage_for(directory)
-    prefixes = [
-        storage.join(directory, name.removesuffix(INDEX_SUFFIX))
-        for name in storage.list(directory)
-        if name.endswith(INDEX_SUFFIX)
-    ]
-    return sorted(prefixes, key=lambda prefix: storage.mtime(index_path(prefix)))
+    found = ((prefix, find_index(storage, prefix)) for prefix in prefixes_in(storage, directory))
+    times = {prefix: storage.mtime(path) for prefix, path in found if path is not None}
+    return sorted(times, key=times.__getitem__)
 
 
 def _places(saved: SavedVariable) -> str:

@@ -1107,6 +1107,7 @@ class HeartbeatRequest(_message.Message):
     CHIEF_TERM_FIELD_NUMBER: _builtins.int
     LOSSES_KNOWN_FIELD_NUMBER: _builtins.int
     TOLD_FIELD_NUMBER: _builtins.int
+    KNOWN_TERM_FIELD_NUMBER: _builtins.int
     client: _builtins.str
     task: _builtins.str
     lease_secs: _builtins.float
@@ -1116,6 +1117,10 @@ class HeartbeatRequest(_message.Message):
     chief_term: _builtins.int
     losses_known: _builtins.int
     """Of the acting chief: how many losses of clients this task has told it of."""
+    known_term: _builtins.int
+    """The greatest chief's term that this process has heard of; 0 for none. A task that was started again, perhaps with
+    its clock set back, gives no term that is not greater.
+    """
     @_builtins.property
     def told(self) -> _containers.RepeatedCompositeFieldContainer[Global___Told]:
         """What this process was told last, of each of the newest incarnations that it took part in: at most 8."""
@@ -1130,10 +1135,11 @@ class HeartbeatRequest(_message.Message):
         chief_term: _builtins.int = ...,
         losses_known: _builtins.int = ...,
         told: _abc.Iterable[Global___Told] | None = ...,
+        known_term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "chief_term", b"chief_term", "client", b"client", "lease_secs", b"lease_secs", "losses_known", b"losses_known", "task", b"task", "told", b"told"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "chief_term", b"chief_term", "client", b"client", "known_term", b"known_term", "lease_secs", b"lease_secs", "losses_known", b"losses_known", "task", b"task", "told", b"told"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1333,6 +1339,7 @@ class ClaimChiefRequest(_message.Message):
     AFTER_SECS_FIELD_NUMBER: _builtins.int
     TERM_FIELD_NUMBER: _builtins.int
     CONFIGURED_FIELD_NUMBER: _builtins.int
+    KNOWN_TERM_FIELD_NUMBER: _builtins.int
     candidate: _builtins.str
     task: _builtins.str
     after_secs: _builtins.float
@@ -1341,6 +1348,8 @@ class ClaimChiefRequest(_message.Message):
     """The caller's present term, 0 for none: it only says that it still has the office."""
     configured: _builtins.bool
     """The cluster's own chief: given an office at once that nobody has held."""
+    known_term: _builtins.int
+    """As in HeartbeatRequest; the terms in the run's checkpoints count as heard of."""
     def __init__(
         self,
         *,
@@ -1349,10 +1358,11 @@ class ClaimChiefRequest(_message.Message):
         after_secs: _builtins.float = ...,
         term: _builtins.int = ...,
         configured: _builtins.bool = ...,
+        known_term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_secs", b"after_secs", "candidate", b"candidate", "configured", b"configured", "task", b"task", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_secs", b"after_secs", "candidate", b"candidate", "configured", b"configured", "known_term", b"known_term", "task", b"task", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

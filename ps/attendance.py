@@ -41,7 +41,7 @@ class Attendance:
             return self.presence.clients()
 
     def claim_chief(
-        self, candidate: str, task: str, after_secs: float, term: int, configured: bool
+        self, candidate: str, task: str, after_secs: float, term: int, configured: bool, known_term: int = 0
     ) -> tuple[bool, OfficeView]:
         """Give the chief's office, or say that its holder still has it; see Office.
 
@@ -51,8 +51,10 @@ class Attendance:
             after_secs: For how long the holder must have been silent.
             term: The caller's, if it holds the office; else 0.
             configured: Whether it is the cluster's own chief.
+            known_term: The greatest term that the caller knows of.
         """
         with self._lock:
+            self.office.adopt(known_term)
             if term:
                 granted = self.office.sign(candidate, task, term)
             else:

@@ -182,8 +182,10 @@ class Control:
             raise InvalidArgumentError("A Heartbeat must name its client.")
         shard = self.handler.shard
         shard.told.read(request.told)
+        # Who may not be chief is not to be able to end a chief's term.
+        known_term = 0 if self.handler.authorization.restricts(CALLER.get()) else request.known_term
         state, incarnation, chief = shard.heartbeat(
-            request.client, request.task, request.lease_secs, request.candidate, request.chief_term
+            request.client, request.task, request.lease_secs, request.candidate, request.chief_term, known_term
         )
         reply = pb.HeartbeatReply(
             state=int(state),  # type: ignore[arg-type]
@@ -203,7 +205,12 @@ class Control:
         if not request.candidate:
             raise InvalidArgumentError("A ClaimChief must name its candidate.")
         granted, chief = self.handler.shard.claim_chief(
-            request.candidate, request.task, request.after_secs, request.term, request.configured
+            request.candidate,
+            request.task,
+            request.after_secs,
+            request.term,
+            request.configured,
+            request.known_term,
         )
         return pb.ClaimChiefReply(granted=granted, chief=_office(chief))
 

@@ -263,7 +263,7 @@ class Life(Attendance):
             return self.presence.others(client)
 
     def heartbeat(
-        self, client: str, task: str, lease_secs: float, candidate: str = "", chief_term: int = 0
+        self, client: str, task: str, lease_secs: float, candidate: str = "", chief_term: int = 0, known_term: int = 0
     ) -> tuple[State, int, OfficeView]:
         """Take note that a client is alive, with what its HeartbeatRequest says.
 
@@ -272,6 +272,7 @@ class Life(Attendance):
         """
         with self._lock:
             self.presence.heard(client, task, lease_secs)
+            self.office.adopt(known_term)
             if chief_term:
                 self.office.sign(candidate, task, chief_term)
             return self._state, self._incarnation, self.office.view()

@@ -42,6 +42,17 @@ class Candidate:
         self._term = 0
         self._office = pb.ChiefOffice()
         self._due = False
+        self._known_term = 0
+
+    @property
+    def known_term(self) -> int:
+        """The greatest term that it knows of, its own or another's."""
+        return self._known_term
+
+    def know(self, term: int) -> None:
+        """Take note of a term that somebody has, or had: PS task 0 is told, and gives greater ones only."""
+        with self._lock:
+            self._known_term = max(self._known_term, term)
 
     @property
     def term(self) -> int:
@@ -66,6 +77,7 @@ class Candidate:
         """
         with self._lock:
             self._office = office
+            self._known_term = max(self._known_term, office.term)
             if self._term:
                 if office.term > self._term:
                     self._term = 0
@@ -88,11 +100,13 @@ class Candidate:
             after_secs=self.failover_secs or 0.0,
             term=self._term,
             configured=self._configured,
+            known_term=self._known_term,
         )
         reply: pb.ClaimChiefReply = cluster.claim_chief(request)
         with self._lock:
             self._due = False
             self._office = reply.chief
+            self._known_term = max(self._known_term, reply.chief.term)
             self._term = reply.chief.term if reply.granted else 0
         return reply.granted
 
@@ -105,12 +119,17 @@ class Candidate:
         except OpError:
             return False
 
-    def confirm(self, cluster: Any) -> None:
+    def confirm(self, cluster: Any, above: int = 0) -> None:
         """Make sure that this still is the chief, before something that only a chief may do.
+
+        Args:
+            cluster: A client of the PS tasks.
+            above: A term found elsewhere: one that is not smaller is needed.
 
         Raises:
             AbortedError: If it has been replaced.
         """
+        self.know(above)
         if not self.claim_holds(cluster):
             raise AbortedError(
                 f"This task was silent for too long and has been replaced as chief, by {self.chief or 'nobody yet'}."

@@ -63,6 +63,8 @@ class Heartbeat:
         self._losses_known = [0] * len(lanes)
         # PS tasks that have answered, and so know the client by its task. Only grows.
         self._known_to: set[int] = set()
+        # The greatest chief's term that PS task 0 has told of.
+        self._known_term = 0
         # By task, as _silent_beats.
         self._unanswered = [0] * len(lanes)
         self._left = False
@@ -139,12 +141,20 @@ class Heartbeat:
             self._heard(index, reply)
 
     def _message(self) -> pb.HeartbeatRequest:
-        told = self.told.messages()
-        return pb.HeartbeatRequest(client=self._client, task=self._task, lease_secs=LEASE_SECS, told=told)
+        known_term = max(self._known_term, self.candidate.known_term if self.candidate is not None else 0)
+        return pb.HeartbeatRequest(
+            client=self._client,
+            task=self._task,
+            lease_secs=LEASE_SECS,
+            told=self.told.messages(),
+            known_term=known_term,
+        )
 
     def _heard(self, index: int, reply: pb.HeartbeatReply) -> None:
         """Take note that a PS task has answered."""
         self._known_to.add(index)
+        if index == 0:
+            self._known_term = max(self._known_term, reply.chief.term)
         if reply.state == pb.STATE_DONE:
             self._job_done.set()
 

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import io
 import os
 import secrets
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol, cast
@@ -40,6 +42,7 @@ __all__ = [
     "atomic_write",
     "directory_of",
     "leave_probe",
+    "locked",
     "path_error",
     "sees_probe",
     "storage_for",
@@ -309,7 +312,7 @@ def directory_of(path: str) -> str:
 
 
 @contextlib.contextmanager
-def atomic_write(storage: Storage, path: str) -> Iterator[BinaryIO]:
+def atomic_write(storage: Storage, path: str, owner: int = 0) -> Iterator[BinaryIO]:
     """Write a file that is seen whole or not at all, and is durable when the block has ended.
 
     A block that raises leaves no file under `path` but what was there before.
@@ -317,6 +320,7 @@ def atomic_write(storage: Storage, path: str) -> Iterator[BinaryIO]:
     Args:
         storage: Where to write.
         path: The file's final path.
+        owner: A number for the temporary name, by which others know whose it is; 0 for none.
 
     Yields:
         The open file, under a temporary name.
@@ -324,7 +328,7 @@ def atomic_write(storage: Storage, path: str) -> Iterator[BinaryIO]:
     Raises:
         OpError: If the storage refuses; the text names `path` and the move that failed.
     """
-    temporary = f"{path}{TEMPORARY}{secrets.token_hex(4)}"
+    temporary = f"{path}{TEMPORARY}{f'{owner}-' if owner else ''}{secrets.token_hex(4)}"
     try:
         try:
             file = storage.open_write(temporary)
@@ -340,6 +344,46 @@ def atomic_write(storage: Storage, path: str) -> Iterator[BinaryIO]:
             raise
     except OSError as error:
         raise path_error(error, path, "write") from error
+
+
+@contextlib.contextmanager
+def locked(storage: Storage, path: str, wait_secs: float) -> Iterator[bool]:
+    """Hold the lock of a file in the block, where the storage is this host's file system and knows locks (flock).
+
+    A process that was stopped while it held the lock keeps it; so nobody waits for longer than `wait_secs`, and what
+    is done in the block has to be right without the lock, too.
+
+    Args:
+        storage: Where the file lies; it is made if it is not there, and stays.
+        path: The file.
+        wait_secs: How long to wait for another holder.
+
+    Yields:
+        Whether the lock is held.
+    """
+    if not storage.is_local:
+        yield False
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            stack.callback(os.close, descriptor)
+            held = _flock(descriptor, wait_secs)
+        except OSError:  # no right to make the file, or a file system without locks
+            held = False
+        yield held
+
+
+def _flock(descriptor: int, wait_secs: float) -> bool:
+    until = time.monotonic() + wait_secs
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(0.01)
 
 
 def path_error(error: OSError, path: str, verb: str) -> OpError:
@@ -374,9 +418,9 @@ class Probe:
 
 
 @contextlib.contextmanager
-def leave_probe(storage: Storage, directory: str) -> Iterator[Probe]:
-    """Keep a probe file in `directory` within the block."""
-    probe = Probe(f"{PROBE}{secrets.token_hex(8)}", secrets.token_hex(16))
+def leave_probe(storage: Storage, directory: str, owner: int = 0) -> Iterator[Probe]:
+    """Keep a probe file in `directory` within the block; `owner` as for `atomic_write`."""
+    probe = Probe(f"{PROBE}{f'{owner}-' if owner else ''}{secrets.token_hex(8)}", secrets.token_hex(16))
     path = storage.join(directory, probe.file)
     try:
         try:

@@ -88,3 +88,30 @@ def test_a_task_that_was_started_again_learns_of_the_chief_from_its_sign(clock):
     assert after.claim("one", "", 10.0)
     assert after.view().term > term
     assert not after.sign("chief", "", term)
+
+
+def test_a_clock_set_back_gives_no_smaller_term():
+    before = Office(ManualClock(5000.0))
+    before.claim("chief", "", 0.0)
+    term = before.view().term
+    after = Office(ManualClock(1000.0))
+    assert after.claim("next", "", 0.0)
+    assert after.view().term < term  # nobody has told it
+    after.adopt(term)
+    # Who has the smaller one is told that there is a greater one, and asks anew.
+    assert not after.sign("next", "", after.view().term - 1)
+    assert after.view().term == term
+    assert after.claim("next", "", 0.0)
+    assert after.view().term == term + 1
+    assert not after.sign("chief", "", term)
+    with pytest.raises(AbortedError, match=f"term {term}"):
+        after.check(term)
+
+
+def test_a_sleeper_is_no_chief_of_a_task_that_has_heard_of_a_later_term():
+    office = Office(ManualClock(1000.0))
+    office.adopt(100 << 40)
+    assert not office.sign("sleeper", "", 99 << 40)
+    assert office.sign("chief", "", 100 << 40)
+    office.adopt(1 << 63)  # nobody's: no term could be above it
+    assert office.sign("chief", "", 100 << 40)

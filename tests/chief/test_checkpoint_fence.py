@@ -1,0 +1,209 @@
+"""A chief that is stopped at any move of a save, and wakes when its successor has saved: it harms nothing of that's."""
+
+import os
+
+import numpy as np
+import pytest
+
+from globalstep.chief import checkpoint_state
+from globalstep.chief.checkpoint import CheckpointReader, verify
+from globalstep.chief.checkpoint_format import find_index, index_path, read_index
+from globalstep.chief.checkpoint_state import get_checkpoint_state, latest_checkpoint, update_checkpoint_state
+from globalstep.chief.saver import Saver
+from globalstep.clock import SYSTEM_CLOCK
+from globalstep.errors import AbortedError, OpError
+from globalstep.ps.office import Office
+from globalstep.storage import LocalStorage, locked
+from globalstep.variables import Variable
+
+pytestmark = pytest.mark.usefixtures("graph")
+
+
+class Sleepy(LocalStorage):
+    """Calls somebody else before one of the moves that change the disk: what this process does next comes after it."""
+
+    def __init__(self):
+        self.moves = 0
+        self.sleep_at = 0
+        self.meanwhile = None
+
+    def _move(self):
+        self.moves += 1
+        if self.moves == self.sleep_at:
+            self.meanwhile()
+
+    def open_write(self, path):
+        self._move()
+        return super().open_write(path)
+
+    def sync_file(self, file):
+        self._move()
+        super().sync_file(file)
+
+    def rename(self, source, target):
+        self._move()
+        super().rename(source, target)
+
+    def delete(self, path):
+        self._move()
+        super().delete(path)
+
+
+class Chief:
+    """A candidate as a Saver sees it, in one office."""
+
+    def __init__(self, office, name):
+        self.office, self.id, self.chief, self.term = office, name, name, 0
+
+    def claim(self):
+        assert self.office.claim(self.id, "", 0.0)
+        self.term = self.office.view().term
+
+    def confirm(self, cluster, above=0):
+        self.office.adopt(above)
+        if not self.office.sign(self.id, "", self.term):
+            cluster.chief_term = 0
+            raise AbortedError("replaced")
+
+
+@pytest.fixture
+def place(monkeypatch, make_session):
+    """Give a function that makes (session, storage, chief) of a chief in the one office."""
+    monkeypatch.setattr(checkpoint_state, "LOCK_SECS", 0.0)
+    Variable(np.zeros(5, np.float32), name="w")
+    Variable(np.zeros(3, np.float32), name="disc")
+    step = Variable(np.int64(0), name="global_step", trainable=False, is_step=True)
+    office = Office(SYSTEM_CLOCK)
+
+    def make(name):
+        storage = Sleepy()
+        session = make_session(shards=2, storage=storage, blind=(0, 1) if name == "blind" else ())
+        session.initialize()
+        chief = Chief(office, name)
+        chief.claim()
+        session.cluster.candidate, session.cluster.chief_term = chief, chief.term
+        return session, storage, step
+
+    return make
+
+
+def mark(session, number, index):
+    """What is saved tells which save it was; the step may be the same in two of them."""
+    session.cluster.values["global_step"][...] = number
+    session.cluster.values["w"][:] = session.cluster.values["disc"][:] = index
+    session.cluster.mutations = index
+
+
+@pytest.mark.parametrize(
+    ("keep", "succeeds", "name", "fails"),
+    [
+        pytest.param(1, 3, "ps write", False, id="the same step, one is kept"),
+        pytest.param(2, 4, "ps write", False, id="another step"),
+        pytest.param(1, 4, "ps write", True, id="its snapshot is gone, one is kept"),
+        pytest.param(2, 3, "blind", True, id="its snapshot is gone, the chief writes"),
+        pytest.param(1, 3, "blind", False, id="the same step, the chief writes"),
+    ],
+)
+def test_a_chief_that_slept_at_any_move_of_a_save(place, tmp_path, keep, succeeds, name, fails):
+    sleep_at = 0
+    while True:
+        sleep_at += 1
+        directory = tmp_path / str(sleep_at)
+        directory.mkdir()
+        where = str(directory / "m")
+        session, storage, step = place(name)
+        saver = Saver(max_to_keep=keep, storage=storage)
+        for number in (1, 2):
+            mark(session, number, number)
+            saver.save(session, where, global_step=step)
+        made = []
+
+        def succeed(where=where, made=made, step=step):
+            other, its_storage, _ = place("successor")
+            successor = Saver(max_to_keep=keep, storage=its_storage)
+            mark(other, succeeds, 10)
+            made.append(successor.save(other, where, global_step=step))
+            if fails:
+                raise OSError(5, "the snapshot is gone")
+
+        storage.moves, storage.sleep_at, storage.meanwhile = 0, sleep_at, succeed
+        mark(session, 3, 3)
+        try:
+            saver.save(session, where, global_step=step)
+        except OpError:
+            assert made
+        if not made:
+            break
+        # What the state file says or not, the successor's is there, whole, and the latest.
+        assert latest_checkpoint(str(directory)) == made[0] == f"{where}-{succeeds}"
+        verify(made[0])
+        with CheckpointReader(made[0]) as reader:
+            np.testing.assert_array_equal(reader.get_tensor("disc"), np.full(3, 10, np.float32))
+        # It goes on: a save more, and a start from what the directory says.
+        third, its_storage, _ = place("third")
+        mark(third, 7, 20)
+        saved = Saver(max_to_keep=keep, storage=its_storage).save(third, where, global_step=step)
+        assert latest_checkpoint(str(directory)) == saved == get_checkpoint_state(str(directory)).model_checkpoint_path
+        assert not [entry for entry in os.listdir(directory) if ".tmp-" in entry or "probe" in entry]
+    assert sleep_at > 15
+
+
+def test_clocks_set_back_between_two_programs_change_nothing(place, tmp_path):
+    session, storage, step = place("before")
+    mark(session, 1, 1)
+    cluster = session.cluster
+    cluster.chief_term = cluster.candidate.term = cluster.chief_term + 10**9
+    cluster.candidate.office.adopt(cluster.chief_term - 1)
+    Saver(storage=storage).save(session, str(tmp_path / "m"), global_step=step)
+
+    # The next program's PS task has a clock that was set back.
+    session.cluster.candidate = chief = Chief(Office(SYSTEM_CLOCK), "after")
+    chief.claim()
+    assert chief.term < cluster.chief_term
+    saver = Saver(storage=storage)
+    session.cluster.chief_term = chief.term
+    mark(session, 2, 2)
+    with pytest.raises(AbortedError):
+        saver.save(session, str(tmp_path / "m"), global_step=step)
+    chief.claim()
+    session.cluster.chief_term = chief.term
+    saved = saver.save(session, str(tmp_path / "m"), global_step=step)
+    assert latest_checkpoint(str(tmp_path)) == saved
+
+
+def test_a_program_without_a_term_replaces_a_chiefs_checkpoint(place, make_session, tmp_path):
+    session, storage, step = place("chief")
+    mark(session, 5, 5)
+    prefix = Saver(storage=storage).save(session, str(tmp_path / "m"), global_step=step)
+    assert find_index(storage, prefix) == index_path(prefix, session.cluster.chief_term)
+    plain = make_session(storage=LocalStorage())
+    plain.initialize()
+    mark(plain, 5, 1)
+    Saver().save(plain, str(tmp_path / "m"), global_step=5)
+    assert read_index(storage, prefix).term == 0
+    assert latest_checkpoint(str(tmp_path)) == prefix
+    names = sorted(entry for entry in os.listdir(tmp_path) if not entry.startswith("."))
+    assert names == ["checkpoint", "m-5.index.json", "m-5.shard-00000-of-00001.r1.safetensors"]
+
+
+def test_a_state_file_that_was_written_or_edited_by_hand_is_believed(place, tmp_path):
+    session, storage, step = place("chief")
+    saver = Saver(storage=storage)
+    for number in (1, 2, 3):
+        mark(session, number, number)
+        saver.save(session, str(tmp_path / "m"), global_step=step)
+    state = tmp_path / "checkpoint"
+    state.write_text(state.read_text().replace("m-3", "m-2", 1))
+    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "m-2")
+    update_checkpoint_state(str(tmp_path), str(tmp_path / "m-1"))
+    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "m-1")
+
+
+def test_a_lock_that_a_stopped_process_holds_is_not_waited_for_for_ever(tmp_path):
+    storage = LocalStorage()
+    with locked(storage, str(tmp_path / "lock"), 0.0) as first, locked(storage, str(tmp_path / "lock"), 0.0) as second:
+        assert (first, second) == (True, False)
+    with locked(storage, str(tmp_path / "lock"), 0.0) as again:
+        assert again
+    with locked(storage, str(tmp_path / "none" / "lock"), 0.0) as impossible:
+        assert not impossible
