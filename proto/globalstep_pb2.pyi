@@ -526,6 +526,7 @@ class StatusReply(_message.Message):
     LOAD_FIELD_NUMBER: _builtins.int
     VARIABLE_PUSHES_FIELD_NUMBER: _builtins.int
     TOLD_FIELD_NUMBER: _builtins.int
+    FLOORS_FIELD_NUMBER: _builtins.int
     state: Global___State.ValueType
     incarnation: _builtins.int
     """Names the life of the run's state; each is greater than those before it. 0 while vacant."""
@@ -587,6 +588,10 @@ class StatusReply(_message.Message):
     def told(self) -> _containers.RepeatedCompositeFieldContainer[Global___Told]:
         """What clients, and this task itself, know of the newest incarnations: at most 8."""
 
+    @_builtins.property
+    def floors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Floor]:
+        """On the sequencer: up to which entry each shard is known to have applied its own."""
+
     def __init__(
         self,
         *,
@@ -614,10 +619,11 @@ class StatusReply(_message.Message):
         load: Global___Load | None = ...,
         variable_pushes: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         told: _abc.Iterable[Global___Told] | None = ...,
+        floors: _abc.Iterable[Global___Floor] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "load", b"load", "policy", b"policy", "statistics", b"statistics"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "chief", b"chief", "clients", b"clients", "directory", b"directory", "draining", b"draining", "host", b"host", "incarnation", b"incarnation", "limits", b"limits", "load", b"load", "optimizers", b"optimizers", "owner", b"owner", "policy", b"policy", "process", b"process", "sequencer", b"sequencer", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "state", b"state", "statistics", b"statistics", "steps", b"steps", "told", b"told", "uninitialized", b"uninitialized", "variable_pushes", b"variable_pushes", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "chief", b"chief", "clients", b"clients", "directory", b"directory", "draining", b"draining", "floors", b"floors", "host", b"host", "incarnation", b"incarnation", "limits", b"limits", "load", b"load", "optimizers", b"optimizers", "owner", b"owner", "policy", b"policy", "process", b"process", "sequencer", b"sequencer", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "state", b"state", "statistics", b"statistics", "steps", b"steps", "told", b"told", "uninitialized", b"uninitialized", "variable_pushes", b"variable_pushes", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1880,7 +1886,9 @@ class RecoverRequest(_message.Message):
     """As in Begin; addresses may have changed since."""
     @_builtins.property
     def floors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Floor]:
-        """On the sequencer: what the other shards have applied."""
+        """On the sequencer: what the other shards have applied. On another shard: what the sequencer knows it to have applied,
+        where the sequencer is there. A log that does not fit is not come back from.
+        """
 
     def __init__(
         self,
@@ -3512,6 +3520,9 @@ class SettleReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ENTRIES_FIELD_NUMBER: _builtins.int
+    FLOOR_FIELD_NUMBER: _builtins.int
+    floor: _builtins.int
+    """What the asking shard is known to have applied. One that has applied less now has lost the end of its log."""
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___Entry]:
         """Entries for the asking shard, admitted after `applied`. Pushes asked for and not among them are
@@ -3522,10 +3533,11 @@ class SettleReply(_message.Message):
         self,
         *,
         entries: _abc.Iterable[Global___Entry] | None = ...,
+        floor: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "floor", b"floor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -112,6 +112,7 @@ class Control:
             steps=view.steps,
             limits=view.limits,
             applied=view.applied,
+            floors=[pb.Floor(shard=shard, index=index) for shard, index in enumerate(view.floors) if index],
             clients=[
                 pb.ClientInfo(
                     client=item.client,
@@ -245,7 +246,9 @@ class Control:
 
     def _Settle(self, request: pb.SettleRequest) -> pb.SettleReply:  # noqa: N802
         found = self.handler.shard.settle(request.incarnation, push_ids(request.pushes), request.shard, request.applied)
-        return pb.SettleReply(entries=[entries.encode(entry) for entry in found])
+        floors = self.handler.shard.view(brief=True).floors
+        floor = floors[request.shard] if request.shard < len(floors) else 0
+        return pb.SettleReply(entries=[entries.encode(entry) for entry in found], floor=floor)
 
     def _ReadJournal(self, request: pb.ReadJournalRequest) -> pb.ReadJournalReply:  # noqa: N802
         shard = self.handler.shard

@@ -42,6 +42,8 @@ class Cuts(Life):
     def _drop(self) -> None:
         super()._drop()
         self._snapshots = Snapshots()
+        # Floors that have risen since the witness was told of any: it is with the next decision.
+        self._raised: dict[int, int] = {}
 
     def _take_over(self, other: Life) -> None:
         super()._take_over(other)
@@ -128,8 +130,8 @@ class Cuts(Life):
             self._raise_floors(floors)
             return dict(self._sequencing().visible)
 
-    def _raise_floors(self, floors: Mapping[int, Floor] | None) -> dict[int, int]:
-        """Take note of floors that are news; gives those. Caller holds the lock.
+    def _raise_floors(self, floors: Mapping[int, Floor] | None) -> None:
+        """Take note of floors that are news. Caller holds the lock.
 
         Raises:
             InvalidArgumentError: If there is no such shard or index. Nothing is changed.
@@ -137,13 +139,13 @@ class Cuts(Life):
         """
         ledger = self._ledger
         if not floors or ledger is None:
-            return {}
+            return
         news = {shard: floor for shard, floor in floors.items() if ledger.is_news(shard, floor.index)}
         for shard, floor in news.items():
             self._check_floor(shard, floor)
         for shard, floor in news.items():
             ledger.raise_floor(shard, floor.index)
-        return {shard: floor.index for shard, floor in news.items()}
+            self._raised[shard] = floor.index
 
     def _check_floor(self, shard: int, floor: Floor) -> None:
         """Refuse a floor that the shard has not signed."""
@@ -221,3 +223,8 @@ class Cuts(Life):
             silent_secs = chief.silent_secs if chief.holder else self._clock.monotonic() - self._begun_at
             keeps = self._state is State.READY and self._policy.durability == "checkpoint" and bool(self._directory)
             return keeps and silent_secs < _CHIEF_SILENT_SECS
+
+    def over(self) -> bool:
+        """Whether the job is done and nobody needs this task any more."""
+        with self._lock:
+            return self._state is State.DONE and self.presence.empty()

@@ -288,7 +288,7 @@ class Durability:
 
         Raises:
             NotFoundError: If there is no log of the incarnation here.
-            DataLossError: If it is damaged. Nothing of it is loaded.
+            DataLossError: If it is damaged, or its end is missing. Nothing of it is loaded.
             AbortedError: If the task belongs to another incarnation by now.
             ResourceExhaustedError: If the log cannot be written on.
         """
@@ -314,6 +314,8 @@ class Durability:
                     f"The log in {folder} has no key to sign with: an older version wrote it. Restore the newest "
                     "checkpoint."
                 )
+            floors = {floor.shard: floor.index for floor in request.floors}
+            replay.shard.check_floors(floors)
             try:
                 log = _go_on(replay)
             except OSError as error:
@@ -321,7 +323,6 @@ class Durability:
                     f"PS task {request.shard} cannot write on to its log in {folder}: {error}. Make room there."
                 ) from None
             log.on_failure = self._on_failure
-            floors = {floor.shard: floor.index for floor in request.floors}
             if not self._shard.adopt(replay.shard, log, request.sequencer_address, floors):
                 log.close()
                 raise AbortedError(f"PS task {request.shard} began another incarnation meanwhile.")

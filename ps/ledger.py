@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from globalstep.declarations import Increment, Outcome, OutcomeKind, PushId, StopLimit
-from globalstep.errors import AbortedError, InvalidArgumentError, NotFoundError
+from globalstep.errors import AbortedError, DataLossError, InvalidArgumentError, NotFoundError
 from globalstep.journal_records import MAX_STALENESS, EventKind
 from globalstep.ps.push_table import PushTable
 from globalstep.ps.signatures import Signer
@@ -275,6 +275,11 @@ class Ledger:
             raise InvalidArgumentError(f"There is no shard {shard}; there are {self.shards}.")
         return self._last_of_shard[shard]
 
+    @property
+    def floors(self) -> Sequence[int]:
+        """By shard: up to which entry it is known to have applied its own."""
+        return self._floors
+
     def is_news(self, shard: int, index: int) -> bool:
         """Whether a shard is not yet known to have applied every entry of its own up to `index`.
 
@@ -287,6 +292,29 @@ class Ledger:
                 f"{self.index} entries."
             )
         return index > self._floors[shard]
+
+    def check_floors(self, floors: Mapping[int, int]) -> None:
+        """Refuse a book that does not fit what shards say they have applied: its end, or a shard's, is missing.
+
+        Args:
+            floors: Shard -> the last entry that it has applied.
+
+        Raises:
+            DataLossError: If a shard has applied more than was admitted here, or less than it once said.
+        """
+        for shard, index in floors.items():
+            if not 0 <= shard < self.shards:
+                raise DataLossError(f"There is no shard {shard} in a log of {self.shards} shards.")
+            if index > self.index:
+                raise DataLossError(
+                    f"PS task {shard} has applied entry {index}, and the log of the sequencer, PS task "
+                    f"{self.sequencer}, ends at entry {self.index}: its end is missing, acknowledged pushes with it."
+                )
+            if index < self._floors[shard]:
+                raise DataLossError(
+                    f"PS task {shard} has come back at entry {index}, and had said before that it had applied entry "
+                    f"{self._floors[shard]}: the end of its log is missing, acknowledged pushes with it."
+                )
 
     def raise_floor(self, shard: int, index: int) -> None:
         """Take note that a shard has applied every entry of its own up to `index`; older news is ignored.

@@ -45,6 +45,8 @@ class ShardView:
     sequencer: int
     owner: str
     applied: int
+    #: On the sequencer, by shard: up to which entry it is known to have applied its own.
+    floors: list[int]
     variables: list[VariableDecl]
     optimizers: list[OptimizerDecl]
     uninitialized: list[str]
@@ -113,6 +115,7 @@ class Life(Attendance):
                 self._sequencer,
                 self._owner,
                 self._applied,
+                list(self._ledger.floors) if self._ledger else [],
                 [] if brief else self._store.variables,
                 [] if brief else self._store.optimizers,
                 [] if brief else self._store.uninitialized(),
@@ -335,21 +338,22 @@ class Life(Attendance):
             other: Of which there will be no other use.
             witness: Is told of all that happens from now on.
             sequencer_address: As of `begin`; addresses may have changed.
-            floors: On the sequencer: what the other shards have applied.
+            floors: On the sequencer: what the other shards have applied; see Ledger.check_floors.
         """
         with self._lock:
             if other._incarnation < self._incarnation:
                 return False
+            if other._ledger is not None:
+                other._ledger.check_floors(floors)
+                for shard, index in floors.items():
+                    other._ledger.raise_floor(shard, index)
             self._take_over(other)
             self.witness, self.sequencer_address = witness, sequencer_address
             self.presence.begin(other.presence.expected)
             if self._state is State.DONE:
                 self.presence.finish()
-            if self._ledger is not None:
-                for shard, index in floors.items():
-                    self._ledger.raise_floor(shard, index)
-                if self._ledger.journal is not None:
-                    self._ledger.journal.task_of = self.presence.task_of
+            if self._ledger is not None and self._ledger.journal is not None:
+                self._ledger.journal.task_of = self.presence.task_of
             return True
 
     def _take_over(self, other: Life) -> None:
@@ -359,11 +363,6 @@ class Life(Attendance):
         self._policy, self._directory, self._signer = other._policy, other._directory, other._signer
         self._store, self._ledger, self._applied = other._store, other._ledger, other._applied
         self._store.most_read_bytes = self.most_read_bytes
-
-    def over(self) -> bool:
-        """Whether the job is done and nobody needs this task any more."""
-        with self._lock:
-            return self._state is State.DONE and self.presence.empty()
 
     def attendance(self) -> tuple[State, list[ClientView], Absence]:
         """Say in which state this task is, who is here, and who is not."""

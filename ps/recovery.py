@@ -70,6 +70,26 @@ class ReplayedShard(Shard):
     def _check_floor(self, shard: int, floor: Floor) -> None:
         """It was, when it came."""
 
+    def check_floors(self, floors: Mapping[int, int]) -> None:
+        """Refuse a log whose end is missing, as far as that can be told from what shards are known to have applied.
+
+        Args:
+            floors: On the sequencer: what the other shards have applied. On another shard: what it has told the
+                sequencer that it had applied itself.
+
+        Raises:
+            DataLossError: If it is. Nothing is changed.
+        """
+        with self._lock:
+            if self._ledger is not None:
+                self._ledger.check_floors(floors)
+            elif self._applied < floors.get(self._shard, 0):
+                raise DataLossError(
+                    f"The log of PS task {self._shard} ends at entry {self._applied}, and the task had told the "
+                    f"sequencer that it had applied entry {floors[self._shard]}: the end of the log is missing, "
+                    "acknowledged pushes with it."
+                )
+
     def refuse_again(self, push: PushId, kind: OutcomeKind, staleness: int, not_finite: str) -> None:
         """Record that a push was refused, for whatever reason."""
         with self._lock:

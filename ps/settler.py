@@ -23,6 +23,7 @@ from globalstep.proto import globalstep_pb2_grpc as pb_grpc
 from globalstep.ps import entries
 from globalstep.ps.life import ShardView
 from globalstep.ps.shard import Shard
+from globalstep.ps.witness import NO_WITNESS, Witness
 from globalstep.secure_channel import SecureChannel
 
 __all__ = ["Settler", "asking"]
@@ -77,7 +78,8 @@ class Settler:
         self._ask = ask
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="globalstep-settler", daemon=True)
-        self._reported = 0
+        # Incarnation, entry and log: what came back from its log reports anew.
+        self._reported: tuple[int, int, Witness] = (0, 0, NO_WITNESS)
         self._said_of: PushId | None = None
 
     def start(self) -> None:
@@ -117,7 +119,7 @@ class Settler:
         overdue = self._shard.overdue(OVERDUE_SECS, LONGEST_SECS)
         if view.shard == view.sequencer:
             return self._settle_here(view, overdue)
-        if not overdue and view.applied == self._reported:
+        if not overdue and (view.incarnation, view.applied, witness) == self._reported:
             return False
         request = pb.SettleRequest(
             incarnation=view.incarnation,
@@ -126,7 +128,15 @@ class Settler:
             applied=view.applied,
         )
         reply = self._ask(address, request)
-        self._reported = view.applied
+        if self._shard.falls_short(view.incarnation, reply.floor):
+            _log.error(
+                "This PS task has applied entry %d, and had told the sequencer that it had applied entry %d: the end "
+                "of its log is missing. It drops its state; all PS tasks go back to a checkpoint.",
+                view.applied,
+                reply.floor,
+            )
+            return True
+        self._reported = view.incarnation, view.applied, witness
         if overdue:
             found = [entries.decode(entry) for entry in reply.entries]
             self._shard.settled(view.incarnation, overdue, found)

@@ -162,7 +162,7 @@ class Shard(Applying):
         with self._lock:
             self._check(incarnation, push.client)
             ledger = self._sequencing()
-            raised = self._raise_floors(floors)
+            self._raise_floors(floors)
             taking_part = (self._shard,) if alone else participants
             if any(not 0 <= shard < self._shards for shard in taking_part):
                 raise InvalidArgumentError(f"A push with participants {list(participants)} of {self._shards} shards.")
@@ -185,6 +185,7 @@ class Shard(Applying):
                 if outcome.kind is OutcomeKind.ACCEPTED:
                     self._apply_entry(Entry(outcome.index, kind, push, self._applied, hypers), uses, dumped)
                 task = self.presence.task_of(push.client)
+                raised, self._raised = self._raised, {}
                 asked = (increments, uses, seen_steps, raised, parts)
                 self.witness.pushed(incarnation, Pushed(push, kind, participants, *asked, outcome, task))
                 if kind is EntryKind.SNAPSHOT:
@@ -331,12 +332,23 @@ class Shard(Applying):
         with self._lock:
             self._check(incarnation, self._owner)
             ledger = self._sequencing()
-            ledger.raise_floor(shard, applied)
+            if ledger.is_news(shard, applied):
+                ledger.raise_floor(shard, applied)
+                self._raised[shard] = applied
             with self.fail_stop.during("Settling"):
                 found = ledger.settle(pushes, shard, applied)
                 if pushes:
                     self.witness.settled(incarnation, pushes, shard, applied)
             return found
+
+    def falls_short(self, incarnation: int, floor: int) -> bool:
+        """Drop the state of a shard that has applied less than it once told the sequencer; gives whether it has."""
+        with self._lock:
+            self._check(incarnation, self._owner)
+            short = self._applied < floor
+            if short:
+                self._lose()
+            return short
 
     def settled(self, incarnation: int, asked: Sequence[PushId], entries: Sequence[Entry]) -> int:
         """On another shard: act on the sequencer's answer; gives the last entry applied now."""

@@ -83,8 +83,9 @@ class WriteAheadLog(Witness):
         self._changed = threading.Condition(self._lock)
         self._queue: list[_Queued] = []
         self._last = self._on_disk = first - 1
-        self._committing = False
-        self._failure: OSError | None = None
+        # The thread that commits; 0 for none.
+        self._committing = 0
+        self._failure: BaseException | None = None
         # Snapshot -> what begins right after it.
         self._begun_by: dict[PushId, Beginning] = {}
         self._newest_segment = segment
@@ -181,22 +182,32 @@ class WriteAheadLog(Witness):
         """See Witness."""
         with self._lock:
             wanted = self._last
-        while (batch := self._next_batch(wanted)) is not None:
-            failure: OSError | None = None
-            try:
+        try:
+            while (batch := self._next_batch(wanted)) is not None:
                 self._write(batch)
-            except OSError as error:
-                failure = error
-            with self._lock:
-                self._committing = False
-                if failure is None:
+                with self._lock:
+                    self._committing = 0
                     self._on_disk = batch[-1].number
-                else:
-                    self._failure = failure
-                    self._queue.clear()
-                self._changed.notify_all()
-            if failure is not None:
-                self.on_failure(self)
+                    self._changed.notify_all()
+        except BaseException as error:
+            # Whatever it is, Ctrl-C too: nobody else has this batch, and nobody may wait for it for ever.
+            if not self._give_up(error):
+                raise
+            self.on_failure(self)
+            if not isinstance(error, Exception):
+                raise
+            self._next_batch(wanted)
+
+    def _give_up(self, error: BaseException) -> bool:
+        """Take note that this thread failed to commit; False where it was not at that."""
+        with self._lock:
+            if self._committing != threading.get_ident():
+                return False
+            self._committing = 0
+            self._failure = error
+            self._queue.clear()
+            self._changed.notify_all()
+            return True
 
     def _next_batch(self, wanted: int) -> list[_Queued] | None:
         """Give what this thread is to write; None when what it waits for is on disk."""
@@ -205,12 +216,12 @@ class WriteAheadLog(Witness):
             while self._on_disk < wanted:
                 if self._failure is not None:
                     raise LostStateError(
-                        f"The write-ahead log in {self.directory} cannot be written: {self._failure}. What was not "
-                        "on disk is not applied, and this PS task serves nothing until it has recovered from the "
+                        f"The write-ahead log in {self.directory} cannot be written: {said(self._failure)}. What was "
+                        "not on disk is not applied, and this PS task serves nothing until it has recovered from the "
                         'log. Make room there, or use durability="checkpoint".'
                     )
                 if not self._committing:
-                    self._committing = True
+                    self._committing = threading.get_ident()
                     batch, self._queue = self._queue, []
                     return batch
                 reminder.wait(self._changed)
@@ -254,6 +265,11 @@ class WriteAheadLog(Witness):
         with contextlib.suppress(LostStateError):
             self.secure()
         self._writer.close()
+
+
+def said(error: BaseException) -> str:
+    """Give what went wrong, for a person."""
+    return str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
 
 
 def base_path(directory: Path, segment: int) -> Path:

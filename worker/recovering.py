@@ -56,6 +56,8 @@ def recover_lost(lanes: Sequence[Lane], incarnation: int, sequencer: int, direct
                 f"{lane.label} is in incarnation {status.incarnation}, this client in {incarnation}. Start the run "
                 "anew."
             )
+    decided = statuses[sequencer]
+    told = [] if isinstance(decided, OpError) or not decided.incarnation else list(decided.floors)
     applied: dict[int, int] = {}
     missing: OpError | None = None
     for shard in sorted(range(len(lanes)), key=lambda shard: shard == sequencer):
@@ -72,7 +74,9 @@ def recover_lost(lanes: Sequence[Lane], incarnation: int, sequencer: int, direct
                 shard=shard,
                 shards=len(lanes),
                 sequencer_address="" if shard == sequencer else lanes[sequencer].address,
-                floors=[pb.Floor(shard=other, index=index) for other, index in applied.items()],
+                floors=[pb.Floor(shard=other, index=index) for other, index in applied.items()]
+                if shard == sequencer
+                else told,
             )
             applied[shard] = _recover(lanes[shard], request)
     if missing is not None:

@@ -106,6 +106,44 @@ def test_a_disk_that_is_full_fails_all_who_wait_and_all_who_come_later(log, monk
     assert reader.cut_bytes == len(b"half of it")
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), ValueError("larger than 2 GiB")], ids=repr)
+def test_whatever_a_commit_fails_with_nobody_waits_for_ever(log, monkeypatch, error):
+    told, in_commit, interrupted = [], threading.Semaphore(0), threading.Event()
+    log.on_failure = told.append
+
+    def fail(file):
+        in_commit.release()
+        assert interrupted.wait(10.0)
+        raise error
+
+    monkeypatch.setattr(log_file.os, "fdatasync", fail)
+    found = []
+
+    def wait():
+        try:
+            log.secure()
+        except BaseException as caught:
+            found.append(type(caught))
+
+    log.left("a")
+    committing = threading.Thread(target=wait, name="commits")
+    committing.start()
+    assert in_commit.acquire(timeout=10.0)
+    log.left("b")
+    waiting = threading.Thread(target=wait, name="waits")
+    waiting.start()
+    interrupted.set()
+    for thread in (committing, waiting):
+        thread.join(10.0)
+        assert not thread.is_alive()
+    ended = type(error) if isinstance(error, KeyboardInterrupt) else LostStateError
+    assert sorted(found, key=str) == sorted([ended, LostStateError], key=str)
+    assert told == [log]
+    monkeypatch.undo()
+    with pytest.raises(LostStateError, match=type(error).__name__):
+        log.secure()
+
+
 def test_a_log_is_not_begun_over_another(log):
     with pytest.raises(FileExistsError):
         WriteAheadLog(log.directory, pb.BeginRequest(incarnation=8))

@@ -30,6 +30,7 @@ from globalstep.errors import (
     DataLossError,
     FailedPreconditionError,
     InternalError,
+    InvalidArgumentError,
     LostStateError,
     NotFoundError,
 )
@@ -37,8 +38,13 @@ from globalstep.expressions import Expr
 from globalstep.faults import AFTER
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import log_file
+from globalstep.ps.layouts import PushParts
+from globalstep.ps.ledger import EntryKind
 from globalstep.ps.local import LocalPS
+from globalstep.ps.log_file import SegmentReader
+from globalstep.ps.presence import State
 from globalstep.ps.recovery import ReplayedShard
+from globalstep.ps.settler import Settler
 from globalstep.ps.shard import Shard
 from globalstep.ps.witness import NO_WITNESS
 from globalstep.run_policy import RunPolicy
@@ -398,6 +404,56 @@ def test_a_damaged_log_is_refused_as_a_whole_and_says_where(tmp_path):
     client.close()
 
 
+def shorten(folder, records):
+    """Take the last records of a log away, as a disk that lies about what it has written does."""
+    path = max(folder.glob("segment-*.log"))
+    ends = [0]
+    for logged in SegmentReader(path).records():
+        ends.append(logged.number)
+    reader = SegmentReader(path)
+    kept = len(ends) - 1 - records
+    for number, _ in enumerate(reader.records(), 1):
+        if number == kept:
+            end = reader.end
+            break
+    os.truncate(path, end)
+
+
+@pytest.mark.parametrize("short", [0, 1])
+def test_a_log_whose_end_is_missing_is_refused_and_changes_nothing(tmp_path, short):
+    """The sequencer's (0), or another shard's: acknowledged pushes are gone, and only a checkpoint helps."""
+    tasks = Tasks(2)
+    client = started(tasks, tmp_path)
+    for push in change(np.random.default_rng(4)):
+        client.push(push)
+    everything(client)
+    folder = tasks.folder(short)
+    tasks.kill(short)
+    shorten(folder, 6)
+    for _ in range(2):
+        with pytest.raises(LostStateError, match=rf"cannot come back from a log: .* task {short}\D.*end.* is missing"):
+            client.pull([Read("a" if short == 0 else "b")])
+        view = tasks.controls[short].handler.shard.view()
+        assert (view.state, view.incarnation, view.applied) == (State.VACANT, 0, 0)
+    assert len(list(folder.glob("segment-*.log"))) == 1
+    client.close()
+
+
+def test_a_shard_s_missing_end_is_found_when_the_sequencer_comes_back_too(tmp_path):
+    tasks = Tasks(2)
+    client = started(tasks, tmp_path)
+    push = next(change(np.random.default_rng(4)))
+    for _ in range(4):  # each tells the sequencer, with its ADMIT, that the one before is applied
+        client.push(push)
+    folder = tasks.folder(1)
+    tasks.kill(0, 1)
+    shorten(folder, 4)
+    with pytest.raises(LostStateError, match="PS task 1 has come back at entry .* the end of its log is missing"):
+        client.pull([Read("a")])
+    assert tasks.controls[0].handler.shard.view().state is State.VACANT
+    client.close()
+
+
 def test_a_base_that_is_damaged_is_refused(tmp_path):
     tasks = Tasks(1)
     client = started(tasks, tmp_path)
@@ -488,4 +544,51 @@ def test_a_checkpoint_s_own_file_is_the_base_where_it_can_be(tmp_path):
     before = everything(client)
     tasks.kill(0)
     assert everything(client) == before
+    client.close()
+
+
+def test_a_shard_that_came_back_short_before_the_sequencer_was_asked_drops_its_state(tmp_path):
+    tasks = Tasks(2)
+    client = started(tasks, tmp_path)
+    push = next(change(np.random.default_rng(4)))
+    for _ in range(4):
+        client.push(push)
+    folder, control = tasks.folder(1), tasks.controls[1]
+    tasks.kill(1)
+    shorten(folder, 4)
+    request = pb.RecoverRequest(
+        incarnation=client.incarnation, directory=str(tmp_path), shard=1, shards=2, sequencer_address="sequencer"
+    )
+    assert control.call("Recover", request).applied == 3
+    Settler(control.handler.shard, SYSTEM_CLOCK, lambda _, asked: tasks.controls[0].call("Settle", asked)).settle_once()
+    assert control.handler.shard.view().state is State.VACANT
+    with pytest.raises(LostStateError, match="cannot come back from a log: .*end of the log is missing"):
+        client.push(push)
+    client.close()
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_replay_is_not_measured_by_limits_of_admission(tmp_path, later):
+    """Snapshots of clients that died, and pushes that were refused by an error: more than may be about at a time."""
+    tasks = Tasks(2)
+    client = started(tasks, tmp_path)
+    push = next(change(np.random.default_rng(4)))
+    shard = tasks.controls[0].handler.shard
+    for number in range(6):  # each chief's lease had run out before the next one saved
+        saver = f"chief-{number}"
+        admission = shard.admit(client.incarnation, PushId(saver, 1), EntryKind.SNAPSHOT, [0, 1], (), (), {})
+        tasks.controls[1].handler.shard.commit(client.incarnation, PushId(saver, 1), admission.pending[1])
+        shard.leave(saver)
+    if later:
+        wrong = OptimizerUse("momentum", overrides={"learning_rate": float("nan")})
+        for number in range(1, 71):
+            refused = PushId("careless", number)
+            shard.stage(client.incarnation, refused, PushParts(push.ops[:1]))
+            with pytest.raises(InvalidArgumentError, match="NaN"):
+                shard.admit(client.incarnation, refused, EntryKind.PUSH, [0], (), [wrong], {})
+    client.push(push)
+    before = everything(client)
+    tasks.kill(0, 1)
+    assert everything(client) == before
+    assert not tasks.controls[0].handler.shard._staged
     client.close()
