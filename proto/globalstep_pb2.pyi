@@ -1161,11 +1161,14 @@ class HeartbeatReply(_message.Message):
     CHIEF_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
     LOSSES_FIELD_NUMBER: _builtins.int
+    PROCESS_FIELD_NUMBER: _builtins.int
     state: Global___State.ValueType
     incarnation: _builtins.int
     draining: _builtins.bool
     """Asked to end: waits for a checkpoint."""
     losses: _builtins.int
+    process: _builtins.str
+    """As in StatusReply."""
     @_builtins.property
     def chief(self) -> Global___ChiefOffice: ...
     @_builtins.property
@@ -1181,10 +1184,11 @@ class HeartbeatReply(_message.Message):
         chief: Global___ChiefOffice | None = ...,
         lost: _abc.Iterable[Global___LostClient] | None = ...,
         losses: _builtins.int = ...,
+        process: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "draining", b"draining", "incarnation", b"incarnation", "losses", b"losses", "lost", b"lost", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "draining", b"draining", "incarnation", b"incarnation", "losses", b"losses", "lost", b"lost", "process", b"process", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1724,15 +1728,24 @@ class StopRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     FORCE_FIELD_NUMBER: _builtins.int
+    PROCESS_FIELD_NUMBER: _builtins.int
+    CHIEF_TERM_FIELD_NUMBER: _builtins.int
     force: _builtins.bool
+    """End though the job is not done: only a task that is draining does so, and only the very process that is named."""
+    process: _builtins.str
+    """Of StatusReply or HeartbeatReply: whom it is meant for. A copy that comes late does nothing to the next process."""
+    chief_term: _builtins.int
+    """As in Begin."""
     def __init__(
         self,
         *,
         force: _builtins.bool = ...,
+        process: _builtins.str = ...,
+        chief_term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief_term", b"chief_term", "force", b"force", "process", b"process"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3450,7 +3463,7 @@ class ReleaseSnapshotRequest(_message.Message):
     incarnation: _builtins.int
     journal_index: _builtins.int
     """Of a client that stores the journal: the last entry that is stored. A log that can bring back what comes after
-    it is not shortened. Absent, the journal is nothing to the caller.
+    it is not shortened. Absent, the caller is not the chief: the log of a sequencer that keeps a journal stays.
     """
     @_builtins.property
     def snapshot(self) -> Global___PushId: ...

@@ -189,6 +189,7 @@ class Control:
             request.client, request.task, request.lease_secs, request.candidate, request.chief_term, known_term
         )
         reply = pb.HeartbeatReply(
+            process=self.process,
             state=int(state),  # type: ignore[arg-type]
             incarnation=incarnation,
             draining=shard.draining,
@@ -326,8 +327,20 @@ class Control:
         return self.durability.recover(request)
 
     def _Stop(self, request: pb.StopRequest) -> pb.StopReply:  # noqa: N802
-        if not request.force and not self.handler.shard.done:
-            raise FailedPreconditionError("The job is not done; set `force` to end this PS task all the same.")
+        shard = self.handler.shard
+        shard.check_chief(request.chief_term)
+        if (request.process or request.force) and request.process != self.process:
+            raise FailedPreconditionError(
+                "This PS task does not end: the call is meant for the process "
+                f"{request.process or 'that it does not name'}, and this is {self.process}. "
+                "A task was started again since; ask it for its Status."
+            )
+        if request.force and not (shard.draining or shard.done):
+            raise FailedPreconditionError("This PS task does not end: the job is not done, and nobody asked it to end.")
+        if not request.force and not shard.done:
+            raise FailedPreconditionError(
+                "The job is not done; a PS task that is draining ends with `force` and the name of its `process`."
+            )
         self.ended.set()
         return pb.StopReply()
 

@@ -223,7 +223,8 @@ class Durability:
             incarnation: As the caller knows it.
             snapshot: Its id.
             journal_index: The last entry that is stored of the run's journal. What came after it has to come back with
-                the log if this process dies. None where the caller stores no journal.
+                the log if this process dies. None where the caller stores no journal: somebody else may, so a log that
+                has entries of a journal is left as it is.
         """
         log = self._shard.witness
         with self._lock:
@@ -231,13 +232,14 @@ class Durability:
         begun = log.begun_by(snapshot) if isinstance(log, WriteAheadLog) else None
         if begun is None or not isinstance(log, WriteAheadLog):
             return
-        if journal_index is not None and journal_index < begun.journal_index:
+        if (journal_index or 0) < begun.journal_index:
             # Nor is a base made: a recovery would begin with it.
             _log.info(
-                "The log in %s is not shortened at entry %d: the journal is stored up to entry %d.",
+                "The log in %s is not shortened at entry %d: the journal is stored up to entry %d%s.",
                 log.directory,
                 begun.journal_index,
-                journal_index,
+                journal_index or 0,
+                " as far as the client that made the snapshot knows, which is not the chief" * (journal_index is None),
             )
             return
         try:

@@ -95,7 +95,12 @@ class Attendance:
     def let_end(self, shards: Iterable[int]) -> None:
         """Tell PS tasks that are about to end that they need not wait any longer."""
         secs = POLICIES["Stop"].deadline_secs
-        calls = [self._run.lanes[shard].unary("Stop", pb.StopRequest(force=True), secs) for shard in shards]
+        calls = []
+        for shard in shards:
+            # The process that was heard to be draining: the one in its place later is to go on.
+            process = self._heartbeat.processes.get(shard, "")
+            request = pb.StopRequest(force=True, process=process, chief_term=self.chief_term)
+            calls.append(self._run.lanes[shard].unary("Stop", request, secs))
         for call in calls:
             with contextlib.suppress(OpError):  # it ends by itself when its time is up
                 call.result()

@@ -46,6 +46,7 @@ class Heartbeat:
         candidate: Set where this client's process may act as chief: it hears of the office, and keeps it so.
         sequencer: Index of the PS task that knows what clients have pushed.
         draining: Indices of PS tasks that are about to end and wait for a checkpoint, as last heard.
+        processes: The process of each task that was heard to be about to end.
         haste: Whether the process is to end soon.
         told: What it was told of the run's decisions; a PS task that lost its state hears it so.
     """
@@ -63,6 +64,7 @@ class Heartbeat:
         self._losses_known = [0] * len(lanes)
         # PS tasks that have answered, and so know the client by its task. Only grows.
         self._known_to: set[int] = set()
+        self.processes: dict[int, str] = {}
         # The greatest chief's term that PS task 0 has told of.
         self._known_term = 0
         # By task, as _silent_beats.
@@ -181,6 +183,7 @@ class Heartbeat:
             self._overslept.clear()
             self._heard(index, reply)
             if reply.draining:
+                self.processes[index] = reply.process
                 draining.add(index)
             if candidate is not None and index == 0:
                 candidate.heard(reply.chief)

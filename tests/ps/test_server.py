@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 
@@ -12,7 +13,13 @@ from counting_run import SHAPES, FaultPlan, declarations, expected, initialize, 
 
 from globalstep.clock import ManualClock, SystemClock
 from globalstep.declarations import Op, OpKind, OptimizerDecl, OptimizerUse, Push, Read, VariableDecl
-from globalstep.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError
+from globalstep.errors import (
+    AbortedError,
+    AlreadyExistsError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnavailableError,
+)
 from globalstep.expressions import constant
 from globalstep.faults import AFTER, NO_FAULTS
 from globalstep.frames import CHUNK_BYTES
@@ -289,6 +296,43 @@ def test_a_signal_ends_the_task_whatever_it_interrupts():
     server._settler.stop()
     server.join()
     assert server.control.ended.is_set()
+
+
+def test_a_late_stop_ends_neither_the_next_process_nor_a_task_that_goes_on():
+    """A chief saves for a task that drains, sleeps, and tells it to end when another process has its place."""
+    before, after = PSServer(), PSServer()
+    try:
+        for server in (before, after):
+            server.start()
+            server.shard.begin(1, shard=0, shards=1, sequencer=0, owner="c", opened=True)
+            server.shard.heartbeat("c", "", 10.0, "chief", 7)
+        before.shard.drain()
+        client = ClusterClient(lanes_to(before.address, "grpc"))
+        client._heartbeat.beat()
+        assert client.draining == {0}
+        named = client._heartbeat.processes[0]
+        assert named == before.control.process
+        client.close()
+
+        def stop(server, **said):
+            with contextlib.closing(lanes_to(server.address, "grpc")[0]) as lane:
+                lane.unary("Stop", pb.StopRequest(**said), 5.0).result()
+
+        with pytest.raises(FailedPreconditionError, match=f"meant for the process {named}"):
+            stop(after, force=True, process=named)
+        with pytest.raises(FailedPreconditionError, match="does not name"):
+            stop(before, force=True)
+        with pytest.raises(FailedPreconditionError, match="nobody asked it to end"):
+            stop(after, force=True, process=after.control.process)
+        with pytest.raises(AbortedError, match="term 6"):
+            stop(before, force=True, process=named, chief_term=6)
+        assert not before.control.ended.is_set()
+        assert not after.control.ended.is_set()
+        stop(before, force=True, process=named, chief_term=7)
+        assert before.control.ended.is_set()
+    finally:
+        before.close()
+        after.close()
 
 
 def test_an_address_that_is_taken_is_an_error(grpc_clusters):

@@ -54,6 +54,15 @@ LOG = RunPolicy(durability="log")
 NAMES = ["a", "a/m", "b", "b/m", "free", "step", "power1", "power2"]
 
 
+class Stored:
+    """A chief's journal that is stored as soon as it is written."""
+
+    stored_index = 1 << 62
+
+    def stop(self):
+        """There is nothing left to store."""
+
+
 class Tasks(LocalPS):
     """PS tasks in this process that lose their state as a restart would make them."""
 
@@ -72,6 +81,7 @@ def started(tasks, directory, policy=LOG, task="/job:chief/task:0"):
     client = ClusterClient(tasks.lanes(), policy=policy, task=task, retry_secs=5.0)
     last = client.shards - 1
     client.begin(open=False, directory=str(directory))
+    client.journal = Stored()
     rate = Expr("const", value=0.05)
     adam = {"learning_rate": rate} | {
         name: Expr("const", value=value) for name, value in [("beta1", 0.9), ("beta2", 0.99), ("epsilon", 1e-7)]
@@ -452,6 +462,30 @@ def test_a_shard_s_missing_end_is_found_when_the_sequencer_comes_back_too(tmp_pa
         client.pull([Read("a")])
     assert tasks.controls[0].handler.shard.view().state is State.VACANT
     client.close()
+
+
+def test_a_snapshot_of_who_is_not_the_chief_leaves_the_log_that_the_journal_needs(tmp_path):
+    tasks = Tasks(2)
+    client, tool = started(tasks, tmp_path), ClusterClient(tasks.lanes(), retry_secs=5.0)
+    for push in change(np.random.default_rng(4)):
+        client.push(push)
+    with tool.snapshot():
+        pass
+    assert (tasks.folder(0) / "segment-00000001.log").exists()
+    assert not (tasks.folder(0) / "base-00000002.json").exists()
+    # Nothing of a journal is at the other task.
+    assert not (tasks.folder(1) / "segment-00000001.log").exists()
+    before = everything(client)
+    tasks.kill(0, 1)
+    assert everything(client) == before
+    shard = tasks.controls[0].handler.shard
+    part = shard.read_journal(client.incarnation, client.client_id, "", 0, 0, 0, 1000)
+    assert len(part.records) > 0
+    with client.snapshot():
+        pass
+    assert not (tasks.folder(0) / "segment-00000001.log").exists()
+    client.close()
+    tool.close()
 
 
 def test_a_base_that_is_damaged_is_refused(tmp_path):
