@@ -97,6 +97,7 @@ class RoleSessionCreator(SessionCreator):
         self._begun = is_chief
         self._acts = False
         self._clock = clock
+        worker.run = chief.run
         chief.admit = self._admit_chief
         worker.admit = self._admit_worker
 
@@ -186,10 +187,7 @@ class RoleSessionCreator(SessionCreator):
         cluster.candidate = self._candidate
         # PS task 0 may have begun with its clock set back: its terms are to be above those that were saved with.
         self._candidate.know(self._chief.saved_term())
-        # Without a failover time the office is taken from whoever has it, in the second call.
-        if not self._candidate.claim(cluster) and (
-            self._candidate.failover_secs is not None or not self._candidate.claim(cluster)
-        ):
+        if not self._candidate.contend(cluster, self._clock):
             raise _NotChiefError
 
     def _admit_worker(self, cluster: Any) -> None:

@@ -28,7 +28,7 @@ def absolute(directory: str | None) -> str:
 
 
 def come_back(
-    client: Any, statuses: Sequence[Any], directory: str | None, clock: Clock, max_wait_secs: float
+    client: Any, statuses: Sequence[Any], directory: str | None, clock: Clock, max_wait_secs: float, run: str = ""
 ) -> list[Any]:
     """Have PS tasks that lost their state recover, where the run has a log; else leave all as it is.
 
@@ -38,6 +38,7 @@ def come_back(
         directory: The run's, for the case that all lost their state; None where that is another one's business.
         clock: Where time comes from.
         max_wait_secs: How long to wait for tasks that cannot be reached, or have no room for their logs.
+        run: Id of the run that is to come back; "" where the directory has none yet.
 
     Returns:
         What each PS task says of itself now.
@@ -52,14 +53,15 @@ def come_back(
             if living:
                 if living[0].policy.durability != "log":
                     return list(statuses)
-                client.recover(living[0].incarnation, living[0].sequencer, living[0].directory)
+                came = living[0]
+                client.recover(came.incarnation, came.sequencer, came.directory, came.run.id)
             elif directory is None:
                 return list(statuses)
             else:
-                found = client.find_logs(directory)
+                found = client.find_logs(directory, run)
                 if found is None:
                     return list(statuses)
-                client.recover(*found, directory)
+                client.recover(*found, directory, run)
         except UnavailableError as error:
             if not patience.pause(f"waiting for the parameter servers to recover from their logs: {error}"):
                 _log.warning("No recovery from the write-ahead logs, but from a checkpoint: %s", error)

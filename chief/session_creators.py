@@ -15,6 +15,7 @@ from typing import Any
 from globalstep.chief.checkpoint_state import greatest_term, latest_checkpoint
 from globalstep.chief.cluster_start import stop_limits, wait_for_answers
 from globalstep.chief.patience import Patience
+from globalstep.chief.run_joining import RunOfTask
 from globalstep.chief.scaffold import Scaffold
 from globalstep.chief.session_manager import SessionManager
 from globalstep.clock import SYSTEM_CLOCK, Clock
@@ -144,6 +145,8 @@ class ChiefSessionCreator(SessionCreator):
         self._task = task
         self._expected_tasks = tuple(expected_tasks)
         self._clock = clock
+        #: Which run the task is of.
+        self.run = RunOfTask(clock)
         self._hooks: Sequence[SessionRunHook] = ()
         self.had_session = False
 
@@ -154,7 +157,7 @@ class ChiefSessionCreator(SessionCreator):
     def create_session(self) -> Any:
         """See SessionCreator."""
         self._scaffold.finalize()
-        session = _manager(self._scaffold, self._task, self._clock, self.admit, self._attend).prepare_session(
+        session = _manager(self._scaffold, self._task, self._clock, self).prepare_session(
             self._master,
             saver=self._scaffold.saver,
             checkpoint_dir=self._checkpoint_dir,
@@ -248,6 +251,8 @@ class WorkerSessionCreator(SessionCreator):
         self._task = task
         self._checkpoint_dir = checkpoint_dir
         self._clock = clock
+        #: Which run the task is of.
+        self.run = RunOfTask(clock)
         self._hooks: Sequence[SessionRunHook] = ()
         # What there was when this task started.
         self._over_before: str | None = None
@@ -267,12 +272,13 @@ class WorkerSessionCreator(SessionCreator):
         if self._over_before is None:
             # Every worker comes by here: none is to read a whole checkpoint.
             self._over_before = self._why_over(thorough=False)
-        return _manager(self._scaffold, self._task, self._clock, self.admit, self._attend).wait_for_session(
+        return _manager(self._scaffold, self._task, self._clock, self).wait_for_session(
             self._master,
             config=self._config,
             max_wait_secs=self._max_wait_secs,
             why_over=self._why_over,
             over_before=self._over_before,
+            directory=self._checkpoint_dir,
         )
 
     def _why_over(self, thorough: bool | None = None) -> str:
@@ -296,7 +302,7 @@ def _is_absolute(hook: SessionRunHook) -> bool:
 
 
 def _manager(
-    scaffold: Scaffold, task: str, clock: Clock, admit: Callable[[Any], None], attend: Callable[[Any], None]
+    scaffold: Scaffold, task: str, clock: Clock, creator: ChiefSessionCreator | WorkerSessionCreator
 ) -> SessionManager:
     return SessionManager(
         local_init_op=scaffold.local_init_op,
@@ -306,8 +312,9 @@ def _manager(
         graph=get_default_graph(),
         task=task,
         clock=clock,
-        admit=admit,
-        attend=attend,
+        admit=creator.admit,
+        attend=creator._attend,
+        run=creator.run,
     )
 
 

@@ -28,12 +28,14 @@ from globalstep.chief.journal_keeping import JournalKeeper
 from globalstep.chief.log_recovery import absolute, come_back
 from globalstep.chief.patience import Patience
 from globalstep.chief.readiness import initialize_own, why_not_ready
+from globalstep.chief.run_joining import RunOfTask
 from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.cluster import ClusterSpec, session_tasks, target_of
 from globalstep.errors import DeadlineExceededError, JobDoneError, OpError, UnavailableError
 from globalstep.graph import Graph, get_default_graph
 from globalstep.lanes import known_target
 from globalstep.placement import declarations, describe
+from globalstep.run_identity import TaskRun
 from globalstep.storage import storage_for
 from globalstep.told import Told
 from globalstep.training_util import integer_step
@@ -67,6 +69,7 @@ class SessionManager:
         clock: Where time comes from.
         admit: Called with the client when the PS tasks answer; what it raises ends the making of the session.
         attend: Called with the client as soon as there is one.
+        run: Which run this task is of; by default it has joined none.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class SessionManager:
         clock: Clock = SYSTEM_CLOCK,
         admit: Callable[[Any], None] = lambda cluster: None,
         attend: Callable[[Any], None] = lambda cluster: None,
+        run: RunOfTask | None = None,
     ) -> None:
         if ready_for_local_init_op is not None and local_init_op is None:
             raise ValueError(
@@ -97,6 +101,7 @@ class SessionManager:
         self._task = task
         self._clock = clock
         self._admit, self._attend = admit, attend
+        self._run = run or RunOfTask(clock)
 
     def prepare_session(
         self,
@@ -145,17 +150,19 @@ class SessionManager:
         session = self._session(master, config)
         try:
             client = session.cluster
-            statuses = self._statuses(client, checkpoint_dir, max_wait_secs)
-            found = survey(statuses)
+            mine = self._mine(client, checkpoint_dir, is_chief=True)
+            statuses, drops = self._statuses(client, mine, max_wait_secs)
+            found = Found.VACANT if drops else survey(statuses)
             if found is Found.RUNNING:
                 lives = len(statuses), statuses[0].incarnation
                 _log.info("Taking over a running model: all %d PS task(s) are in incarnation %d.", *lives)
                 session.compare_with_run()
+                self._run.joins(client.run_identity, mine)
             else:
                 prefix = self._checkpoint_to_restore(
                     saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs
                 )
-                self._begin(session, prefix, expected_tasks or _session_tasks_of(master), checkpoint_dir)
+                self._begin(session, prefix, expected_tasks or _session_tasks_of(master), mine, drops)
                 if prefix is not None:
                     self._restore(session, saver, prefix, checkpoint_dir)
                 else:
@@ -201,12 +208,13 @@ class SessionManager:
         """
         session = self._session(master, config)
         try:
-            statuses = self._statuses(session.cluster, checkpoint_dir, max_wait_secs)
-            if survey(statuses) is not Found.RUNNING:
+            mine = self._mine(session.cluster, checkpoint_dir, is_chief=True)
+            statuses, drops = self._statuses(session.cluster, mine, max_wait_secs)
+            if drops or survey(statuses) is not Found.RUNNING:
                 prefix = self._checkpoint_to_restore(
                     saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs
                 )
-                self._begin(session, prefix, _session_tasks_of(master), checkpoint_dir)
+                self._begin(session, prefix, _session_tasks_of(master), mine, drops)
                 if prefix is None:
                     self._open(session, ())
                     return session, False
@@ -228,6 +236,7 @@ class SessionManager:
         *,
         why_over: Callable[[], str] = str,
         over_before: str = "",
+        directory: str | None = None,
     ) -> Any:
         """Make a worker's session once the chief has made the model ready.
 
@@ -240,18 +249,21 @@ class SessionManager:
             why_over: Asked while parameter servers cannot be reached, or are not ready for some seconds: says how it
                 is known that the job is done, "" as long as it is not.
             over_before: What it said when this task started: no news, where a chief may come and begin anew.
+            directory: Of the run's checkpoints, if this task sees it.
 
         Returns:
             A session whose model is ready.
 
         Raises:
+            FailedPreconditionError: If the PS tasks serve another run, or another process is this task.
             DeadlineExceededError: If the model was not ready in time; the text says what was missing.
             JobDoneError: If the job is done.
         """
         session = self._session(master, config)
         try:
+            mine = self._mine(session.cluster, directory, is_chief=False)
             patience = Patience(self._clock, max_wait_secs, session.cluster)
-            while problem := self._why_wait(session):
+            while problem := self._why_wait(session, mine):
                 silent = problem.startswith(_UNREACHABLE)
                 over = why_over() if silent or patience.waited_secs >= _ALONE_SECS else ""
                 if over and (silent or over != over_before):
@@ -265,11 +277,25 @@ class SessionManager:
             raise
         return session
 
-    def _statuses(self, client: Any, directory: str | None, max_wait_secs: float) -> list[Any]:
-        """Ask every PS task for its status, after having those come back that can."""
+    def _mine(self, client: Any, directory: str | None, is_chief: bool) -> TaskRun:
+        """Find out which run this task is of; the client joins no other."""
+        mine = self._run.told(absolute(directory), is_chief)
+        client.means, client.accepts = mine.identity, lambda held: not mine.is_other(held)
+        return mine
+
+    def _statuses(self, client: Any, mine: TaskRun, max_wait_secs: float) -> tuple[list[Any], bool]:
+        """Ask every PS task for its status, after having those come back that can.
+
+        Returns:
+            The statuses, and whether they are of another run, which is to be dropped.
+        """
         statuses = wait_for_answers(client, self._clock, max_wait_secs)
+        drops = self._run.look(client, statuses, mine)
+        self._run.refuse_second(client)
         self._admit(client)
-        return come_back(client, statuses, absolute(directory), self._clock, max_wait_secs)
+        if drops:
+            return statuses, True
+        return come_back(client, statuses, mine.directory, self._clock, max_wait_secs, mine.id), False
 
     def _session(self, master: Any, config: Any) -> Any:
         target = target_of(master) if isinstance(master, ClusterSpec) else master
@@ -290,11 +316,15 @@ class SessionManager:
             return why_no_answer(client)
         return why_no_chief(statuses) if not_serving(statuses, client.labels) else ""
 
-    def _why_wait(self, session: Any) -> str:
+    def _why_wait(self, session: Any, mine: TaskRun) -> str:
         """Say what a worker has to wait for; "" when its model is ready."""
         try:
             client = session.cluster
-            statuses = come_back(client, client.refresh(), None, self._clock, 0.0)
+            statuses = client.refresh()
+            if self._run.look(client, statuses, mine):
+                return f"the chief to begin {mine.identity}; the PS tasks hold another one, of which nobody is left"
+            self._run.refuse_second(client)
+            statuses = come_back(client, statuses, None, self._clock, 0.0)
             self._admit(client)
             problem = not_serving(statuses, client.labels)
             if not problem:
@@ -302,6 +332,8 @@ class SessionManager:
                 problem = self._try_local_init(session) or self._not_ready(session)
             if problem and (over := nothing_left(statuses)):
                 raise JobDoneError(f"Nothing is left to do: {over}. This task was waiting for {problem}.")
+            if not problem:
+                self._run.joins(client.run_identity, mine)
             return problem
         except UnavailableError as error:
             return f"{_UNREACHABLE}{error}"
@@ -326,7 +358,9 @@ class SessionManager:
                 return None
         return newest
 
-    def _begin(self, session: Any, prefix: str | None, expected_tasks: Sequence[str], directory: str | None) -> None:
+    def _begin(
+        self, session: Any, prefix: str | None, expected_tasks: Sequence[str], mine: TaskRun, drops: bool
+    ) -> None:
         client = session.cluster
         ledger = read_index(storage_for(prefix), prefix).ledger if prefix is not None else b""
         planned = declarations(self._graph, client.shards)
@@ -336,7 +370,9 @@ class SessionManager:
             open=False,
             expected_tasks=tuple(expected_tasks),
             ledger=ledger,
-            directory=absolute(directory),
+            directory=mine.directory,
+            run=self._run.begins(mine),
+            take_over=drops,
         )
 
     def _restore(self, session: Any, saver: Any, prefix: str, directory: str | None) -> None:

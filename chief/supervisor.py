@@ -179,7 +179,9 @@ class Supervisor:
             self._write_graph()
         else:
             try:
-                session = self.session_manager.wait_for_session(master, config=config, max_wait_secs=max_wait_secs)
+                session = self.session_manager.wait_for_session(
+                    master, config=config, max_wait_secs=max_wait_secs, directory=self._logdir
+                )
             except JobDoneError as done:
                 # There is no session to give, and loops that would not ask should_stop() come after it.
                 _log.warning("%s This process ends.", done)

@@ -17,6 +17,7 @@ from globalstep.deploy.cluster_status import Answer
 from globalstep.deploy.run_tokens import find_run_token
 from globalstep.errors import InvalidArgumentError, OpError
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.protocol_version import own_protocol
 from globalstep.worker.grpc_lane import GrpcLane
 
 __all__ = ["ClusterWatch", "addresses_of"]
@@ -92,7 +93,10 @@ class ClusterWatch:
         Returns:
             In order: what each has answered, or why it has not.
         """
-        calls = [lane.unary("Status", pb.StatusRequest(brief=brief), timeout_secs) for lane in self._lanes]
+        calls = [
+            lane.unary("Status", pb.StatusRequest(brief=brief, protocol=own_protocol()), timeout_secs)
+            for lane in self._lanes
+        ]
         answers: list[Answer] = []
         for call in calls:
             try:

@@ -28,6 +28,7 @@ from globalstep.deploy.launcher import Launcher, Task
 from globalstep.deploy.run_tokens import kept
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.process_env import tuned
+from globalstep.run_identity import RUN_VARIABLE, new_run_id
 
 __all__ = ["chief_of", "cluster_jobs", "configure", "make_tasks", "reserve_ports", "run"]
 
@@ -80,7 +81,8 @@ def run(args: argparse.Namespace) -> int:
         cluster = cluster_jobs(args.ps, ports, chief=args.chief)
         failover = {"GLOBALSTEP_FAILOVER_SECS": str(args.failover)} if args.failover else {}
         try:
-            environ = environ_for_all(args, {**os.environ, **failover})
+            name = f"{Path(args.script).stem}-{new_run_id()[:6]}"
+            environ = environ_for_all(args, {RUN_VARIABLE: name, **os.environ, **failover})
             tasks = make_tasks(cluster, [args.script, *args.args], environ, args.host_flags)
             log_format = launch_options.apply_options(args, tasks)
         except (FailedPreconditionError, InvalidArgumentError) as error:

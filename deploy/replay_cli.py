@@ -16,6 +16,7 @@ import numpy.typing as npt
 from globalstep.chief.checkpoint import CheckpointReader, is_complete
 from globalstep.chief.checkpoint_format import CheckpointIndex
 from globalstep.chief.checkpoint_state import get_checkpoint_state
+from globalstep.chief.run_directory import kept_identity
 from globalstep.deploy.replaying import Decision, NotFinite, RunLogs, find_logs
 from globalstep.errors import GlobalStepError, NotFoundError
 from globalstep.ps.durability import log_folder
@@ -54,7 +55,9 @@ def run(args: argparse.Namespace) -> int:
         `--find-nan` found a push.
     """
     try:
-        logs = find_logs(Path(args.log_dir) if args.log_dir else log_folder(args.run_dir), args.incarnation)
+        # Below --log-dir each run has a folder of its own.
+        of_run = Path(args.log_dir, kept_identity(args.run_dir).id) if args.log_dir else log_folder(args.run_dir)
+        logs = find_logs(of_run, args.incarnation)
         if args.shard is not None and args.shard not in logs.folders:
             raise NotFoundError(f"There is no shard {args.shard}; shards: {sorted(logs.folders)}.")
         shards = sorted(logs.folders) if args.shard is None else [args.shard]

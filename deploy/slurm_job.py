@@ -26,6 +26,7 @@ from globalstep.deploy.run_tokens import kept
 from globalstep.deploy.slurm_cli import add_cluster
 from globalstep.deploy.slurm_script import SlurmJob
 from globalstep.process_env import tuned
+from globalstep.run_identity import RUN_VARIABLE
 from globalstep.slurm import cluster_on, expand_counts, expand_hosts, hosts_of_tasks, port_of_job
 
 __all__ = ["addresses_of_nodes", "main", "make_tasks"]
@@ -69,6 +70,9 @@ def make_tasks(
         name: value for name, value in environ.items() if not re.match(r"SLURM_(NTASKS_PER|TASKS_PER|DISTRI)", name)
     }
     base = tuned(kept, max(1, cpus)) | {"PYTHONUNBUFFERED": "1", "GLOBALSTEP_LAUNCH": "1"}
+    if job_id := environ.get("SLURM_JOB_ID"):
+        # The same when Slurm begins the job again, and no other job's.
+        base.setdefault(RUN_VARIABLE, f"{environ.get('SLURM_JOB_NAME', 'job')}-{job_id}")
     jobs = cluster.as_dict()
     tasks: list[Task] = []
     members = [(job, index) for job in cluster.jobs for index in cluster.task_indices(job)]

@@ -417,22 +417,120 @@ class StopLimit(_message.Message):
 Global___StopLimit: _TypeAlias = StopLimit  # noqa: Y015
 
 @_typing.final
-class StatusRequest(_message.Message):
-    """---- Control plane ------------------------------------------------------------------------------"""
+class RunIdentity(_message.Message):
+    """---- Control plane ------------------------------------------------------------------------------
+
+    Which run this is. Two runs differ when both have an id and the ids differ.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    DIRECTORY_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Random, made before the run's first BEGIN and kept in its directory. "" where the sender does not know it."""
+    name: _builtins.str
+    """For people, and for tasks that see no directory: what GLOBALSTEP_RUN says; "" where that is not set."""
+    directory: _builtins.str
+    """As the sender names it (path or URL); "" where it has none."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        directory: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "id", b"id", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunIdentity: _TypeAlias = RunIdentity  # noqa: Y015
+
+@_typing.final
+class ProcessInfo(_message.Message):
+    """A process of a client, so that two of them can be told apart, and one that is gone be known as such."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOST_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
+    STARTED_FIELD_NUMBER: _builtins.int
+    host: _builtins.str
+    pid: _builtins.int
+    place: _builtins.str
+    """Who shares this, and only they, can look whether the process is there: the machine's boot and its PID namespace."""
+    started: _builtins.str
+    """When the process started, in the place's own units: a pid comes again."""
+    def __init__(
+        self,
+        *,
+        host: _builtins.str = ...,
+        pid: _builtins.int = ...,
+        place: _builtins.str = ...,
+        started: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "pid", b"pid", "place", b"place", "started", b"started"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProcessInfo: _TypeAlias = ProcessInfo  # noqa: Y015
+
+@_typing.final
+class Protocol(_message.Message):
+    """What a side of a connection speaks."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OLDEST_FIELD_NUMBER: _builtins.int
+    NEWEST_FIELD_NUMBER: _builtins.int
+    PACKAGE_FIELD_NUMBER: _builtins.int
+    oldest: _builtins.int
+    """Versions from `oldest` to `newest`; 0 is that of releases that did not say one."""
+    newest: _builtins.int
+    package: _builtins.str
+    """Of the package, e.g. "0.1.0"."""
+    def __init__(
+        self,
+        *,
+        oldest: _builtins.int = ...,
+        newest: _builtins.int = ...,
+        package: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["newest", b"newest", "oldest", b"oldest", "package", b"package"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Protocol: _TypeAlias = Protocol  # noqa: Y015
+
+@_typing.final
+class StatusRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
     BRIEF_FIELD_NUMBER: _builtins.int
+    PROTOCOL_FIELD_NUMBER: _builtins.int
     brief: _builtins.bool
     """Leave out `variables`, `optimizers` and `uninitialized`, which are long where the model is large."""
+    @_builtins.property
+    def protocol(self) -> Global___Protocol:
+        """The caller's. A status that is not brief is refused to a caller that speaks no version of the task's, or says none."""
+
     def __init__(
         self,
         *,
         brief: _builtins.bool = ...,
+        protocol: Global___Protocol | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["protocol", b"protocol"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["brief", b"brief"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brief", b"brief", "protocol", b"protocol"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -527,6 +625,8 @@ class StatusReply(_message.Message):
     VARIABLE_PUSHES_FIELD_NUMBER: _builtins.int
     TOLD_FIELD_NUMBER: _builtins.int
     FLOORS_FIELD_NUMBER: _builtins.int
+    PROTOCOL_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
     state: Global___State.ValueType
     incarnation: _builtins.int
     """Names the life of the run's state; each is greater than those before it. 0 while vacant."""
@@ -592,6 +692,14 @@ class StatusReply(_message.Message):
     def floors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Floor]:
         """On the sequencer: up to which entry each shard is known to have applied its own."""
 
+    @_builtins.property
+    def protocol(self) -> Global___Protocol:
+        """This task's. A client that speaks none of these versions goes no further."""
+
+    @_builtins.property
+    def run(self) -> Global___RunIdentity:
+        """The run that this task holds; empty while vacant."""
+
     def __init__(
         self,
         *,
@@ -620,10 +728,12 @@ class StatusReply(_message.Message):
         variable_pushes: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         told: _abc.Iterable[Global___Told] | None = ...,
         floors: _abc.Iterable[Global___Floor] | None = ...,
+        protocol: Global___Protocol | None = ...,
+        run: Global___RunIdentity | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "load", b"load", "policy", b"policy", "statistics", b"statistics"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "load", b"load", "policy", b"policy", "protocol", b"protocol", "run", b"run", "statistics", b"statistics"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "chief", b"chief", "clients", b"clients", "directory", b"directory", "draining", b"draining", "floors", b"floors", "host", b"host", "incarnation", b"incarnation", "limits", b"limits", "load", b"load", "optimizers", b"optimizers", "owner", b"owner", "policy", b"policy", "process", b"process", "sequencer", b"sequencer", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "state", b"state", "statistics", b"statistics", "steps", b"steps", "told", b"told", "uninitialized", b"uninitialized", "variable_pushes", b"variable_pushes", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "chief", b"chief", "clients", b"clients", "directory", b"directory", "draining", b"draining", "floors", b"floors", "host", b"host", "incarnation", b"incarnation", "limits", b"limits", "load", b"load", "optimizers", b"optimizers", "owner", b"owner", "policy", b"policy", "process", b"process", "protocol", b"protocol", "run", b"run", "sequencer", b"sequencer", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "state", b"state", "statistics", b"statistics", "steps", b"steps", "told", b"told", "uninitialized", b"uninitialized", "variable_pushes", b"variable_pushes", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -821,6 +931,10 @@ class ClientInfo(_message.Message):
     PUSHES_FIELD_NUMBER: _builtins.int
     STALENESS_FIELD_NUMBER: _builtins.int
     STALENESS_SUM_FIELD_NUMBER: _builtins.int
+    PROCESS_FIELD_NUMBER: _builtins.int
+    TAKES_TASK_FIELD_NUMBER: _builtins.int
+    JOINED_SECS_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
     client: _builtins.str
     task: _builtins.str
     """"/job:worker/task:0"; "" where the program did not say."""
@@ -831,6 +945,15 @@ class ClientInfo(_message.Message):
     staleness: _builtins.int
     """Of those: the staleness of the last one in steps, and the sum of all."""
     staleness_sum: _builtins.int
+    takes_task: _builtins.bool
+    joined_secs: _builtins.float
+    """Seconds since its first sign of life."""
+    run: _builtins.str
+    """Id of the run that it takes part in, as its Heartbeat has it."""
+    @_builtins.property
+    def process(self) -> Global___ProcessInfo:
+        """As its Heartbeat has them."""
+
     def __init__(
         self,
         *,
@@ -840,10 +963,14 @@ class ClientInfo(_message.Message):
         pushes: _builtins.int = ...,
         staleness: _builtins.int = ...,
         staleness_sum: _builtins.int = ...,
+        process: Global___ProcessInfo | None = ...,
+        takes_task: _builtins.bool = ...,
+        joined_secs: _builtins.float = ...,
+        run: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["process", b"process"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "pushes", b"pushes", "silent_secs", b"silent_secs", "staleness", b"staleness", "staleness_sum", b"staleness_sum", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "joined_secs", b"joined_secs", "process", b"process", "pushes", b"pushes", "run", b"run", "silent_secs", b"silent_secs", "staleness", b"staleness", "staleness_sum", b"staleness_sum", "takes_task", b"takes_task", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -909,6 +1036,8 @@ class BeginRequest(_message.Message):
     CHIEF_TERM_FIELD_NUMBER: _builtins.int
     SPENT_INCARNATIONS_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    TAKE_OVER_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     """Must be greater than the task's present one."""
     shard: _builtins.int
@@ -934,12 +1063,18 @@ class BeginRequest(_message.Message):
     """What the PS tasks of the incarnation sign with: 32 random bytes, the same for all of them, that no reply has. Where
     there is one shard it may be left out.
     """
+    take_over: _builtins.bool
+    """Drop the other run all the same."""
     @_builtins.property
     def expected_tasks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """"job/task" names of clients the run expects, so that a PS waits a little for those who are late."""
 
     @_builtins.property
     def policy(self) -> Global___RunPolicy: ...
+    @_builtins.property
+    def run(self) -> Global___RunIdentity:
+        """Of the run that begins. A task that holds another one whose members are there refuses."""
+
     def __init__(
         self,
         *,
@@ -957,10 +1092,12 @@ class BeginRequest(_message.Message):
         chief_term: _builtins.int = ...,
         spent_incarnations: _builtins.int = ...,
         key: _builtins.bytes = ...,
+        run: Global___RunIdentity | None = ...,
+        take_over: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief_term", b"chief_term", "directory", b"directory", "expected_tasks", b"expected_tasks", "incarnation", b"incarnation", "key", b"key", "ledger", b"ledger", "open", b"open", "owner", b"owner", "policy", b"policy", "sequencer", b"sequencer", "sequencer_address", b"sequencer_address", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief_term", b"chief_term", "directory", b"directory", "expected_tasks", b"expected_tasks", "incarnation", b"incarnation", "key", b"key", "ledger", b"ledger", "open", b"open", "owner", b"owner", "policy", b"policy", "run", b"run", "sequencer", b"sequencer", "sequencer_address", b"sequencer_address", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "take_over", b"take_over"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1041,20 +1178,26 @@ class OpenRequest(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     CLIENT_FIELD_NUMBER: _builtins.int
     LIMITS_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     client: _builtins.str
     @_builtins.property
     def limits(self) -> _containers.RepeatedCompositeFieldContainer[Global___StopLimit]: ...
+    @_builtins.property
+    def run(self) -> Global___RunIdentity:
+        """Of the run that the caller opens; another one than the task's is refused. Its name is the task's from then on."""
+
     def __init__(
         self,
         *,
         incarnation: _builtins.int = ...,
         client: _builtins.str = ...,
         limits: _abc.Iterable[Global___StopLimit] | None = ...,
+        run: Global___RunIdentity | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "incarnation", b"incarnation", "limits", b"limits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "incarnation", b"incarnation", "limits", b"limits", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1114,6 +1257,9 @@ class HeartbeatRequest(_message.Message):
     LOSSES_KNOWN_FIELD_NUMBER: _builtins.int
     TOLD_FIELD_NUMBER: _builtins.int
     KNOWN_TERM_FIELD_NUMBER: _builtins.int
+    PROCESS_FIELD_NUMBER: _builtins.int
+    TAKES_TASK_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
     client: _builtins.str
     task: _builtins.str
     lease_secs: _builtins.float
@@ -1127,9 +1273,17 @@ class HeartbeatRequest(_message.Message):
     """The greatest chief's term that this process has heard of; 0 for none. A task that was started again, perhaps with
     its clock set back, gives no term that is not greater.
     """
+    takes_task: _builtins.bool
+    """The client trains as its task: no other process may at the same time. A tool, or a session that only reads, does not."""
     @_builtins.property
     def told(self) -> _containers.RepeatedCompositeFieldContainer[Global___Told]:
         """What this process was told last, of each of the newest incarnations that it took part in: at most 8."""
+
+    @_builtins.property
+    def process(self) -> Global___ProcessInfo: ...
+    @_builtins.property
+    def run(self) -> Global___RunIdentity:
+        """The run that the client takes part in, as far as it knows. A sign of life for another run is none for this task's."""
 
     def __init__(
         self,
@@ -1142,10 +1296,13 @@ class HeartbeatRequest(_message.Message):
         losses_known: _builtins.int = ...,
         told: _abc.Iterable[Global___Told] | None = ...,
         known_term: _builtins.int = ...,
+        process: Global___ProcessInfo | None = ...,
+        takes_task: _builtins.bool = ...,
+        run: Global___RunIdentity | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["process", b"process", "run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "chief_term", b"chief_term", "client", b"client", "known_term", b"known_term", "lease_secs", b"lease_secs", "losses_known", b"losses_known", "task", b"task", "told", b"told"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "chief_term", b"chief_term", "client", b"client", "known_term", b"known_term", "lease_secs", b"lease_secs", "losses_known", b"losses_known", "process", b"process", "run", b"run", "takes_task", b"takes_task", "task", b"task", "told", b"told"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1264,6 +1421,9 @@ class ChiefOffice(_message.Message):
     HOLDER_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
     SILENT_SECS_FIELD_NUMBER: _builtins.int
+    PROCESS_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """Each chief's is greater than those before it; 0 while there has been none."""
     holder: _builtins.str
@@ -1271,6 +1431,14 @@ class ChiefOffice(_message.Message):
     task: _builtins.str
     silent_secs: _builtins.float
     """Since it was last heard of; since somebody first asked, where there is none."""
+    why: _builtins.str
+    """How the holder came to the office, for people: "the one before, ..., had been silent for 31 s"."""
+    @_builtins.property
+    def process(self) -> Global___ProcessInfo:
+        """The holder's."""
+
+    @_builtins.property
+    def run(self) -> Global___RunIdentity: ...
     def __init__(
         self,
         *,
@@ -1278,10 +1446,13 @@ class ChiefOffice(_message.Message):
         holder: _builtins.str = ...,
         task: _builtins.str = ...,
         silent_secs: _builtins.float = ...,
+        process: Global___ProcessInfo | None = ...,
+        run: Global___RunIdentity | None = ...,
+        why: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["process", b"process", "run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["holder", b"holder", "silent_secs", b"silent_secs", "task", b"task", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holder", b"holder", "process", b"process", "run", b"run", "silent_secs", b"silent_secs", "task", b"task", "term", b"term", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1350,6 +1521,10 @@ class ClaimChiefRequest(_message.Message):
     TERM_FIELD_NUMBER: _builtins.int
     CONFIGURED_FIELD_NUMBER: _builtins.int
     KNOWN_TERM_FIELD_NUMBER: _builtins.int
+    PROCESS_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    GONE_FIELD_NUMBER: _builtins.int
+    TAKE_OVER_FIELD_NUMBER: _builtins.int
     candidate: _builtins.str
     task: _builtins.str
     after_secs: _builtins.float
@@ -1360,6 +1535,14 @@ class ClaimChiefRequest(_message.Message):
     """The cluster's own chief: given an office at once that nobody has held."""
     known_term: _builtins.int
     """As in HeartbeatRequest; the terms in the run's checkpoints count as heard of."""
+    gone: _builtins.str
+    """Id of the holder, where the caller has seen on its own machine that the holder's process is gone."""
+    take_over: _builtins.bool
+    """The user says that the office is to be taken from whoever has it."""
+    @_builtins.property
+    def process(self) -> Global___ProcessInfo: ...
+    @_builtins.property
+    def run(self) -> Global___RunIdentity: ...
     def __init__(
         self,
         *,
@@ -1369,10 +1552,14 @@ class ClaimChiefRequest(_message.Message):
         term: _builtins.int = ...,
         configured: _builtins.bool = ...,
         known_term: _builtins.int = ...,
+        process: Global___ProcessInfo | None = ...,
+        run: Global___RunIdentity | None = ...,
+        gone: _builtins.str = ...,
+        take_over: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["process", b"process", "run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_secs", b"after_secs", "candidate", b"candidate", "configured", b"configured", "known_term", b"known_term", "task", b"task", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_secs", b"after_secs", "candidate", b"candidate", "configured", b"configured", "gone", b"gone", "known_term", b"known_term", "process", b"process", "run", b"run", "take_over", b"take_over", "task", b"task", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1384,7 +1571,12 @@ class ClaimChiefReply(_message.Message):
 
     GRANTED_FIELD_NUMBER: _builtins.int
     CHIEF_FIELD_NUMBER: _builtins.int
+    CONTESTED_FIELD_NUMBER: _builtins.int
     granted: _builtins.bool
+    contested: _builtins.bool
+    """Not granted for now: it will be if the holder gives no sign of life within some seconds. A caller that sees one is told
+    by it that there are two chiefs.
+    """
     @_builtins.property
     def chief(self) -> Global___ChiefOffice: ...
     def __init__(
@@ -1392,10 +1584,11 @@ class ClaimChiefReply(_message.Message):
         *,
         granted: _builtins.bool = ...,
         chief: Global___ChiefOffice | None = ...,
+        contested: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "granted", b"granted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "contested", b"contested", "granted", b"granted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1818,20 +2011,24 @@ class FindLogRequest(_message.Message):
     DIRECTORY_FIELD_NUMBER: _builtins.int
     SHARD_FIELD_NUMBER: _builtins.int
     SHARDS_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
     directory: _builtins.str
     """The run's directory, as the chief names it; a task with a log directory of its own looks there."""
     shard: _builtins.int
     shards: _builtins.int
+    run: _builtins.str
+    """Id of the run; logs of another one are not found."""
     def __init__(
         self,
         *,
         directory: _builtins.str = ...,
         shard: _builtins.int = ...,
         shards: _builtins.int = ...,
+        run: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "shard", b"shard", "shards", b"shards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "run", b"run", "shard", b"shard", "shards", b"shards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1891,12 +2088,15 @@ class RecoverRequest(_message.Message):
     SHARDS_FIELD_NUMBER: _builtins.int
     SEQUENCER_ADDRESS_FIELD_NUMBER: _builtins.int
     FLOORS_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     directory: _builtins.str
     shard: _builtins.int
     shards: _builtins.int
     sequencer_address: _builtins.str
     """As in Begin; addresses may have changed since."""
+    run: _builtins.str
+    """Id of the run; the log of another one is not taken."""
     @_builtins.property
     def floors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Floor]:
         """On the sequencer: what the other shards have applied. On another shard: what the sequencer knows it to have applied,
@@ -1912,10 +2112,11 @@ class RecoverRequest(_message.Message):
         shards: _builtins.int = ...,
         sequencer_address: _builtins.str = ...,
         floors: _abc.Iterable[Global___Floor] | None = ...,
+        run: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "floors", b"floors", "incarnation", b"incarnation", "sequencer_address", b"sequencer_address", "shard", b"shard", "shards", b"shards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "floors", b"floors", "incarnation", b"incarnation", "run", b"run", "sequencer_address", b"sequencer_address", "shard", b"shard", "shards", b"shards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 
 from globalstep.clock import Clock
-from globalstep.ps.office import Office, OfficeView
+from globalstep.ps.office import Claim, Office, OfficeView
 from globalstep.ps.presence import ClientView, LostClient, Presence
 from globalstep.told import Told
 
@@ -40,26 +40,16 @@ class Attendance:
         with self._lock:
             return self.presence.clients()
 
-    def claim_chief(
-        self, candidate: str, task: str, after_secs: float, term: int, configured: bool, known_term: int = 0
-    ) -> tuple[bool, OfficeView]:
-        """Give the chief's office, or say that its holder still has it; see Office.
+    def claim_chief(self, claim: Claim, term: int) -> tuple[bool, OfficeView, bool]:
+        """Give the chief's office, or take a sign of life of who holds it in `term`; see Office.
 
-        Args:
-            candidate: Who asks.
-            task: Its name.
-            after_secs: For how long the holder must have been silent.
-            term: The caller's, if it holds the office; else 0.
-            configured: Whether it is the cluster's own chief.
-            known_term: The greatest term that the caller knows of.
+        Returns:
+            Whether the caller has it, who has it, and whether the caller would get it if that one stayed silent.
         """
         with self._lock:
-            self.office.adopt(known_term)
-            if term:
-                granted = self.office.sign(candidate, task, term)
-            else:
-                granted = self.office.claim(candidate, task, after_secs, configured)
-            return granted, self.office.view()
+            self.office.adopt(claim.known_term)
+            granted = self.office.claim_or_sign(claim, term)
+            return granted, self.office.view(), not (term or granted) and self.office.contests(claim)
 
     def check_chief(self, term: int) -> None:
         """Refuse a chief that has been replaced; see Office.check."""

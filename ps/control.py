@@ -25,13 +25,17 @@ from globalstep.errors import (
 )
 from globalstep.faults import AFTER, BEFORE, method_name
 from globalstep.names import check_request
+from globalstep.process_place import Process
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.protocol_version import check_protocol, own_protocol
 from globalstep.ps import entries
 from globalstep.ps.authorization import CALLER
 from globalstep.ps.durability import Durability
 from globalstep.ps.handler import Handler, floors_of, push_ids
 from globalstep.ps.load_report import LoadReport
-from globalstep.ps.office import OfficeView
+from globalstep.ps.office import Claim, OfficeView
+from globalstep.ps.presence import Standing
+from globalstep.run_identity import RunIdentity
 from globalstep.shard_file import write_shard
 from globalstep.storage import Probe, sees_probe, storage_for
 
@@ -96,6 +100,8 @@ class Control:
         return reply
 
     def _Status(self, request: pb.StatusRequest) -> pb.StatusReply:  # noqa: N802 - the RPC's own name
+        if not request.brief:
+            check_protocol(request.protocol, "this PS task", "the client")
         shard = self.handler.shard
         view = shard.view(request.brief)
         bytes_in, bytes_out = self.handler.traffic.view()
@@ -121,6 +127,10 @@ class Control:
                     pushes=item.pushes,
                     staleness=item.staleness,
                     staleness_sum=item.staleness_sum,
+                    process=item.standing.process.encode(),
+                    takes_task=item.standing.takes_task,
+                    joined_secs=item.joined_secs,
+                    run=item.standing.run.id,
                 )
                 for item in shard.clients()
             ],
@@ -133,6 +143,8 @@ class Control:
             draining=view.draining,
             chief=_office(view.chief),
             told=shard.told.messages(),
+            protocol=own_protocol(),
+            run=view.run.encode(),
             statistics=pb.Statistics(
                 secs=view.secs,
                 accepted=counted.accepted,
@@ -174,7 +186,8 @@ class Control:
 
     def _Open(self, request: pb.OpenRequest) -> pb.OpenReply:  # noqa: N802
         limits = [codec.decode_limit(item) for item in request.limits]
-        in_force = self.handler.shard.open(request.incarnation, request.client, limits)
+        run = RunIdentity.decode(request.run)
+        in_force = self.handler.shard.open(request.incarnation, request.client, limits, run)
         self.durability.opened()
         return pb.OpenReply(limits=in_force)
 
@@ -185,9 +198,10 @@ class Control:
         shard.told.read(request.told)
         # Who may not be chief is not to be able to end a chief's term.
         known_term = 0 if self.handler.authorization.restricts(CALLER.get()) else request.known_term
-        state, incarnation, chief = shard.heartbeat(
-            request.client, request.task, request.lease_secs, request.candidate, request.chief_term, known_term
-        )
+        run = RunIdentity.decode(request.run)
+        process = Process.decode(request.process)
+        standing = Standing(process, request.takes_task, run, request.candidate, request.chief_term, known_term)
+        state, incarnation, chief = shard.heartbeat(request.client, request.task, request.lease_secs, standing)
         reply = pb.HeartbeatReply(
             process=self.process,
             state=int(state),  # type: ignore[arg-type]
@@ -206,15 +220,19 @@ class Control:
     def _ClaimChief(self, request: pb.ClaimChiefRequest) -> pb.ClaimChiefReply:  # noqa: N802
         if not request.candidate:
             raise InvalidArgumentError("A ClaimChief must name its candidate.")
-        granted, chief = self.handler.shard.claim_chief(
+        claim = Claim(
             request.candidate,
             request.task,
             request.after_secs,
-            request.term,
             request.configured,
+            Process.decode(request.process),
+            RunIdentity.decode(request.run),
+            request.gone,
+            request.take_over,
             request.known_term,
         )
-        return pb.ClaimChiefReply(granted=granted, chief=_office(chief))
+        granted, chief, contested = self.handler.shard.claim_chief(claim, request.term)
+        return pb.ClaimChiefReply(granted=granted, chief=_office(chief), contested=contested)
 
     def _Leave(self, request: pb.LeaveRequest) -> pb.LeaveReply:  # noqa: N802
         self.handler.shard.leave(request.client, request.candidate, request.task, request.unfinished)
@@ -320,7 +338,7 @@ class Control:
         return pb.ReleaseSnapshotReply()
 
     def _FindLog(self, request: pb.FindLogRequest) -> pb.FindLogReply:  # noqa: N802
-        found = self.durability.find(request.directory, request.shard, request.shards)
+        found = self.durability.find(request.directory, request.shard, request.shards, request.run)
         return pb.FindLogReply(logs=[pb.FoundLog(incarnation=n, sequencer=at) for n, at in found.items()])
 
     def _Recover(self, request: pb.RecoverRequest) -> pb.RecoverReply:  # noqa: N802
@@ -346,4 +364,12 @@ class Control:
 
 
 def _office(view: OfficeView) -> pb.ChiefOffice:
-    return pb.ChiefOffice(term=view.term, holder=view.holder, task=view.task, silent_secs=view.silent_secs)
+    return pb.ChiefOffice(
+        term=view.term,
+        holder=view.holder,
+        task=view.task,
+        silent_secs=view.silent_secs,
+        process=view.process.encode(),
+        run=view.run.encode(),
+        why=view.why,
+    )

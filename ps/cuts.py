@@ -221,8 +221,8 @@ class Cuts(Life):
             chief = self.office.view()
             # In the first seconds of a run a task may not have heard of its chief yet.
             silent_secs = chief.silent_secs if chief.holder else self._clock.monotonic() - self._begun_at
-            keeps = self._state is State.READY and self._policy.durability == "checkpoint" and bool(self._directory)
-            return keeps and silent_secs < _CHIEF_SILENT_SECS
+            keeps = self._state is State.READY and self._policy.durability == "checkpoint" and self._run.directory
+            return bool(keeps) and silent_secs < _CHIEF_SILENT_SECS
 
     def over(self) -> bool:
         """Whether the job is done and nobody needs this task any more."""

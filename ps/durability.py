@@ -2,11 +2,11 @@
 
     RUN_DIR/log/INCARNATION/shard-K-of-N/segment-00000001.log ...
                                          base-00000002.safetensors, base-00000002.json
-                                         opened (says who the sequencer is), ended, keep
+                                         run (its id), opened (says who the sequencer is), ended, keep
 
-`--log-dir DIR` puts DIR in the place of RUN_DIR/log, for example on a fast disk of the task's own machine. A base
-is the values that a snapshot copied; where the checkpoint that was made of them is on the same file system, its
-file is linked to, so that a base costs nothing.
+`--log-dir DIR` puts DIR/ID-OF-THE-RUN in the place of RUN_DIR/log, for example on a fast disk of the task's own
+machine. A base is the values that a snapshot copied; where the checkpoint that was made of them is on the same file
+system, its file is linked to, so that a base costs nothing.
 
 Floor: ps. Threads: any number at once.
 """
@@ -46,6 +46,7 @@ from globalstep.ps.shard import Shard
 from globalstep.ps.signatures import KEY_BYTES
 from globalstep.ps.witness import NO_WITNESS
 from globalstep.ps.write_ahead_log import WriteAheadLog, base_note_path, base_path
+from globalstep.run_identity import RunIdentity, identity_of
 from globalstep.shard_file import SavedTensor, write_shard
 from globalstep.storage import atomic_write, storage_for
 
@@ -56,6 +57,7 @@ _log = logging.getLogger(__name__)
 _OPENED = "opened"
 _ENDED = "ended"
 _KEEP = "keep"
+_RUN = "run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,23 +111,33 @@ class Durability:
             if request.incarnation <= present.incarnation:
                 return present.incarnation, present.owner
             self._refuse_late(request)
+            run = identity_of(request)
             if policy.durability == "log":
                 log = self._make(request)
-            found = self._shard.begin(
-                request.incarnation,
-                shard=request.shard,
-                shards=request.shards,
-                sequencer=request.sequencer,
-                owner=request.owner,
-                opened=request.open,
-                sequencer_address=request.sequencer_address,
-                expected_tasks=list(request.expected_tasks),
-                ledger=request.ledger,
-                policy=policy,
-                directory=request.directory,
-                key=request.key,
-                witness=log or NO_WITNESS,
-            )
+            try:
+                found = self._shard.begin(
+                    request.incarnation,
+                    shard=request.shard,
+                    shards=request.shards,
+                    sequencer=request.sequencer,
+                    owner=request.owner,
+                    opened=request.open,
+                    sequencer_address=request.sequencer_address,
+                    expected_tasks=list(request.expected_tasks),
+                    ledger=request.ledger,
+                    policy=policy,
+                    run=run,
+                    key=request.key,
+                    take_over=request.take_over,
+                    witness=log or NO_WITNESS,
+                )
+            except FailedPreconditionError:
+                if log is not None:
+                    log.close()
+                    _remove(log.directory)
+                raise
+            if run.is_other(present.run) and present.state in (State.INITIALIZING, State.READY):
+                _log.warning("PS task %d has dropped %s: %s has begun.", request.shard, present.run, run)
         if log is not None:
             log.secure()
             if request.open:
@@ -142,12 +154,13 @@ class Durability:
             )
 
     def _make(self, request: pb.BeginRequest) -> WriteAheadLog:
-        folder = self._folder(request.directory, request.incarnation, request.shard, request.shards)
+        folder = self._folder(request, request.run.id)
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             folder.mkdir(mode=0o700)
-            for parent in [folder.parent, folder.parent.parent, folder.parent.parent.parent]:
+            for parent in list(folder.parents)[:4]:
                 sync_directory(parent)
+            (folder / _RUN).write_text(request.run.id)
             if request.policy.keep_log:
                 (folder / _KEEP).touch()
             log = WriteAheadLog(folder, request)
@@ -167,12 +180,16 @@ class Durability:
         log.on_failure = self._on_failure
         return log
 
-    def _folder(self, directory: str, incarnation: int, shard: int, shards: int) -> Path:
-        return shard_folder(self._logs(directory), incarnation, shard, shards)
+    def _folder(self, request: pb.BeginRequest | pb.RecoverRequest, run: str) -> Path:
+        logs = self._logs(request.directory, run)
+        return shard_folder(logs, request.incarnation, request.shard, request.shards)
 
-    def _logs(self, directory: str) -> Path:
+    def _logs(self, directory: str, run: str) -> Path:
+        """Give where the logs of a run are; below --log-dir each run has a folder of its own."""
         if self._log_dir:
-            return Path(self._log_dir)
+            if not run or not run.isalnum():
+                raise FailedPreconditionError(f"{run!r} is no id of a run, so it has no place in {self._log_dir}.")
+            return Path(self._log_dir) / run
         if not directory or not storage_for(directory).is_local:
             where = f"its directory is {directory}, which is not on a file system" if directory else "it has none"
             raise FailedPreconditionError(
@@ -195,9 +212,9 @@ class Durability:
             return
         view = self._shard.view(brief=True)
         with contextlib.suppress(FailedPreconditionError, OSError):
-            logs = self._logs(view.directory)
+            logs = self._logs(view.directory, view.run.id)
             if logs.is_dir():
-                _end_others(logs, view.incarnation, view.shard)
+                _end_others(logs, view.incarnation, view.shard, view.run.id)
 
     def _mark_opened(self, log: WriteAheadLog) -> None:
         view = self._shard.view(brief=True)
@@ -208,7 +225,7 @@ class Durability:
             if view.state is State.DONE:
                 return  # the run is over, and its log is not needed any more
             raise AbortedError(f"The log in {log.directory} was given up: a later life was opened since.") from None
-        _end_others(log.directory.parent.parent, view.incarnation, view.shard)
+        _end_others(log.directory.parent.parent, view.incarnation, view.shard, view.run.id)
 
     def written(self, snapshot: PushId, path: Path, tensors: tuple[SavedTensor, ...]) -> None:
         """Take note that a snapshot of this shard is in a file, each Variable under its own name."""
@@ -272,17 +289,21 @@ class Durability:
 
     # ---- Coming back ---------------------------------------------------------------------------
 
-    def find(self, directory: str, shard: int, shards: int) -> dict[int, int]:
-        """Give the incarnations that there is a log of which was opened and has not ended, with their sequencers."""
+    def find(self, directory: str, shard: int, shards: int, run: str) -> dict[int, int]:
+        """Give the incarnations of a run that there is a log of which was opened and has not ended.
+
+        Returns:
+            Incarnation -> sequencer.
+        """
         try:
-            logs = self._logs(directory)
+            logs = self._logs(directory, run)
         except FailedPreconditionError:
             return {}
         folders = [folder for folder in logs.glob(f"*/shard-{shard}-of-{shards}") if folder.parent.name.isdigit()]
         return {
             int(folder.parent.name): int((folder / _OPENED).read_text())
             for folder in folders
-            if (folder / _OPENED).exists() and not (folder / _ENDED).exists()
+            if (folder / _OPENED).exists() and not (folder / _ENDED).exists() and not _is_of_other(folder, run)
         }
 
     def recover(self, request: pb.RecoverRequest) -> pb.RecoverReply:
@@ -299,7 +320,7 @@ class Durability:
             if view.incarnation == request.incarnation:
                 return pb.RecoverReply(applied=view.applied)
             began = self._clock.monotonic()
-            folder = self._folder(request.directory, request.incarnation, request.shard, request.shards)
+            folder = self._folder(request, request.run)
             if (folder / _ENDED).exists():
                 # Whoever asks has slept through the end of that life.
                 raise NotFoundError(f"The run whose log is in {folder} has ended, or another has begun in its place.")
@@ -315,6 +336,11 @@ class Durability:
                 raise DataLossError(
                     f"The log in {folder} has no key to sign with: an older version wrote it. Restore the newest "
                     "checkpoint."
+                )
+            if RunIdentity(request.run).is_other(identity_of(replay.begin)):
+                raise NotFoundError(
+                    f"The log in {folder} is of {identity_of(replay.begin)}, not of the run {request.run!r} that is to "
+                    "come back. It stays as it is."
                 )
             floors = {floor.shard: floor.index for floor in request.floors}
             replay.shard.check_floors(floors)
@@ -387,10 +413,22 @@ def _mark(folder: Path, mark: str) -> None:
     sync_directory(folder)
 
 
-def _end_others(logs: Path, incarnation: int, shard: int) -> None:
-    """See to it that no other run of the directory comes back on this shard; those to be kept stay to be read."""
+def _is_of_other(folder: Path, run: str) -> bool:
+    """Whether a log is known to be another run's."""
+    try:
+        written = (folder / _RUN).read_text()
+    except OSError:
+        return False  # from before runs had ids
+    return bool(run and written) and written != run
+
+
+def _end_others(logs: Path, incarnation: int, shard: int, run: str) -> None:
+    """See to it that no earlier life of a run comes back on this shard; those to be kept stay to be read.
+
+    Logs of another run are left alone.
+    """
     for folder in logs.glob(f"*/shard-{shard}-of-*"):
-        if not folder.parent.name.isdigit() or int(folder.parent.name) >= incarnation:
+        if not folder.parent.name.isdigit() or int(folder.parent.name) >= incarnation or _is_of_other(folder, run):
             continue
         if (folder / _KEEP).exists():
             _mark(folder, _ENDED)

@@ -9,7 +9,6 @@ Floor: ps.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from globalstep.clock import Clock
 from globalstep.declarations import OptimizerDecl, StopLimit, VariableDecl
@@ -22,43 +21,19 @@ from globalstep.ps.fail_stop import FailStop
 from globalstep.ps.journal import Journal
 from globalstep.ps.ledger import LIMIT_SHARDS, Ledger
 from globalstep.ps.office import OfficeView
-from globalstep.ps.presence import Absence, ClientView, State
+from globalstep.ps.presence import NO_STANDING, Absence, ClientView, Standing, State
 from globalstep.ps.push_table import LIMIT_CLIENTS
 from globalstep.ps.rules import check_declaration, get_rule
+from globalstep.ps.run_guard import opened_as, refuse_other
+from globalstep.ps.shard_view import ShardView
 from globalstep.ps.signatures import Signer
 from globalstep.ps.statistics import Statistics
 from globalstep.ps.store import VariableStore
 from globalstep.ps.witness import NO_WITNESS, Witness
+from globalstep.run_identity import NO_RUN, RunIdentity
 from globalstep.run_policy import RunPolicy
 
-__all__ = ["Life", "ShardView"]
-
-
-@dataclass(frozen=True, slots=True)
-class ShardView:
-    """What a shard says of itself."""
-
-    state: State
-    incarnation: int
-    shard: int
-    shards: int
-    sequencer: int
-    owner: str
-    applied: int
-    #: On the sequencer, by shard: up to which entry it is known to have applied its own.
-    floors: list[int]
-    variables: list[VariableDecl]
-    optimizers: list[OptimizerDecl]
-    uninitialized: list[str]
-    steps: dict[str, int]
-    limits: dict[str, int]
-    statistics: Statistics
-    #: Seconds that the statistics cover.
-    secs: float
-    policy: RunPolicy
-    directory: str
-    draining: bool
-    chief: OfficeView
+__all__ = ["Life"]
 
 
 class Life(Attendance):
@@ -86,7 +61,7 @@ class Life(Attendance):
         self._shard, self._shards, self._sequencer = 0, 1, 0
         self._owner = ""
         self.sequencer_address = ""
-        self._policy, self._directory, self._begun_at = RunPolicy(), "", 0.0
+        self._policy, self._run, self._begun_at = RunPolicy(), RunIdentity(), 0.0
         #: Is told of everything that happens to this incarnation.
         self.witness: Witness = NO_WITNESS
         self.fail_stop = FailStop(self._lose)
@@ -124,9 +99,10 @@ class Life(Attendance):
                 self._statistics.copy(),
                 self._clock.monotonic() - self._statistics.since,
                 self._policy,
-                self._directory,
+                self._run.directory,
                 self._draining,
                 self.office.view(),
+                self._run,
             )
 
     def begin(
@@ -142,8 +118,9 @@ class Life(Attendance):
         expected_tasks: Sequence[str] = (),
         ledger: bytes = b"",
         policy: RunPolicy | None = None,
-        directory: str = "",
         key: bytes = b"",
+        run: RunIdentity = NO_RUN,
+        take_over: bool = False,
         witness: Witness = NO_WITNESS,
     ) -> tuple[int, str]:
         """Start a new incarnation, unless it is not newer than the present one.
@@ -159,8 +136,9 @@ class Life(Attendance):
             expected_tasks: Names of client tasks that are to come.
             ledger: A checkpoint's ledger, on the sequencer of a restore.
             policy: How the run treats late pushes, bad gradients and lost PS tasks.
-            directory: The run's, as the chief names it; "" where it has none.
             key: What the tasks of the incarnation sign with.
+            run: Which run begins.
+            take_over: Drop another run all the same whose members are here.
             witness: Is told of all that happens from now on.
 
         Returns:
@@ -168,6 +146,7 @@ class Life(Attendance):
 
         Raises:
             InvalidArgumentError: If the numbers do not fit together. Nothing is changed.
+            FailedPreconditionError: If this task serves another run. Nothing is changed.
         """
         if not (0 <= shard < shards <= LIMIT_SHARDS and 0 <= sequencer < shards) or not owner:
             raise InvalidArgumentError(
@@ -178,6 +157,8 @@ class Life(Attendance):
             loaded = Ledger.load(ledger, shards, sequencer) if ledger else Ledger(shards, sequencer)
         with self._lock:
             if incarnation > self._incarnation:
+                if not (take_over or self._state in (State.VACANT, State.DONE)):
+                    refuse_other(self._run, run, self._shard, self.presence)
                 self.told.ended(self._incarnation, self._applied, self._ledger.steps if self._ledger else None)
                 self._drop()
                 self.witness = witness
@@ -185,18 +166,19 @@ class Life(Attendance):
                 self._incarnation, self._owner = incarnation, owner
                 self._shard, self._shards, self._sequencer = shard, shards, sequencer
                 self.sequencer_address = sequencer_address
-                self._policy, self._directory = policy or RunPolicy(), directory
+                self._policy, self._run = policy or RunPolicy(), run
                 self._begun_at = self._clock.monotonic()
                 self._signer = Signer(key, incarnation)
                 self._ledger = loaded
                 if loaded is not None:
                     loaded.incarnation, loaded.signer = incarnation, self._signer
                     loaded.table.end_of_life()
-                    if directory:
+                    if run.directory:
                         life = f"{self.spent_incarnations}.{incarnation}"
                         loaded.journal = Journal(life, loaded, self.presence.task_of)
                 self._applied = loaded.index if loaded else 0
                 self.presence.begin(expected_tasks)
+                self.presence.takes_part(owner, run)
             return self._incarnation, self._owner
 
     def declare(
@@ -232,19 +214,21 @@ class Life(Attendance):
                         self._ledger.declare_step(decl.name)
                 self.witness.declared(incarnation, client, variables, optimizers)
 
-    def open(self, incarnation: int, client: str, limits: Sequence[StopLimit]) -> dict[str, int]:
-        """Let everybody in, with stop limits in force from the same moment.
-
-        Args:
-            incarnation: As the caller knows it.
-            client: Who asks.
-            limits: Used on the sequencer only.
+    def open(
+        self,
+        incarnation: int,
+        client: str,
+        limits: Sequence[StopLimit],
+        run: RunIdentity = NO_RUN,
+    ) -> dict[str, int]:
+        """Let everybody into the run that is meant, with stop limits in force from the same moment.
 
         Returns:
-            The limits in force, absolute; none on other shards.
+            The limits in force, absolute; none on shards other than the sequencer.
         """
         with self._lock:
             self._check(incarnation, client)
+            self._run = opened_as(self._run, run, self._shard, self.presence)
             if self._ledger is not None:
                 self._ledger.set_limits(limits)
             if self._state is State.INITIALIZING:
@@ -266,7 +250,7 @@ class Life(Attendance):
             return self.presence.others(client)
 
     def heartbeat(
-        self, client: str, task: str, lease_secs: float, candidate: str = "", chief_term: int = 0, known_term: int = 0
+        self, client: str, task: str, lease_secs: float, standing: Standing = NO_STANDING
     ) -> tuple[State, int, OfficeView]:
         """Take note that a client is alive, with what its HeartbeatRequest says.
 
@@ -274,10 +258,10 @@ class Life(Attendance):
             State, incarnation, and who acts as chief.
         """
         with self._lock:
-            self.presence.heard(client, task, lease_secs)
-            self.office.adopt(known_term)
-            if chief_term:
-                self.office.sign(candidate, task, chief_term)
+            self.presence.heard(client, task, lease_secs, standing)
+            self.office.adopt(standing.known_term)
+            if standing.chief_term:
+                self.office.sign(standing.candidate, task, standing.chief_term, standing.process, standing.run)
             return self._state, self._incarnation, self.office.view()
 
     def leave(self, client: str, candidate: str = "", task: str = "", unfinished: bool = False) -> None:
@@ -360,7 +344,7 @@ class Life(Attendance):
         """Take another shard's state. Caller holds the lock."""
         self._state, self._incarnation, self._owner = other._state, other._incarnation, other._owner
         self._shard, self._shards, self._sequencer = other._shard, other._shards, other._sequencer
-        self._policy, self._directory, self._signer = other._policy, other._directory, other._signer
+        self._policy, self._run, self._signer = other._policy, other._run, other._signer
         self._store, self._ledger, self._applied = other._store, other._ledger, other._applied
         self._store.most_read_bytes = self.most_read_bytes
 

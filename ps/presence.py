@@ -15,9 +15,11 @@ from dataclasses import dataclass, field, replace
 
 from globalstep.clock import Clock
 from globalstep.errors import ResourceExhaustedError
+from globalstep.process_place import NO_PROCESS, Process
 from globalstep.ps.statistics import MOST_COUNTED
+from globalstep.run_identity import NO_RUN, RunIdentity
 
-__all__ = ["Absence", "ClientView", "LostClient", "Presence", "State"]
+__all__ = ["NO_STANDING", "Absence", "ClientView", "LostClient", "Presence", "Standing", "State"]
 
 #: How long a finished PS waits for tasks of the ClusterSpec that never showed up.
 LINGER_SECS = 30.0
@@ -45,11 +47,33 @@ class State(enum.IntEnum):
     DONE = 4
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a client says of itself besides its task."""
+
+    process: Process = NO_PROCESS
+    #: Whether it trains as its task.
+    takes_task: bool = False
+    #: The run that it takes part in, as far as it knows.
+    run: RunIdentity = NO_RUN
+    #: Of the acting chief: its id, and its term.
+    candidate: str = ""
+    chief_term: int = 0
+    #: The greatest term of a chief that it knows of.
+    known_term: int = 0
+
+
+#: Of a client that says nothing.
+NO_STANDING = Standing()
+
+
 @dataclass(slots=True)
 class _Lease:
     task: str
     lease_secs: float
     heard: float
+    joined: float
+    standing: Standing
     pushes: int = 0
     staleness: int = 0
     staleness_sum: int = 0
@@ -69,6 +93,9 @@ class ClientView:
     #: Of those: how many steps the last one lagged behind, and all together.
     staleness: int = 0
     staleness_sum: int = 0
+    #: Since its first sign of life.
+    joined_secs: float = 0.0
+    standing: Standing = NO_STANDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +174,7 @@ class Presence:
         if self._finished_at is None:
             self._finished_at = self._clock.monotonic()
 
-    def heard(self, client: str, task: str, lease_secs: float) -> None:
+    def heard(self, client: str, task: str, lease_secs: float, standing: Standing = NO_STANDING) -> None:
         """Take note of a sign of life; one that was overtaken by its client's leaving is none.
 
         Raises:
@@ -163,9 +190,11 @@ class Presence:
                 if other.task == task:
                     other.lease_secs = min(other.lease_secs, REPLACED_LEASE_SECS)
         lease_secs = min(max(lease_secs, 0.1), MAX_LEASE_SECS)
+        now = self._clock.monotonic()
         if lease is None:
-            lease = self._leases[client] = _Lease(task, lease_secs, 0.0)
-        lease.task, lease.lease_secs, lease.heard, lease.lost = task, lease_secs, self._clock.monotonic(), False
+            lease = self._leases[client] = _Lease(task, lease_secs, now, now, standing)
+        lease.task, lease.lease_secs, lease.heard, lease.lost = task, lease_secs, now, False
+        lease.standing = standing
         self._came = True
         if self._remembers(task):
             self._last_of[task] = client
@@ -193,6 +222,12 @@ class Presence:
                 retry_secs=REPLACED_LEASE_SECS,
             )
         del self._leases[gone]
+
+    def takes_part(self, client: str, run: RunIdentity) -> None:
+        """Take note that a client is of a run; it says so itself with its next sign of life."""
+        lease = self._leases.get(client)
+        if lease is not None:
+            lease.standing = replace(lease.standing, run=run)
 
     def pushed(self, client: str, steps: Mapping[str, int], staleness: int = 0) -> None:
         """Count a client's push that moved a step on, to `steps`. Who keeps no lease is not counted."""
@@ -267,10 +302,27 @@ class Presence:
         """Clients whose lease is not over."""
         now = self._clock.monotonic()
         return [
-            ClientView(client, lease.task, now - lease.heard, lease.pushes, lease.staleness, lease.staleness_sum)
+            ClientView(
+                client,
+                lease.task,
+                now - lease.heard,
+                lease.pushes,
+                lease.staleness,
+                lease.staleness_sum,
+                now - lease.joined,
+                lease.standing,
+            )
             for client, lease in self._leases.items()
             if now - lease.heard <= lease.lease_secs
         ]
+
+    def of_run(self, run: str) -> list[ClientView]:
+        """Clients whose lease is not over and that take part in a run.
+
+        Args:
+            run: Its id.
+        """
+        return [view for view in self.clients() if view.standing.run.id == run]
 
     def others(self, client: str) -> list[str]:
         """Tasks (or ids) of live clients besides one."""

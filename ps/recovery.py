@@ -35,6 +35,7 @@ from globalstep.ps.presence import State
 from globalstep.ps.shard import Shard
 from globalstep.ps.signatures import Floor
 from globalstep.ps.write_ahead_log import base_note_path, base_path
+from globalstep.run_identity import identity_of
 from globalstep.shard_file import ShardReader
 from globalstep.storage import storage_for
 
@@ -128,7 +129,7 @@ class ReplayedShard(Shard):
             if base.ledger:
                 self._ledger = ledger_of_image(base.ledger, self._shards, self._sequencer)
                 self._ledger.incarnation, self._ledger.signer = self._incarnation, self._signer
-                if self._directory:
+                if self._run.directory:
                     life = f"{self.spent_incarnations}.{self._incarnation}"
                     self._ledger.journal = Journal(life, self._ledger, self.presence.task_of)
             self._applied = base.applied
@@ -261,7 +262,7 @@ class Replay:
             expected_tasks=list(message.expected_tasks),
             ledger=message.ledger,
             policy=codec.decode_policy(message.policy),
-            directory=message.directory,
+            run=identity_of(message),
             key=message.key,
         )
 

@@ -21,8 +21,8 @@ from globalstep.errors import FailedPreconditionError, GlobalStepError, Unavaila
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.proto import globalstep_pb2_grpc as pb_grpc
 from globalstep.ps import entries
-from globalstep.ps.life import ShardView
 from globalstep.ps.shard import Shard
+from globalstep.ps.shard_view import ShardView
 from globalstep.ps.witness import NO_WITNESS, Witness
 from globalstep.secure_channel import SecureChannel
 

@@ -11,10 +11,15 @@ import threading
 import uuid
 from typing import Any
 
-from globalstep.errors import AbortedError, OpError
+from globalstep.clock import Clock
+from globalstep.errors import AbortedError, FailedPreconditionError, OpError
+from globalstep.process_place import Process, is_gone, this_process
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.run_identity import TAKE_OVER_VARIABLE, RunIdentity, other_run, takes_over
 
 __all__ = ["Candidate"]
+
+_POLL_SECS = 0.2
 
 
 class Candidate:
@@ -30,17 +35,21 @@ class Candidate:
         id: Who this is, new with every process.
         task: As given; a session that learns its task later sets it.
         failover_secs: As given.
+        take_over: Whether it takes the office from whoever has it, as GLOBALSTEP_TAKE_OVER says.
     """
 
     def __init__(self, task: str = "", failover_secs: float | None = None, configured: bool = False) -> None:
         self.id = uuid.uuid4().hex
         self.task = task
         self.failover_secs = failover_secs
+        self.take_over = configured and takes_over()
         self._configured = configured
+        self._process = this_process()
         # Guards the attributes below; a leaf.
         self._lock = threading.Lock()
         self._term = 0
         self._office = pb.ChiefOffice()
+        self._contested = False
         self._due = False
         self._known_term = 0
 
@@ -101,14 +110,65 @@ class Candidate:
             term=self._term,
             configured=self._configured,
             known_term=self._known_term,
+            process=self._process.encode(),
+            run=_run_of(cluster).encode(),
+            take_over=self.take_over,
         )
         reply: pb.ClaimChiefReply = cluster.claim_chief(request)
+        if reply.contested and is_gone(Process.decode(reply.chief.process)):
+            # Seen from here: its process has ended. Nobody has to wait for what it will not say.
+            request.gone = reply.chief.holder
+            reply = cluster.claim_chief(request)
         with self._lock:
             self._due = False
-            self._office = reply.chief
+            self._office, self._contested = reply.chief, reply.contested
             self._known_term = max(self._known_term, reply.chief.term)
             self._term = reply.chief.term if reply.granted else 0
         return reply.granted
+
+    def contend(self, cluster: Any, clock: Clock) -> bool:
+        """Ask for the office, and where its holder may be dead, until it gives a sign of life or some seconds are over.
+
+        Args:
+            cluster: A client of the PS tasks.
+            clock: Paces it.
+
+        Returns:
+            Whether this is the chief; False where the holder is another task's and may keep the office.
+
+        Raises:
+            FailedPreconditionError: If the holder lives, and there can be only one: two tasks say that they are the
+                chief, or two processes are one task. Names both.
+            UnavailableError: If PS task 0 cannot be reached.
+        """
+        began, never = clock.monotonic(), threading.Event()
+        while not self.claim(cluster):
+            holder = self._office
+            if not self._contested:
+                return False
+            if holder.silent_secs < clock.monotonic() - began:
+                raise FailedPreconditionError(self._two_chiefs(cluster))
+            clock.wait(never, _POLL_SECS)
+        return True
+
+    def _two_chiefs(self, cluster: Any) -> str:
+        holder = self._office
+        mine, theirs = _run_of(cluster), RunIdentity.decode(holder.run)
+        who = f"{holder.task or f'candidate {holder.holder}'} ({Process.decode(holder.process)}), chief of {theirs}"
+        me = f"{self.task or f'candidate {self.id}'} ({self._process})"
+        if theirs.is_other(mine) or (theirs.id != mine.id and theirs.directory != mine.directory):
+            return other_run("the PS tasks", theirs, mine, [who])
+        if self.task and self.task == holder.task:
+            what = f"Two processes are {self.task}"
+            todo = "Start each task once, or give the second one a task index of its own"
+        else:
+            what = "Two tasks say that they are the chief (is_chief=True)"
+            todo = "Give is_chief=True to one task of the job only; the others wait for it as workers"
+        return (
+            f"{what}: {who}, gave a sign of life {holder.silent_secs:.1f} s ago; this is {me}. Nothing was changed. "
+            f"{todo}. Two jobs need PS tasks of their own. To replace the other one all the same, start this one with "
+            f"{TAKE_OVER_VARIABLE}=1."
+        )
 
     def try_to_claim(self, cluster: Any) -> bool:
         """Ask for the office if that is due; one that cannot be asked for now is not given."""
@@ -131,10 +191,15 @@ class Candidate:
         """
         self.know(above)
         if not self.claim_holds(cluster):
-            raise AbortedError(
-                f"This task was silent for too long and has been replaced as chief, by {self.chief or 'nobody yet'}."
-            )
+            why = f": {self._office.why}" if self._office.why else ""
+            raise AbortedError(f"This task has been replaced as chief, by {self.chief or 'nobody yet'}{why}.")
 
     def claim_holds(self, cluster: Any) -> bool:
         """Say whether this is the chief, without asking for the office if it is not."""
         return bool(self._term) and self.claim(cluster)
+
+
+def _run_of(cluster: Any) -> RunIdentity:
+    """Give the run that a client takes part in, or means to."""
+    run: RunIdentity = cluster.run_identity if cluster.run_identity.id else cluster.means
+    return run

@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from globalstep.clock import Clock
 from globalstep.errors import OpError, UnavailableError
 from globalstep.lanes import Lane
+from globalstep.process_place import this_process
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.run_identity import NO_RUN
 from globalstep.told import Told
 from globalstep.worker.candidate import Candidate
 from globalstep.worker.joined_run import Haste
@@ -49,6 +51,8 @@ class Heartbeat:
         processes: The process of each task that was heard to be about to end.
         haste: Whether the process is to end soon.
         told: What it was told of the run's decisions; a PS task that lost its state hears it so.
+        run: The run that the client takes part in, as far as it knows.
+        takes_task: Whether it trains as its task, which no other process does.
     """
 
     def __init__(self, lanes: Sequence[Lane], client: str, task: str, clock: Clock) -> None:
@@ -61,6 +65,9 @@ class Heartbeat:
         self.draining: frozenset[int] = frozenset()
         self.haste = Haste()
         self.told = Told()
+        self.run = NO_RUN
+        self.takes_task = False
+        self._process = this_process()
         self._losses_known = [0] * len(lanes)
         # PS tasks that have answered, and so know the client by its task. Only grows.
         self._known_to: set[int] = set()
@@ -150,6 +157,9 @@ class Heartbeat:
             lease_secs=LEASE_SECS,
             told=self.told.messages(),
             known_term=known_term,
+            process=self._process.encode(),
+            takes_task=self.takes_task,
+            run=self.run.encode(),
         )
 
     def _heard(self, index: int, reply: pb.HeartbeatReply) -> None:

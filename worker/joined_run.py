@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from globalstep.errors import LostStateError, OpError, UnavailableError
 from globalstep.lanes import Lane
+from globalstep.run_identity import NO_RUN, RunIdentity
 from globalstep.told import Told
 from globalstep.worker.recovering import recover_lost
 
@@ -39,6 +40,7 @@ class Run:
     directory: str = ""
     #: What this process was told of the run's decisions, in this incarnation and those before it.
     told: Told = field(default_factory=Told)
+    identity: RunIdentity = NO_RUN
     #: Whether the PS tasks, which cannot be reached, seem to have ended with the job.
     gone: Callable[[], bool] = lambda: False
     #: Shared by all that belongs to the client: what reads a snapshot has a Run of its own.
@@ -67,7 +69,7 @@ class Run:
         if not self.logged:
             raise copy.copy(error) from None
         try:
-            recover_lost(self.lanes, self.incarnation, self.sequencer, self.directory)
+            recover_lost(self.lanes, self.incarnation, self.sequencer, self.directory, self.identity.id)
         except UnavailableError as obstacle:
             return obstacle  # the call is tried again, and comes here again
         return error

@@ -31,7 +31,7 @@ _STATUS_SECS = POLICIES["FindLog"].deadline_secs
 _RECOVER_SECS = POLICIES["Recover"].deadline_secs
 
 
-def recover_lost(lanes: Sequence[Lane], incarnation: int, sequencer: int, directory: str) -> None:
+def recover_lost(lanes: Sequence[Lane], incarnation: int, sequencer: int, directory: str, run: str) -> None:
     """Bring all PS tasks that hold nothing back to what their logs say.
 
     Participants come first: the sequencer is told what they have applied, so that a step that was visible once stays
@@ -42,6 +42,7 @@ def recover_lost(lanes: Sequence[Lane], incarnation: int, sequencer: int, direct
         incarnation: The run's.
         sequencer: Index of the task that orders pushes.
         directory: The run's.
+        run: Its id.
 
     Raises:
         UnavailableError: If some task cannot be reached now, or has no room for its log; try again.
@@ -71,6 +72,7 @@ def recover_lost(lanes: Sequence[Lane], incarnation: int, sequencer: int, direct
             request = pb.RecoverRequest(
                 incarnation=incarnation,
                 directory=directory,
+                run=run,
                 shard=shard,
                 shards=len(lanes),
                 sequencer_address="" if shard == sequencer else lanes[sequencer].address,
@@ -117,12 +119,13 @@ def _recover(lane: Lane, request: pb.RecoverRequest) -> int:
     return reply.applied
 
 
-def find_logs(lanes: Sequence[Lane], directory: str) -> tuple[int, int] | None:
-    """Find the newest run of a directory that all PS tasks have a log of and that has not ended.
+def find_logs(lanes: Sequence[Lane], directory: str, run: str) -> tuple[int, int] | None:
+    """Find the newest life of a run that all PS tasks have a log of and that has not ended.
 
     Args:
         lanes: To all PS tasks, which hold nothing.
         directory: The run's.
+        run: Its id.
 
     Returns:
         Its incarnation and its sequencer; None if there is none.
@@ -132,7 +135,7 @@ def find_logs(lanes: Sequence[Lane], directory: str) -> tuple[int, int] | None:
     """
     shards = len(lanes)
     calls = [
-        lane.unary("FindLog", pb.FindLogRequest(directory=directory, shard=shard, shards=shards), _STATUS_SECS)
+        lane.unary("FindLog", pb.FindLogRequest(directory=directory, run=run, shard=shard, shards=shards), _STATUS_SECS)
         for shard, lane in enumerate(lanes)
     ]
     found = [{log.incarnation: log.sequencer for log in call.result().logs} for call in calls]

@@ -12,7 +12,7 @@ from globalstep.chief.checkpoint_state import get_checkpoint_state, latest_check
 from globalstep.chief.saver import Saver
 from globalstep.clock import SYSTEM_CLOCK
 from globalstep.errors import AbortedError, OpError
-from globalstep.ps.office import Office
+from globalstep.ps.office import Claim, Office
 from globalstep.storage import LocalStorage, locked
 from globalstep.variables import Variable
 
@@ -56,7 +56,7 @@ class Chief:
         self.office, self.id, self.chief, self.term = office, name, name, 0
 
     def claim(self):
-        assert self.office.claim(self.id, "", 0.0)
+        assert self.office.claim(Claim(self.id, take_over=True))
         self.term = self.office.view().term
 
     def confirm(self, cluster, above=0):

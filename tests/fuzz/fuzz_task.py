@@ -115,7 +115,7 @@ class FuzzedTasks:
         for shard, task in enumerate(self.tasks):
             begin = pb.BeginRequest(incarnation=7, shard=shard, shards=2, sequencer=0, owner="owner", policy=policy)
             begin.key = bytes(32)
-            begin.directory = str(folder / "run")
+            begin.directory, begin.run.id = str(folder / "run"), "a"
             task.call("Begin", begin)
             task.call("Declare", _declaration(shard))
             assigns = [Op(OpKind.ASSIGN, name, fill=0.0 if name == "step" else 0.5) for name in _ON[shard]]

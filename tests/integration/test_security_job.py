@@ -61,7 +61,7 @@ class Strangers:
         push = pb.PushRequest(incarnation=1)
         push.id.client, push.id.sequence = name, 1
         push.increments.add(step="global_step", by=1)
-        calls = {"Stop": pb.StopRequest(force=True), "Push": push, "Status": pb.StatusRequest()}
+        calls = {"Stop": pb.StopRequest(force=True), "Push": push, "Status": pb.StatusRequest(brief=True)}
         if name == "another's role":
             # A worker, which may look, and push in its own name; neither as the chief nor as another worker.
             push.id.client = f"s{'0' * 32}-{'0' * 12}"

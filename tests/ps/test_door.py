@@ -95,7 +95,7 @@ def asks(server, role, method="Status", request=None, timeout=10.0):
     with grpc.insecure_channel(server.address) as channel:
         stub = pb_grpc.ParameterServerStub(channel)
         metadata = [("authorization", f"Bearer {TOKENS[role]}")] if role else None
-        return getattr(stub, method)(request or pb.StatusRequest(), metadata=metadata, timeout=timeout)
+        return getattr(stub, method)(request or pb.StatusRequest(brief=True), metadata=metadata, timeout=timeout)
 
 
 def code_of(call):

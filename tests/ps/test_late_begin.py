@@ -19,7 +19,7 @@ def process(clock, log_dir=""):
 
 
 def status(task):
-    return task.call("Status", pb.StatusRequest())
+    return task.call("Status", pb.StatusRequest(brief=True))
 
 
 def begin(incarnation, spent=0, owner="chief", **more):
@@ -30,6 +30,7 @@ def begin(incarnation, spent=0, owner="chief", **more):
         owner=owner,
         spent_incarnations=spent,
         key=bytes(32),
+        run=pb.RunIdentity(id="a"),
         **more,
     )
 
@@ -115,7 +116,7 @@ def test_a_client_that_slept_through_a_restore_brings_no_task_back_to_the_old_li
     lanes = [Lane(process(clock, tmp_path)) for _ in range(3)]
     lanes[2]._task.call("Begin", begin(10**9 + 1))
     with pytest.raises(AbortedError, match=f"is in incarnation {10**9 + 1}, this client in {10**9}"):
-        recover_lost(lanes, 10**9, 0, "")
+        recover_lost(lanes, 10**9, 0, "", "a")
     assert [lane.methods for lane in lanes] == [["Status"]] * 3
 
 
@@ -139,7 +140,7 @@ def test_a_log_whose_begin_was_torn_off_is_no_log(clock, tmp_path):
         file.truncate(40)
     again = process(clock, tmp_path)
     with pytest.raises(NotFoundError, match="the BEGIN of its life had not come to the disk"):
-        again.call("Recover", pb.RecoverRequest(incarnation=10**9, shard=0, shards=2))
+        again.call("Recover", pb.RecoverRequest(incarnation=10**9, shard=0, shards=2, run="a"))
     assert status(again).state == VACANT
 
 
@@ -152,9 +153,9 @@ def test_a_log_of_a_life_that_has_ended_is_not_played(clock, tmp_path):
     task.call("Begin", begin(10**9 + 1, policy=kept))
     task.call("Open", pb.OpenRequest(incarnation=10**9 + 1, client="chief"))
     again = process(clock, tmp_path)
-    late = pb.RecoverRequest(incarnation=10**9, shard=0, shards=2)
+    late = pb.RecoverRequest(incarnation=10**9, shard=0, shards=2, run="a")
     with pytest.raises(NotFoundError, match="has ended, or another has begun"):
         again.call("Recover", late)
     assert status(again).state == VACANT
     with pytest.raises(LostStateError, match="cannot come back from a log: The run whose log is in"):
-        recover_lost([Lane(again), Lane(process(clock, tmp_path))], 10**9, 1, "")
+        recover_lost([Lane(again), Lane(process(clock, tmp_path))], 10**9, 1, "", "a")

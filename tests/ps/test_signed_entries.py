@@ -21,6 +21,7 @@ from globalstep.errors import (
     ResourceExhaustedError,
 )
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.protocol_version import own_protocol
 from globalstep.ps.control import Control
 from globalstep.ps.durability import shard_folder
 from globalstep.ps.handler import Handler
@@ -281,8 +282,8 @@ def test_a_part_whose_optimizer_the_decision_does_not_name_stops_nobody(cluster,
 
 def test_no_reply_has_the_key(cluster):
     for server in cluster.servers:
-        assert server.control._Status(pb.StatusRequest()).incarnation
-        assert KEY not in server.control._Status(pb.StatusRequest()).SerializeToString()
+        assert server.control._Status(pb.StatusRequest(protocol=own_protocol())).incarnation
+        assert KEY not in server.control._Status(pb.StatusRequest(protocol=own_protocol())).SerializeToString()
     # They do sign with it.
     cluster.worker.push(step_push())
     cluster.worker.push(Push(ops=[Op(OpKind.ASSIGN, "b", fill=0.0)]))
@@ -305,9 +306,10 @@ def test_a_log_is_for_its_owner_only(tmp_path):
     task = control(tmp_path)
     policy = pb.RunPolicy(durability="log")
     begin = pb.BeginRequest(incarnation=2**50, shards=2, owner="a", open=True, key=KEY, policy=policy)
+    begin.run.id = "a"
     task.call("Begin", begin)
     task.durability.close()
-    folder = shard_folder(tmp_path, 2**50, 0, 2)
+    folder = shard_folder(tmp_path / "a", 2**50, 0, 2)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     (segment,) = folder.glob("segment-*")
     assert stat.S_IMODE(segment.stat().st_mode) == 0o600
@@ -315,10 +317,10 @@ def test_a_log_is_for_its_owner_only(tmp_path):
 
 
 def test_a_log_of_several_shards_without_a_key_is_not_recovered_from(tmp_path):
-    folder = shard_folder(tmp_path, 7, 0, 2)
+    folder = shard_folder(tmp_path / "a", 7, 0, 2)
     folder.mkdir(parents=True)
     log = WriteAheadLog(folder, pb.BeginRequest(incarnation=7, shards=2, owner="a", open=True))
     log.secure()
     log.close()
     with pytest.raises(DataLossError, match="no key"):
-        control(tmp_path).call("Recover", pb.RecoverRequest(incarnation=7, shards=2))
+        control(tmp_path).call("Recover", pb.RecoverRequest(incarnation=7, shards=2, run="a"))

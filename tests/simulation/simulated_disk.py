@@ -49,7 +49,7 @@ class Disk:
     def crash(self) -> None:
         """Lose what was not on the disk, or some of it."""
         rng = self._rng
-        for path in sorted(self.folder.glob("*/*/segment-*.log")):
+        for path in sorted(self.folder.glob("*/*/*/segment-*.log")):
             kept, size = self.synced.get(path, 0), path.stat().st_size
             if size > kept:
                 left = rng.choice([kept, size, rng.randrange(kept, size + 1)])
@@ -72,7 +72,7 @@ class _Writer(SegmentWriter):
 
     def __init__(self, directory: Path, segment: int, first: int) -> None:
         super().__init__(directory, segment, first)
-        self._disk = _DISKS[directory.parent.parent]
+        self._disk = _DISKS[directory.parent.parent.parent]
         self._disk.synced[self.path] = os.fstat(self._file).st_size
 
     def write(self, number: int, on_disk: int, head: bytes, pieces: Sequence[memoryview]) -> None:

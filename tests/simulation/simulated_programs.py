@@ -13,10 +13,12 @@ from simulated_network import Network, SimulatedLane
 from simulated_time import Process, ProcessClock
 from simulated_workload import OTHER, STEP, Content, State, declarations, names_on, start_push, step_push
 
+from globalstep.chief.run_joining import RunOfTask
 from globalstep.chief.session_manager import SessionManager
 from globalstep.declarations import OutcomeKind, PushId, Read, StopLimit
 from globalstep.errors import AbortedError, DeadlineExceededError, JobDoneError, UnavailableError
 from globalstep.graph import Graph
+from globalstep.run_identity import RunIdentity
 from globalstep.run_policy import RunPolicy
 from globalstep.training_util import create_global_step
 from globalstep.worker.client import ClusterClient
@@ -55,6 +57,8 @@ def _graph() -> Graph:
 
 
 _GRAPH = _graph()
+#: Of all programs of a simulation.
+_RUN = RunIdentity("simulated")
 
 
 @dataclass
@@ -93,7 +97,7 @@ class _Sessions(SessionManager):
     """The real session manager, with a Variable set and checkpoints of the simulation."""
 
     def __init__(self, program: Program) -> None:
-        super().__init__(graph=_GRAPH, clock=program.clock)
+        super().__init__(graph=_GRAPH, clock=program.clock, run=RunOfTask(program.clock, _RUN.id))
         self._program = program
 
     def _session(self, master: Any, config: Any) -> _Session:
@@ -106,7 +110,9 @@ class _Sessions(SessionManager):
     def _begin(self, session: _Session, prefix: Any, expected_tasks: Sequence[str], *more: Any) -> None:
         ledger = b"" if prefix is None else prefix.ledger
         job = self._program.job
-        session.cluster.begin(sequencer=job.sequencer, open=False, ledger=ledger, directory="run" if job.logged else "")
+        session.cluster.begin(
+            sequencer=job.sequencer, open=False, ledger=ledger, directory="run" if job.logged else "", run=_RUN
+        )
 
     def _restore(self, session: _Session, saver: Any, prefix: Any, directory: Any) -> None:
         self._program.give_values(prefix)

@@ -150,7 +150,11 @@ def test_what_is_no_certificate_is_refused(authority, cut):
 
 def test_a_task_whose_certificate_names_a_role_asks_for_one(serving, authority):
     server = serving(authority.issue("ps", "127.0.0.1", role="ps"))
-    for method, request in {"Begin": BEGIN, "Stop": pb.StopRequest(force=True), "Status": pb.StatusRequest()}.items():
+    for method, request in {
+        "Begin": BEGIN,
+        "Stop": pb.StopRequest(force=True),
+        "Status": pb.StatusRequest(brief=True),
+    }.items():
         with pytest.raises(UnauthenticatedError, match="shows no role"):
             call(server, authority.issue("monitoring"), method, request)
     assert not server.control.ended.is_set()
@@ -188,17 +192,17 @@ def test_what_is_no_ps_task_by_its_certificate_is_shown_nothing(authority, role)
         with contextlib.closing(GrpcLane(impostor.address, 0, clock=clock, credentials=shown)) as lane:
             names = f"names role '{role}'" if role else "names no role"
             with pytest.raises(UnavailableError, match=names):
-                lane.unary("Status", pb.StatusRequest(), 5.0).result()
+                lane.unary("Status", pb.StatusRequest(brief=True), 5.0).result()
             clock.advance(PATIENCE_SECS + 1)
             with pytest.raises(UnauthenticatedError, match=names):
-                lane.unary("Status", pb.StatusRequest(), 5.0).result()
+                lane.unary("Status", pb.StatusRequest(brief=True), 5.0).result()
         with pytest.raises(OpError):
             asking(lambda: Credentials(authority.issue("ps", role="ps"), TOKEN))(impostor.address, pb.SettleRequest())
         assert impostor.shown == []
         # Whose own certificate names no role does not look.
         plain = Credentials(authority.issue("plain"), TOKEN)
         with contextlib.closing(GrpcLane(impostor.address, 0, credentials=plain)) as lane, pytest.raises(OpError):
-            lane.unary("Status", pb.StatusRequest(), 5.0).result()
+            lane.unary("Status", pb.StatusRequest(brief=True), 5.0).result()
         assert TOKEN in str(impostor.shown)
 
 

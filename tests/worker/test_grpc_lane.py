@@ -27,7 +27,7 @@ def test_a_silent_task_is_one_that_is_not_reached_so_that_sessions_recover(silen
     lane = GrpcLane(silent_task, 1)
     try:
         with pytest.raises(UnavailableError, match=r"^/job:ps/task:1 at .* has not answered Status for 0\.1 s\.$"):
-            lane.unary("Status", pb.StatusRequest(), 0.1).result()
+            lane.unary("Status", pb.StatusRequest(brief=True), 0.1).result()
     finally:
         lane.close()
 
@@ -39,7 +39,7 @@ def test_a_port_where_nobody_listens_is_told_in_few_words():
         lane = GrpcLane(address, 0, "grpc")
         try:
             with pytest.raises(UnavailableError) as caught:
-                lane.unary("Status", pb.StatusRequest(), 10.0).result()
+                lane.unary("Status", pb.StatusRequest(brief=True), 10.0).result()
         finally:
             lane.close()
     assert caught.value.message == f"{lane.label}: Connection refused at {address}"
@@ -72,7 +72,7 @@ lane = GrpcLane(sys.argv[1], 0)
 def ask_until(answers, times=1):
     while times:
         try:
-            lane.unary("Status", pb.StatusRequest(), 30.0).result()
+            lane.unary("Status", pb.StatusRequest(brief=True), 30.0).result()
             found = True
         except UnavailableError:
             found = False

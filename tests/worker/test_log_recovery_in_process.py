@@ -534,7 +534,7 @@ def test_another_run_of_the_directory_ends_the_log(tmp_path):
     folder = tasks.folder(0)
     second = started(tasks, tmp_path, RunPolicy())
     assert not folder.exists()
-    assert tasks.controls[0].durability.find(str(tmp_path), 0, 1) == {}
+    assert tasks.controls[0].durability.find(str(tmp_path), 0, 1, "") == {}
     first.close()
     second.close()
 
@@ -547,7 +547,7 @@ def test_a_job_that_is_done_has_no_log_to_come_back_from(tmp_path, keep):
     client.finish()
     client.close()
     assert (folder / "segment-00000001.log").exists() == keep
-    assert tasks.controls[1].durability.find(str(tmp_path), 1, 2) == {}
+    assert tasks.controls[1].durability.find(str(tmp_path), 1, 2, "") == {}
 
 
 def test_recovering_twice_or_of_another_life_changes_nothing(tmp_path):

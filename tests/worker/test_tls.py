@@ -89,7 +89,7 @@ def joined():
 
 
 def status(lane):
-    return lane.unary("Status", pb.StatusRequest(), 5.0).result()
+    return lane.unary("Status", pb.StatusRequest(brief=True), 5.0).result()
 
 
 def served_certificate(server):
