@@ -30,7 +30,7 @@ from globalstep.graph_keys import GraphKeys
 from globalstep.names import shown
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.log_limit import LogLimit
-from globalstep.ps.peer_uids import OwnUser
+from globalstep.ps.own_user import OwnUser
 from globalstep.ps.role_tokens import RoleTokens, TokenLine
 from globalstep.ps.run_paths import RunPaths
 from globalstep.token_proofs import Claim, answer, new_number, proof

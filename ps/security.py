@@ -21,7 +21,7 @@ from globalstep.clock import Clock
 from globalstep.credentials import RUN_TOKEN, Credentials, CurrentTls, TlsMaterial, is_loopback, tls_files
 from globalstep.errors import FailedPreconditionError
 from globalstep.ps.authorization import Authorization
-from globalstep.ps.peer_uids import OwnUser, kernel_tells
+from globalstep.ps.own_user import OwnUser, kernel_tells
 from globalstep.ps.role_tokens import RoleTokens, RunTokens
 from globalstep.ps.run_paths import RunPaths
 
@@ -188,7 +188,7 @@ class Security:
         if self._tls is None:
             port = server.add_insecure_port(bind)
             if self._own_user is not None:
-                self._own_user.port = port
+                self._own_user.address = f"{bind.rpartition(':')[0]}:{port}"
             return port
         material = self._tls.latest()
         self._offered = material.stamp

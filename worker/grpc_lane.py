@@ -272,8 +272,10 @@ class GrpcLane:
 
     def _connect(self, broken: Connection | None) -> Connection:
         """Open a connection in the place of a broken one, unless another thread has been faster."""
-        if broken is not None and broken.kind != "grpc":
-            self._give_up_sockets(broken.broken)
+        if broken is not None:
+            self._secured.broken()
+            if broken.kind != "grpc":
+                self._give_up_sockets(broken.broken)
         self._renew()
         fresh = self._open_socket() or _Stream(self.label, self._link, self._secured)
         closing = UnavailableError(f"The connection to {self.label} was closed here.")

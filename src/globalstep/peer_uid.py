@@ -1,5 +1,7 @@
 """Whose a connection within this machine is: the kernel says it, so nobody can pretend.
 
+Sources: unix(7), SO_PEERCRED; sock_diag(7); proc(5), /proc/net/tcp.
+
 Floor: shared. Imports nothing of globalstep. Linux only; elsewhere nobody is known.
 """
 
@@ -11,10 +13,20 @@ import struct
 import sys
 from pathlib import Path
 
-__all__ = ["is_ours", "uid_of_listener", "uid_of_peer", "uid_of_unix"]
+__all__ = ["is_ours", "uid_of_connection", "uid_of_listener", "uid_of_peer", "uid_of_unix"]
 
 _CREDENTIALS = struct.Struct("3i")
 _LISTENS = "0A"
+#: Of netlink(7) and sock_diag(7): a question about one TCP connection, by both its ends, and the answer.
+_NETLINK_SOCK_DIAG = 4
+_SOCK_DIAG_BY_FAMILY = 20
+_REQUEST = 1
+_HEADER = struct.Struct("=IHHII")
+_QUESTION = struct.Struct("=BBBxI2s2s16s16sI8s")
+_ANSWER_UID = _HEADER.size + 4 + 48 + 12
+_ANSWER_STATE = _HEADER.size + 1
+_ESTABLISHED = 1
+_LEAST_ANSWER = _ANSWER_UID + 4
 
 
 def uid_of_unix(connection: socket.socket) -> int | None:
@@ -45,6 +57,63 @@ def uid_of_peer(peer: str) -> int | None:
     family, _, rest = peer.replace("%5B", "[").replace("%5D", "]").partition(":")
     host, _, port = rest.rpartition(":")
     return _find(family == "ipv6", host.strip("[]"), port, listening=False)
+
+
+def uid_of_connection(peer: str, host: str, port: int) -> int | None:
+    """Give the user at the other end of a TCP connection to a port of this process: one question to the kernel.
+
+    Args:
+        peer: The other end's address as gRPC writes it; see `uid_of_peer`.
+        host: This end's address: an IP address, or a name that stands for the loopback one.
+        port: This end's port.
+
+    Returns:
+        The user; None for a connection from elsewhere, or one that has ended.
+    """
+    family, _, rest = peer.replace("%5B", "[").replace("%5D", "]").partition(":")
+    peer_host, _, peer_port = rest.rpartition(":")
+    kind = {"ipv4": socket.AF_INET, "ipv6": socket.AF_INET6}.get(family)
+    if kind is None or not peer_port.isdigit():
+        return None
+    own = host.strip("[]") if _is_address(kind, host.strip("[]")) else ("127.0.0.1", "::1")[kind == socket.AF_INET6]
+    try:
+        ends = socket.inet_pton(kind, peer_host.strip("[]")), socket.inet_pton(kind, own)
+        answer = _ask_kernel(kind, *ends, int(peer_port), port)
+    except (OSError, struct.error):
+        return uid_of_peer(peer)  # a kernel, or a sandbox, without that way of asking
+    if len(answer) < _LEAST_ANSWER or answer[_ANSWER_STATE] != _ESTABLISHED:
+        return None
+    return int(struct.unpack_from("=I", answer, _ANSWER_UID)[0])
+
+
+def _is_address(family: int, host: str) -> bool:
+    try:
+        return any(socket.inet_pton(family, host))
+    except OSError:
+        return False
+
+
+def _ask_kernel(family: int, near: bytes, far: bytes, near_port: int, far_port: int) -> bytes:
+    """Ask for the socket that has one end here and the other there; gives the kernel's answer."""
+    question = _QUESTION.pack(
+        family,
+        socket.IPPROTO_TCP,
+        0,
+        1 << _ESTABLISHED,
+        near_port.to_bytes(2, "big"),
+        far_port.to_bytes(2, "big"),
+        near,
+        far,
+        0,
+        b"\xff" * 8,
+    )
+    head = _HEADER.pack(_HEADER.size + len(question), _SOCK_DIAG_BY_FAMILY, _REQUEST, 1, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as asking:
+        asking.settimeout(1.0)
+        asking.sendto(head + question, (0, 0))
+        answer = asking.recv(4096)
+    # Anything else is an error: there is no such connection.
+    return answer if _HEADER.unpack_from(answer)[1] == _SOCK_DIAG_BY_FAMILY else b""
 
 
 def uid_of_listener(host: str, port: int) -> int | None:

@@ -145,11 +145,10 @@ class SecureChannel:
             "run, or it was started without --tokens-file. Nothing was told to it."
         )
 
-    def _watch(self, state: grpc.ChannelConnectivity) -> None:
-        """Have the task prove itself again after a connection has ended: another process may listen there now."""
-        if state is not grpc.ChannelConnectivity.READY:
-            with self._lock:
-                self._challenge = ""
+    def broken(self) -> None:
+        """Have the task prove itself again: a connection to it has ended, and another process may listen there now."""
+        with self._lock:
+            self._challenge = ""
 
     def call(self, stub: Any, method: str, request: Any, timeout_secs: float) -> Any:
         """Make a unary call and wait for its reply, once the task has proven itself where it has to.
@@ -186,10 +185,7 @@ class SecureChannel:
                 is outdated.
         """
         if self._tls is None:
-            channel = grpc.insecure_channel(self.dialled, options=CHANNEL_OPTIONS)
-            if self._token:
-                channel.subscribe(self._watch)
-            return channel
+            return grpc.insecure_channel(self.dialled, options=CHANNEL_OPTIONS)
         material = self._tls.latest()
         with self._lock:
             self._stamp = material.stamp
@@ -229,6 +225,8 @@ class SecureChannel:
             The same; or an UnavailableError that says what is wrong with TLS; or, when that has been so for some
             seconds, an UnauthenticatedError, so that the call is not tried for ever.
         """
+        if isinstance(error, UnavailableError):
+            self.broken()
         if not isinstance(error, UnavailableError) or (self._tls is None and self._answered):
             return error
         now = self._clock.monotonic()

@@ -205,14 +205,14 @@ def test_a_task_that_waits_for_ps_tasks_ends_and_says_why(graph, tmp_path, monke
     build()
     pause, pauses = Patience.pause, []
 
-    def struck(self, waiting_for):
+    def struck(self, waiting_for, why=None):
         pauses.append(waiting_for)
         if len(pauses) == 1:
             dropped = TermWhenDropped() if lost else None
             if not lost:
                 os.kill(os.getpid(), signal.SIGTERM)
             del dropped
-        return pause(self, waiting_for)
+        return pause(self, waiting_for, why)
 
     monkeypatch.setattr(Patience, "pause", struck)
     with caplog.at_level("WARNING", "globalstep"), pytest.raises(SystemExit) as ended:
