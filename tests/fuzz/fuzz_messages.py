@@ -125,7 +125,9 @@ class MessageFuzzer:
     def _scalar(self, rng: random.Random, field: Any) -> Any:
         special = None if field.enum_type is not None else self._special.get(field.name)
         if special is not None and (field.name in self._closed or rng.randrange(4)):
-            return special(rng)
+            value = special(rng)
+            if not isinstance(value, Message):  # a field of that name elsewhere is a message
+                return value
         kind = field.cpp_type
         if kind in _RANGES:
             low, high = _RANGES[kind]
