@@ -287,7 +287,9 @@ class Program:
         storage, directory = storage_for(str(self.cluster.directory)), str(self.cluster.directory)
         with self.client.snapshot() as cut:
             step = cut.steps["global_step"]
-            files = {shard: f"{step}-{shard}-{cut.index}-{self.client.incarnation}" for shard in range(SHARDS)}
+            files = {
+                shard: f"{step}-{shard}-{cut.index}-{self.client.incarnation}.safetensors" for shard in range(SHARDS)
+            }
             with leave_probe(storage, directory) as probe:
                 names = dict.fromkeys(["global_step", *VARIABLES])
                 cut.write(directory, files, {name: name for name in names}, (probe.file, probe.text))

@@ -141,7 +141,7 @@ def test_a_file_that_is_empty_for_a_moment_revokes_nothing(tokens_file):
 
 
 def test_who_asked_for_what_changes_a_run_is_in_the_log(join, caplog):
-    with caplog.at_level(logging.INFO, logger="globalstep.ps.authorization"):
+    with caplog.at_level(logging.DEBUG, logger="globalstep.ps.authorization"):
         join.chief.begin(open=True)
         with pytest.raises(PermissionDeniedError):
             join(ALICE).finish()

@@ -25,7 +25,7 @@ from globalstep.faults import AFTER, NO_FAULTS
 from globalstep.frames import CHUNK_BYTES
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.proto import globalstep_pb2_grpc as pb_grpc
-from globalstep.ps.presence import LINGER_SECS
+from globalstep.ps.presence import LINGER_SECS, Standing
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.settler import LONGEST_SECS, OVERDUE_SECS
 from globalstep.worker.client import ClusterClient
@@ -305,7 +305,7 @@ def test_a_late_stop_ends_neither_the_next_process_nor_a_task_that_goes_on():
         for server in (before, after):
             server.start()
             server.shard.begin(1, shard=0, shards=1, sequencer=0, owner="c", opened=True)
-            server.shard.heartbeat("c", "", 10.0, "chief", 7)
+            server.shard.heartbeat("c", "", 10.0, Standing(candidate="chief", chief_term=7))
         before.shard.drain()
         client = ClusterClient(lanes_to(before.address, "grpc"))
         client._heartbeat.beat()

@@ -157,7 +157,8 @@ class Watch:
     def interrupted(self, task: SimulatedTask, call: Call) -> None:
         """Take note that a task died over a call; it may find on its disk what came of it."""
         request = getattr(call.request, call.method) if call.connection is not None else call.request
-        self._undecided[task.index] = (task.shard._incarnation, call.method, request)
+        # The call's, not the shard's: what a kill interrupts has dropped its state already.
+        self._undecided[task.index] = (getattr(request, "incarnation", 0), call.method, request)
 
     def _recovered(self, task: SimulatedTask) -> None:
         """A task is back from its log: nothing that anybody was told of is lost, and nothing else came to it."""
