@@ -29,7 +29,7 @@ class FailStop:
 
     >>> lost = []
     >>> stop = FailStop(lambda: lost.append("all"))
-    >>> with stop.during("push 1"):
+    >>> with stop.during("push 1"):  # doctest: +ELLIPSIS
     ...     raise ValueError("no such operation")
     Traceback (most recent call last):
     globalstep.errors.LostStateError: ...

@@ -53,7 +53,7 @@ def kernel_tells() -> bool:
     try:
         with (
             socket.create_server(("127.0.0.1", 0)) as listener,
-            socket.create_connection(listener.getsockname()) as near,
+            socket.create_connection(listener.getsockname(), 1.0) as near,
         ):
             host, port = near.getsockname()
             found = uid_of_connection(f"ipv4:{host}:{port}", *listener.getsockname())

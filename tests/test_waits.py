@@ -44,6 +44,7 @@ _COMPUTES = "another thread computes, and waits for nobody"
 #: File, and function in it -> what ends the wait.
 ALLOWED = {
     "src/globalstep/faulty_lane.py": {"_Watched.result": _CALL},
+    "src/globalstep/peer_uid.py": {"_ask_kernel": _TIMEOUT},
     "src/globalstep/metrics_port.py": {"MetricsPort.close": "the server looks twice a second whether it is to end"},
     "src/globalstep/incoming_messages.py": {"Incoming.fill": f"worker: {_WATCHED}; PS: {_PEER}"},
     "src/globalstep/shard_file.py": {"write_shard_from": _COMPUTES},
@@ -58,6 +59,9 @@ ALLOWED = {
         "TlsSocket.shutdown": "tells the kernel only",
     },
     "ps/__main__.py": {"main": "a PS task serves until the job is done; it says whom it has not heard of"},
+    "ps/control.py": {"Control._Declare": "a context variable", "Control._Heartbeat": "a context variable"},
+    "ps/handler.py": {"Handler.unary": "a context variable"},
+    "ps/slow_senders.py": {"SlowSenders.stop": _SHUT},
     "ps/cores.py": {"Cores.share": _COMPUTES, "Cores.close": _COMPUTES},
     "ps/hogwild.py": {"Gate._wait_for_turn": _COMPUTES, "Gate.wait_for_those_inside": _COMPUTES},
     "ps/settler.py": {"Settler.stop": _SHUT},
@@ -77,9 +81,19 @@ ALLOWED = {
     "worker/coordinator.py": {"Coordinator.wait_for_stop": "TensorFlow's: who gives no timeout asks for none"},
     "worker/executor.py": {"Executor.run": "each push under way has a limit, and says whom it tries to reach"},
     "worker/gradients_ahead.py": {"produced": "a context variable"},
-    "worker/grpc_lane.py": {"_Call.result": _CALL, "GrpcLane._open_socket": _CALL},
-    "worker/heartbeat.py": {"Heartbeat.stop": _SHUT, "Heartbeat.beat": _CALL},
-    "worker/membership.py": {"Membership.statuses": _CALL, "Membership.close": _CALL},
+    "worker/grpc_lane.py": {
+        "_Stream.__init__": _CALL,
+        "_Call._start": "the deadline is among the arguments",
+        "_Call._answer": _CALL,
+        "GrpcLane._open_socket": _CALL,
+    },
+    "worker/heartbeat.py": {
+        "Heartbeat.stop": _SHUT,
+        "Heartbeat.beat": _CALL,
+        "Heartbeat.goodbye": _CALL,
+        "Heartbeat.introduce": _CALL,
+    },
+    "worker/run_view.py": {"RunView.statuses": _CALL},
     "worker/push_protocol.py": {"PushProtocol.call": _WATCHED},
     "worker/pushes_under_way.py": {
         "PushesUnderWay.submit": "each push under way has a limit, and says whom it tries to reach",

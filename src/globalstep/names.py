@@ -34,7 +34,7 @@ def shown(name: str) -> str:
     r"""Give a name as a message may have it: quoted, escaped and not too long.
 
     >>> shown("w"), shown("a\nb"), len(shown("x" * 1000))
-    ("'w'", "'a\\nb'", 102)
+    ("'w'", "'a\\nb'", 103)
     """
     if len(name) <= _SHOWN_CHARACTERS:
         return ascii(name)
