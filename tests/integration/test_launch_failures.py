@@ -42,7 +42,7 @@ def test_a_worker_that_fails_in_the_middle_is_named_with_its_last_lines(processe
     told = "    fails = json.loads(os.environ['TF_CONFIG'])['task']['type'] == 'worker'\n"
     marked = text.replace("def main():\n", f"def main():\n{told}")
     script.write_text(marked.replace("import sys\n", "import json\nimport os\nimport sys\n"))
-    launch(processes, "launch", "--workers", 2, script, "--last-step", 100_000)
+    launch(processes, "launch", "--chief", "--workers", 1, script, "--last-step", 100_000)
     assert processes.wait() == {"launch": code}, processes.output("launch")
     printed = processes.output("launch")
     report = printed.partition(f"worker:0 failed with exit code {code}; its last lines:")[2]
