@@ -89,8 +89,8 @@ class RunOfTask:
             statuses = client.refresh()
         if mine.is_chief:
             _log.warning(
-                "The PS tasks hold %s%s, and nobody of it is left: its members have been silent for longer than their "
-                "leases. What they hold is dropped, and this task's run begins.",
+                "The PS tasks hold %s%s, and nobody of it is left: its members have left, or have been silent "
+                "for longer than their leases. What they hold is dropped, and this task's run begins.",
                 held,
                 _at(statuses),
             )

@@ -141,7 +141,9 @@ class Candidate:
                 chief, or two processes are one task. Names both.
             UnavailableError: If PS task 0 cannot be reached.
         """
-        began, never = clock.monotonic(), threading.Event()
+        began, never, had_term = clock.monotonic(), threading.Event(), self._term
+        if had_term and not self.claim(cluster) and self.failover_secs is not None:
+            return False  # it was replaced, and goes on as a worker; else it asks anew, as one that has no term
         while not self.claim(cluster):
             holder = self._office
             if not self._contested:

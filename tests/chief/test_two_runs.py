@@ -131,6 +131,23 @@ def test_a_run_that_is_told_to_take_over_begins_anew_and_the_other_is_told_so(cl
     assert not (b / "model.ckpt-3.index").exists()
 
 
+def test_a_run_that_was_dropped_goes_on_once_the_other_is_done(cluster, process, tmp_path, monkeypatch):
+    a, b = tmp_path / "ca", tmp_path / "cb"
+    first = Task(cluster, process, 1, checkpoint_dir=str(a), save_checkpoint_steps=1)
+    first.step(3)
+    wait_for_saves()
+    monkeypatch.setenv("GLOBALSTEP_TAKE_OVER", "1")
+    second = Task(cluster, process, 2, last_step=2, checkpoint_dir=str(b))
+    monkeypatch.delenv("GLOBALSTEP_TAKE_OVER")
+    second.step(2)
+    second.close()
+    # It had been the chief, and is so again: nobody else will begin its run.
+    first.step()
+    assert cluster.view().run.directory == str(a)
+    assert cluster.sequencer.steps == {"global_step": 4}
+    first.close()
+
+
 def test_a_worker_of_another_run_is_refused_and_one_that_knows_none_is_not(cluster, process, tmp_path, monkeypatch):
     first = Task(cluster, process, 1, checkpoint_dir=str(tmp_path / "ca"))
     other = tmp_path / "cb"
