@@ -55,7 +55,9 @@ def wait_for_the_end(target: str, clock: Clock = SYSTEM_CLOCK) -> None:
             now = clock.monotonic()
             answers = [reply for reply in replies if not isinstance(reply, OpError)]
             silent_since = math.inf if answers else min(silent_since, now)
-            reached = reached or bool(answers)
+            if answers and not reached:
+                reached = True
+                _log.info("Server.join(): the job's parameter servers answer.")
             if any(answer.state == pb.STATE_DONE for answer in answers):
                 done_since = min(done_since, now)
             if not is_client(target) and (done_since < math.inf or (reached and now - silent_since >= _GONE_SECS)):

@@ -42,6 +42,15 @@ def test_a_message_comes_back_whole_whatever_its_pieces(pieces, call):
     assert all(len(frame) < 64 + 200 for frame in raw)
 
 
+def test_no_data_comes_with_the_head_of_a_long_message():
+    """The receiver waits for memory when it has the head: what came with it would lie there meanwhile, uncounted."""
+    data = memoryview(bytes(frames.CHUNK_BYTES + 64))
+    first, *rest = frames_of(1, request=pb.Request(pull=pb.PullRequest()), pieces=[data])
+    assert len(first) < 100
+    assert pb.Frame.FromString(first).data_bytes == data.nbytes
+    assert len(rest) == 2
+
+
 def test_a_frame_is_ordinary_protobuf():
     data = np.arange(5000, dtype=np.float64)
     (raw,) = frames_of(7, reply=pb.Reply(stage=pb.StageReply()), pieces=[data.data.cast("B")])

@@ -84,11 +84,14 @@ def frames_of(
     """
     total = sum(padded(piece.nbytes) for piece in pieces)
     first = pb.Frame(call=call, request=request, reply=reply, data_bytes=total, last=total <= CHUNK_BYTES)
+    if not first.last:
+        # The receiver waits for memory at the head of a long message: none of the data is in its hands then.
+        yield first.SerializeToString()
     sent = 0
     for chunk in _chunks(pieces):
         size = sum(piece.nbytes for piece in chunk)
         sent += size
-        if sent == size:
+        if first.last:
             head = first.SerializeToString()
         else:
             head = pb.Frame(call=call, last=sent == total).SerializeToString()

@@ -40,6 +40,8 @@ def launch(processes, tmp_path):
             JOB, "--last-step", last_step, "--dir", tmp_path / "run", "--say-steps", 5, "--save-steps", 10**9,
             "--pause-secs", 0.005, "--verbose", env={"TEST_MARK": mark, **environ},
         )  # fmt: skip
+        # Before it has a session, a task has nothing to hand over: SIGTERM ends it as any process.
+        processes.until("launch", r"^\[worker:0\] ready$", 60.0)
         processes.until("launch", r"step \d\d\d$")
         return tasks_marked("TEST_MARK", mark)
 

@@ -39,8 +39,8 @@ def test_servers_that_only_join_serve_a_client_elsewhere(processes):
     addresses = free_addresses(2)
     cluster = f"{{'local': {addresses!r}}}"
     for index in (0, 1):
-        program = f"import globalstep as tf; tf.train.Server({cluster}, job_name='local', task_index={index}).join()"
-        processes.start(f"local:{index}", "-c", program)
+        program = f"tf.train.Server({cluster}, job_name='local', task_index={index}).join()"
+        processes.start(f"local:{index}", "-c", f"import globalstep as tf; tf.logging.set_verbosity('INFO'); {program}")
     client = f"""
 import globalstep as tf
 with tf.device("/job:local/task:1"):
@@ -51,6 +51,8 @@ with tf.Session("grpc://{addresses[0]}") as session:
     session.cluster.finish()
 """
     processes.until_true("local:0", lambda: _serves(addresses[0]), what="serving")
+    # Else the job may be done, and its PS gone, before this task knows of them.
+    processes.until("local:1", "the job's parameter servers answer", 60.0)
     processes.start("client", "-c", client)
     processes.until("client", "^count 42$", 60.0)
     tasks = ["local:0", "local:1", "client"]
