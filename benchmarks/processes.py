@@ -41,10 +41,16 @@ class Child:
         environ: Its whole environment.
         python: The interpreter; default this one.
         log: Where its stderr goes; default where ours does.
+        folder: Where it works: the benchmark's own modules are those of this checkout.
     """
 
     def __init__(
-        self, args: Sequence[str], environ: Mapping[str, str], python: str = sys.executable, log: Path | None = None
+        self,
+        args: Sequence[str],
+        environ: Mapping[str, str],
+        python: str = sys.executable,
+        log: Path | None = None,
+        folder: Path = ROOT,
     ) -> None:
         # Its parent's death ends it even when the benchmark is killed outright.
         guard = [setpriv, "--pdeathsig", "KILL"] if (setpriv := shutil.which("setpriv")) else []
@@ -52,7 +58,7 @@ class Child:
         self._says_why = str(log or "above")
         with contextlib.ExitStack() as stack:
             self._process = subprocess.Popen(
-                [*guard, python, *args], env=environ, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                [*guard, python, *args], env=environ, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=stack.enter_context(log.open("ab")) if log else None, text=True,
             )  # fmt: skip
 
@@ -155,12 +161,17 @@ class Children:
             sys.exit(128 + signum)
 
     def start(
-        self, args: Sequence[str], environ: Mapping[str, str], python: str = sys.executable, log: Path | None = None
+        self,
+        args: Sequence[str],
+        environ: Mapping[str, str],
+        python: str = sys.executable,
+        log: Path | None = None,
+        folder: Path = ROOT,
     ) -> Child:
         """Start one; see Child."""
         self._not_now = True
         try:
-            child = Child(args, environ, python, log)
+            child = Child(args, environ, python, log, folder)
             self._all.append(child)
         finally:
             self._not_now = False
