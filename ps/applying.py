@@ -179,21 +179,24 @@ class Applying(Cuts):
         self, parts: PushParts, hypers: Mapping[tuple[str, bool], Mapping[str, float]]
     ) -> tuple[PushPlan | None, float | None]:
         """Change the values; gives the plan that it followed, and how long it took: None where there was no change."""
-        if parts.layout is None and not parts.ops:
+        layout = parts.layout
+        if layout is None and not parts.ops:
             return None, None  # a push that only counts
-        plan = parts.layout.plan if parts.layout is not None else None
+        plan = layout.plan if layout is not None else None
+        if plan is not None and (parts.data is None or plan.version != self._store.version):
+            plan = None
+        if layout is not None and not layout.ops:
+            return plan, None
         began = self._clock.monotonic()
         with np.errstate(all="ignore"):  # what overflows becomes inf, as in TensorFlow; it must not stop midway
-            if plan is not None and parts.data is not None and plan.version == self._store.version:
-                changes: Sequence[Any] = plan.steps
+            if plan is not None and parts.data is not None:
                 self._store.apply_plan(plan, hypers, parts.data, self.cores)
             else:
-                plan = None
-                changes = parts.ops or (
-                    parts.layout.bind(parts.data) if parts.layout and parts.data is not None else ()
-                )
+                changes = parts.ops
+                if not changes and layout is not None and parts.data is not None:
+                    changes = layout.bind(parts.data)
                 self._store.apply(changes, hypers, parts.data)
-        return plan, self._clock.monotonic() - began if changes else None
+        return plan, self._clock.monotonic() - began
 
     def _read_after(self, parts: PushParts, plan: PushPlan | None) -> list[Array] | None:
         """Take the reads of a push whose changes have just been made; None where there is no memory for them.
@@ -263,9 +266,10 @@ class Applying(Cuts):
         for op in ops:
             if op.variable in ledger.steps:
                 ledger.assign_step(op.variable, int(self._store.step(op.variable)[0]))
-        with np.errstate(all="ignore"):
-            for use in uses:
-                advance_scalars(use, hypers[use.optimizer, use.after_increment], self._store)
+        if uses:
+            with np.errstate(all="ignore"):
+                for use in uses:
+                    advance_scalars(use, hypers[use.optimizer, use.after_increment], self._store)
         self._store.set_steps(ledger.steps)
 
     def _read_admitted(self, reads: Sequence[Read], room: Room | None = None) -> list[Array]:

@@ -240,8 +240,7 @@ def check_step(name: str, held: Array, before: int, value: int) -> None:
     least, most = _range_of(held.dtype)
     if not least <= value <= most:
         raise InvalidArgumentError(f"The push would move step {name!r} from {held[0]} to {value}, beyond {held.dtype}.")
-    least, most = _range_of(np.dtype(np.int64))
-    if not least <= value - before <= most:
+    if not -(1 << 63) <= value - before < 1 << 63:
         raise InvalidArgumentError(
             f"The push would move step {name!r} from {before} to {value}, by {value - before}: that is beyond int64. "
             "Assign it instead."

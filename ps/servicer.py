@@ -82,13 +82,14 @@ def _unary(
                 claim = _claim(control, name, len(raw))
                 try:
                     request = kind.FromString(raw)
+                    control.handler.authorization.check_method(caller, name, request)
+                    CALLER.set(caller)
+                    return control.call(name, request)
                 except DecodeError as error:
                     raise InvalidArgumentError(f"Not a {kind.DESCRIPTOR.full_name}: {error}") from None
-                control.handler.authorization.check_method(caller, name, request)
-                CALLER.set(caller)
-                reply = control.call(name, request)
-                del claim
-                return reply
+                finally:
+                    # Before the client is told of an error.
+                    del claim
         except grpc.RpcError:
             raise  # the call is over: its client left, or sent no message
         except Exception as error:

@@ -164,7 +164,7 @@ class Shard(Applying):
             ledger = self._sequencing()
             self._raise_floors(floors)
             taking_part = (self._shard,) if alone else participants
-            if any(not 0 <= shard < self._shards for shard in taking_part):
+            if not alone and any(not 0 <= shard < self._shards for shard in taking_part):
                 raise InvalidArgumentError(f"A push with participants {list(participants)} of {self._shards} shards.")
             known = self._recorded(ledger, push)
             if known is not None:
