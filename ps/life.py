@@ -22,7 +22,6 @@ from globalstep.ps.journal import Journal
 from globalstep.ps.ledger import LIMIT_SHARDS, Ledger
 from globalstep.ps.office import OfficeView
 from globalstep.ps.presence import NO_STANDING, Absence, ClientView, Standing, State
-from globalstep.ps.push_table import LIMIT_CLIENTS
 from globalstep.ps.rules import check_declaration, get_rule
 from globalstep.ps.run_guard import opened_as, refuse_other
 from globalstep.ps.shard_view import ShardView
@@ -271,7 +270,7 @@ class Life(Attendance):
             self.presence.left(client, task, unfinished)
             if self._ledger is not None:
                 self._ledger.table.departed(client)
-                if len(self._ledger.table) > 2 * LIMIT_CLIENTS:  # no checkpoint has been taken for long
+                if self._ledger.table.crowded(self._clock.monotonic()):  # no checkpoint has been taken for long
                     self._forget_gone(self._ledger)
             self._drop_kept(client)
             if self._state is not State.VACANT:
@@ -284,7 +283,7 @@ class Life(Attendance):
         """Forget clients that have been gone for long. Caller holds the lock."""
         here = {view.client for view in self.presence.clients()}
         expired = self.presence.expired()
-        ledger.table.forget_gone(here, expired)
+        ledger.table.forget_gone(here, expired, self._clock.monotonic())
         self.presence.forget(list(expired))
 
     def secure(self, before: Witness) -> None:

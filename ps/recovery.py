@@ -65,6 +65,9 @@ class ReplayedShard(Shard):
     def _forget_gone(self, ledger: Ledger) -> None:
         """Clients that are here are not known to be: nobody is forgotten before they could say so."""
 
+    def _make_place(self, ledger: Ledger, client: str) -> None:
+        """There was one when it came."""
+
     def _check_signed(self, entry: Entry) -> None:
         """It was, when it came."""
 

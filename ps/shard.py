@@ -26,7 +26,6 @@ from globalstep.ps.hypers import check_covered, evaluate_use
 from globalstep.ps.layouts import PushParts
 from globalstep.ps.ledger import Entry, EntryKind, HyperValues, Ledger
 from globalstep.ps.life import Life
-from globalstep.ps.push_table import LIMIT_CLIENTS
 from globalstep.ps.signatures import Floor
 from globalstep.ps.witness import Pushed
 
@@ -228,8 +227,6 @@ class Shard(Applying):
             self._statistics.refuse(refused)
             return ledger.refuse(push, refused, staleness, not_finite), ()
         hypers = scaled(self._policy, hypers, staleness)
-        if len(ledger.table) > 4 * LIMIT_CLIENTS:  # ids that push once and are not heard of again
-            self._forget_gone(ledger)
         outcome = ledger.admit(push, kind, taking_part, increments, hypers, staleness)
         if reads_only:
             self._statistics.read()
@@ -262,6 +259,7 @@ class Shard(Applying):
         no_part: bool,
     ) -> tuple[HyperValues, ...]:
         """Find everything that could be wrong before anything is decided; evaluate hyper-parameters."""
+        self._make_place(ledger, push.client)
         ledger.check_increments(increments)
         if kind is EntryKind.SNAPSHOT:
             self._check_snapshots(push.client)
@@ -281,6 +279,16 @@ class Shard(Applying):
         if staged is not None:
             check_covered(staged.parts.optimizers, hypers, self._store)
         return hypers
+
+    def _make_place(self, ledger: Ledger, client: str) -> None:
+        """Have a place for a client's pushes in the table. Caller holds the lock.
+
+        Raises:
+            ResourceExhaustedError: If there is none. Nothing is changed.
+        """
+        if ledger.table.crowded(self._clock.monotonic()):  # clients that push once and are not heard of again
+            self._forget_gone(ledger)
+        ledger.table.check_room(client)
 
     def _admission(self, ledger: Ledger, outcome: Outcome, push: PushId, participants: Sequence[int]) -> Admission:
         answer = self._answer(push)
