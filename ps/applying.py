@@ -266,10 +266,8 @@ class Applying(Cuts):
         for op in ops:
             if op.variable in ledger.steps:
                 ledger.assign_step(op.variable, int(self._store.step(op.variable)[0]))
-        if uses:
-            with np.errstate(all="ignore"):
-                for use in uses:
-                    advance_scalars(use, hypers[use.optimizer, use.after_increment], self._store)
+        for use in uses:
+            advance_scalars(use, hypers[use.optimizer, use.after_increment], self._store)
         self._store.set_steps(ledger.steps)
 
     def _read_admitted(self, reads: Sequence[Read], room: Room | None = None) -> list[Array]:

@@ -86,6 +86,7 @@ def advance_scalars(use: OptimizerUse, values: Mapping[str, float], store: Varia
     """
     decl, rule = store.optimizer(use.optimizer)
     if use.finish and decl.scalars:
-        moved = rule.advance_scalars({name: np.float32(values[name]) for name in rule.scalars}, values)
+        with np.errstate(all="ignore"):  # what overflows becomes inf, as in TensorFlow
+            moved = rule.advance_scalars({name: np.float32(values[name]) for name in rule.scalars}, values)
         variables = dict(zip(rule.scalars, decl.scalars, strict=True))
         store.set_scalars({variables[name]: value for name, value in moved.items()})
