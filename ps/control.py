@@ -33,6 +33,7 @@ from globalstep.ps.authorization import CALLER
 from globalstep.ps.durability import Durability
 from globalstep.ps.handler import Handler, floors_of, push_ids
 from globalstep.ps.load_report import LoadReport
+from globalstep.ps.log_file import LOG_FILES, LogFiles
 from globalstep.ps.office import Claim, OfficeView
 from globalstep.ps.presence import Standing
 from globalstep.run_identity import RunIdentity
@@ -59,6 +60,7 @@ class Control:
         host: Host name.
         ended: Set when the process is to end.
         log_dir: Where write-ahead logs are; "" for the run's directory.
+        log_files: Writes them.
         open_lane: Makes ready for a connection beside gRPC, as SocketServer.open; None where there are none.
     """
 
@@ -67,13 +69,14 @@ class Control:
     host: str
     ended: threading.Event = field(default_factory=threading.Event)
     log_dir: str = ""
+    log_files: LogFiles = LOG_FILES
     open_lane: Callable[[pb.LaneKind.ValueType], tuple[str, bytes]] | None = None
 
     durability: Durability = field(init=False)
     load: LoadReport = field(init=False)
 
     def __post_init__(self) -> None:
-        self.durability = Durability(self.handler, SYSTEM_CLOCK, self.log_dir)
+        self.durability = Durability(self.handler, SYSTEM_CLOCK, self.log_dir, self.log_files)
         self.load = LoadReport(self.handler, SYSTEM_CLOCK)
 
     def call(self, method: str, request: Any) -> Any:

@@ -16,8 +16,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
-import shutil
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,7 +37,7 @@ from globalstep.errors import (
 )
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.handler import Handler
-from globalstep.ps.log_file import segment_path, sync_directory
+from globalstep.ps.log_file import LOG_FILES, LogFiles, segment_path
 from globalstep.ps.presence import State
 from globalstep.ps.recovery import Replay
 from globalstep.ps.shard import Shard
@@ -75,12 +73,14 @@ class Durability:
         handler: Of the task; it has the shard.
         clock: Tells how long a recovery takes.
         log_dir: Where logs are, in the place of RUN_DIR/log; "" for there.
+        files: Writes them.
     """
 
-    def __init__(self, handler: Handler, clock: Clock, log_dir: str = "") -> None:
+    def __init__(self, handler: Handler, clock: Clock, log_dir: str = "", files: LogFiles = LOG_FILES) -> None:
         self._handler = handler
         self._clock = clock
         self._log_dir = log_dir
+        self._files = files
         # One BEGIN or RECOVER at a time; taken before the shard's lock. Files are made and read under it.
         self._changing = threading.Lock()
         # Guards _written; a leaf.
@@ -134,7 +134,7 @@ class Durability:
             except FailedPreconditionError:
                 if log is not None:
                     log.close()
-                    _remove(log.directory)
+                    _remove(self._files, log.directory)
                 raise
             if run.is_other(present.run) and present.state in (State.INITIALIZING, State.READY):
                 _log.warning("PS task %d has dropped %s: %s has begun.", request.shard, present.run, run)
@@ -156,14 +156,13 @@ class Durability:
     def _make(self, request: pb.BeginRequest) -> WriteAheadLog:
         folder = self._folder(request, request.run.id)
         try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            folder.mkdir(mode=0o700)
-            for parent in list(folder.parents)[:4]:
-                sync_directory(parent)
-            (folder / _RUN).write_text(request.run.id)
+            self._files.make_directories(folder.parent)
+            self._files.make_directory(folder)
+            self._files.sync_directory(folder.parent)
+            self._files.create_whole(folder / _RUN, request.run.id.encode())
             if request.policy.keep_log:
-                (folder / _KEEP).touch()
-            log = WriteAheadLog(folder, request)
+                self._files.create_whole(folder / _KEEP)
+            log = WriteAheadLog(folder, request, files=self._files)
         except FileExistsError:
             # A process that was here before died within this BEGIN, and no other task knows of it. Clocks that disagree
             # made its number come again; the next one that is asked for is greater.
@@ -214,18 +213,18 @@ class Durability:
         with contextlib.suppress(FailedPreconditionError, OSError):
             logs = self._logs(view.directory, view.run.id)
             if logs.is_dir():
-                _end_others(logs, view.incarnation, view.shard, view.run.id)
+                _end_others(self._files, logs, view.incarnation, view.shard, view.run.id)
 
     def _mark_opened(self, log: WriteAheadLog) -> None:
         view = self._shard.view(brief=True)
         try:
-            with atomic_write(storage_for(str(log.directory)), str(log.directory / _OPENED)) as mark:
+            with atomic_write(self._files.storage, str(log.directory / _OPENED)) as mark:
                 mark.write(str(view.sequencer).encode())
         except NotFoundError:
             if view.state is State.DONE:
                 return  # the run is over, and its log is not needed any more
             raise AbortedError(f"The log in {log.directory} was given up: a later life was opened since.") from None
-        _end_others(log.directory.parent.parent, view.incarnation, view.shard, view.run.id)
+        _end_others(self._files, log.directory.parent.parent, view.incarnation, view.shard, view.run.id)
 
     def written(self, snapshot: PushId, path: Path, tensors: tuple[SavedTensor, ...]) -> None:
         """Take note that a snapshot of this shard is in a file, each Variable under its own name."""
@@ -262,7 +261,7 @@ class Durability:
         try:
             values, _ = self._shard.snapshot(incarnation, snapshot)
             log.secure()
-            _keep_base(log.directory, begun.segment, values, file)
+            _keep_base(self._files, log.directory, begun.segment, values, file)
             log.trim(begun.segment, keep=(log.directory / _KEEP).exists())
         except (OSError, ResourceExhaustedError) as error:
             _log.warning("The log in %s is not shortened: %s", log.directory, error)
@@ -275,9 +274,9 @@ class Durability:
         if not isinstance(log, WriteAheadLog) or not self._shard.over() or not log.directory.exists():
             return
         try:
-            _mark(log.directory, _ENDED)
+            _mark(self._files, log.directory, _ENDED)
             if not (log.directory / _KEEP).exists():
-                _remove(log.directory)
+                _remove(self._files, log.directory)
         except OSError as error:
             _log.warning("The log in %s, which is not needed any more, is still there: %s", log.directory, error)
 
@@ -345,7 +344,7 @@ class Durability:
             floors = {floor.shard: floor.index for floor in request.floors}
             replay.shard.check_floors(floors)
             try:
-                log = _go_on(replay)
+                log = _go_on(self._files, replay)
             except OSError as error:
                 raise ResourceExhaustedError(
                     f"PS task {request.shard} cannot write on to its log in {folder}: {error}. Make room there."
@@ -381,36 +380,43 @@ def shard_folder(logs: Path, incarnation: int, shard: int, shards: int) -> Path:
     return logs / str(incarnation) / f"shard-{shard}-of-{shards}"
 
 
-def _go_on(replay: Replay) -> WriteAheadLog:
+def _go_on(files: LogFiles, replay: Replay) -> WriteAheadLog:
     """Cut off a torn end, and begin a segment behind it."""
-    path = segment_path(replay.directory, replay.segment)
     if replay.cut_bytes:
-        with path.open("r+b") as file:
-            file.truncate(replay.end)
-            os.fsync(file.fileno())
-    return WriteAheadLog(replay.directory, replay.begin, replay.segment + 1, replay.next_number)
+        file = files.open(segment_path(replay.directory, replay.segment))
+        try:
+            files.truncate(file, replay.end)
+            files.sync(file)
+        finally:
+            files.close(file)
+    return WriteAheadLog(replay.directory, replay.begin, replay.segment + 1, replay.next_number, files)
 
 
-def _keep_base(folder: Path, segment: int, values: Mapping[str, npt.NDArray[Any]], file: _WrittenFile | None) -> None:
+def _keep_base(
+    files: LogFiles,
+    folder: Path,
+    segment: int,
+    values: Mapping[str, npt.NDArray[Any]],
+    file: _WrittenFile | None,
+) -> None:
     """Have a snapshot's values in a file of the log; the note with its checksums comes last."""
     path, note = base_path(folder, segment), base_note_path(folder, segment)
     checksums: Mapping[str, int] | None = None
     if file is not None and values.keys() <= file.checksums.keys():
         with contextlib.suppress(OSError):  # on another file system, or gone already
-            os.link(file.path, path)
+            files.link(file.path, path)
             checksums = {name: file.checksums[name] for name in values}
-    storage = storage_for(str(folder))
     if checksums is None:
-        path.unlink(missing_ok=True)
-        written = write_shard(storage, str(folder), path.name, sorted(values.items()))
+        files.unlink(path)
+        written = write_shard(files.storage, str(folder), path.name, sorted(values.items()))
         checksums = {tensor.name: tensor.crc32 for tensor in written.tensors}
-    with atomic_write(storage, str(note)) as out:
+    with atomic_write(files.storage, str(note)) as out:
         out.write(json.dumps(checksums).encode())
 
 
-def _mark(folder: Path, mark: str) -> None:
-    (folder / mark).touch()
-    sync_directory(folder)
+def _mark(files: LogFiles, folder: Path, mark: str) -> None:
+    with contextlib.suppress(FileExistsError):
+        files.create_whole(folder / mark)
 
 
 def _is_of_other(folder: Path, run: str) -> bool:
@@ -422,7 +428,7 @@ def _is_of_other(folder: Path, run: str) -> bool:
     return bool(run and written) and written != run
 
 
-def _end_others(logs: Path, incarnation: int, shard: int, run: str) -> None:
+def _end_others(files: LogFiles, logs: Path, incarnation: int, shard: int, run: str) -> None:
     """See to it that no earlier life of a run comes back on this shard; those to be kept stay to be read.
 
     Logs of another run are left alone.
@@ -431,15 +437,16 @@ def _end_others(logs: Path, incarnation: int, shard: int, run: str) -> None:
         if not folder.parent.name.isdigit() or int(folder.parent.name) >= incarnation or _is_of_other(folder, run):
             continue
         if (folder / _KEEP).exists():
-            _mark(folder, _ENDED)
+            _mark(files, folder, _ENDED)
         else:
-            _remove(folder)
+            _remove(files, folder)
 
 
-def _remove(folder: Path) -> None:
+def _remove(files: LogFiles, folder: Path) -> None:
     # First what makes it a log that can be recovered from.
-    (folder / _OPENED).unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
+    files.unlink(folder / _OPENED)
+    with contextlib.suppress(OSError):
+        files.remove_tree(folder)
     for parent in (folder.parent, folder.parent.parent):
         with contextlib.suppress(OSError):  # other shards' logs are there
-            parent.rmdir()
+            files.remove_directory(parent)

@@ -22,6 +22,7 @@ from globalstep.ps.control import Control
 from globalstep.ps.handler import Handler
 from globalstep.ps.hogwild import HogwildShard
 from globalstep.ps.layouts import LayoutMemory
+from globalstep.ps.log_file import LOG_FILES, LogFiles
 
 __all__ = ["LocalLane", "LocalPS", "drop", "lanes_to", "named"]
 
@@ -33,11 +34,20 @@ class LocalPS:
         shards: How many.
         clock: Their time.
         faults: What a test makes fail.
+        log_files: Writes their write-ahead logs.
     """
 
-    def __init__(self, shards: int = 1, *, clock: Clock = SYSTEM_CLOCK, faults: Faults = NO_FAULTS) -> None:
+    def __init__(
+        self,
+        shards: int = 1,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        faults: Faults = NO_FAULTS,
+        log_files: LogFiles = LOG_FILES,
+    ) -> None:
         self.controls = [
-            Control(Handler(HogwildShard(clock), faults), uuid.uuid4().hex, "localhost") for _ in range(shards)
+            Control(Handler(HogwildShard(clock), faults), uuid.uuid4().hex, "localhost", log_files=log_files)
+            for _ in range(shards)
         ]
 
     def lanes(self) -> list[LocalLane]:

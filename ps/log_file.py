@@ -16,6 +16,8 @@ Floor: ps. Threads: an object belongs to one thread at a time.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import mmap
 import os
 import struct
@@ -27,8 +29,17 @@ from typing import Final
 
 from globalstep.errors import DataLossError
 from globalstep.frames import padded
+from globalstep.storage import Storage, storage_for
 
-__all__ = ["LoggedRecord", "SegmentReader", "SegmentWriter", "segment_path", "segments_in", "sync_directory"]
+__all__ = [
+    "LOG_FILES",
+    "LogFiles",
+    "LoggedRecord",
+    "SegmentReader",
+    "SegmentWriter",
+    "segment_path",
+    "segments_in",
+]
 
 _MAGIC: Final = b"GSLOG\x00\x01\n"
 _MARKER: Final = b"\xf5GSREC\xa7\n"
@@ -37,6 +48,150 @@ _RECORD = struct.Struct("<8sQQQQII")
 _SUMMED = struct.Struct("<QQQQ")
 #: Buffers that one writev takes.
 _MOST_BUFFERS = 512
+#: What `link` fails with on file systems that know no second names.
+_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK)
+
+
+class LogFiles:
+    """Every system call with which a write-ahead log changes what is on a disk; errors are OSErrors.
+
+    A test gives the log another one: to make a call fail, to end the process at it, or to forget what was not synced.
+    Files are descriptors, as in `os`.
+
+    Attributes:
+        storage: Writes the files of a log that are like a checkpoint's: bases, and their notes.
+    """
+
+    def __init__(self) -> None:
+        self.storage: Storage = storage_for("")
+
+    def create(self, path: Path) -> int:
+        """Make a file for writing, which must not be there yet, also not as a link."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+    def open(self, path: Path) -> int:
+        """Open a file that is there for writing."""
+        return os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def write(self, file: int, buffers: Sequence[memoryview]) -> int:
+        """Write some of the bytes of buffers, the first ones first; gives how many."""
+        return os.writev(file, buffers)
+
+    def sync(self, file: int) -> None:
+        """Bring a file to the disk."""
+        os.fsync(file)
+
+    def sync_data(self, file: int) -> None:
+        """Bring a file to the disk, but for what is not needed to read it."""
+        os.fdatasync(file)
+
+    def allocate(self, file: int, offset: int, size: int) -> None:
+        """Have room on the disk for a part of a file; the file grows to hold it."""
+        os.posix_fallocate(file, offset, size)
+
+    def truncate(self, file: int, size: int) -> None:
+        """Cut a file off, and write on from there."""
+        os.ftruncate(file, size)
+        os.lseek(file, size, os.SEEK_SET)
+
+    def close(self, file: int) -> None:
+        """Close a file."""
+        os.close(file)
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name, which must not be there yet."""
+        os.link(source, target, follow_symlinks=False)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file or a directory another name; a file of that name is replaced."""
+        os.replace(source, target)
+
+    def unlink(self, path: Path) -> None:
+        """Take a file's name away; one that is not there is no error."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory, which must not be there yet; only its user may look into it."""
+        os.mkdir(path, 0o700)
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove an empty directory."""
+        os.rmdir(path)
+
+    def sync_directory(self, directory: Path) -> None:
+        """Bring the names in a directory to the disk."""
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    # ---- Made of these ---------------------------------------------------------------------------
+
+    def write_all(self, file: int, buffers: Sequence[bytes | memoryview]) -> None:
+        """Write all bytes of buffers."""
+        left = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
+        while left:
+            written = self.write(file, left[:_MOST_BUFFERS])
+            while left and written >= left[0].nbytes:
+                written -= left.pop(0).nbytes
+            if written:
+                left[0] = left[0][written:]
+
+    def create_whole(self, path: Path, text: bytes = b"") -> None:
+        """Make a small file that is on the disk, whole, when this returns; its name too.
+
+        Raises:
+            FileExistsError: If there is one of that name.
+        """
+        unborn = path.with_name(f"{path.name}.new")
+        self.unlink(unborn)  # of a process that was killed just then
+        file = self.create(unborn)
+        try:
+            self.write_all(file, [text])
+            self.sync(file)
+        finally:
+            self.close(file)
+        self.publish(unborn, path)
+
+    def publish(self, unborn: Path, path: Path) -> None:
+        """Give a whole file its name, in nobody's place; the name is on the disk when this returns.
+
+        Raises:
+            FileExistsError: If there is one of that name.
+        """
+        try:
+            self.link(unborn, path)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            if path.exists():
+                raise FileExistsError(errno.EEXIST, "There is such a file", str(path)) from None
+            self.rename(unborn, path)
+        self.unlink(unborn)
+        self.sync_directory(path.parent)
+
+    def make_directories(self, path: Path) -> None:
+        """Make a directory and those above it that are missing, each with its name on the disk."""
+        if path.is_dir():
+            return
+        self.make_directories(path.parent)
+        with contextlib.suppress(FileExistsError):  # another task made it meanwhile
+            self.make_directory(path)
+        self.sync_directory(path.parent)
+
+    def remove_tree(self, folder: Path) -> None:
+        """Delete a folder of files, and those in it."""
+        for path in sorted(folder.iterdir()):
+            if path.is_dir() and not path.is_symlink():
+                self.remove_tree(path)
+            else:
+                self.unlink(path)
+        self.remove_directory(folder)
+
+
+LOG_FILES = LogFiles()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,25 +211,25 @@ class SegmentWriter:
         directory: Where; the file must not be there yet.
         segment: Its number.
         first: The number of its first record.
+        files: Writes.
 
     Raises:
+        FileExistsError: If there is such a segment.
         OSError: If it cannot be written.
     """
 
-    def __init__(self, directory: Path, segment: int, first: int) -> None:
+    def __init__(self, directory: Path, segment: int, first: int, files: LogFiles = LOG_FILES) -> None:
+        self._files = files
         self.path = segment_path(directory, segment)
         start = _START.pack(_MAGIC, segment, first, zlib.crc32(struct.pack("<QQ", segment, first)), 0)
-        # It appears under its name when its head is whole.
-        if self.path.exists():
-            raise FileExistsError(f"{self.path} is there already")
         unborn = self.path.with_suffix(".new")
-        unborn.unlink(missing_ok=True)  # of a process that was killed just then
-        self._file = os.open(unborn, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        files.unlink(unborn)  # of a process that was killed just then
+        self._file = files.create(unborn)
         try:
-            _write_all(self._file, [start])
-            os.fsync(self._file)
-            unborn.rename(self.path)
-            sync_directory(directory)
+            files.write_all(self._file, [start])
+            files.sync(self._file)
+            # It appears under its name when its head is whole, and in nobody's place.
+            files.publish(unborn, self.path)
         except BaseException:
             self.close()
             raise
@@ -101,7 +256,7 @@ class SegmentWriter:
         for buffer in buffers:
             crc = zlib.crc32(buffer, crc)
         start = _RECORD.pack(_MARKER, number, on_disk, len(head), data_bytes, crc, 0)
-        _write_all(self._file, [start, *buffers])
+        self._files.write_all(self._file, [start, *buffers])
 
     def sync(self) -> None:
         """Bring what was written to the disk.
@@ -109,12 +264,12 @@ class SegmentWriter:
         Raises:
             OSError: If that failed; what is on disk is not known then.
         """
-        os.fdatasync(self._file)
+        self._files.sync_data(self._file)
 
     def close(self) -> None:
         """Close the file. Safe to call twice."""
         if self._file >= 0:
-            os.close(self._file)
+            self._files.close(self._file)
             self._file = -1
 
 
@@ -214,22 +369,3 @@ def segment_path(directory: Path, segment: int) -> Path:
 def segments_in(directory: Path) -> list[int]:
     """Give the numbers of the segments in a directory, in order; none if it is not there."""
     return sorted(int(path.stem.partition("-")[2]) for path in directory.glob("segment-*.log"))
-
-
-def sync_directory(directory: Path) -> None:
-    """Bring the names in a directory to the disk."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _write_all(file: int, buffers: Sequence[bytes | memoryview]) -> None:
-    left = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
-    while left:
-        written = os.writev(file, left[:_MOST_BUFFERS])
-        while left and written >= left[0].nbytes:
-            written -= left.pop(0).nbytes
-        if written:
-            left[0] = left[0][written:]

@@ -21,7 +21,7 @@ from globalstep.errors import LostStateError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.layouts import PushParts
 from globalstep.ps.ledger import Entry
-from globalstep.ps.log_file import SegmentWriter, segment_path, segments_in, sync_directory
+from globalstep.ps.log_file import LOG_FILES, LogFiles, SegmentWriter, segment_path, segments_in
 from globalstep.ps.log_records import (
     Encoded,
     base_record,
@@ -61,6 +61,7 @@ class WriteAheadLog(Witness):
         begin: The BEGIN of the incarnation: the first record of its first segment.
         segment: The segment to begin with; it must not be there yet.
         first: Number of its first record.
+        files: Writes.
 
     Raises:
         OSError: If nothing can be written there.
@@ -72,11 +73,19 @@ class WriteAheadLog(Witness):
 
     keeps_data = True
 
-    def __init__(self, directory: Path, begin: pb.BeginRequest, segment: int = 1, first: int = 1) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        begin: pb.BeginRequest,
+        segment: int = 1,
+        first: int = 1,
+        files: LogFiles = LOG_FILES,
+    ) -> None:
         self.directory = directory
+        self._files = files
         self.on_failure: Callable[[WriteAheadLog], None] = lambda log: None
         # Only the thread that commits uses these two.
-        self._writer = SegmentWriter(directory, segment, first)
+        self._writer = SegmentWriter(directory, segment, first, files)
         self._segment = segment
         # Guards all below. A leaf, taken under the shard's lock; nothing is written under it.
         self._lock = threading.Lock()
@@ -235,7 +244,7 @@ class WriteAheadLog(Witness):
                 self._writer.close()
                 on_disk = queued.number - 1
                 self._segment += 1
-                self._writer = SegmentWriter(self.directory, self._segment, queued.number)
+                self._writer = SegmentWriter(self.directory, self._segment, queued.number, self._files)
             head, pieces = queued.encode()
             self._writer.write(queued.number, on_disk, head, pieces)
         self._writer.sync()
@@ -257,8 +266,8 @@ class WriteAheadLog(Witness):
             return
         for older in [number for number in segments_in(self.directory) if number < segment]:
             for path in (base_note_path, base_path, segment_path):
-                path(self.directory, older).unlink(missing_ok=True)
-        sync_directory(self.directory)
+                self._files.unlink(path(self.directory, older))
+        self._files.sync_directory(self.directory)
 
     def close(self) -> None:
         """Write what is left, if that can be done, and close the file."""

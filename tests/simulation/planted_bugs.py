@@ -134,7 +134,7 @@ def _reply_before_fsync() -> Patch:
                 self._writer.sync()
                 self._writer.close()
                 self._segment += 1
-                self._writer = write_ahead_log.SegmentWriter(self.directory, self._segment, queued.number)
+                self._writer = write_ahead_log.SegmentWriter(self.directory, self._segment, queued.number, self._files)
             self._writer.write(queued.number, batch[0].number - 1, *queued.encode())
 
     return WriteAheadLog, "_write", early

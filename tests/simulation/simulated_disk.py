@@ -15,13 +15,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from globalstep.ps import durability, write_ahead_log
-from globalstep.ps.log_file import SegmentWriter
+from globalstep.ps import durability
+from globalstep.ps.log_file import LogFiles
 
 __all__ = ["Crashed", "Disk", "disks"]
-
-#: Folder of a task's logs -> its disk.
-_DISKS: dict[Path, Disk] = {}
 
 
 class Crashed(BaseException):
@@ -36,6 +33,7 @@ class Disk:
         rng: Decides what survives.
 
     Attributes:
+        files: Writes to it.
         at: Called with "append" when a record has been written, and with "fsync" when it is on the disk.
     """
 
@@ -43,8 +41,8 @@ class Disk:
         self.folder = folder
         self.at: Callable[[str], None] = lambda point: None
         self.synced: dict[Path, int] = {}
+        self.files = _Files(self)
         self._rng = rng
-        _DISKS[folder] = self
 
     def crash(self) -> None:
         """Lose what was not on the disk, or some of it."""
@@ -62,27 +60,54 @@ class Disk:
             # What is there now is there for good.
             self.synced[path] = path.stat().st_size
 
-    def close(self) -> None:
-        """Forget it."""
-        del _DISKS[self.folder]
 
+class _Files(LogFiles):
+    """The log's files on a simulated disk, which knows how much of each segment was synced."""
 
-class _Writer(SegmentWriter):
-    """A segment whose disk is simulated."""
+    def __init__(self, disk: Disk) -> None:
+        super().__init__()
+        self._disk = disk
+        self._paths: dict[int, Path] = {}
 
-    def __init__(self, directory: Path, segment: int, first: int) -> None:
-        super().__init__(directory, segment, first)
-        self._disk = _DISKS[directory.parent.parent.parent]
-        self._disk.synced[self.path] = os.fstat(self._file).st_size
+    def create(self, path: Path) -> int:
+        return self._opened(super().create(path), path)
 
-    def write(self, number: int, on_disk: int, head: bytes, pieces: Sequence[memoryview]) -> None:
-        super().write(number, on_disk, head, pieces)
-        self._disk.at("append")
+    def open(self, path: Path) -> int:
+        return self._opened(super().open(path), path)
 
-    def sync(self) -> None:
+    def _opened(self, file: int, path: Path) -> int:
+        self._paths[file] = path
+        return file
+
+    def close(self, file: int) -> None:
+        self._paths.pop(file, None)
+        super().close(file)
+
+    def write(self, file: int, buffers: Sequence[memoryview]) -> int:
+        written = super().write(file, buffers)
+        if self._paths[file].suffix == ".log":
+            self._disk.at("append")
+        return written
+
+    def sync(self, file: int) -> None:
+        self.sync_data(file)
+
+    def sync_data(self, file: int) -> None:
         # Its name may be gone: the log of a job that is done is deleted.
-        self._disk.synced[self.path] = os.fstat(self._file).st_size
-        self._disk.at("fsync")
+        self._disk.synced[self._paths[file]] = os.fstat(file).st_size
+        if self._paths[file].suffix == ".log":
+            self._disk.at("fsync")
+
+    def link(self, source: Path, target: Path) -> None:
+        super().link(source, target)
+        for file, path in self._paths.items():
+            if path == source:
+                self._paths[file] = target
+        if source in self._disk.synced:
+            self._disk.synced[target] = self._disk.synced.pop(source)
+
+    def sync_directory(self, directory: Path) -> None:
+        """Names are on the disk at once."""
 
 
 @contextlib.contextmanager
@@ -93,7 +118,6 @@ def disks() -> Iterator[None]:
         """Nothing real depends on it."""
 
     with (
-        mock.patch.object(write_ahead_log, "SegmentWriter", _Writer),
         mock.patch.object(os, "fsync", spared),
         mock.patch.object(os, "fdatasync", spared),
         mock.patch.object(durability, "_log", mock.MagicMock()),

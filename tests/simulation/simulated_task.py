@@ -15,6 +15,7 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.control import Control
 from globalstep.ps.handler import Handler, encode_error
 from globalstep.ps.layouts import LayoutMemory
+from globalstep.ps.log_file import LOG_FILES
 from globalstep.ps.settler import Settler
 from globalstep.ps.shard import Shard
 from globalstep.ps.write_ahead_log import WriteAheadLog
@@ -78,7 +79,13 @@ class SimulatedTask:
         self.process = Process(self._hub, f"ps {self.index}", self._failed)
         clock = ProcessClock(self.process, self._skew_secs)
         self.shard = Shard(clock)
-        self._control = Control(Handler(self.shard), f"{self.index}.{self.starts}", "simulated", log_dir=self._log_dir)
+        self._control = Control(
+            Handler(self.shard),
+            f"{self.index}.{self.starts}",
+            "simulated",
+            log_dir="" if self._disk is None else str(self._disk.folder),
+            log_files=LOG_FILES if self._disk is None else self._disk.files,
+        )
         self._control.durability._clock = clock
         # A stream's memory ends with its process.
         self._memories: defaultdict[Any, LayoutMemory] = defaultdict(LayoutMemory)
@@ -93,10 +100,6 @@ class SimulatedTask:
             if isinstance(log, WriteAheadLog):
                 log._writer.close()
             self._disk.crash()
-
-    @property
-    def _log_dir(self) -> str:
-        return "" if self._disk is None else str(self._disk.folder)
 
     def _at_disk(self, point: str) -> None:
         """The log is between two steps: a fault may strike. Those of the settler's thread are left out."""

@@ -138,8 +138,6 @@ class Simulation:
                 process.kill()
             for task in self.tasks:
                 task.crash()
-            for disk in self._disks:
-                disk.close()
             if self._folder is not None:
                 self._folder.cleanup()
         return Report(

@@ -121,15 +121,15 @@ def test_a_client_that_writes_to_its_memory_later_does_not_break_the_log(tmp_pat
     """A record's checksum is taken, then its bytes are written: what is shared could change between the two."""
     with contextlib.closing(Trained(directory=str(tmp_path), policy=RunPolicy(durability="log"))) as trained:
         client = trained.clients[0]
-        write = log_file._write_all
+        write = log_file.LogFiles.write_all
         shared = []
 
-        def flipped(file, buffers):
+        def flipped(files, file, buffers):
             for view in shared:
                 view.fill(7.0)  # as another process of the client could, at any time
-            write(file, buffers)
+            write(files, file, buffers)
 
-        monkeypatch.setattr(log_file, "_write_all", flipped)
+        monkeypatch.setattr(log_file.LogFiles, "write_all", flipped)
         for _ in range(3):  # the first two make the layout known
             gradients = in_place(client, -1.0)
             shared[:] = [gradient.view() for gradient in gradients]  # which stay writable
