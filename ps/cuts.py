@@ -57,6 +57,11 @@ class Cuts(Life):
         """How many Variables are held, slots included."""
         return self._store.variable_count
 
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of all Variables and slots here."""
+        return self._store.value_bytes
+
     def undeclared(self, increments: Sequence[Increment], uses: Sequence[OptimizerUse]) -> str:
         """Say what of a push's decision is not declared; see ps/declared.py."""
         with self._lock:

@@ -140,7 +140,7 @@ class Handler:
             self.authorization.check_request(memory.caller, request)
             witness = self.shard.witness
             own = not (shared and witness.keeps_data)  # what is logged must be what was checked and applied
-            unpacked = unpack_request(request, data, memory, self._limit_bytes, own)
+            unpacked = unpack_request(request, data, memory, self.shard.value_bytes, self._limit_bytes, own)
             self._methods[method](getattr(request, method), unpacked, reply, tensors, memory)
             pieces = pack_reply(request, reply, tensors, memory.memory)
             self.shard.secure(witness)
@@ -158,8 +158,8 @@ class Handler:
     def waits_for_memory(self, request: pb.Request, memory: LayoutMemory) -> bool:
         """Whether `handle` would wait for memory now; else it has what it needs."""
         if request.spans:
-            nbytes = unpacked_bytes(request)
-            return nbytes <= self._limit_bytes and not memory.reserve(nbytes)
+            nbytes = unpacked_bytes(request, self.shard.value_bytes, self._limit_bytes)
+            return nbytes > 0 and not memory.reserve(nbytes)
         return request.HasField("ahead") and not memory.can_put_ahead(request.ahead.layout)
 
     def counts(self, request: pb.Request, memory: LayoutMemory) -> bool:

@@ -20,14 +20,29 @@ from globalstep.ps.layouts import LayoutMemory
 
 __all__ = ["pack_reply", "unpack_request", "unpacked_bytes"]
 
+#: What a request's data may unpack to, of what the task's Variables take, and of what came.
+_MOST_TIMES = 4
 
-def unpacked_bytes(request: pb.Request) -> int:
-    """Give how much memory `unpack_request` takes."""
-    return sum(padded(span.bytes) for span in request.spans)
+
+def _most_bytes(came_bytes: int, value_bytes: int, limit_bytes: int) -> int:
+    """Give the most that may come of packed data: zeros take no bytes on the wire, but are of some Variable."""
+    return min(limit_bytes, _MOST_TIMES * (came_bytes + value_bytes))
+
+
+def unpacked_bytes(request: pb.Request, value_bytes: int, limit_bytes: int) -> int:
+    """Give how much memory `unpack_request` takes; 0 where it refuses."""
+    total = sum(padded(span.bytes) for span in request.spans)
+    came = sum(padded(span.packed_bytes) for span in request.spans)
+    return total if total <= _most_bytes(came, value_bytes, limit_bytes) else 0
 
 
 def unpack_request(
-    request: pb.Request, data: memoryview, memory: LayoutMemory, limit_bytes: int, own: bool = True
+    request: pb.Request,
+    data: memoryview,
+    memory: LayoutMemory,
+    value_bytes: int,
+    limit_bytes: int,
+    own: bool = True,
 ) -> memoryview:
     """Give a request's data as it was before it was packed.
 
@@ -35,7 +50,8 @@ def unpack_request(
         request: The message.
         data: Bytes of its tensors.
         memory: For the result.
-        limit_bytes: The most that may come of it.
+        value_bytes: What the task's Variables take.
+        limit_bytes: The most that any message may have.
         own: Nobody else writes to `data`; otherwise the result is a copy that its sender cannot change.
 
     Raises:
@@ -48,7 +64,8 @@ def unpack_request(
         copy[:] = np.frombuffer(data, np.uint8)
         return copy.data
     packing: Any = importlib.import_module("globalstep.packing")
-    unpacked: memoryview = packing.unpack(request.spans, data, memory.take_reserved, limit_bytes)
+    most = _most_bytes(data.nbytes, value_bytes, limit_bytes)
+    unpacked: memoryview = packing.unpack(request.spans, data, memory.take_reserved, most)
     return unpacked
 
 

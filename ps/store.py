@@ -58,9 +58,11 @@ class VariableStore:
     Attributes:
         version: Changes whenever a check that has passed might come out otherwise; of no other store.
         most_read_bytes: The most that one message may read.
+        value_bytes: Of all Variables and slots.
     """
 
     most_read_bytes: int = 1 << 62
+    value_bytes: int = 0
 
     version: int = field(default_factory=_FIRST_VERSIONS.__next__)
     _held: dict[str, Held] = field(default_factory=dict[str, Held])
@@ -104,6 +106,7 @@ class VariableStore:
         laid = lay_out(list(fresh.values()), self._optimizers.grown_by(growth))
         self._optimizers.adopt(growth)
         self._held.update(laid)
+        self.value_bytes = self.nbytes()
         self._run_plans.clear()
         self.version += 1
 

@@ -207,3 +207,22 @@ def test_a_fill_takes_one_element(run):
     assert store._operand(Op(OpKind.ASSIGN, "table", fill=2.0), store._held["table"]).size == 1
     assert (chief.pull([Read("table")])[0] == 3.0).all()
     assert state(chief)["e"] == [[-1.0, -1.0]] * 5
+
+
+def test_few_bytes_unpack_to_no_more_than_the_variables_have_use_for(run):
+    """Zeros take no bytes on the wire: 8 bytes were any number of them, up to the limit of a message."""
+    tasks, chief = run
+    server = tasks.servers[0]
+    server.control.handler._limit_bytes = 1 << 40  # no other limit is in the way
+    used = server.control.handler.in_flight.used_bytes
+    bomb = pb.Request(push=pb.PushRequest(incarnation=chief.incarnation, id=pb.PushId(client="x", sequence=1)))
+    bomb.spans.add(form=pb.FORM_NONZERO, bytes=9 * MIB, packed_bytes=8)
+    error = asked(tasks, bomb, bytes(8))
+    assert error.type == "ResourceExhaustedError"
+    assert "9437184 bytes is larger than the limit of" in error.message
+    assert server.control.handler.in_flight.used_bytes == used
+    whole = pb.Request(push=pb.PushRequest(incarnation=chief.incarnation, id=pb.PushId(client="x", sequence=2)))
+    whole.spans.add(form=pb.FORM_NONZERO, bytes=MIB, packed_bytes=0)
+    op = whole.push.ops.add(kind=pb.OP_ASSIGN_ADD, variable="table")
+    op.value.CopyFrom(pb.TensorRef(dtype="float32", shape=[1 << 10, 1 << 8]))
+    assert not asked(tasks, whole).message
