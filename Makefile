@@ -41,11 +41,12 @@ test-pythons: $(VENV)/.installed-test ## run the quick tests under PYTHONS, 3.11
 	$(BIN)/python scripts/test_pythons.py $(PYTHONS)
 
 .PHONY: nightly
-nightly: $(VENV)/.installed-test ## run the whole fault matrix, a soak, 100 short jobs, and the tests ten times over, to find flaky ones
+nightly: $(VENV)/.installed-test ## run the whole fault matrix, a soak, 100 short jobs, a job under attack, and the tests ten times over, to find flaky ones
 	$(BIN)/python -m pytest -q -n 2 -m full_matrix
 	GLOBALSTEP_SIMULATION_SEEDS=200000 $(BIN)/python -m pytest -q -n 2 -k test_the_invariants_hold
 	$(BIN)/python tests/soak --secs 1800 --round-secs 60
 	$(BIN)/python tests/integration/short_jobs.py --jobs 100
+	$(BIN)/python tests/integration/under_attack.py
 	for round in 1 2 3 4 5 6 7 8 9 10; do $(BIN)/python -m pytest -q -n 2 $(PYTEST_ARGS) || exit 1; done
 
 .PHONY: simulate
