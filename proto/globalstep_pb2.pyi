@@ -1179,8 +1179,11 @@ class OpenRequest(_message.Message):
     CLIENT_FIELD_NUMBER: _builtins.int
     LIMITS_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
+    CHIEF_TERM_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     client: _builtins.str
+    chief_term: _builtins.int
+    """As in Begin."""
     @_builtins.property
     def limits(self) -> _containers.RepeatedCompositeFieldContainer[Global___StopLimit]: ...
     @_builtins.property
@@ -1194,10 +1197,11 @@ class OpenRequest(_message.Message):
         client: _builtins.str = ...,
         limits: _abc.Iterable[Global___StopLimit] | None = ...,
         run: Global___RunIdentity | None = ...,
+        chief_term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "incarnation", b"incarnation", "limits", b"limits", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief_term", b"chief_term", "client", b"client", "incarnation", b"incarnation", "limits", b"limits", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1602,6 +1606,7 @@ class LeaveRequest(_message.Message):
     CANDIDATE_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
     UNFINISHED_FIELD_NUMBER: _builtins.int
+    CHIEF_TERM_FIELD_NUMBER: _builtins.int
     client: _builtins.str
     candidate: _builtins.str
     """Of a chief that leaves its office too: its id."""
@@ -1611,6 +1616,10 @@ class LeaveRequest(_message.Message):
     """
     unfinished: _builtins.bool
     """The client ends before its work does, since it was asked to or has failed: its task may be started again."""
+    chief_term: _builtins.int
+    """With `candidate`: the term that it leaves. A copy that comes late does not end a later one of the same process. 0
+    where it is not known.
+    """
     def __init__(
         self,
         *,
@@ -1618,10 +1627,11 @@ class LeaveRequest(_message.Message):
         candidate: _builtins.str = ...,
         task: _builtins.str = ...,
         unfinished: _builtins.bool = ...,
+        chief_term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "client", b"client", "task", b"task", "unfinished", b"unfinished"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "chief_term", b"chief_term", "client", b"client", "task", b"task", "unfinished", b"unfinished"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1649,20 +1659,26 @@ class FinishRequest(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     CLIENT_FIELD_NUMBER: _builtins.int
     CHIEF_TERM_FIELD_NUMBER: _builtins.int
+    PROCESS_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     client: _builtins.str
     chief_term: _builtins.int
     """As in Begin."""
+    process: _builtins.str
+    """Of StatusReply: whom it is meant for. A task without state knows by it that it is of the run that ends, and not of
+    the next one.
+    """
     def __init__(
         self,
         *,
         incarnation: _builtins.int = ...,
         client: _builtins.str = ...,
         chief_term: _builtins.int = ...,
+        process: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief_term", b"chief_term", "client", b"client", "incarnation", b"incarnation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief_term", b"chief_term", "client", b"client", "incarnation", b"incarnation", "process", b"process"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3558,6 +3574,7 @@ class WriteSnapshotRequest(_message.Message):
     PROBE_FILE_FIELD_NUMBER: _builtins.int
     PROBE_TEXT_FIELD_NUMBER: _builtins.int
     NAMES_FIELD_NUMBER: _builtins.int
+    CHIEF_TERM_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     directory: _builtins.str
     """Where: a URL or path of a directory, and the file's name in it."""
@@ -3565,6 +3582,8 @@ class WriteSnapshotRequest(_message.Message):
     probe_file: _builtins.str
     """Content of a probe file that the chief left in the directory, to see that both mean the same one."""
     probe_text: _builtins.str
+    chief_term: _builtins.int
+    """As in Begin."""
     @_builtins.property
     def snapshot(self) -> Global___PushId: ...
     @_builtins.property
@@ -3581,10 +3600,11 @@ class WriteSnapshotRequest(_message.Message):
         probe_file: _builtins.str = ...,
         probe_text: _builtins.str = ...,
         names: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        chief_term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["snapshot", b"snapshot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "file", b"file", "incarnation", b"incarnation", "names", b"names", "probe_file", b"probe_file", "probe_text", b"probe_text", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief_term", b"chief_term", "directory", b"directory", "file", b"file", "incarnation", b"incarnation", "names", b"names", "probe_file", b"probe_file", "probe_text", b"probe_text", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

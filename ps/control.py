@@ -188,6 +188,7 @@ class Control:
         return pb.DeclareReply()
 
     def _Open(self, request: pb.OpenRequest) -> pb.OpenReply:  # noqa: N802
+        self.handler.shard.check_chief(request.chief_term)
         limits = [codec.decode_limit(item) for item in request.limits]
         run = RunIdentity.decode(request.run)
         in_force = self.handler.shard.open(request.incarnation, request.client, limits, run)
@@ -238,15 +239,26 @@ class Control:
         return pb.ClaimChiefReply(granted=granted, chief=_office(chief), contested=contested)
 
     def _Leave(self, request: pb.LeaveRequest) -> pb.LeaveReply:  # noqa: N802
-        self.handler.shard.leave(request.client, request.candidate, request.task, request.unfinished)
+        self.handler.shard.leave(
+            request.client, request.candidate, request.task, request.unfinished, request.chief_term
+        )
         self.durability.end()
         return pb.LeaveReply()
 
     def _Finish(self, request: pb.FinishRequest) -> pb.FinishReply:  # noqa: N802
         self.handler.shard.check_chief(request.chief_term)
-        remaining = self.handler.shard.finish(request.incarnation, request.client)
+        remaining = self.handler.shard.finish(request.incarnation, request.client, self._not_meant(request.process))
         self.durability.end()
         return pb.FinishReply(remaining=remaining)
+
+    def _not_meant(self, process: str) -> str:
+        """Say for which other process a call is meant; "" for this one."""
+        if process == self.process:
+            return ""
+        return (
+            f"the call is meant for the process {process or 'that it does not name'}, and this is {self.process}. "
+            "A task was started again since; ask it for its Status."
+        )
 
     def _OpenLane(self, request: pb.OpenLaneRequest) -> pb.OpenLaneReply:  # noqa: N802
         if self.open_lane is None:
@@ -303,6 +315,7 @@ class Control:
         )
 
     def _WriteSnapshot(self, request: pb.WriteSnapshotRequest) -> pb.WriteSnapshotReply:  # noqa: N802
+        self.handler.shard.check_chief(request.chief_term)
         values, _ = self.handler.shard.snapshot(request.incarnation, codec.decode_push_id(request.snapshot))
         try:
             storage = storage_for(request.directory)
@@ -350,12 +363,9 @@ class Control:
     def _Stop(self, request: pb.StopRequest) -> pb.StopReply:  # noqa: N802
         shard = self.handler.shard
         shard.check_chief(request.chief_term)
-        if (request.process or request.force) and request.process != self.process:
-            raise FailedPreconditionError(
-                "This PS task does not end: the call is meant for the process "
-                f"{request.process or 'that it does not name'}, and this is {self.process}. "
-                "A task was started again since; ask it for its Status."
-            )
+        not_meant = self._not_meant(request.process)
+        if (request.process or request.force) and not_meant:
+            raise FailedPreconditionError(f"This PS task does not end: {not_meant}")
         if request.force and not (shard.draining or shard.done):
             raise FailedPreconditionError("This PS task does not end: the job is not done, and nobody asked it to end.")
         if not request.force and not shard.done:

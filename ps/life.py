@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from globalstep.clock import Clock
 from globalstep.declarations import OptimizerDecl, StopLimit, VariableDecl
-from globalstep.errors import AbortedError, InvalidArgumentError, LostStateError
+from globalstep.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, LostStateError
 from globalstep.faults import NO_FAULTS, Faults
 from globalstep.ps.attendance import Attendance
 from globalstep.ps.cores import ONE_CORE
@@ -235,15 +235,19 @@ class Life(Attendance):
             self.witness.opened(incarnation, client, limits)
             return dict(self._ledger.limits) if self._ledger else {}
 
-    def finish(self, incarnation: int, client: str) -> list[str]:
+    def finish(self, incarnation: int, client: str, not_meant: str = "") -> list[str]:
         """Declare the job done; say who is still here besides the caller.
 
-        A task that lost its state takes it as well: it would wait for ever for a chief that has left.
+        A task that lost its state takes it too, since the chief leaves; unless it is `not_meant`: why that is.
         """
         with self._lock:
             if self._state is not State.VACANT:
                 self._check(incarnation, client)
                 self.witness.finished(incarnation, client)
+            elif not_meant:
+                raise FailedPreconditionError(
+                    f"This PS task holds no state, and is not told that it is done: {not_meant}"
+                )
             self._state = State.DONE
             self.presence.finish()
             return self.presence.others(client)
@@ -263,10 +267,10 @@ class Life(Attendance):
                 self.office.sign(standing.candidate, task, standing.chief_term, standing.process, standing.run)
             return self._state, self._incarnation, self.office.view()
 
-    def leave(self, client: str, candidate: str = "", task: str = "", unfinished: bool = False) -> None:
+    def leave(self, client: str, candidate: str = "", task: str = "", unfinished: bool = False, term: int = 0) -> None:
         """Take note that a client is gone for good, and from the chief's office if `candidate` holds it."""
         with self._lock:
-            self.office.leave(candidate)
+            self.office.leave(candidate, term)
             self.presence.left(client, task, unfinished)
             if self._ledger is not None:
                 self._ledger.table.departed(client)

@@ -180,9 +180,14 @@ class Office:
         due = ALIVE_SECS if self.contests(claim) else claim.after_secs
         return f"{before}, had been silent for {silent_secs:.0f} s" if silent_secs >= due else ""
 
-    def leave(self, candidate: str) -> None:
-        """Take note that a chief gives its office up; nothing happens if it does not hold it."""
-        if candidate and candidate == self._holder:
+    def leave(self, candidate: str, term: int = 0) -> None:
+        """Take note that a chief gives its office up; nothing happens if it does not hold it, or in another term.
+
+        Args:
+            candidate: Its id.
+            term: Which term it leaves; 0 where that is not known.
+        """
+        if candidate and candidate == self._holder and term in (0, self._term):
             self._holder = self._task = ""
 
     def check(self, term: int) -> None:

@@ -118,8 +118,9 @@ class Heartbeat:
             leaves_office: The process gives up the chief's office as well.
         """
         self._left = True
-        candidate = self.candidate.id if self.candidate is not None and leaves_office else ""
-        request = pb.LeaveRequest(client=self._client, candidate=candidate, task=self._task, unfinished=unfinished)
+        request = pb.LeaveRequest(client=self._client, task=self._task, unfinished=unfinished)
+        if self.candidate is not None and leaves_office:
+            request.candidate, request.chief_term = self.candidate.id, self.candidate.term
         secs = POLICIES["Leave"].deadline_secs
         for call in [lane.unary("Leave", request, secs) for lane in self._lanes]:
             with contextlib.suppress(OpError):

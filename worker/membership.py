@@ -14,7 +14,7 @@ from dataclasses import replace
 from globalstep import codec
 from globalstep.credentials import new_signing_key
 from globalstep.declarations import OptimizerDecl, StopLimit, VariableDecl
-from globalstep.errors import AbortedError
+from globalstep.errors import AbortedError, FailedPreconditionError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.run_identity import NO_RUN, RunIdentity, new_run_id, run_name
 from globalstep.worker.recovering import find_logs, recover_lost
@@ -22,6 +22,10 @@ from globalstep.worker.run_view import CONTROL_SECS, RETRY_SECS, RunView
 from globalstep.worker.splitting import split_declaration, split_optimizer
 
 __all__ = ["CONTROL_SECS", "RETRY_SECS", "Membership"]
+
+
+#: A PS task without its state is told twice; more often if it is started again in between.
+_FINISH_TRIES = 4
 
 
 def _absolute(limit: StopLimit, steps: Mapping[str, int]) -> StopLimit:
@@ -178,6 +182,7 @@ class Membership(RunView):
                 client=self.client_id,
                 limits=[codec.encode_limit(limit) for limit in limits],
                 run=replace(self.run_identity, name=run_name() or self.run_identity.name).encode(),
+                chief_term=self.chief_term,
             )
             # The sequencer first: a limit is in force before any other task serves.
             order = sorted(range(self.shards), key=lambda shard: shard != self._run.sequencer)
@@ -203,14 +208,27 @@ class Membership(RunView):
             UnavailableError: If one could not be told. The others know.
         """
         with self._lock:
-            request = pb.FinishRequest(
-                incarnation=self._run.incarnation, client=self.client_id, chief_term=self.chief_term
-            )
             # Task 0 first, which knows for sure who is the chief. And a task that does not hear of it would wait
             # for its workers for ever.
-            replies = [self._calls.one("Finish", 0, request)]
-            replies += self._calls.each("Finish", dict.fromkeys(range(1, self.shards), request)).values()
+            replies = self._finish(range(1)) + self._finish(range(1, self.shards))
             return sorted({name for reply in replies for name in reply.remaining})
+
+    def _finish(self, shards: Sequence[int]) -> list[pb.FinishReply]:
+        """Tell PS tasks that the job is done; one that has lost its state wants to be told by its process."""
+        request = pb.FinishRequest(incarnation=self._run.incarnation, client=self.client_id, chief_term=self.chief_term)
+        requests = dict.fromkeys(shards, request)
+        for tries_left in reversed(range(_FINISH_TRIES)):
+            try:
+                return list(self._calls.each("Finish", requests).values())
+            except FailedPreconditionError:
+                if not tries_left:
+                    raise
+            statuses = self._calls.each("Status", dict.fromkeys(shards, pb.StatusRequest(brief=True)))
+            for shard, status in statuses.items():
+                requests[shard] = pb.FinishRequest()
+                requests[shard].CopyFrom(request)
+                requests[shard].process = status.process
+        return []
 
     def close(self) -> None:
         """Leave the run, and the chief's office where that was asked for. Safe to call twice."""
