@@ -31,7 +31,7 @@ from globalstep.names import shown
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.log_limit import LogLimit
 from globalstep.ps.own_user import OwnUser
-from globalstep.ps.role_tokens import RoleTokens, TokenLine
+from globalstep.ps.role_tokens import RoleTokens, RunTokens, TokenLine
 from globalstep.ps.run_paths import RunPaths
 from globalstep.token_proofs import Claim, answer, new_number, proof
 
@@ -381,12 +381,16 @@ class Authorization:
         return self._refuse(caller.peer, PermissionDeniedError, text, method)
 
     def _tell(self, caller: Caller, method: str, client: str) -> None:
-        """Say in the log who makes a privileged call; of one that has been named for it, at the level DEBUG only."""
+        """Say in the log who makes a privileged call.
+
+        At the level DEBUG only of one that has been named for it, and where all of a run have one token, so that every
+        caller is the same.
+        """
         who = method, caller.role, caller.line.name if caller.line is not None else "", client
         with self._lock:
             if len(self._told) > 1000:
                 self._told.clear()
-            level = logging.DEBUG if who in self._told else logging.INFO
+            level = logging.DEBUG if who in self._told or isinstance(self._tokens, RunTokens) else logging.INFO
             self._told.add(who)
         _log.log(level, "%s, as client %s, asks for %s.", caller, client, method)
 

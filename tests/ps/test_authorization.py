@@ -27,7 +27,7 @@ from globalstep.errors import (
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.proto import globalstep_pb2_grpc as pb_grpc
 from globalstep.ps.authorization import KINDS, METHODS, NOBODY, Authorization, Caller, Role
-from globalstep.ps.role_tokens import RoleTokens, parse_tokens
+from globalstep.ps.role_tokens import RoleTokens, RunTokens, parse_tokens
 from globalstep.ps.run_paths import RunPaths
 from globalstep.ps.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer
@@ -307,6 +307,13 @@ def test_who_makes_a_privileged_call_is_named_once(caplog):
     assert [record.getMessage() for record in caplog.records] == [
         f"role 'chief' at ipv4:127.0.0.1:1, as client '{client}', asks for Begin." for client in ("c1", "c2")
     ]
+
+
+def test_nobody_is_named_where_all_of_a_run_have_one_token(caplog):
+    authorization = Authorization(ManualClock(), RunTokens("run-0123456789abcdef"))
+    with caplog.at_level(logging.INFO):
+        authorization.check_method(Caller(Role.CHIEF, "ipv4:127.0.0.1:1"), "Begin", pb.BeginRequest(owner="c1"))
+    assert caplog.records == []
 
 
 def test_tokens_are_read_again_when_their_file_changes(tokens_file, caplog):
