@@ -10,11 +10,14 @@ Floor: chief.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from globalstep.chief.chief_claim import ChiefClaim, NotChiefError
+from globalstep.chief.hooks_checkpoint import CheckpointSaverHook
 from globalstep.chief.patience import Patience
 from globalstep.chief.session_creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from globalstep.clock import Clock
@@ -23,16 +26,12 @@ from globalstep.graph import get_default_graph
 from globalstep.worker.candidate import Candidate
 from globalstep.worker.session_run_hook import SessionRunHook
 
-__all__ = ["FAILOVER_VARIABLE", "RoleSessionCreator", "failover_of"]
+__all__ = ["FAILOVER_VARIABLE", "RoleSessionCreator", "as_role", "failover_of"]
 
 _log = logging.getLogger("globalstep")
 
 #: For programs that must not be changed: what `failover_secs` says where that is not given.
 FAILOVER_VARIABLE = "GLOBALSTEP_FAILOVER_SECS"
-
-
-class _NotChiefError(Exception):
-    """Another task has the chief's office."""
 
 
 class _NowChiefError(Exception):
@@ -92,6 +91,7 @@ class RoleSessionCreator(SessionCreator):
         self._worker = worker
         self._is_chief = is_chief
         self._candidate = Candidate(failover_secs=failover_secs, configured=is_chief)
+        self._claim = ChiefClaim(self._candidate, clock)
         self._chief_hooks = list(chief_hooks)
         self._own_hooks: list[SessionRunHook] = []
         self._begun = is_chief
@@ -116,14 +116,13 @@ class RoleSessionCreator(SessionCreator):
     def create_session(self) -> Any:
         """See SessionCreator."""
         while True:
-            if self._is_chief or self._candidate.term:
-                try:
+            if (self._is_chief and not self._claim.beside) or self._candidate.term:
+                with contextlib.suppress(NotChiefError):
                     session = self._chief.create_session()
                     self._acts = True
                     return session
-                except _NotChiefError:
-                    _log.warning("%s acts as chief; this task goes on as a worker.", self._candidate.chief or "Another")
             self._acts = False
+            self._worker.initializes_rest = self._claim.beside
             try:
                 session = self._worker.create_session()
                 self._chief.had_session = True
@@ -134,7 +133,9 @@ class RoleSessionCreator(SessionCreator):
     def active_hooks(self) -> list[SessionRunHook]:
         """See SessionCreator: the chief's stand before the task's own."""
         if not self._acts:
-            return list(self._own_hooks)
+            # There is one that saves: the chief.
+            saves = CheckpointSaverHook if self._claim.beside else ()
+            return [hook for hook in self._own_hooks if not isinstance(hook, saves)]
         if not self._begun:
             self._begun = True
             graph = get_default_graph()
@@ -184,16 +185,22 @@ class RoleSessionCreator(SessionCreator):
             self._chief.after_end(session)
 
     def _admit_chief(self, cluster: Any) -> None:
-        cluster.candidate = self._candidate
-        # PS task 0 may have begun with its clock set back: its terms are to be above those that were saved with.
-        self._candidate.know(self._chief.saved_term())
-        if not self._candidate.contend(cluster, self._clock):
-            raise _NotChiefError
+        self._claim.admit(cluster, self._chief.saved_term())
 
     def _admit_worker(self, cluster: Any) -> None:
         cluster.candidate = self._candidate
         if self._candidate.failover_secs is not None and self._candidate.claim(cluster):
             raise _NowChiefError
+
+
+def as_role(chief: ChiefSessionCreator, clock: Clock) -> RoleSessionCreator:
+    """Have a program's own ChiefSessionCreator make the chief's sessions where its task is the chief.
+
+    Args:
+        chief: The program's.
+        clock: Where time comes from.
+    """
+    return RoleSessionCreator(chief, chief.as_worker(), is_chief=True, failover_secs=None, chief_hooks=(), clock=clock)
 
 
 def _at_limit(cluster: Any) -> bool:

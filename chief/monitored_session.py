@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from globalstep.chief.chief_role import as_role
 from globalstep.chief.draining import Drain
 from globalstep.chief.hooked_session import PREEMPTION_ERRORS, HookedSession, let_go_of
 from globalstep.chief.scaffold import Scaffold
@@ -51,6 +52,8 @@ class _MonitoredSession:
     ) -> None:
         self._graph_was_finalized = get_default_graph().finalized
         self._hooks = list(hooks or ())
+        if type(session_creator) is ChiefSessionCreator:
+            session_creator = as_role(session_creator, clock)
         self._creator = session_creator
         self._ours = session_creator if isinstance(session_creator, SessionCreator) else None
         # The hooks of the present session: those of the chief come and go with its office.

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import FailedPreconditionError
+from globalstep.graph import GraphKeys
 from globalstep.variables import variables_of
 
-__all__ = ["initialize_own", "why_not_ready"]
+__all__ = ["initialize_own", "initialize_rest", "why_not_ready"]
 
 
 def initialize_own(session: Any) -> str:
@@ -34,6 +35,28 @@ def initialize_own(session: Any) -> str:
         session.run([variable.initializer for variable in own])
     except FailedPreconditionError as error:
         return f"what this task's own Variables are initialized from: {error}"
+    return ""
+
+
+def initialize_rest(session: Any) -> str:
+    """Give the Variables of a task's program their initial values that its run, which is ready, has none for.
+
+    The chief has initialized what its program has; these are this program's alone.
+
+    Args:
+        session: A session of the model.
+
+    Returns:
+        What they wait for, for people; "" for nothing.
+    """
+    shared = session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
+    rest = [variable for variable, has in zip(shared, session.have_values(shared), strict=True) if not has]
+    if not rest:
+        return ""
+    try:
+        session.run([variable.initializer for variable in rest])
+    except FailedPreconditionError as error:
+        return f"what the Variables of this task's program alone are initialized from: {error}"
     return ""
 
 

@@ -33,7 +33,7 @@ def _attend_to_none(cluster: Any) -> None:
     """Take no note of a client."""
 
 
-__all__ = ["ChiefSessionCreator", "SessionCreator", "WorkerSessionCreator"]
+__all__ = ["ChiefSessionCreator", "SessionCreator", "WorkerSessionCreator", "saved_term"]
 
 _log = logging.getLogger("globalstep")
 
@@ -174,16 +174,21 @@ class ChiefSessionCreator(SessionCreator):
         self.had_session = True
         return session
 
+    def as_worker(self) -> WorkerSessionCreator:
+        """Give what makes the sessions of the same task where another one is the chief."""
+        return WorkerSessionCreator(
+            self._scaffold,
+            self._master,
+            self._config,
+            self._max_wait_secs,
+            task=self._task,
+            checkpoint_dir=self._checkpoint_dir,
+            clock=self._clock,
+        )
+
     def saved_term(self) -> int:
         """Give the greatest chief's term in the checkpoint directory; 0 where that is not known."""
-        directory = self._checkpoint_dir
-        if not directory:
-            return 0
-        try:
-            return greatest_term(storage_for(str(directory)), str(directory))
-        except Exception as error:  # an object store's driver raises what it likes; a restore will say more
-            _log.debug("Terms in %s cannot be read: %s", directory, error)
-            return 0
+        return saved_term(self._checkpoint_dir)
 
     def before_end(self, session: Any, stop_grace_period_secs: float) -> None:
         """See SessionCreator: the final checkpoint is to hold the other workers' last pushes too.
@@ -231,7 +236,12 @@ class WorkerSessionCreator(SessionCreator):
         checkpoint_dir: Where the chief saves, if this task sees it: a checkpoint at the last step of this task's
             hooks tells a worker that comes too late, or slept too long, that the job is done.
         clock: Where time comes from.
+
+    Attributes:
+        initializes_rest: Whether it initializes the Variables that the chief's program does not have.
     """
+
+    initializes_rest = False
 
     def __init__(
         self,
@@ -279,6 +289,7 @@ class WorkerSessionCreator(SessionCreator):
             why_over=self._why_over,
             over_before=self._over_before,
             directory=self._checkpoint_dir,
+            initializes_rest=self.initializes_rest,
         )
 
     def _why_over(self, thorough: bool | None = None) -> str:
@@ -294,6 +305,21 @@ class WorkerSessionCreator(SessionCreator):
         if not limits or not step.isdecimal() or int(step) < (limits[0].last_step or 0):
             return ""
         return f"the last step is {limits[0].last_step}, and there is checkpoint {newest}"
+
+
+def saved_term(directory: Any) -> int:
+    """Give the greatest chief's term in a checkpoint directory; 0 where that is not known.
+
+    Args:
+        directory: Path or URL; None for none.
+    """
+    if not directory:
+        return 0
+    try:
+        return greatest_term(storage_for(str(directory)), str(directory))
+    except Exception as error:  # an object store's driver raises what it likes; a restore will say more
+        _log.debug("Terms in %s cannot be read: %s", directory, error)
+        return 0
 
 
 def _is_absolute(hook: SessionRunHook) -> bool:

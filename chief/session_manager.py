@@ -27,7 +27,7 @@ from globalstep.chief.cluster_start import (
 from globalstep.chief.journal_keeping import JournalKeeper
 from globalstep.chief.log_recovery import absolute, come_back
 from globalstep.chief.patience import Patience
-from globalstep.chief.readiness import initialize_own, why_not_ready
+from globalstep.chief.readiness import initialize_own, initialize_rest, why_not_ready
 from globalstep.chief.run_joining import RunOfTask
 from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.cluster import ClusterSpec, session_tasks, target_of
@@ -70,6 +70,9 @@ class SessionManager:
         admit: Called with the client when the PS tasks answer; what it raises ends the making of the session.
         attend: Called with the client as soon as there is one.
         run: Which run this task is of; by default it has joined none.
+
+    Attributes:
+        admit: As given; a Supervisor sets its own.
     """
 
     def __init__(
@@ -100,7 +103,7 @@ class SessionManager:
         self._local_init_feed_dict = local_init_feed_dict
         self._task = task
         self._clock = clock
-        self._admit, self._attend = admit, attend
+        self.admit, self._attend = admit, attend
         self._run = run or RunOfTask(clock)
 
     def prepare_session(
@@ -237,6 +240,7 @@ class SessionManager:
         why_over: Callable[[], str] = str,
         over_before: str = "",
         directory: str | None = None,
+        initializes_rest: bool = False,
     ) -> Any:
         """Make a worker's session once the chief has made the model ready.
 
@@ -250,6 +254,8 @@ class SessionManager:
                 is known that the job is done, "" as long as it is not.
             over_before: What it said when this task started: no news, where a chief may come and begin anew.
             directory: Of the run's checkpoints, if this task sees it.
+            initializes_rest: Initialize what a run that is ready has no values for, instead of waiting for them: the
+                chief's program does not have it.
 
         Returns:
             A session whose model is ready.
@@ -263,7 +269,7 @@ class SessionManager:
         try:
             mine = self._mine(session.cluster, directory, is_chief=False)
             patience = Patience(self._clock, max_wait_secs, session.cluster)
-            while problem := self._why_wait(session, mine):
+            while problem := self._why_wait(session, mine, initializes_rest):
                 silent = problem.startswith(_UNREACHABLE)
                 over = why_over() if silent or patience.waited_secs >= _ALONE_SECS else ""
                 if over and (silent or over != over_before):
@@ -292,7 +298,7 @@ class SessionManager:
         statuses = wait_for_answers(client, self._clock, max_wait_secs)
         drops = self._run.look(client, statuses, mine)
         self._run.refuse_second(client)
-        self._admit(client)
+        self.admit(client)
         if drops:
             return statuses, True
         return come_back(client, statuses, mine.directory, self._clock, max_wait_secs, mine.id), False
@@ -316,7 +322,7 @@ class SessionManager:
             return why_no_answer(client)
         return why_no_chief(statuses) if not_serving(statuses, client.labels) else ""
 
-    def _why_wait(self, session: Any, mine: TaskRun) -> str:
+    def _why_wait(self, session: Any, mine: TaskRun, initializes_rest: bool) -> str:
         """Say what a worker has to wait for; "" when its model is ready."""
         try:
             client = session.cluster
@@ -325,11 +331,12 @@ class SessionManager:
                 return f"the chief to begin {mine.identity}; the PS tasks hold another one, of which nobody is left"
             self._run.refuse_second(client)
             statuses = come_back(client, statuses, None, self._clock, 0.0)
-            self._admit(client)
+            self.admit(client)
             problem = not_serving(statuses, client.labels)
             if not problem:
                 session.compare_with_run()
-                problem = self._try_local_init(session) or self._not_ready(session)
+                problem = initialize_rest(session) if initializes_rest else ""
+                problem = problem or self._try_local_init(session) or self._not_ready(session)
             if problem and (over := nothing_left(statuses)):
                 raise JobDoneError(f"Nothing is left to do: {over}. This task was waiting for {problem}.")
             if not problem:

@@ -13,9 +13,11 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from globalstep.chief.chief_claim import ChiefClaim, NotChiefError
 from globalstep.chief.hooks_checkpoint import saver_from
 from globalstep.chief.saver import Saver
 from globalstep.chief.scaffold import Scaffold
+from globalstep.chief.session_creators import saved_term
 from globalstep.chief.session_manager import SessionManager
 from globalstep.chief.summaries import FileWriter, SessionLog
 from globalstep.chief.supervisor_services import SVStepCounterThread, SVSummaryThread, SVTimerCheckpointThread
@@ -30,6 +32,7 @@ from globalstep.variable_collections import (
     global_variables_initializer,
     report_uninitialized_variables,
 )
+from globalstep.worker.candidate import Candidate
 from globalstep.worker.client import connect
 from globalstep.worker.coordinator import Coordinator, LooperThread
 
@@ -67,6 +70,7 @@ class Supervisor:
     Attributes:
         coord: The Coordinator of all its threads.
         save_path: Path of the checkpoints without their step; None on other tasks than the chief.
+        is_chief: As given; False once another task of the job that says so, too, has turned out to be the chief.
 
     The arguments of the same names, or what was taken in their place, are attributes too.
     """
@@ -106,6 +110,7 @@ class Supervisor:
         self.save_model_secs = save_model_secs
         self.clock = clock
         self.coord = Coordinator(clock=clock)
+        self._claim = ChiefClaim(Candidate(configured=is_chief), clock)
         self._init_fn = init_fn
         self._logdir = logdir
         self._stop_grace_secs = stop_grace_secs
@@ -164,23 +169,15 @@ class Supervisor:
         self.coord.clear_stop()
         if self.summary_writer is not None:
             self.summary_writer.reopen()
-        if self.is_chief:
-            session = self.session_manager.prepare_session(
-                master,
-                init_op=self.init_op,
-                saver=self.saver,
-                checkpoint_dir=self._logdir,
-                wait_for_checkpoint=wait_for_checkpoint,
-                max_wait_secs=max_wait_secs,
-                config=config,
-                init_feed_dict=self.init_feed_dict,
-                init_fn=self._init_fn,
-            )
-            self._write_graph()
-        else:
+        session = self._chief_session(master, config, wait_for_checkpoint, max_wait_secs) if self.is_chief else None
+        if session is None:
             try:
                 session = self.session_manager.wait_for_session(
-                    master, config=config, max_wait_secs=max_wait_secs, directory=self._logdir
+                    master,
+                    config=config,
+                    max_wait_secs=max_wait_secs,
+                    directory=self._logdir,
+                    initializes_rest=self._claim.beside,
                 )
             except JobDoneError as done:
                 # There is no session to give, and loops that would not ask should_stop() come after it.
@@ -384,6 +381,31 @@ class Supervisor:
     WaitForStop = wait_for_stop
     SummaryComputed = summary_computed
 
+    def _chief_session(self, master: Any, config: Any, wait_for_checkpoint: bool, max_wait_secs: float) -> Any:
+        """Make the chief's session; None where another task is the chief, and this one is none from now on."""
+        self.session_manager.admit = self._admit
+        try:
+            session = self.session_manager.prepare_session(
+                master,
+                init_op=self.init_op,
+                saver=self.saver,
+                checkpoint_dir=self._logdir,
+                wait_for_checkpoint=wait_for_checkpoint,
+                max_wait_secs=max_wait_secs,
+                config=config,
+                init_feed_dict=self.init_feed_dict,
+                init_fn=self._init_fn,
+            )
+        except NotChiefError:
+            self.is_chief = False
+            return None
+        self._write_graph()
+        return session
+
+    def _admit(self, cluster: Any) -> None:
+        if self.is_chief:
+            self._claim.admit(cluster, saved_term(self._logdir))
+
     def _write_graph(self) -> None:
         if self._logdir:
             write_graph(self.graph, self._logdir, "graph.pbtxt")
@@ -397,13 +419,16 @@ class Supervisor:
         try:
             if not session.closed:
                 session.cluster.finish()
+                session.cluster.leaves_office = True
                 return
             # Many programs write `with sv.prepare_or_wait_for_session(...)`, which closes it before sv.stop().
             self._session = None
             if session.sess_str:
                 with contextlib.closing(connect(session.sess_str, clock=self.clock)) as client:
                     client.refresh()
+                    client.candidate = self._claim.candidate
                     client.finish()
+                    client.leaves_office = True
         except OpError as error:
             _log.warning("Could not declare the job done: %s", error)
 

@@ -12,6 +12,8 @@ import uuid
 from typing import Any
 
 from globalstep.clock import Clock
+from globalstep.cluster import CHIEF_JOBS
+from globalstep.device import DeviceSpec
 from globalstep.errors import AbortedError, FailedPreconditionError, OpError
 from globalstep.process_place import Process, is_gone, this_process
 from globalstep.proto import globalstep_pb2 as pb
@@ -35,7 +37,10 @@ class Candidate:
         id: Who this is, new with every process.
         task: As given; a session that learns its task later sets it.
         failover_secs: As given.
+        configured: As given.
         take_over: Whether it takes the office from whoever has it, as GLOBALSTEP_TAKE_OVER says.
+        beside: Whether the office was not given because another task of this one's job has it, which says that it is
+            the chief, too.
     """
 
     def __init__(self, task: str = "", failover_secs: float | None = None, configured: bool = False) -> None:
@@ -43,7 +48,8 @@ class Candidate:
         self.task = task
         self.failover_secs = failover_secs
         self.take_over = configured and takes_over()
-        self._configured = configured
+        self.configured = configured
+        self.beside = False
         self._process = this_process()
         # Guards the attributes below; a leaf.
         self._lock = threading.Lock()
@@ -78,6 +84,11 @@ class Candidate:
         """Who acts as chief, as last heard; "" for nobody."""
         return self._office.task or self._office.holder
 
+    @property
+    def holder(self) -> str:
+        """Who acts as chief, with its process."""
+        return f"{self._office.task or f'candidate {self._office.holder}'} ({Process.decode(self._office.process)})"
+
     def heard(self, office: pb.ChiefOffice) -> None:
         """Take note of who acts as chief.
 
@@ -108,11 +119,11 @@ class Candidate:
             task=self.task,
             after_secs=self.failover_secs or 0.0,
             term=self._term,
-            configured=self._configured,
+            configured=self.configured,
             known_term=self._known_term,
             process=self._process.encode(),
             run=_run_of(cluster).encode(),
-            take_over=self.take_over,
+            take_over=self.take_over and not self._is_of_same_job(cluster),
         )
         reply: pb.ClaimChiefReply = cluster.claim_chief(request)
         if reply.contested and is_gone(Process.decode(reply.chief.process)):
@@ -134,29 +145,51 @@ class Candidate:
             clock: Paces it.
 
         Returns:
-            Whether this is the chief; False where the holder is another task's and may keep the office.
+            Whether this is the chief; False where the holder is another task's and may keep the office, with `beside`
+            set where that says as well that it is the chief.
 
         Raises:
-            FailedPreconditionError: If the holder lives, and there can be only one: two tasks say that they are the
-                chief, or two processes are one task. Names both.
+            FailedPreconditionError: If the holder lives, and there can be only one: two processes are one task, or two
+                tasks that are not known to be of one job say that they are the chief. Names both.
             UnavailableError: If PS task 0 cannot be reached.
         """
         began, never, had_term = clock.monotonic(), threading.Event(), self._term
         if had_term and not self.claim(cluster) and self.failover_secs is not None:
             return False  # it was replaced, and goes on as a worker; else it asks anew, as one that has no term
+        if self.take_over:
+            self.heard(cluster.refresh()[0].chief)
         while not self.claim(cluster):
             holder = self._office
             if not self._contested:
                 return False
             if holder.silent_secs < clock.monotonic() - began:
+                self.beside = self._is_of_same_job(cluster)
+                if self.beside:
+                    return False
                 raise FailedPreconditionError(self._two_chiefs(cluster))
             clock.wait(never, _POLL_SECS)
         return True
 
+    def _is_of_same_job(self, cluster: Any) -> bool:
+        """Whether the office's holder is another task of this one's cluster, and of its run, as far as is known.
+
+        The task of a cluster's own job "chief" is the chief, and none beside another.
+        """
+        holder, tasks = self._office.task, cluster.session_tasks
+        if self.task == holder or not {self.task, holder} <= set(tasks):
+            return False
+        if DeviceSpec.from_string(self.task).job in CHIEF_JOBS:
+            return False
+        mine, theirs = _run_of(cluster), RunIdentity.decode(self._office.run)
+        if mine.is_other(theirs):
+            return False
+        same_id, same_name = bool(mine.id) and mine.id == theirs.id, bool(mine.name) and mine.name == theirs.name
+        return same_id or same_name or mine.directory == theirs.directory
+
     def _two_chiefs(self, cluster: Any) -> str:
         holder = self._office
         mine, theirs = _run_of(cluster), RunIdentity.decode(holder.run)
-        who = f"{holder.task or f'candidate {holder.holder}'} ({Process.decode(holder.process)}), chief of {theirs}"
+        who = f"{self.holder}, chief of {theirs}"
         me = f"{self.task or f'candidate {self.id}'} ({self._process})"
         if theirs.is_other(mine) or (theirs.id != mine.id and theirs.directory != mine.directory):
             return other_run("the PS tasks", theirs, mine, [who])
@@ -165,7 +198,10 @@ class Candidate:
             todo = "Start each task once, or give the second one a task index of its own"
         else:
             what = "Two tasks say that they are the chief (is_chief=True)"
-            todo = "Give is_chief=True to one task of the job only; the others wait for it as workers"
+            todo = (
+                "Give is_chief=True to one task of the job only; the others wait for it as workers. (Tasks that give "
+                "the target of their gs.train.Server, which names them, may all say it)"
+            )
         return (
             f"{what}: {who}, gave a sign of life {holder.silent_secs:.1f} s ago; this is {me}. Nothing was changed. "
             f"{todo}. Two jobs need PS tasks of their own. To replace the other one all the same, start this one with "

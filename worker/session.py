@@ -248,7 +248,11 @@ class Session:
 
     def has_value(self, variable: Any) -> bool:
         """Whether a Variable has a value."""
-        return self._executor.are_initialized([variable])[0]
+        return self.have_values([variable])[0]
+
+    def have_values(self, variables: Sequence[Any]) -> list[bool]:
+        """Say of each Variable whether it has a value."""
+        return self._executor.are_initialized(variables)
 
     def forget_values(self) -> None:
         """Read anew in the next run, because something else has changed Variables (a restore)."""

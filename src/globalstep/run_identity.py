@@ -168,7 +168,8 @@ def other_run(who: str, held: RunIdentity, wanted: RunIdentity, members: Sequenc
     return (
         f"Two runs on one address: {who} serve {held}, and this task is of {wanted}.{there} Nothing was changed. Give "
         "each run PS tasks of its own, or wait until the other has ended. To begin this run on them all the same, "
-        f"start its chief with {TAKE_OVER_VARIABLE}=1: the other run is dropped there, with what it has not saved."
+        f"start its chief with {TAKE_OVER_VARIABLE}=1: the other run is dropped there, with what it has not saved. "
+        "(Tasks of one job are of one run: they give one checkpoint_dir, or none.)"
     )
 
 
