@@ -14,7 +14,7 @@ from typing import Any
 from globalstep import codec
 from globalstep.clock import SYSTEM_CLOCK
 from globalstep.codec import TensorWriter
-from globalstep.declarations import ALIGNMENT, Increment, OptimizerUse, PushId, Read
+from globalstep.declarations import ALIGNMENT, Increment, OptimizerUse, PushId, Read, padded
 from globalstep.errors import (
     GlobalStepError,
     InvalidArgumentError,
@@ -22,7 +22,6 @@ from globalstep.errors import (
     code_of,
 )
 from globalstep.faults import AFTER, BEFORE, NO_FAULTS, ConnectionCutError, Faults
-from globalstep.frames import padded
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import entries
 from globalstep.ps.answers import Admission, Answer

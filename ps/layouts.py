@@ -18,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep import codec
-from globalstep.declarations import ALIGNMENT, Increment, Op, OpKind, OptimizerUse, Read
+from globalstep.declarations import ALIGNMENT, Increment, Op, OpKind, OptimizerUse, Read, padded
 from globalstep.errors import InvalidArgumentError, LayoutUnknownError
-from globalstep.frames import padded
 from globalstep.memory import MemoryPool, Pool
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.authorization import NOBODY, Caller

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from globalstep.declarations import padded
 from globalstep.errors import DataLossError
-from globalstep.frames import padded
 from globalstep.storage import Storage, storage_for
 
 __all__ = [

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.codec import TensorWriter
+from globalstep.declarations import padded
 from globalstep.errors import ResourceExhaustedError
-from globalstep.frames import padded
 from globalstep.memory import Pool
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.layouts import LayoutMemory

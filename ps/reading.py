@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.frames import padded
+from globalstep.declarations import padded
 
 __all__ = ["Room", "copies"]
 

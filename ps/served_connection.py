@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
+from globalstep.declarations import padded
 from globalstep.errors import OpError
-from globalstep.frames import NO_CALL, padded
+from globalstep.frames import NO_CALL
 from globalstep.incoming_messages import MOST_AT_ONCE, Incoming
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.authorization import Caller

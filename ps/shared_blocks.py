@@ -18,9 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.declarations import ALIGNMENT
+from globalstep.declarations import ALIGNMENT, padded
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
-from globalstep.frames import padded
 from globalstep.ps.in_flight import InFlightMemory
 from globalstep.shared_memory import MOST_BLOCKS, SHARED_FROM_BYTES, SLACK_BYTES, address_of, block_bytes, create
 from globalstep.socket_messages import Place, SocketMessage

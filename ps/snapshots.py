@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.declarations import PushId
+from globalstep.declarations import PushId, padded
 from globalstep.errors import NotFoundError, ResourceExhaustedError
-from globalstep.frames import padded
 from globalstep.ps.in_flight import RETRY_SECS
 from globalstep.ps.store import VariableStore
 

@@ -22,10 +22,10 @@ from globalstep.declarations import (
     Read,
     StopLimit,
     VariableDecl,
+    padded,
 )
 from globalstep.errors import InvalidArgumentError
 from globalstep.expressions import MAX_NODES, Expr, constant, step
-from globalstep.frames import padded
 from globalstep.proto import globalstep_pb2 as pb
 
 

@@ -8,8 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from globalstep import frames
+from globalstep.declarations import padded
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
-from globalstep.frames import Assembler, frames_of, padded, parse_frame
+from globalstep.frames import Assembler, frames_of, parse_frame
 from globalstep.proto import globalstep_pb2 as pb
 
 LIMIT = 1 << 30

@@ -24,6 +24,22 @@ LOWER = {
     "deploy": {"proto", "shared", "ps", "worker", "chief", "deploy"},
     "face": {"proto", "shared", "ps", "worker", "chief", "deploy", "face"},
 }
+#: What knows no wire: neither gRPC nor protobuf. The shard itself still does, by the layouts of its pushes.
+PURE = (
+    *("graph", "cluster", "schedules", "optimizers", "gradients", "declarations", "expressions"),
+    *(
+        "ps.store",
+        "ps.arena",
+        "ps.checking",
+        "ps.reading",
+        "ps.snapshots",
+        "ps.sparse",
+        "ps.rules",
+        "ps.optimizer_table",
+    ),
+    *("ps.ledger", "ps.push_table", "ps.admission_policy", "ps.presence", "ps.office", "ps.hypers", "ps.journal"),
+    *("worker.plan", "worker.planner", "worker.splitting", "worker.coordinator"),
+)
 #: Of a class with its bases.
 MAX_LINES = 400
 #: Classes that are to be taken apart: they may become shorter.
@@ -239,6 +255,25 @@ def test_nothing_names_a_folder_of_one_machine():
         for match in private.findall(path.read_text())
     ]
     assert not found
+
+
+def test_the_pure_core_knows_no_wire():
+    """What can be tested without a socket can be imported without gRPC and protobuf."""
+    blocked = """
+import importlib, sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("google", "grpc"):
+            raise ImportError(f"{name} is not for the pure core")
+
+sys.meta_path.insert(0, Blocked())
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
+    modules = [f"globalstep.{name}" for name in PURE]
+    done = subprocess.run([sys.executable, "-c", blocked, *modules], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_ps_process_loads_no_worker_code():

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from globalstep.declarations import padded
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
-from globalstep.frames import padded
 from globalstep.packing import pack, unpack
 from globalstep.proto import globalstep_pb2 as pb
 

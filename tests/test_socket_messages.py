@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from globalstep.clock import SYSTEM_CLOCK
+from globalstep.declarations import padded
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
-from globalstep.frames import padded
 from globalstep.incoming_messages import Incoming
 from globalstep.ps.in_flight import InFlightMemory
 from globalstep.socket_messages import Outgoing

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.frames import padded
+from globalstep.declarations import padded
 from globalstep.shared_memory import MOST_BLOCKS, SLACK_BYTES, address_of, block_bytes
 
 __all__ = ["BlockPool", "PushKey"]

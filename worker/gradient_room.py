@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.declarations import ALIGNMENT, VariableDecl
-from globalstep.frames import padded
+from globalstep.declarations import ALIGNMENT, VariableDecl, padded
 from globalstep.lanes import Lane, SharesMemory
 from globalstep.memory import MemoryPool
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from globalstep.frames import padded
+from globalstep.declarations import padded
 from globalstep.lanes import Lane
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.worker.push_layout import KnownLayout, bytes_of

@@ -13,9 +13,8 @@ import numpy.typing as npt
 
 from globalstep import codec
 from globalstep.codec import TensorWriter
-from globalstep.declarations import Push, Read
+from globalstep.declarations import Push, Read, padded
 from globalstep.errors import FailedPreconditionError, InternalError
-from globalstep.frames import padded
 from globalstep.wire_options import WireOptions
 from globalstep.worker.gradient_room import GradientRoom
 from globalstep.worker.gradients_ahead import GradientsAhead

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from globalstep.declarations import padded
 from globalstep.errors import InvalidArgumentError, OpError, UnavailableError
-from globalstep.frames import padded
 from globalstep.incoming_messages import Incoming
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.shared_memory import SHARED_FROM_BYTES, SLACK_BYTES, attach, block_bytes

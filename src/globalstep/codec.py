@@ -27,10 +27,10 @@ from globalstep.declarations import (
     Read,
     StopLimit,
     VariableDecl,
+    padded,
 )
 from globalstep.errors import InvalidArgumentError
 from globalstep.expressions import MAX_NODES, Expr
-from globalstep.frames import padded
 from globalstep.names import GOOD_IDS, check_id
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.run_policy import RunPolicy

@@ -33,12 +33,22 @@ __all__ = [
     "RowRange",
     "StopLimit",
     "VariableDecl",
+    "padded",
 ]
 
 Array = npt.NDArray[Any]
 
 #: Every tensor of a message starts at a multiple of this many bytes in its data.
 ALIGNMENT = 8
+
+
+def padded(nbytes: int) -> int:
+    """Give `nbytes` rounded up to the alignment.
+
+    >>> padded(9)
+    16
+    """
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True)

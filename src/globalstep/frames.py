@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from globalstep.declarations import ALIGNMENT
+from globalstep.declarations import ALIGNMENT, padded
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
 from globalstep.memory import COUNTED_HEAD_BYTES, PARSED_BYTES, MemoryPool, Pool
 from globalstep.proto import globalstep_pb2 as pb
 
-__all__ = ["CHUNK_BYTES", "NO_CALL", "Assembler", "Message", "frames_of", "padded"]
+__all__ = ["CHUNK_BYTES", "NO_CALL", "Assembler", "Message", "frames_of"]
 
 #: Tensor bytes in one frame. 1 to 4 MiB measured best over grpcio (docs/performance.md).
 CHUNK_BYTES = 1 << 22
@@ -29,15 +29,6 @@ _SMALL = 1 << 13
 # Tag byte of Frame.data: field 15, length-delimited.
 _DATA_TAG = b"\x7a"
 _PADDING = bytes(ALIGNMENT)
-
-
-def padded(nbytes: int) -> int:
-    """`nbytes` rounded up to the alignment.
-
-    >>> padded(9)
-    16
-    """
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 class Message:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from globalstep.declarations import padded
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
-from globalstep.frames import padded
 from globalstep.kernels import kernel, read_only
 from globalstep.proto import globalstep_pb2 as pb
 

@@ -13,8 +13,10 @@ import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from globalstep.proto import globalstep_pb2 as pb
+if TYPE_CHECKING:
+    from globalstep.proto import globalstep_pb2 as pb
 
 __all__ = ["ALIVE_SECS", "NO_PROCESS", "Process", "is_gone", "this_process"]
 
@@ -44,6 +46,8 @@ class Process:
 
     def encode(self) -> pb.ProcessInfo:
         """Give its message."""
+        from globalstep.proto import globalstep_pb2 as pb  # the ledger and the shard's tables know no wire
+
         return pb.ProcessInfo(host=self.host, pid=self.pid, place=self.place, started=self.started)
 
     def __bool__(self) -> bool:

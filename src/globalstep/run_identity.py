@@ -12,9 +12,12 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.proto import globalstep_pb2 as pb
+
+if TYPE_CHECKING:
+    from globalstep.proto import globalstep_pb2 as pb
 
 __all__ = [
     "NO_RUN",
@@ -83,6 +86,8 @@ class RunIdentity:
 
     def encode(self) -> pb.RunIdentity:
         """Give its message."""
+        from globalstep.proto import globalstep_pb2 as pb  # the ledger and the shard's tables know no wire
+
         return pb.RunIdentity(id=self.id, name=self.name, directory=self.directory)
 
     def is_other(self, run: RunIdentity) -> bool:

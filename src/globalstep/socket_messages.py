@@ -23,8 +23,8 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from globalstep.declarations import padded
 from globalstep.errors import ResourceExhaustedError
-from globalstep.frames import padded
 from globalstep.tls_socket import TlsSocket
 
 __all__ = [

@@ -21,10 +21,9 @@ from google.protobuf.message_factory import GetMessageClass
 from globalstep import codec, errors
 from globalstep.clock import ManualClock
 from globalstep.codec import TensorWriter
-from globalstep.declarations import Op, OpKind, OptimizerDecl, PushId, Read, VariableDecl
+from globalstep.declarations import Op, OpKind, OptimizerDecl, PushId, Read, VariableDecl, padded
 from globalstep.errors import GlobalStepError
 from globalstep.expressions import Expr, constant, step
-from globalstep.frames import padded
 from globalstep.packing import pack
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import checking

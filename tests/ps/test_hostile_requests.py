@@ -11,9 +11,8 @@ from counting_run import initialize, state, step_push
 
 from globalstep import codec
 from globalstep.codec import TensorWriter, decode_tensor
-from globalstep.declarations import Increment, Op, OpKind, Push, PushId, Read, StopLimit, VariableDecl
+from globalstep.declarations import Increment, Op, OpKind, Push, PushId, Read, StopLimit, VariableDecl, padded
 from globalstep.errors import AbortedError, InvalidArgumentError, NotFoundError, OpError, ResourceExhaustedError
-from globalstep.frames import padded
 from globalstep.journal_records import MAX_STALENESS
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import checking

@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from globalstep.declarations import OutcomeKind
+from globalstep.declarations import OutcomeKind, padded
 from globalstep.errors import AbortedError
-from globalstep.frames import padded
 from globalstep.ps import write_ahead_log
 from globalstep.ps.applying import Applying
 from globalstep.ps.control import Control
