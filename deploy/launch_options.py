@@ -15,6 +15,7 @@ from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.log_format import FORMATS, VARIABLE, chosen_format
 from globalstep.metrics_port import metrics_address, require_prometheus
 from globalstep.ps.ending import ABANDON_VARIABLE, START_VARIABLE, Patience
+from globalstep.run_identity import TAKE_OVER_VARIABLE
 
 __all__ = ["add_arguments", "apply_options", "shares_of_cpus"]
 
@@ -34,6 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--abandon-secs", type=float, metavar="S",
         help="how long a PS waits when nobody is there any more and the job was not declared done "
         "(default 600; 0: for ever)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--take-over", action="store_true",
+        help="the chief begins its run, at its first start, even on PS tasks that serve another one, which is dropped "
+        f"with what it has not saved (sets {TAKE_OVER_VARIABLE}; PS tasks that the script names itself)",
     )  # fmt: skip
     parser.add_argument("--log-format", choices=FORMATS, default="", help=f"how log lines look (default: {VARIABLE})")
 
@@ -76,6 +82,8 @@ def apply_options(args: argparse.Namespace, tasks: Sequence[Task]) -> str:
     given = {name: str(secs) for name, secs in patience.items() if secs is not None}
     Patience.from_environ(given)
     for task in tasks:
+        if args.take_over and task.is_chief:
+            task.environ[TAKE_OVER_VARIABLE] = "1"
         task.environ.update(given)
         task.environ[VARIABLE] = chosen
     return chosen

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from globalstep.deploy.console import PROGRESS_MARK, Console
+from globalstep.run_identity import TAKE_OVER_VARIABLE
 
 __all__ = ["Launcher", "Task"]
 
@@ -199,6 +200,8 @@ class Launcher:
                 if code == 0 or self._stopping or task.restarts >= self._max_restarts:
                     return code
                 task.restarts += 1
+                # It has what it took over; who acts as chief since it failed is to keep that.
+                task.environ.pop(TAKE_OVER_VARIABLE, None)
                 self._console.say(
                     f"globalstep launch: {task.name} {_how_it_ended(code)}; "
                     f"restart {task.restarts} of {self._max_restarts}"

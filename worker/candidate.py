@@ -17,7 +17,7 @@ from globalstep.device import DeviceSpec
 from globalstep.errors import AbortedError, FailedPreconditionError, OpError
 from globalstep.process_place import Process, is_gone, this_process
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.run_identity import TAKE_OVER_VARIABLE, RunIdentity, other_run, takes_over
+from globalstep.run_identity import TAKE_OVER_HOW, RunIdentity, other_run, takes_over
 
 __all__ = ["Candidate"]
 
@@ -205,7 +205,7 @@ class Candidate:
         return (
             f"{what}: {who}, gave a sign of life {holder.silent_secs:.1f} s ago; this is {me}. Nothing was changed. "
             f"{todo}. Two jobs need PS tasks of their own. To replace the other one all the same, start this one with "
-            f"{TAKE_OVER_VARIABLE}=1."
+            f"{TAKE_OVER_HOW}."
         )
 
     def try_to_claim(self, cluster: Any) -> bool:

@@ -23,6 +23,7 @@ __all__ = [
     "NO_RUN",
     "RUN_VARIABLE",
     "TAKE_OVER_VARIABLE",
+    "TAKE_OVER_HOW",
     "RunIdentity",
     "TaskRun",
     "identity_of",
@@ -36,6 +37,8 @@ __all__ = [
 RUN_VARIABLE = "GLOBALSTEP_RUN"
 #: Set to 1 for a chief that is to begin its run on PS tasks that serve another one.
 TAKE_OVER_VARIABLE = "GLOBALSTEP_TAKE_OVER"
+#: How a user says so.
+TAKE_OVER_HOW = f"{TAKE_OVER_VARIABLE}=1 (globalstep launch: --take-over)"
 _SHOWN = 8
 
 
@@ -173,7 +176,7 @@ def other_run(who: str, held: RunIdentity, wanted: RunIdentity, members: Sequenc
     return (
         f"Two runs on one address: {who} serve {held}, and this task is of {wanted}.{there} Nothing was changed. Give "
         "each run PS tasks of its own, or wait until the other has ended. To begin this run on them all the same, "
-        f"start its chief with {TAKE_OVER_VARIABLE}=1: the other run is dropped there, with what it has not saved. "
+        f"start its chief with {TAKE_OVER_HOW}: the other run is dropped there, with what it has not saved. "
         "(Tasks of one job are of one run: they give one checkpoint_dir, or none.)"
     )
 

@@ -96,7 +96,15 @@ def test_another_run_is_refused_by_name_and_the_first_ends_exactly(cluster, proc
     first.step(3)
     with pytest.raises(FailedPreconditionError) as refused:
         Task(cluster, process, 2, last_step=5, checkpoint_dir=str(b))
-    for part in (str(a), str(b), "host1, pid 1", "global_step 3", "GLOBALSTEP_TAKE_OVER=1", "PS tasks of its own"):
+    for part in (
+        str(a),
+        str(b),
+        "host1, pid 1",
+        "global_step 3",
+        "GLOBALSTEP_TAKE_OVER=1",
+        "--take-over",
+        "PS tasks of its own",
+    ):
         assert part in str(refused.value)
     assert not kept_identity(str(b)).id
     assert not list(b.glob("*ckpt*"))

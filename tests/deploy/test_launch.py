@@ -1,3 +1,4 @@
+import argparse
 import json
 import os
 import select
@@ -10,7 +11,8 @@ import pytest
 
 from globalstep.cluster import from_tf_config
 from globalstep.deploy import cli
-from globalstep.deploy.launch import cluster_jobs, make_tasks, reserve_ports
+from globalstep.deploy.launch import cluster_jobs, configure, make_tasks, reserve_ports
+from globalstep.deploy.launch_options import apply_options
 
 
 def test_reserved_ports_are_free_for_tasks_and_for_nobody_else():
@@ -115,3 +117,14 @@ def test_nothing_outlives_a_launcher_that_is_killed(tmp_path):
     finally:
         os.close(descriptor)
     assert ended
+
+
+def test_take_over_is_told_to_the_chief_alone():
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    for given, told in (([], None), (["--take-over"], "1")):
+        args = parser.parse_args([*given, "--workers=2", "train.py"])
+        tasks = make_tasks({"ps": ["a:1"], "worker": ["b:1", "c:1"]}, ["train.py"], {})
+        apply_options(args, tasks)
+        found = {task.name: task.environ.get("GLOBALSTEP_TAKE_OVER") for task in tasks}
+        assert found == {"ps:0": None, "worker:0": told, "worker:1": None}

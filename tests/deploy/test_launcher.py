@@ -195,3 +195,14 @@ def test_progress_of_the_chief_alone_is_shown():
 def test_each_task_has_a_log_file(tmp_path):
     launch(task("chief:0", "print('hello')"), log_dir=tmp_path / "logs")
     assert (tmp_path / "logs" / "chief-0.log").read_text() == "hello\n"
+
+
+def test_a_chief_takes_over_at_its_first_start_only():
+    code = "import os; print(f\"over={os.environ.get('GLOBALSTEP_TAKE_OVER')}\"); raise SystemExit(1)"
+    chief = task("chief:0", code)
+    chief.environ["GLOBALSTEP_TAKE_OVER"] = "1"
+    _, output = launch(chief, max_restarts=1)
+    assert [line for line in output.splitlines() if line.startswith("[chief:0] over=")] == [
+        "[chief:0] over=1",
+        "[chief:0] over=None",
+    ]
