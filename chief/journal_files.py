@@ -83,6 +83,8 @@ class Header:
     told: Mapping[int, Known] = field(default_factory=dict[int, Known])
     #: Nothing of this incarnation that moves a step is missing here, but what came of clients that came later.
     complete: bool = False
+    #: Id of the run; "" in files from before they said so.
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +260,7 @@ def read_segment(run_directory: str, name: SegmentName) -> Segment:
             dict(told["policy"]),
             {int(number): _known(known) for number, known in told.get("told", {}).items()},
             bool(told.get("complete", False)),
+            str(told.get("run", "")),
         )
         if header.incarnation != name.incarnation:
             raise ValueError(f"it belongs to incarnation {header.incarnation}")

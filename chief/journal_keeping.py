@@ -178,7 +178,8 @@ class JournalKeeper:
         begin = reply.begin_index, dict(reply.begin_steps), reply.parent, reply.shards, policy
         # A sequencer that came back from its log began later than the incarnation did.
         header = self._header or Header(self._incarnation, *begin)
-        return replace(header, told=dict(self._cluster.told.before(self._incarnation)), complete=complete)
+        told = dict(self._cluster.told.before(self._incarnation))
+        return replace(header, told=told, complete=complete, run=self._cluster.run_identity.id)
 
     def _store(self, header: Header, batch: Batch) -> None:
         assert self._segment is not None

@@ -7,7 +7,8 @@ Floor: deploy. Single thread: the caller's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from globalstep.told import Told
 __all__ = ["Findings", "Piece", "Volume", "read_volumes"]
 
 Rows = npt.NDArray[Any]
+_TWO_RUNS = "Two jobs have kept their runs in this directory; what is proven of the one says nothing of the other."
 
 
 @dataclass(slots=True)
@@ -129,4 +131,34 @@ def read_volumes(directory: str, findings: Findings, told: Told) -> list[Volume]
                 volume.header = header
             elif volume.header.parent != header.parent or volume.header.shards != header.shards:
                 findings.wrong.append(f"{name} does not agree with {volume.names[0]} on how the incarnation began.")
+            elif volume.header.run != header.run and volume.header.run and header.run:
+                findings.wrong.append(
+                    f"The journal is of two runs: {volume.names[0]} is of run {_shown(volume.header.run)}, and "
+                    f"{name}, of the same incarnation, of run {_shown(header.run)}. {_TWO_RUNS}"
+                )
+    _compare_runs(list(volumes.values()), findings)
     return list(volumes.values())
+
+
+def _compare_runs(volumes: Sequence[Volume], findings: Findings) -> None:
+    """Look whether all incarnations are of one run.
+
+    A run whose directory was given a new identity goes on under that from a checkpoint: the ids change, and never back.
+    """
+    known = [volume for volume in volumes if volume.header is not None and volume.header.run]
+    of = {volume.incarnation: volume.header.run for volume in known if volume.header is not None}
+    seen: set[str] = set()
+    for before, volume in itertools.pairwise(known):
+        assert volume.header is not None
+        mine, theirs = of[volume.incarnation], of[before.incarnation]
+        seen.add(theirs)
+        if mine != theirs and (mine in seen or of.get(volume.header.parent, "") != theirs):
+            findings.wrong.append(
+                f"The journal is of two runs: incarnation {before.incarnation} is of run {_shown(theirs)}, and "
+                f"incarnation {volume.incarnation} of run {_shown(mine)}, which does not go on where that ended. "
+                f"{_TWO_RUNS}"
+            )
+
+
+def _shown(run: str) -> str:
+    return run[:8]

@@ -606,3 +606,59 @@ def test_what_was_never_fetched_and_left_the_log_is_said_to_be_missing(job, tmp_
     assert found.steps["global_step"].value == 11
     # Nothing is said of what came before the gap, or after it, but what the gap brings with it.
     assert len(found.findings.wrong) == 3
+
+
+# ---- Whose journal it is -----------------------------------------------------------------------
+
+
+def say_run(directory, name, run):
+    """Have one file say that it is of another run."""
+    segment = read_segment(str(directory), name)
+    batches = [encode_batch(batch) for batch in segment.batches]
+    write_segment(str(directory), name, replace(segment.header, run=run), batches)
+
+
+def test_every_file_of_a_journal_says_of_which_run_it_is(tmp_path):
+    train(tmp_path, 20)
+    train(tmp_path, 40)
+    runs = {read_segment(str(tmp_path), name).header.run for name in segment_names(str(tmp_path))}
+    assert runs == {json.loads((tmp_path / "globalstep-run.json").read_text())["id"]}
+    assert audit(str(tmp_path)).proven
+
+
+def test_files_of_two_runs_in_one_incarnation_are_named(tmp_path):
+    train(tmp_path, 20)
+    (name,) = segment_names(str(tmp_path))
+    other = replace(name, number=name.number + 1)
+    segment = read_segment(str(tmp_path), name)
+    write_segment(str(tmp_path), other, replace(segment.header, run="b" * 32), [])
+    findings = audit(str(tmp_path)).findings.wrong
+    assert any("two runs" in line and str(other) in line and "bbbbbbbb" in line for line in findings), findings
+
+
+def test_incarnations_of_another_run_in_the_directory_are_named(tmp_path):
+    for last_step in (20, 40, 60):
+        train(tmp_path, last_step)
+    _, second, third = segment_names(str(tmp_path))
+    say_run(tmp_path, second, "b" * 32)
+    findings = audit(str(tmp_path)).findings.wrong
+    assert len(findings) == 1
+    assert all(
+        part in findings[0] for part in ("two runs", "bbbbbbbb", str(second.incarnation), str(third.incarnation))
+    )
+    # One that goes back to nothing of the other run: whose files are both in one directory?
+    train(tmp_path / "other", 20)
+    (alone,) = segment_names(str(tmp_path / "other"))
+    for name in (second, third):
+        (tmp_path / "journal" / str(name)).unlink()
+    (tmp_path / "other" / "journal" / str(alone)).rename(tmp_path / "journal" / str(alone))
+    assert any("two runs" in line for line in audit(str(tmp_path)).findings.wrong)
+
+
+def test_a_run_that_goes_on_under_a_new_identity_is_one_run(tmp_path):
+    train(tmp_path, 20)
+    (tmp_path / "globalstep-run.json").unlink()
+    train(tmp_path, 40)
+    runs = {read_segment(str(tmp_path), name).header.run for name in segment_names(str(tmp_path))}
+    assert len(runs) == 2
+    assert audit(str(tmp_path)).proven
