@@ -405,6 +405,8 @@ def _keep_base(
     if file is not None and values.keys() <= file.checksums.keys():
         with contextlib.suppress(OSError):  # on another file system, or gone already
             files.link(file.path, path)
+            # Before the note, which may be there after a loss of power only if the file is.
+            files.sync_directory(folder)
             checksums = {name: file.checksums[name] for name in values}
     if checksums is None:
         files.unlink(path)
