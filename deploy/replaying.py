@@ -18,7 +18,7 @@ from globalstep import codec
 from globalstep.clock import SYSTEM_CLOCK
 from globalstep.errors import DataLossError, NotFoundError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.log_file import SegmentReader, segment_path, segments_in
+from globalstep.ps.log_file import SegmentReader, readers, segment_path, segments_in
 from globalstep.ps.recovery import Replay, bases_in
 
 __all__ = ["Decision", "NotFinite", "RunLogs", "find_logs"]
@@ -75,8 +75,8 @@ class RunLogs:
     def decisions(self) -> Iterator[Decision]:
         """Give what was accepted, in order, as far back as the sequencer's log goes."""
         folder = self.folders[self.sequencer]
-        for segment in segments_in(folder):
-            for logged in SegmentReader(segment_path(folder, segment)).records():
+        for reader in readers(folder, segments_in(folder)):
+            for logged in reader.records():
                 record = pb.LogRecord.FromString(logged.head)
                 told = record.push
                 if record.HasField("push") and told.outcome.kind == pb.OUTCOME_ACCEPTED:
@@ -132,8 +132,8 @@ class RunLogs:
 
     def gradient_squares(self, shard: int, push: tuple[str, int]) -> tuple[float, list[str]]:
         """Give the sum of squares of a push's gradients on a shard, and the Variables where it is not finite."""
-        for segment in segments_in(self.folders[shard]):
-            for logged in SegmentReader(segment_path(self.folders[shard], segment)).records():
+        for reader in readers(self.folders[shard], segments_in(self.folders[shard])):
+            for logged in reader.records():
                 record = pb.LogRecord.FromString(logged.head)
                 told = record.push if record.HasField("push") else record.stage
                 if record.part and (told.id.client, told.id.sequence) == push:

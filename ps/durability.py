@@ -37,7 +37,7 @@ from globalstep.errors import (
 )
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.handler import Handler
-from globalstep.ps.log_file import LOG_FILES, LogFiles, segment_path
+from globalstep.ps.log_file import LOG_FILES, LogFiles
 from globalstep.ps.presence import State
 from globalstep.ps.recovery import Replay
 from globalstep.ps.shard import Shard
@@ -327,7 +327,11 @@ class Durability:
             if isinstance(before, WriteAheadLog):
                 # This process dropped its state. What came before that is in the log, or is on its way there.
                 before.close()
-            replay = Replay(folder, self._clock)
+            # After a sync that failed, the system takes pages for written that are not: they can be read, for a while.
+            until: int | None = None
+            if isinstance(before, WriteAheadLog) and before.directory == folder and before.failed():
+                until = before.on_disk
+            replay = Replay(folder, self._clock, until=until)
             replay.run()
             if replay.begin.incarnation != request.incarnation:
                 raise NotFoundError(f"The log in {folder} is empty: the BEGIN of its life had not come to the disk.")
@@ -381,15 +385,10 @@ def shard_folder(logs: Path, incarnation: int, shard: int, shards: int) -> Path:
 
 
 def _go_on(files: LogFiles, replay: Replay) -> WriteAheadLog:
-    """Cut off a torn end, and begin a segment behind it."""
-    if replay.cut_bytes:
-        file = files.open(segment_path(replay.directory, replay.segment))
-        try:
-            files.truncate(file, replay.end)
-            files.sync(file)
-        finally:
-            files.close(file)
-    return WriteAheadLog(replay.directory, replay.begin, replay.segment + 1, replay.next_number, files)
+    """Begin a segment, with a copy of the records that may not be on the disk; the older ones stay as they are."""
+    unsure = replay.unsure
+    first = unsure[0].number if unsure else replay.next_number
+    return WriteAheadLog(replay.directory, replay.begin, replay.segment + 1, first, files, unsure)
 
 
 def _keep_base(

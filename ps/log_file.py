@@ -11,6 +11,11 @@ may leave several, with holes. Nobody was told of any of them, so they are cut o
 after it was known to be on disk is another matter: everything behind it hangs in the air, and the whole log is
 refused. The two are told apart by what later records say was on disk when they were written.
 
+A recovery writes to no old segment: it begins a new one. That a record can be read does not say that it is on the
+disk: the process may have been killed before its sync, and after a sync that failed the system may take pages for
+written that are not. So what was read behind the last record that is known to be on the disk is copied into the new
+segment, and synced there, before anybody is told of it. A segment ends where the next one begins, whatever it holds.
+
 Floor: ps. Threads: an object belongs to one thread at a time.
 """
 
@@ -18,9 +23,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
+import fcntl
 import os
+import secrets
 import struct
+import weakref
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -37,6 +44,7 @@ __all__ = [
     "LoggedRecord",
     "SegmentReader",
     "SegmentWriter",
+    "readers",
     "segment_path",
     "segments_in",
 ]
@@ -48,6 +56,9 @@ _RECORD = struct.Struct("<8sQQQQII")
 _SUMMED = struct.Struct("<QQQQ")
 #: Buffers that one writev takes.
 _MOST_BUFFERS = 512
+_MOST_SMALL_BYTES = 4096
+#: Of a damaged segment, looked through at a time; a multiple of 8.
+_SEARCHED_BYTES = 1 << 20
 #: What `link` fails with on file systems that know no second names.
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK)
 
@@ -111,6 +122,28 @@ class LogFiles:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
+    def lock(self, path: Path) -> int:
+        """Open a file, made where it is missing, and lock it until it is closed.
+
+        Raises:
+            BlockingIOError: If somebody else holds it.
+        """
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(file)
+            raise
+        return file
+
+    def read(self, path: Path) -> bytes:
+        """Give what is in a small file."""
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(file, _MOST_SMALL_BYTES)
+        finally:
+            os.close(file)
+
     def make_directory(self, path: Path) -> None:
         """Make a directory, which must not be there yet; only its user may look into it."""
         os.mkdir(path, 0o700)
@@ -154,6 +187,22 @@ class LogFiles:
         finally:
             self.close(file)
         self.publish(unborn, path)
+
+    def replace_small(self, path: Path, text: bytes) -> None:
+        """Put a small file in the place of what is there; it need not outlive the machine."""
+        unborn = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
+        file = self.create(unborn)
+        try:
+            self.write_all(file, [text])
+            self.close(file)
+            file = -1
+            self.rename(unborn, path)
+        except BaseException:
+            if file >= 0:
+                self.close(file)
+            with contextlib.suppress(OSError):
+                self.unlink(unborn)
+            raise
 
     def publish(self, unborn: Path, path: Path) -> None:
         """Give a whole file its name, in nobody's place; the name is on the disk when this returns.
@@ -212,26 +261,46 @@ class SegmentWriter:
         segment: Its number.
         first: The number of its first record.
         files: Writes.
+        copied: Records that it begins with, in order: they are on the disk when it appears.
 
     Raises:
         FileExistsError: If there is such a segment.
         OSError: If it cannot be written.
+
+    Attributes:
+        path: Its file.
+        first: The number of its first record.
+        written_bytes: Its length.
     """
 
-    def __init__(self, directory: Path, segment: int, first: int, files: LogFiles = LOG_FILES) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        segment: int,
+        first: int,
+        files: LogFiles = LOG_FILES,
+        copied: Sequence[LoggedRecord] = (),
+    ) -> None:
         self._files = files
         self.path = segment_path(directory, segment)
+        self.first = first
         start = _START.pack(_MAGIC, segment, first, zlib.crc32(struct.pack("<QQ", segment, first)), 0)
         unborn = self.path.with_suffix(".new")
         files.unlink(unborn)  # of a process that was killed just then
         self._file = files.create(unborn)
         try:
             files.write_all(self._file, [start])
+            self.written_bytes = self._synced_bytes = len(start)
+            for record in copied:
+                self.write(record.number, first - 1, record.head, [record.data])
             files.sync(self._file)
+            self._synced_bytes = self.written_bytes
             # It appears under its name when its head is whole, and in nobody's place.
             files.publish(unborn, self.path)
         except BaseException:
             self.close()
+            with contextlib.suppress(OSError):
+                files.unlink(unborn)
             raise
 
     def write(self, number: int, on_disk: int, head: bytes, pieces: Sequence[memoryview]) -> None:
@@ -257,6 +326,7 @@ class SegmentWriter:
             crc = zlib.crc32(buffer, crc)
         start = _RECORD.pack(_MARKER, number, on_disk, len(head), data_bytes, crc, 0)
         self._files.write_all(self._file, [start, *buffers])
+        self.written_bytes += sum(map(len, [start, head])) + -len(head) % 8 + data_bytes
 
     def sync(self) -> None:
         """Bring what was written to the disk.
@@ -265,6 +335,16 @@ class SegmentWriter:
             OSError: If that failed; what is on disk is not known then.
         """
         self._files.sync_data(self._file)
+        self._synced_bytes = self.written_bytes
+
+    def take_back(self) -> None:
+        """Cut off what was written since the last sync that succeeded.
+
+        Raises:
+            OSError: If that failed.
+        """
+        self._files.truncate(self._file, self._synced_bytes)
+        self.written_bytes = self._synced_bytes
 
     def close(self) -> None:
         """Close the file. Safe to call twice."""
@@ -278,29 +358,35 @@ class SegmentReader:
 
     Args:
         path: The file.
+        until: The number of the record that the next segment begins with; None for the last segment. What is here from
+            there on was copied to that one, or never acknowledged.
 
     Attributes:
         segment: Its number.
         first: The number of its first record.
         end: Where the records end that were read so far.
+        on_disk: The last record that those read so far say was on the disk, by a sync that succeeded.
         cut_bytes: After all were read: bytes behind the last whole record, which nobody was told of.
 
     Raises:
         DataLossError: If its head is damaged.
+        OSError: If it cannot be read now.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, until: int | None = None) -> None:
         self._path = path
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size < _START.size:
-                raise DataLossError(f"{path} is damaged: it has {size} bytes, and its head alone takes {_START.size}.")
-            # Never closed by hand: it lives as long as a view of a record's data.
-            self._view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        magic, self.segment, self.first, crc, zero = _START.unpack_from(self._view)
+        self._until = until
+        # Read by calls, not through a map: a disk that fails gives an error then, not a signal that ends the process.
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._file)
+        self._size = size = os.fstat(self._file).st_size
+        if size < _START.size:
+            raise DataLossError(f"{path} is damaged: it has {size} bytes, and its head alone takes {_START.size}.")
+        magic, self.segment, self.first, crc, zero = _START.unpack(os.pread(self._file, _START.size, 0))
         if zero or magic != _MAGIC or crc != zlib.crc32(struct.pack("<QQ", self.segment, self.first)):
             raise DataLossError(f"{path} is damaged: its head is not that of a log's segment.")
         self.end = _START.size
+        self.on_disk = self.first - 1
         self.cut_bytes = 0
         self._next: int = self.first
 
@@ -314,32 +400,35 @@ class SegmentReader:
 
         Raises:
             DataLossError: If one is damaged that had been on disk; those before it have been given.
+            OSError: If it cannot be read now.
         """
-        while self.end < len(self._view):
+        while self.end < self._size and self._next != self._until:
             found = self._record_at(self.end)
             if found is None or found[0].number != self._next:
                 self._judge_damage()
                 return
-            record, size, _ = found
+            record, size, on_disk = found
             self.end += size
+            self.on_disk = max(self.on_disk, on_disk)
             self._next += 1
             yield record
 
     def _record_at(self, at: int) -> tuple[LoggedRecord, int, int] | None:
         """Give the record at a place, its size, and what was on disk before it; None if none is whole there."""
-        if at + _RECORD.size > len(self._view):
+        start = os.pread(self._file, _RECORD.size, at)
+        if len(start) < _RECORD.size:
             return None
-        marker, number, on_disk, head_bytes, data_bytes, crc, zero = _RECORD.unpack_from(self._view, at)
-        begin = at + _RECORD.size
-        middle = begin + padded(head_bytes)
-        end = middle + data_bytes
-        if zero or marker != _MARKER or data_bytes % 8 or end > len(self._view):
+        marker, number, on_disk, head_bytes, data_bytes, crc, zero = _RECORD.unpack(start)
+        middle = padded(head_bytes)
+        size = _RECORD.size + middle + data_bytes
+        if zero or marker != _MARKER or data_bytes % 8 or at + size > self._size:
             return None
         expected = zlib.crc32(_SUMMED.pack(number, on_disk, head_bytes, data_bytes))
-        if zlib.crc32(self._view[begin:end], expected) != crc:
+        # Its bytes begin at a multiple of 8: those of a `bytes` do.
+        body = _read_all(self._file, at + _RECORD.size, middle + data_bytes)
+        if zlib.crc32(body, expected) != crc:
             return None
-        head = bytes(self._view[begin : begin + head_bytes])
-        return LoggedRecord(number, head, self._view[middle:end]), end - at, on_disk
+        return LoggedRecord(number, body[:head_bytes], memoryview(body)[middle:]), size, on_disk
 
     def _judge_damage(self) -> None:
         """Decide whether what is at the end is torn off, or something in the middle was damaged."""
@@ -349,16 +438,34 @@ class SegmentReader:
                     f"{self._path} is damaged at byte {self.end}: record {self._next} was on disk once, and later "
                     "records build on it. The log cannot be used; nothing of it was loaded."
                 )
-        self.cut_bytes = len(self._view) - self.end
+        self.cut_bytes = self._size - self.end
 
     def _records_behind(self, at: int) -> Iterator[int]:
         """Of every whole record behind a place: the last one that was on disk before it."""
-        source = self._view.obj
-        assert isinstance(source, mmap.mmap)
-        while (at := source.find(_MARKER, at + 1)) >= 0:
-            found = self._record_at(at) if at % 8 == 0 else None
-            if found is not None:
-                yield found[2]
+        at += 8  # of the marker that is there, if one is; all are at multiples of 8
+        while at < self._size:
+            searched = os.pread(self._file, _SEARCHED_BYTES, at)
+            if not searched:
+                return
+            place = searched.find(_MARKER)
+            while place >= 0:
+                found = self._record_at(at + place) if (at + place) % 8 == 0 else None
+                if found is not None:
+                    yield found[2]
+                place = searched.find(_MARKER, place + 1)
+            at += len(searched) - len(searched) % 8 or len(searched)
+
+
+def readers(directory: Path, segments: Sequence[int]) -> Iterator[SegmentReader]:
+    """Give readers of consecutive segments: each ends where the next one begins.
+
+    Raises:
+        DataLossError: If the head of one is damaged.
+        OSError: If one cannot be read now.
+    """
+    firsts: list[int | None] = [SegmentReader(segment_path(directory, segment)).first for segment in segments[1:]]
+    for segment, until in zip(segments, [*firsts, None], strict=True):
+        yield SegmentReader(segment_path(directory, segment), until)
 
 
 def segment_path(directory: Path, segment: int) -> Path:
@@ -369,3 +476,15 @@ def segment_path(directory: Path, segment: int) -> Path:
 def segments_in(directory: Path) -> list[int]:
     """Give the numbers of the segments in a directory, in order; none if it is not there."""
     return sorted(int(path.stem.partition("-")[2]) for path in directory.glob("segment-*.log"))
+
+
+def _read_all(file: int, at: int, size: int) -> bytes:
+    read = os.pread(file, size, at)
+    if len(read) == size or not read:
+        return read
+    # More than one call gives, 2 GiB on Linux.
+    pieces = [read]
+    while read and sum(map(len, pieces)) < size:
+        read = os.pread(file, size - sum(map(len, pieces)), at + sum(map(len, pieces)))
+        pieces.append(read)
+    return b"".join(pieces)

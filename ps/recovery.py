@@ -29,7 +29,7 @@ from globalstep.ps.journal import Journal
 from globalstep.ps.layouts import PushParts
 from globalstep.ps.ledger import Entry, EntryKind, Ledger
 from globalstep.ps.ledger_image import ledger_of_image
-from globalstep.ps.log_file import LoggedRecord, SegmentReader, segment_path, segments_in
+from globalstep.ps.log_file import LoggedRecord, readers, segments_in
 from globalstep.ps.log_records import PartMemory
 from globalstep.ps.presence import State
 from globalstep.ps.shard import Shard
@@ -150,6 +150,7 @@ class Replay:
         clock: For the new shard.
         before: Called with each record before it is played; says whether to go on.
         start: The segment to begin with; default the newest one that has a base.
+        until: The last record that is believed; default all that are whole.
 
     Attributes:
         shard: What the log has been played to.
@@ -157,8 +158,8 @@ class Replay:
         pushes: How many pushes were applied.
         cut_bytes: Bytes of a torn end.
         segment: The last segment.
-        end: Where its records end.
         next_number: The number of the next record.
+        unsure: The last records, which are not known to be on the disk: a recovery copies them.
 
     Raises:
         NotFoundError: If there is no log.
@@ -170,6 +171,7 @@ class Replay:
         clock: Clock,
         before: Callable[[Replay, pb.LogRecord, memoryview], bool] = lambda replay, record, data: True,
         start: int | None = None,
+        until: int | None = None,
     ) -> None:
         self.directory = directory
         self.shard = ReplayedShard(clock)
@@ -177,9 +179,10 @@ class Replay:
         self.pushes = 0
         self.cut_bytes = 0
         self.segment = 0
-        self.end = 0
         self.next_number = 1
+        self.unsure: list[LoggedRecord] = []
         self._before = before
+        self._until = until
         self._parts = PartMemory()
         self._split_off: list[pb.LogRecord] = []
         segments = segments_in(directory)
@@ -226,15 +229,17 @@ class Replay:
                 yield self._split_off.pop(0), logged
 
     def _records(self) -> Iterator[tuple[pb.LogRecord, LoggedRecord]]:
-        for at, segment in enumerate(self._segments):
-            reader = SegmentReader(segment_path(self.directory, segment))
-            if at and (segment != self.segment + 1 or reader.first != self.next_number):
+        for at, reader in enumerate(readers(self.directory, self._segments)):
+            if at and (reader.segment != self.segment + 1 or reader.first != self.next_number):
                 raise DataLossError(
                     f"The log in {self.directory} has a gap: segment {self.segment} ends before record "
-                    f"{self.next_number}, segment {segment} begins with record {reader.first}."
+                    f"{self.next_number}, segment {reader.segment} begins with record {reader.first}."
                 )
-            self.segment, self.next_number = segment, reader.first
+            self.segment, self.next_number = reader.segment, reader.first
+            self.unsure.clear()
             for logged in reader.records():
+                if self._until is not None and logged.number > self._until:
+                    break
                 try:
                     record = pb.LogRecord.FromString(logged.head)
                 except DecodeError as error:
@@ -242,9 +247,14 @@ class Replay:
                         f"Record {logged.number} of the log in {self.directory} is whole, but no record: {error}."
                     ) from error
                 self.next_number = logged.number + 1
+                # What a replay begins with was synced before anybody could name the log, or its base.
+                begins = at == 0 and logged.number == reader.first
+                self.unsure = [late for late in self.unsure if late.number > reader.on_disk]
+                if not begins:
+                    self.unsure.append(logged)
                 if not (at and record.WhichOneof("kind") == "base"):
                     yield record, logged
-            self.end, self.cut_bytes = reader.end, reader.cut_bytes
+            self.cut_bytes = reader.cut_bytes
 
     def _play(self, record: pb.LogRecord, data: memoryview) -> None:
         kind = record.WhichOneof("kind")

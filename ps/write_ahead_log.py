@@ -21,7 +21,7 @@ from globalstep.errors import LostStateError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.layouts import PushParts
 from globalstep.ps.ledger import Entry
-from globalstep.ps.log_file import LOG_FILES, LogFiles, SegmentWriter, segment_path, segments_in
+from globalstep.ps.log_file import LOG_FILES, LogFiles, LoggedRecord, SegmentWriter, segment_path, segments_in
 from globalstep.ps.log_records import (
     Encoded,
     base_record,
@@ -62,6 +62,7 @@ class WriteAheadLog(Witness):
         segment: The segment to begin with; it must not be there yet.
         first: Number of its first record.
         files: Writes.
+        copied: Records that the segment begins with, as a recovery read them; they are on the disk then.
 
     Raises:
         OSError: If nothing can be written there.
@@ -80,18 +81,19 @@ class WriteAheadLog(Witness):
         segment: int = 1,
         first: int = 1,
         files: LogFiles = LOG_FILES,
+        copied: Sequence[LoggedRecord] = (),
     ) -> None:
         self.directory = directory
         self._files = files
         self.on_failure: Callable[[WriteAheadLog], None] = lambda log: None
         # Only the thread that commits uses these two.
-        self._writer = SegmentWriter(directory, segment, first, files)
+        self._writer = SegmentWriter(directory, segment, first, files, copied)
         self._segment = segment
         # Guards all below. A leaf, taken under the shard's lock; nothing is written under it.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._queue: list[_Queued] = []
-        self._last = self._on_disk = first - 1
+        self._last = self._on_disk = first - 1 + len(copied)
         # The thread that commits; 0 for none.
         self._committing = 0
         self._failure: BaseException | None = None
@@ -252,6 +254,12 @@ class WriteAheadLog(Witness):
     def failed(self) -> bool:
         """Whether it can no longer be written to."""
         return self._failure is not None
+
+    @property
+    def on_disk(self) -> int:
+        """The last record that a sync brought to the disk."""
+        with self._lock:
+            return self._on_disk
 
     def begun_by(self, snapshot: PushId) -> Beginning | None:
         """Give what begins right after a snapshot; None where there is nothing."""

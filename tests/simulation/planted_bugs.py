@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -141,18 +142,29 @@ def _reply_before_fsync() -> Patch:
 
 def _torn_record_accepted() -> Patch:
     def trusting(self: Any, at: int) -> Any:
-        if at + _RECORD.size > len(self._view):
+        if at + _RECORD.size > self._size:
             return None
-        _, number, on_disk, head_bytes, data_bytes, _, _ = _RECORD.unpack_from(self._view, at)
-        begin = at + _RECORD.size
-        middle = begin + padded(head_bytes)
-        end = middle + data_bytes
-        if number != self._next or end > len(self._view):
+        _, number, on_disk, head_bytes, data_bytes, _, _ = _RECORD.unpack(os.pread(self._file, _RECORD.size, at))
+        middle = padded(head_bytes)
+        size = _RECORD.size + middle + data_bytes
+        if number != self._next or at + size > self._size:
             return None
-        head = bytes(self._view[begin : begin + head_bytes])
-        return LoggedRecord(number, head, self._view[middle:end]), end - at, on_disk
+        body = os.pread(self._file, size - _RECORD.size, at + _RECORD.size)
+        return LoggedRecord(number, body[:head_bytes], memoryview(body)[middle:]), size, on_disk
 
     return SegmentReader, "_record_at", trusting
+
+
+def _adopted_without_a_sync() -> Patch:
+    records = SegmentReader.records
+
+    def trusting(self: Any) -> Iterator[LoggedRecord]:
+        for record in records(self):
+            # What can be read counts as being on the disk.
+            self.on_disk = record.number
+            yield record
+
+    return SegmentReader, "records", trusting
 
 
 def _recovered_without_floors() -> Patch:
@@ -198,6 +210,7 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "values of several places": _values_of_two_places,
     "reply before fsync": _reply_before_fsync,
     "torn record accepted": _torn_record_accepted,
+    "adopted without a sync": _adopted_without_a_sync,
     "recovered without floors": _recovered_without_floors,
     "a forged entry is believed": _entries_believed,
     "a forged floor is believed": _floors_believed,

@@ -1,6 +1,7 @@
 """A simulated machine's disk, below the real write-ahead log: what was synced survives a crash, the rest may not.
 
-The log writes real files, in a folder of the simulation. When its process is killed, each segment keeps what had been
+The log writes real files, in a folder of the simulation. When only its process is killed, they are as it left them,
+but no more of them is on the disk than before. When its machine fails, each segment keeps what had been
 brought to the disk, and of what was written since a beginning of any length; that may have holes. Segments are the
 only files it does this to: a base, and the marks beside it, appear whole, by a rename, once they are on the disk.
 """
@@ -45,7 +46,7 @@ class Disk:
         self._rng = rng
 
     def crash(self) -> None:
-        """Lose what was not on the disk, or some of it."""
+        """End the machine: what was not on the disk is lost, or some of it."""
         rng = self._rng
         for path in sorted(self.folder.glob("*/*/*/segment-*.log")):
             kept, size = self.synced.get(path, 0), path.stat().st_size

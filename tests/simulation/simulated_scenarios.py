@@ -20,7 +20,8 @@ class Fault:
     """Something that happens once, at a named point.
 
     Attributes:
-        kind: "kill" (and start again after `secs`), "stop" (for `secs`), "cut" (a link, for `secs`).
+        kind: "kill" (and start again after `secs`), "end" (a PS process, whose machine goes on), "stop" (for `secs`),
+            "cut" (a link, for `secs`).
         who: "ps 0", "worker 1", "chief".
         where: "send" (before a client sends), "arrive" (before a task handles a request), "handled" (after it did),
             "append" and "fsync" (a record of its log has been written, is on the disk; the method is "log").
@@ -171,12 +172,21 @@ def _log(scenario: Scenario, rng: random.Random) -> None:
         )
 
 
+def _machine_after_process(scenario: Scenario, rng: random.Random) -> None:
+    """A PS process dies within a write of its log, comes back from what nobody synced, and then its machine fails."""
+    scenario.logged = True
+    who, count = f"ps {rng.randrange(scenario.shards)}", 8 + rng.randrange(40)
+    later = count + 1 + rng.randrange(12)
+    scenario.faults.append(Fault("end", who, "append", "log", count, rng.choice([0.05, 1.0])))
+    scenario.faults.append(Fault("kill", who, rng.choice(["append", "fsync"]), "log", later, rng.choice([0.05, 1.0])))
+
+
 def _intruder(scenario: Scenario, rng: random.Random) -> None:
     scenario.intruder = scenario.shards > 1
 
 
 #: Drawn apart, since they came later: so that seeds mean what they did.
-_LATER = ("log", "intruder")
+_LATER = ("log", "intruder", "machine after process")
 
 #: Name -> (how likely it is on, what it adds).
 FEATURES: dict[str, tuple[float, Callable[[Scenario, random.Random], None]]] = {
@@ -197,6 +207,7 @@ FEATURES: dict[str, tuple[float, Callable[[Scenario, random.Random], None]]] = {
     "cuts": (0.2, _cuts),
     "log": (0.25, _log),
     "intruder": (0.2, _intruder),
+    "machine after process": (0.05, _machine_after_process),
 }
 
 

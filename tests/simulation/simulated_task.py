@@ -91,15 +91,21 @@ class SimulatedTask:
         self._memories: defaultdict[Any, LayoutMemory] = defaultdict(LayoutMemory)
         self.process.start(Settler(self.shard, clock, self._ask)._run)
 
-    def crash(self) -> None:
-        """Kill the process: all that it held in memory is gone, and what was on its way to the disk perhaps."""
+    def crash(self, machine: bool = True) -> None:
+        """Kill the process: all that it held in memory is gone.
+
+        Args:
+            machine: Whether its machine fails with it, which perhaps loses what was on its way to the disk. Else the
+                next process reads it, though it is not on the disk.
+        """
         self.up = False
         self.process.kill()
         if self._disk is not None:
             log = self.shard.witness
             if isinstance(log, WriteAheadLog):
                 log._writer.close()
-            self._disk.crash()
+            if machine:
+                self._disk.crash()
 
     def _at_disk(self, point: str) -> None:
         """The log is between two steps: a fault may strike. Those of the settler's thread are left out."""

@@ -204,7 +204,7 @@ class Simulation:
 
     def _strike(self, fault: Fault, process: Process) -> None:
         is_ps = fault.who.startswith("ps")
-        if is_ps and fault.kind == "kill" and self.finishing:
+        if is_ps and fault.kind in ("kill", "end") and self.finishing:
             # With the chief gone nobody would restore.
             return
         self.struck[f"{fault.kind} {fault.who.partition(' ')[0]}"] += 1
@@ -216,7 +216,7 @@ class Simulation:
             process.stop_for(fault.secs)
         elif is_ps:
             task = self.tasks[int(fault.who.partition(" ")[2])]
-            task.crash()
+            task.crash(machine=fault.kind == "kill")
             self.hub.after(fault.secs, task.start)
         else:
             self.hub.after(0.0, process.kill)
