@@ -23,6 +23,9 @@ SOAK_ARGS ?=
 FILES := $(sort $(shell find src ps worker chief deploy proto \( -name '*.py' -o -name '*.pyi' \) -print))
 $(shell test ! -d $(VENV) || echo "$(FILES)" | cmp -s - $(VENV)/.files || echo "$(FILES)" > $(VENV)/.files)
 
+# Tests start hundreds of processes, each of which would compile the package anew where bytecode is not kept.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help
 help: ## show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -33,8 +36,12 @@ demo: $(VENV)/.installed-examples ## train the digits job on 2 PS, a chief and 2
 	$(BIN)/globalstep launch --ps 2 --workers 3 examples/digits.py --steps $(DEMO_STEPS)
 
 .PHONY: test
-test: $(VENV)/.installed-test ## run the tests
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: $(VENV)/.installed-test ## run the quick tests, of every room (4 minutes)
+	$(BIN)/python -m pytest --quick $(PYTEST_ARGS)
+
+.PHONY: test-all
+test-all: test ## run all tests but those of `make nightly`, the quick ones first (35 minutes)
+	$(BIN)/python -m pytest --rest --durations=30 $(PYTEST_ARGS)
 
 .PHONY: test-pythons
 test-pythons: $(VENV)/.installed-test ## run the quick tests under PYTHONS, 3.11, 3.12 and 3.13, before a release (15 minutes)

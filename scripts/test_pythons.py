@@ -18,12 +18,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-#: What the quick tier is: all that starts no processes of its own and follows no seeds, and how a program ends.
-QUICK = (
-    "-q -p no:cacheprovider -n auto --dist loadgroup --ignore tests/docs --ignore tests/simulation "
-    "--ignore tests/benchmarks --ignore tests/integration --ignore tests/fuzz --ignore tests/soak"
-)
-QUICK_MARKS = "not full_matrix and (not processes or ends)"
+#: The tests of `make test`.
+QUICK = ("-q", "-p", "no:cacheprovider", "-n", "auto", "--dist", "loadgroup", "--quick")
 
 
 def candidates(version: str) -> Iterator[str]:
@@ -78,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=ROOT / ".venv-pythons", help="where the environments are kept")
     parser.add_argument("--args", default="", help="arguments of pytest instead of the quick tier's")
     args = parser.parse_args(argv)
-    chosen = shlex.split(args.args) if args.args else [*QUICK.split(), "-m", QUICK_MARKS]
+    chosen = shlex.split(args.args) if args.args else QUICK
     results: dict[str, str] = {}
     for version in args.versions:
         python = find(version)

@@ -17,6 +17,43 @@ _CACHES = {".pytest_cache", ".hypothesis", ".mypy_cache", ".ruff_cache"}
 _LONG_LIVED = ("resource_tracker", "forkserver")
 
 
+#: Seeds of the simulation in the quick tier.
+_QUICK_SEEDS = "500"
+
+
+def pytest_addoption(parser):
+    """Let the quick tier be asked for."""
+    parser.addoption("--quick", action="store_true", help="only what `make test` runs: a test of every room in minutes")
+    parser.addoption(
+        "--rest", action="store_true", help="what --quick leaves out, and the simulation with all its seeds"
+    )
+
+
+def pytest_configure(config):
+    """Ask for fewer seeds in the quick tier; before the tests are imported, in every process of pytest."""
+    if config.getoption("--quick"):
+        os.environ.setdefault("GLOBALSTEP_SIMULATION_SEEDS", _QUICK_SEEDS)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out what the quick tier has not: real processes but those that `ends` names, and what is long."""
+    if config.getoption("--quick"):
+        kept = [item for item in items if _is_quick(item)]
+    elif config.getoption("--rest"):
+        kept = [item for item in items if not _is_quick(item) or item.get_closest_marker("seeds")]
+    else:
+        return
+    left = set(items) - set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item in left])
+    items[:] = kept
+
+
+def _is_quick(item):
+    if item.get_closest_marker("long"):
+        return False
+    return bool(item.get_closest_marker("ends")) or not item.get_closest_marker("processes")
+
+
 @pytest.fixture(autouse=True)
 def empty_default_graph():
     """Make names and collections start anew."""

@@ -67,8 +67,15 @@ def assert_follows(case, found):
         )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
+#: Every case with every kind; the quick tier has each case with one of them.
+EVERY = [
+    pytest.param(case, kind, id=f"{case.name}-{kind}", marks=[] if at % len(KINDS) == number else [pytest.mark.long])
+    for at, case in enumerate(ALL)
+    for number, kind in enumerate(KINDS)
+]
+
+
+@pytest.mark.parametrize(("case", "kind"), EVERY)
 def test_an_optimizer_follows_tensorflow(case, kind):
     assert_follows(case, drive_session(case, kind))
 

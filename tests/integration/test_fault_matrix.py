@@ -22,6 +22,16 @@ BEFORE_SAVE, BEFORE_FAULT = 3, 2
 EVERY_POINT = ("local", "auto")
 TRANSPORTS = (*EVERY_POINT, "grpc", "tcp")
 
+
+def _marks(transport, at, number):
+    """Say in which tier a case is: the quick one has one point of every cell, each over another transport."""
+    if number and transport not in EVERY_POINT:
+        return [pytest.mark.full_matrix]
+    if number or at % len(TRANSPORTS) != TRANSPORTS.index(transport):
+        return [pytest.mark.long]
+    return []
+
+
 CASES = [
     pytest.param(
         transport,
@@ -29,10 +39,10 @@ CASES = [
         method,
         point,
         id=f"{transport}-{cell.name}-{method}.{point}",
-        marks=[pytest.mark.full_matrix] if number and transport not in EVERY_POINT else [],
+        marks=_marks(transport, at, number),
     )
     for transport in TRANSPORTS
-    for cell in cells()
+    for at, cell in enumerate(cells())
     for number, (method, point) in enumerate(cell.points)
 ]
 

@@ -14,6 +14,7 @@ SEEDS = int(os.environ.get("GLOBALSTEP_SIMULATION_SEEDS", "10000"))
 PARTS = 40
 
 
+@pytest.mark.seeds
 @pytest.mark.timeout(7200 if SEEDS > 10_000 else 600)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_the_invariants_hold(part):
