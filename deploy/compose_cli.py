@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
-from globalstep.deploy.compose_file import ComposeJob, compose_file
+from globalstep.deploy.compose_file import ComposeJob, compose_file, project_name
 from globalstep.deploy.launch_security import with_run_token
 
 __all__ = ["configure", "run"]
@@ -42,6 +42,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chief", action="store_true", help="start a chief besides the workers")
     parser.add_argument("--tensorboard", action="store_true", help="start a TensorBoard on port 6006 of this machine")
     parser.add_argument("--file", type=Path, metavar="FILE", help="where to write it (default: NAME.compose.yml, here)")
+    parser.add_argument(
+        "--run", default="", metavar="NAME", dest="run_name",
+        help="the run's name, and docker compose's for the project: what two runs of one machine are told apart by "
+        "(default: FOLDER-SCRIPT, of the file's folder and the script)",
+    )  # fmt: skip
     parser.add_argument("--detach", action="store_true", help="do not wait for the job's end")
     parser.add_argument("script", help="the training script, run by every worker and the chief; its folder is mounted")
     rest = parser.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
@@ -56,10 +61,12 @@ def run(args: argparse.Namespace) -> int:
         return _say("at least one PS and one worker (or the chief) are needed")
     if not script.is_file():
         return _say(f"there is no script {args.script}")
-    job = ComposeJob(
-        script.name, str(script.resolve().parent), args.args, args.ps, args.workers, args.chief, args.tensorboard
-    )
     file = args.file or Path(f"{script.stem}.compose.yml")
+    run = args.run_name or f"{file.resolve().parent.name}-{script.stem}"
+    if args.run_name and project_name(run) != run:
+        return _say(f"--run {run} must be of small letters, digits, - and _, and begin with a letter or a digit")
+    scripts = str(script.resolve().parent)
+    job = ComposeJob(script.name, scripts, args.args, args.ps, args.workers, args.chief, args.tensorboard, run)
     file.write_text(compose_file(job))
     if args.action == "write":
         print(f"written: {file}")
@@ -67,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     compose = _compose_command()
     if compose is None:
         return _say(f"there is no docker compose on this machine; {file} is written")
-    compose += ["--file", str(file)]
+    compose += ["--project-name", job.project, "--file", str(file)]
     # Not `up` in the foreground: it would not end while a TensorBoard runs, and says 0 whatever containers did; its
     # --exit-code-from would end the job with the first container that ends.
     environ = with_run_token(os.environ)

@@ -11,7 +11,7 @@ import pytest
 from globalstep.cluster import from_tf_config
 from globalstep.deploy import compose_cli, health
 from globalstep.deploy.cli import main
-from globalstep.deploy.compose_file import ComposeJob, compose_file
+from globalstep.deploy.compose_file import ComposeJob, compose_file, project_name
 from globalstep.ps.server import PSOptions, PSServer
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "docker"
@@ -77,12 +77,30 @@ def test_up_writes_starts_and_gives_the_exit_code_of_the_chief(script, tmp_path,
     fake_docker(tmp_path, monkeypatch, 3)
     assert main(["compose", "up", "--ps", "2", "--workers", "4", script, "--steps", "7"]) == 3
     called = (tmp_path / "called").read_text().splitlines()
-    assert called[:2] == ["compose version", "compose --file train.compose.yml up --detach"]
-    assert "compose --file train.compose.yml logs --follow --no-color" in called
+    project = f"--project-name {project_name(tmp_path.name)}-train"
+    assert called[:2] == ["compose version", f"compose {project} --file train.compose.yml up --detach"]
+    assert f"compose {project} --file train.compose.yml logs --follow --no-color" in called
     written = services((tmp_path / "train.compose.yml").read_text())
     assert len(written) == 6
     assert written["chief-0"]["command"][-2:] == ["--steps", "7"]
     assert f"${{GLOBALSTEP_SCRIPTS:-{tmp_path}}}:/app/job:ro" in written["chief-0"]["volumes"]
+
+
+def test_two_runs_of_one_script_are_two_projects(script, tmp_path, monkeypatch, capsys):
+    fake_docker(tmp_path, monkeypatch, 0)
+    for run in ("cats", "dogs"):
+        assert main(["compose", "up", "--detach", "--run", run, script]) == 0
+        written = services((tmp_path / "train.compose.yml").read_text())
+        assert {one["environment"]["GLOBALSTEP_RUN"] for one in written.values()} == {f"${{GLOBALSTEP_RUN:-{run}}}"}
+    ups = [line for line in (tmp_path / "called").read_text().splitlines() if line.endswith("up --detach")]
+    assert ups == [f"compose --project-name {run} --file train.compose.yml up --detach" for run in ("cats", "dogs")]
+    # Docker compose gives the project's name to all that has no name of its own: here, to everything.
+    made = yaml.safe_load((tmp_path / "train.compose.yml").read_text())
+    named = [*made["services"].values(), *(made[kind].get(one) or {} for kind in ("volumes",) for one in made[kind])]
+    assert not any("container_name" in one or "name" in one or "external" in one for one in named)
+    assert "networks" not in made
+    assert main(["compose", "up", "--run", "No Project", script]) == 2
+    assert "--run No Project" in capsys.readouterr().err
 
 
 def test_a_docker_that_hangs_is_not_waited_for(script, tmp_path, monkeypatch, capsys):

@@ -24,8 +24,15 @@ def build(name):
     return done.stdout
 
 
+#: The run whose name the manifests have.
+RUN = "digits-1"
+
+
 def by_name(text):
-    return {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(text)}
+    """Give the objects of a run by their kinds, and their names without its name."""
+    found = list(yaml.safe_load_all(text))
+    assert all(one["metadata"]["name"].endswith(f"-{RUN}") for one in found)
+    return {(one["kind"], one["metadata"]["name"].removesuffix(f"-{RUN}")): one for one in found}
 
 
 def container(workload):
@@ -35,6 +42,18 @@ def container(workload):
 def expanded(text, values):
     """Do what the kubelet does with $(NAME)."""
     return re.sub(r"\$\((\w+)\)", lambda found: values[found[1]], text)
+
+
+def environment(workload, given=()):
+    """Give the variables of a pod as the kubelet makes them, one after the other."""
+    labels = workload["spec"]["template"]["metadata"]["labels"]
+    environ = dict(given)
+    for one in container(workload)["env"]:
+        if "value" in one:
+            environ[one["name"]] = expanded(one["value"], environ)
+        elif "app.kubernetes.io/instance" in json.dumps(one["valueFrom"]):
+            environ[one["name"]] = labels["app.kubernetes.io/instance"]
+    return environ
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
@@ -56,7 +75,6 @@ def test_a_typo_is_not_valid():
 def test_every_pod_of_an_overlay_is_a_task(name, sizes):
     found = by_name(build(name))
     ps, workers = sizes
-    cluster = found["ConfigMap", "globalstep-cluster"]["data"]["cluster"]
     assert found["StatefulSet", "globalstep-ps"]["spec"]["replicas"] == ps
     worker = found["Job", "globalstep-worker"]
     assert worker["spec"]["completions"] == worker["spec"]["parallelism"] == workers
@@ -64,13 +82,10 @@ def test_every_pod_of_an_overlay_is_a_task(name, sizes):
         (found["Job", "globalstep-chief"], "chief", 0),
         *((worker, "worker", index) for index in range(workers)),
     ]:
-        environ = {one["name"]: one.get("value") for one in container(workload)["env"]}
-        config = from_tf_config(
-            {"TF_CONFIG": expanded(environ["TF_CONFIG"], {"CLUSTER": cluster, "INDEX": str(index)})}
-        )
+        config = from_tf_config({"TF_CONFIG": environment(workload, {"INDEX": str(index)})["TF_CONFIG"]})
         assert (config.job, config.index) == (job, index)
         assert [config.cluster.num_tasks(one) for one in ("ps", "worker")] == [ps, workers]
-        assert config.cluster.task_address("ps", ps - 1) == f"globalstep-ps-{ps - 1}.globalstep-ps:2222"
+        assert config.cluster.task_address("ps", ps - 1) == f"globalstep-ps-{RUN}-{ps - 1}.globalstep-ps-{RUN}:2222"
 
 
 @pytest.mark.parametrize(("name", "how"), [("small", "GLOBALSTEP_INSECURE"), ("large", "GLOBALSTEP_TLS_CERT")])
@@ -81,7 +96,7 @@ def test_an_overlay_says_how_strangers_are_kept_out(name, how):
     for kind, task in (("StatefulSet", "ps"), ("Job", "chief"), ("Job", "worker")):
         pod = found[kind, f"globalstep-{task}"]["spec"]["template"]["spec"]
         assert pod["securityContext"]["runAsNonRoot"]
-        assert {"configMapRef": {"name": "globalstep-settings"}} in pod["containers"][0]["envFrom"]
+        assert {"configMapRef": {"name": f"globalstep-settings-{RUN}"}} in pod["containers"][0]["envFrom"]
         mounts = {one["name"] for one in pod["containers"][0]["volumeMounts"]}
         assert mounts == {one["name"] for one in pod["volumes"]}
         assert ("tls" in mounts) == (name == "large")
@@ -91,7 +106,10 @@ def test_the_large_overlay_gives_each_role_its_own_token():
     found = by_name(build("large"))
     for task in ("chief", "worker"):
         environ = {one["name"]: one for one in container(found["Job", f"globalstep-{task}"])["env"]}
-        assert environ["GLOBALSTEP_TOKEN"]["valueFrom"]["secretKeyRef"] == {"name": "globalstep-tokens", "key": task}
+        assert environ["GLOBALSTEP_TOKEN"]["valueFrom"]["secretKeyRef"] == {
+            "name": f"globalstep-tokens-{RUN}",
+            "key": task,
+        }
     # No token that is known to all is in the repository.
     assert not any(found["Secret", "globalstep-tokens"].get("stringData", {}).values())
 
@@ -102,7 +120,7 @@ def test_the_large_overlay_gives_each_role_its_own_key():
     for kind, task in (("StatefulSet", "ps"), ("Job", "chief"), ("Job", "worker")):
         volumes = found[kind, f"globalstep-{task}"]["spec"]["template"]["spec"]["volumes"]
         (secret,) = [one["secret"]["secretName"] for one in volumes if one["name"] == "tls"]
-        assert secret == f"globalstep-tls-{task}"
+        assert secret == f"globalstep-tls-{task}-{RUN}"
 
 
 def test_ps_tasks_are_told_to_have_a_token_for_each_other():
@@ -293,12 +311,11 @@ def test_the_plain_manifests_keep_strangers_out_and_let_nodes_be_drained():
     assert service["selector"].items() <= labels.items()
     reached = found["NetworkPolicy", "globalstep-ps"]["spec"]
     assert reached["podSelector"]["matchLabels"].items() <= labels.items()
-    (allowed,) = reached["ingress"][0]["from"][0]["podSelector"]["matchExpressions"]
-    own = {
-        found[kind, f"globalstep-{task}"]["spec"]["template"]["metadata"]["labels"][allowed["key"]]
-        for kind, task in (("StatefulSet", "ps"), ("Job", "chief"), ("Job", "worker"))
-    }
-    assert set(allowed["values"]) == own
+    (allowed,) = reached["ingress"][0]["from"]
+    for kind, task in (("StatefulSet", "ps"), ("Job", "chief"), ("Job", "worker")):
+        assert picks(
+            allowed["podSelector"], found[kind, f"globalstep-{task}"]["spec"]["template"]["metadata"]["labels"]
+        )
     assert "ingress" not in found["NetworkPolicy", "globalstep-sessions"]["spec"]
     secrets = {"globalstep-tokens", *(f"globalstep-tls-{role}" for role in ("ps", "chief", "worker"))}
     assert {name for kind, name in found if kind == "Secret"} == secrets
@@ -313,3 +330,92 @@ def test_pods_have_longer_to_end_than_their_tasks(name):
     assert periods
     assert all(int(grace) < min(periods) for grace in re.findall(r"--grace-secs=(\d+)", text))
     assert min(periods) > 10
+
+
+# ---- Two runs in one namespace -------------------------------------------------------------------
+
+
+def rendered(name, folder, run):
+    """Give the objects of a copy of a folder in which another run's name was written."""
+    copied = shutil.copytree(FOLDER, folder / run)
+    for file in (copied / name).glob("*.yaml"):
+        file.write_text(file.read_text().replace(RUN, run))
+    if name in OVERLAYS:
+        if shutil.which("kubectl") is None:
+            pytest.skip("kubectl, which has kustomize in it, is not installed")
+        done = subprocess.run(["kubectl", "kustomize", copied / name], capture_output=True, text=True, check=True)
+        return list(yaml.safe_load_all(done.stdout))
+    return [one for file in sorted((copied / name).glob("*.yaml")) for one in yaml.safe_load_all(file.read_text())]
+
+
+def selectors(node):
+    """Give all that picks pods by their labels."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if key in ("podSelector", "labelSelector") or (key == "selector" and "matchLabels" in value):
+                yield value
+            elif key == "selector":
+                yield {"matchLabels": value}
+            if key not in ("podSelector", "labelSelector", "selector"):
+                yield from selectors(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from selectors(value)
+
+
+def picks(selector, labels):
+    wanted = selector.get("matchLabels", {}).items() <= labels.items()
+    return wanted and all(labels.get(one["key"]) in one["values"] for one in selector.get("matchExpressions", []))
+
+
+def labels_of_pods(found, run):
+    """Give the labels of all pods of some objects, with those that operators add."""
+    for one in found:
+        if one["kind"] in ("StatefulSet", "Job"):
+            yield one["spec"]["template"]["metadata"]["labels"]
+        if one["kind"] in ("JobSet", "TFJob"):
+            name = one["metadata"]["name"]
+            yield {"jobset.sigs.k8s.io/jobset-name": name, "training.kubeflow.org/job-name": name}
+
+
+@pytest.mark.parametrize("name", [*OVERLAYS, "jobset", "tfjob"])
+def test_two_runs_in_one_namespace_do_not_meet(name, tmp_path):
+    first, second = (rendered(name, tmp_path, run) for run in ("cats", "dogs"))
+    names = [{(one["kind"], one["metadata"]["name"]) for one in found} for found in (first, second)]
+    assert names[0].isdisjoint(names[1])
+    assert len(names[0]) == len(names[1]) == len(first)
+    for found, other, run in ((first, second, "dogs"), (second, first, "cats")):
+        text = json.dumps(found)
+        # Nothing of one speaks of the other: no claim, no Secret, no address.
+        assert run not in text
+        assert not re.search(r"globalstep-run\b(?!-)", text)
+        pods = list(labels_of_pods(other, run))
+        assert pods
+        mine = list(labels_of_pods(found, run))
+        for selector in selectors(found):
+            assert any(picks(selector, labels) for labels in mine), selector
+            assert not any(picks(selector, labels) for labels in pods), selector
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_addresses_of_two_runs_do_not_meet_and_are_those_of_their_own_pods(name, tmp_path):
+    addresses = []
+    for run in ("cats", "dogs"):
+        found = {(one["kind"], one["metadata"]["name"]): one for one in rendered(name, tmp_path, run)}
+        environ = environment(found["Job", f"globalstep-worker-{run}"], {"INDEX": "0"})
+        assert environ["GLOBALSTEP_RUN"] == run
+        assert environment(found["StatefulSet", f"globalstep-ps-{run}"])["GLOBALSTEP_RUN"] == run
+        service = found["StatefulSet", f"globalstep-ps-{run}"]["spec"]["serviceName"]
+        assert ("Service", service) in found
+        cluster = from_tf_config(environ).cluster.as_dict()
+        assert cluster["ps"][0] == f"globalstep-ps-{run}-0.{service}:2222"
+        addresses.append({one for tasks in cluster.values() for one in tasks})
+    assert addresses[0].isdisjoint(addresses[1])
+
+
+@pytest.mark.parametrize("name", ["jobset", "tfjob"])
+def test_tasks_of_the_operators_know_their_runs_name(name):
+    pods = list(_pods(yaml.safe_load((FOLDER / name / f"{name}.yaml").read_text())))
+    assert len(pods) == 3
+    for pod in pods:
+        assert {"name": "GLOBALSTEP_RUN", "value": RUN} in pod["containers"][0]["env"]

@@ -19,6 +19,7 @@ from processes import EXAMPLES, ROOT, free_addresses, until
 from globalstep.chief.checkpoint_state import latest_checkpoint
 from globalstep.chief.checkpoint_variables import list_variables, load_checkpoint
 from globalstep.deploy.cli import main
+from globalstep.deploy.compose_file import project_name
 
 pytestmark = [
     pytest.mark.processes,
@@ -56,7 +57,7 @@ class Job:
             )
 
     def up(self, *arguments):
-        self.start(sys.executable, "-m", "globalstep", "compose", "up", *arguments)
+        self.start(sys.executable, "-m", "globalstep", "compose", "up", "--run", self.project, *arguments)
 
     def stop(self):
         if self._process is not None:
@@ -89,8 +90,13 @@ class Job:
         assert self.shown("State.ExitCode", tasks) == dict.fromkeys(tasks, "0"), self.said()
         return code
 
+    @property
+    def project(self):
+        """That which docker compose takes in the folder, so that other commands need not name it."""
+        return project_name(self.folder.name)
+
     def container(self, service):
-        (found,) = self.docker.container(re.sub(r"[^-_a-z0-9]", "", self.folder.name.lower()), service).split()
+        (found,) = self.docker.container(self.project, service).split()
         return found
 
     def shown(self, what, services):
