@@ -1,87 +1,24 @@
 """Saves that are cut short at every single move: what is left always has a whole latest checkpoint."""
 
 import contextlib
-import errno
 import os
+import random
 
 import numpy as np
 import pytest
+from support.crashing_disk import ERRORS, CrashingStorage, Disk, Killed, Moves
 
 from globalstep.chief.checkpoint import CheckpointReader, verify
 from globalstep.chief.checkpoint_state import latest_checkpoint
 from globalstep.chief.saver import Saver
 from globalstep.errors import OpError
-from globalstep.storage import LocalStorage
 from globalstep.variables import Variable
 
 pytestmark = pytest.mark.usefixtures("graph")
 
 
-class Killed(BaseException):
-    """The process is gone: nothing after this moment may touch the disk."""
-
-
-class Faulty(LocalStorage):
-    """Counts moves that change the disk, and fails at one of them: with an OSError, or as if killed."""
-
-    def __init__(self):
-        self.moves = 0
-        self.fail_at = None
-        self.kill = False
-        self.dead = False
-        self.half = False
-
-    def _move(self):
-        if self.dead:
-            raise Killed
-        self.moves += 1
-        if self.moves == self.fail_at:
-            if self.kill:
-                self.dead = True
-                raise Killed
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def open_write(self, path):
-        self._move()
-        return Writing(self, super().open_write(path))
-
-    def sync_file(self, file):
-        self._move()
-        super().sync_file(file.file)
-
-    def sync_directory(self, directory):
-        self._move()
-        super().sync_directory(directory)
-
-    def rename(self, source, target):
-        self._move()
-        super().rename(source, target)
-
-    def delete(self, path):
-        self._move()
-        super().delete(path)
-
-
-class Writing:
-    """An open file whose writes are moves; a failing one still writes the first half, as disks do."""
-
-    def __init__(self, storage, file):
-        self.storage, self.file = storage, file
-
-    def write(self, data):
-        try:
-            self.storage._move()
-        except BaseException:
-            if not self.storage.dead or self.storage.moves == self.storage.fail_at:
-                self.file.write(bytes(data)[: len(data) // 2])
-            raise
-        self.file.write(data)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.file.close()
+#: `make nightly` tries all points.
+ALL = os.environ.get("GLOBALSTEP_CRASH_POINTS") == "all"
 
 
 @pytest.fixture
@@ -91,8 +28,8 @@ def program(make_session):
     Variable(np.zeros((2, 2), np.float32), name="v")
     step = Variable(np.int64(0), name="global_step", trainable=False, is_step=True)
 
-    def start(blind):
-        storage = Faulty()
+    def start(blind, disk=None):
+        storage = CrashingStorage(Moves(), disk)
         session = make_session(shards=2, storage=storage, blind=blind)
         session.initialize()
         return session, storage, step
@@ -136,13 +73,14 @@ def test_at_every_move(program, tmp_path, kill, blind, numbered):
         for number in (1, 2):
             set_step(session, number)
             save(session, storage, saver, where, step, numbered)
-        storage.moves, storage.fail_at, storage.kill = 0, fail_at, kill
+        storage.moves.count, storage.moves.at, storage.moves.kill = 0, fail_at, kill
+        storage.moves.error = ERRORS[fail_at % len(ERRORS)]
         set_step(session, 3)
         failed = True
         with contextlib.suppress(Killed if kill else OpError):
             save(session, storage, saver, where, step, numbered)
             failed = False
-        if storage.moves < fail_at:
+        if storage.moves.count < fail_at:
             break
         check(directory, 2 if failed else 3, 3)
 
@@ -151,7 +89,7 @@ def test_at_every_move(program, tmp_path, kill, blind, numbered):
             session, storage, step = program(blind)
             saver = Saver(max_to_keep=2, storage=storage)
             saver.restore(session, latest_checkpoint(str(directory)))
-        storage.fail_at = None
+        storage.moves.at = 0
         set_step(session, 4)
         save(session, storage, saver, where, step, numbered)
         assert check(directory, 4, 4) == 4
@@ -160,3 +98,87 @@ def test_at_every_move(program, tmp_path, kill, blind, numbered):
         shards = [name for name in os.listdir(directory) if "shard-" in name]
         assert len(shards) == (4 if numbered else 2) or not kill
     assert fail_at > 15
+
+
+def found_in(folder):
+    """Give the step of the latest checkpoint, having read all of it; None where there is none."""
+    latest = latest_checkpoint(str(folder))
+    return None if latest is None else check(folder, 0, 1 << 62)
+
+
+def explore(disk, points):
+    """Try what crashes leave: the latest checkpoint is whole, and none that was told of is lost; gives how many."""
+    seen, count = {}, 0
+    for point in points:
+        told = disk.told_by(point)
+        for how, left in disk.crashes(point):
+            count += 1
+            where = f"{how}, {disk.describe(point)}"
+            if left not in seen:
+                disk.lay_out(left, disk.folder)
+                try:
+                    seen[left] = found_in(disk.folder)
+                except Exception as error:  # whatever it is: nothing of what a crash leaves may cause one
+                    raise AssertionError(f"{where}: {error!r}") from error
+            if told:
+                assert seen[left] is not None, f"{where}: the checkpoint of step {told[-1]} is lost"
+                assert seen[left] >= max(told), f"{where}: told of step {max(told)}, found {seen[left]}"
+    return count
+
+
+def points_of(disk, most):
+    """All points in `make nightly`, else so many of them, the same every time."""
+    points = range(len(disk) + 1)
+    return points if ALL else sorted(random.Random(most).sample(points, min(most, len(points))))
+
+
+@pytest.fixture
+def saved(program, tmp_path):
+    """Give a function that makes a disk with saves on it; each is told of when it has returned."""
+
+    def make(blind=(), numbered=True, keep=2):
+        disk = Disk(tmp_path / "run")
+        session, storage, step = program(blind, disk)
+        saver = Saver(max_to_keep=keep, storage=storage)
+        for number in (1, 2, 3, 4):
+            set_step(session, number)
+            save(session, storage, saver, str(disk.folder / "m"), step, numbered)
+            disk.told(number)
+        disk.check()
+        return disk
+
+    return make
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+@pytest.mark.parametrize("numbered", [True, False], ids=["m-N", "same path"])
+@pytest.mark.parametrize("blind", [(), (0, 1)], ids=["ps write", "chief writes"])
+def test_the_power_fails_at_any_move(saved, keep, blind, numbered, record_property):
+    disk = saved(blind, numbered, keep)
+    record_property("crashes", explore(disk, points_of(disk, 25)))
+
+
+def rename_before_sync(monkeypatch):
+    @contextlib.contextmanager
+    def hasty(storage, path, owner=0):
+        with storage.open_write(f"{path}.tmp") as file:
+            yield file
+            storage.rename(f"{path}.tmp", path)
+            storage.sync_file(file)
+        storage.sync_directory(os.path.dirname(path))
+
+    for module in ("shard_file", "chief.checkpoint_format", "chief.checkpoint_state"):
+        monkeypatch.setattr(f"globalstep.{module}.atomic_write", hasty)
+
+
+def acknowledge_before_sync(monkeypatch):
+    monkeypatch.setattr(CrashingStorage, "sync_directory", lambda self, directory: None)
+
+
+@pytest.mark.parametrize("plant", [rename_before_sync, acknowledge_before_sync])
+def test_a_planted_bug_is_found(plant, saved, monkeypatch):
+    plant(monkeypatch)
+    disk = saved(numbered=False)  # the checkpoint before is replaced, so that there is nothing to fall back to
+    monkeypatch.undo()
+    with pytest.raises(AssertionError, match=r"^power lost"):
+        explore(disk, range(len(disk) + 1))

@@ -1,12 +1,16 @@
 """A chief that is stopped at any move of a save, and wakes when its successor has saved: it harms nothing of that's."""
 
+import contextlib
+import itertools
 import os
 
 import numpy as np
 import pytest
+from greenlet import getcurrent, greenlet
+from support.crashing_disk import CrashingStorage, Disk, Moves
 
 from globalstep.chief import checkpoint_state
-from globalstep.chief.checkpoint import CheckpointReader, verify
+from globalstep.chief.checkpoint import CheckpointReader, remove_leftovers, verify
 from globalstep.chief.checkpoint_format import find_index, index_path, read_index
 from globalstep.chief.checkpoint_state import get_checkpoint_state, latest_checkpoint, update_checkpoint_state
 from globalstep.chief.saver import Saver
@@ -18,35 +22,8 @@ from globalstep.variables import Variable
 
 pytestmark = pytest.mark.usefixtures("graph")
 
-
-class Sleepy(LocalStorage):
-    """Calls somebody else before one of the moves that change the disk: what this process does next comes after it."""
-
-    def __init__(self):
-        self.moves = 0
-        self.sleep_at = 0
-        self.meanwhile = None
-
-    def _move(self):
-        self.moves += 1
-        if self.moves == self.sleep_at:
-            self.meanwhile()
-
-    def open_write(self, path):
-        self._move()
-        return super().open_write(path)
-
-    def sync_file(self, file):
-        self._move()
-        super().sync_file(file)
-
-    def rename(self, source, target):
-        self._move()
-        super().rename(source, target)
-
-    def delete(self, path):
-        self._move()
-        super().delete(path)
+#: `make nightly` tries all points.
+ALL = os.environ.get("GLOBALSTEP_CRASH_POINTS") == "all"
 
 
 class Chief:
@@ -75,8 +52,8 @@ def place(monkeypatch, make_session):
     step = Variable(np.int64(0), name="global_step", trainable=False, is_step=True)
     office = Office(SYSTEM_CLOCK)
 
-    def make(name):
-        storage = Sleepy()
+    def make(name, disk=None):
+        storage = CrashingStorage(Moves(), disk)
         session = make_session(shards=2, storage=storage, blind=(0, 1) if name == "blind" else ())
         session.initialize()
         chief = Chief(office, name)
@@ -112,6 +89,7 @@ def test_a_chief_that_slept_at_any_move_of_a_save(place, tmp_path, keep, succeed
         directory.mkdir()
         where = str(directory / "m")
         session, storage, step = place(name)
+        moves = storage.moves
         saver = Saver(max_to_keep=keep, storage=storage)
         for number in (1, 2):
             mark(session, number, number)
@@ -126,7 +104,7 @@ def test_a_chief_that_slept_at_any_move_of_a_save(place, tmp_path, keep, succeed
             if fails:
                 raise OSError(5, "the snapshot is gone")
 
-        storage.moves, storage.sleep_at, storage.meanwhile = 0, sleep_at, succeed
+        moves.count, moves.at, moves.meanwhile = 0, sleep_at, succeed
         mark(session, 3, 3)
         try:
             saver.save(session, where, global_step=step)
@@ -146,6 +124,112 @@ def test_a_chief_that_slept_at_any_move_of_a_save(place, tmp_path, keep, succeed
         assert latest_checkpoint(str(directory)) == saved == get_checkpoint_state(str(directory)).model_checkpoint_path
         assert not [entry for entry in os.listdir(directory) if ".tmp-" in entry or "probe" in entry]
     assert sleep_at > 15
+
+
+def saved_by(directory):
+    """Give the mark of the latest checkpoint, having read all of it."""
+    latest = latest_checkpoint(str(directory))
+    assert latest is not None, "there is no checkpoint"
+    verify(latest)
+    with CheckpointReader(latest) as reader:
+        found = reader.get_tensor("disc")
+        np.testing.assert_array_equal(reader.get_tensor("w"), np.full(5, found[0], np.float32))
+    return found[0]
+
+
+def chief_that_sleeps(place, disk, sleeps_at, wakes_at, keep, succeeds, fails):
+    """Two chiefs on one disk: the first sleeps at a move of its third save, and wakes at one of the second one's save.
+
+    Args:
+        place: The fixture.
+        disk: Empty.
+        sleeps_at: Which move that is.
+        wakes_at: Which move of the second one's; 0 for after its save.
+        keep: How many checkpoints each keeps.
+        succeeds: The step that the second one saves.
+        fails: Whether the first one's save fails when it wakes, and is to be cleaned up after.
+
+    Returns:
+        Whether there are such moves.
+    """
+    where = str(disk.folder / "m")
+    session, storage, step = place("first", disk)
+    saver = Saver(max_to_keep=keep, storage=storage)
+    for number in (1, 2):
+        mark(session, number, number)
+        saver.save(session, where, global_step=step)
+    mark(session, 3, 3)
+    second = getcurrent()
+
+    def sleep():
+        second.switch()
+        if fails:
+            raise OSError(5, "the snapshot is gone")
+
+    def save():
+        storage.moves.count, storage.moves.at, storage.moves.meanwhile = 0, sleeps_at, sleep
+        with contextlib.suppress(OpError):
+            saver.save(session, where, global_step=step)
+
+    first = greenlet(save)
+    first.switch()
+    if first.dead:
+        return False
+    other, its_storage, _ = place("successor", disk)
+    mark(other, succeeds, 10)
+    its_moves = its_storage.moves
+    its_moves.at, its_moves.meanwhile = wakes_at, first.switch
+    Saver(max_to_keep=keep, storage=its_storage).save(other, where, global_step=step)
+    disk.told(10)
+    woken = first.dead
+    if not woken:
+        first.switch()
+    disk.check()
+    return woken or not wakes_at
+
+
+def explore(disk, most):
+    """Try what crashes leave, since the successor has saved: its checkpoint is the latest; gives how many."""
+    seen, count = {}, 0
+    points = [point for point in range(len(disk) + 1) if disk.told_by(point)]
+    for point in points if ALL else points[:: max(len(points) // most, 1)]:
+        for how, left in disk.crashes(point):
+            count += 1
+            if left not in seen:
+                disk.lay_out(left, disk.folder)
+                seen[left] = saved_by(disk.folder)
+            assert seen[left] == 10, f"{how}, {disk.describe(point)}: the successor's is not the latest"
+    return count
+
+
+@pytest.mark.parametrize(("keep", "succeeds", "fails"), [(1, 3, False), (1, 4, True), (2, 4, False)])
+def test_crashes_after_a_chief_that_slept_has_woken(place, tmp_path, keep, succeeds, fails, record_property):
+    count, every = 0, 1 if ALL else 9
+    for sleeps_at in itertools.count(every, every):
+        for wakes_at in itertools.count(0, every):
+            disk = Disk(tmp_path / f"{sleeps_at}.{wakes_at}")
+            if not chief_that_sleeps(place, disk, sleeps_at, wakes_at, keep, succeeds, fails):
+                break
+            count += explore(disk, 4)
+        if not wakes_at:
+            break  # it did not sleep: there are no more moves
+    assert sleeps_at > 15
+    record_property("crashes", count)
+
+
+def test_a_planted_clean_up_by_a_chief_that_was_replaced_is_found(place, tmp_path, monkeypatch):
+    def remove_all(storage, prefix, files, term):
+        remove_leftovers(storage, prefix, term=1 << 62)
+
+    monkeypatch.setattr("globalstep.chief.checkpoint_save._remove", remove_all)
+    for wakes_at in range(1, 40):
+        disk = Disk(tmp_path / str(wakes_at))
+        try:
+            chief_that_sleeps(place, disk, 12, wakes_at, 1, 3, True)
+            explore(disk, 1)
+        except (AssertionError, OpError):  # the successor's checkpoint is gone, or its save has failed
+            return
+    pytest.fail("nobody noticed")
 
 
 def test_clocks_set_back_between_two_programs_change_nothing(place, tmp_path):
