@@ -106,8 +106,10 @@ def draw_profile(profile: Profile) -> Group:
     messages.add_column("PS CPU", justify="right")
     for name, costs in profile.transports.items():
         for alone, crowded in zip(costs.alone, costs.crowded, strict=True):
-            secs = (alone.worker_secs, alone.ps_secs, alone.delay_secs, crowded.worker_secs, crowded.ps_secs)
-            messages.add_row(name, _bytes(alone.nbytes), *map(_micros, secs))
+            delay = _micros(alone.delay_secs) if alone.delay_measured else "not measurable"
+            secs = map(_micros, (alone.worker_secs, alone.ps_secs, crowded.worker_secs, crowded.ps_secs))
+            worker, ps, *of_crowd = secs
+            messages.add_row(name, _bytes(alone.nbytes), worker, ps, delay, *of_crowd)
     together = Table(box=None, title="a push over several PS, us of CPU", title_justify="left", header_style="bold")
     for name in ("TRANSPORT", "ADMIT: WORKER", "SEQUENCER", "EACH OTHER PART: WORKER", "PS"):
         together.add_column(name, justify="left" if name == "TRANSPORT" else "right")
@@ -126,6 +128,12 @@ def draw_profile(profile: Profile) -> Group:
         f"reading rows: {1e9 * profile.gather_element_secs:.2f} ns an element; to bfloat16 or back: "
         f"{1e9 * profile.pack_element_secs:.2f} ns a number"
     )
+    if not all(cost.delay_measured for costs in profile.transports.values() for cost in costs.alone):
+        tail.append(
+            "\n\nNot measurable: steps took longer than their messages ever do, or less than their parts; the machine "
+            "did other work.\nRun `globalstep bench` again when it is quiet. Until then a plan counts on the bound "
+            "that was passed."
+        )
     return Group(head, Text(), messages, Text(), together, Text(), rules, Text(), tail)
 
 

@@ -202,9 +202,13 @@ class TransportMeasuring:
         worker = median(turn.worker_cpu_secs for turn in turns)
         # Processor time without changing values, which has a price of its own.
         ps = max(_LEAST_SECS, median(turn.ps_cpu_secs[0] for turn in turns) - self._descent.dense_secs(size))
-        # Whatever else the machine does makes a step longer, never shorter; twice as long is never the messages' own.
-        delay = min(turn.step_secs - turn.worker_cpu_secs - turn.ps_cpu_secs[0] for turn in turns)
-        return StepCost(4.0 * size, worker, ps, min(max(delay, -min(worker, ps)), worker + ps))
+        # Whatever else the machine does makes a step longer, never shorter; what is beyond the bounds is none of the
+        # messages: twice as long is never their own, and working at the same time saves no more than the shorter part.
+        found = [turn.step_secs - turn.worker_cpu_secs - turn.ps_cpu_secs[0] for turn in turns]
+        least, most = -min(worker, ps), worker + ps
+        possible = [delay for delay in found if least <= delay <= most]
+        delay = min(possible, default=min(max(min(found), least), most))
+        return StepCost(4.0 * size, worker, ps, delay, bool(possible))
 
 
 def measure(

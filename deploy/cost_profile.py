@@ -35,12 +35,14 @@ class StepCost:
         worker_secs: On the worker.
         ps_secs: On the PS task.
         delay_secs: By how much the step takes longer than both; less than 0 where they overlap.
+        delay_measured: Whether it was: if not, the machine was too busy, and it is the bound that was passed.
     """
 
     nbytes: float
     worker_secs: float
     ps_secs: float
     delay_secs: float
+    delay_measured: bool = True
 
 
 @dataclass(frozen=True, slots=True)

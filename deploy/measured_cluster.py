@@ -172,6 +172,7 @@ class MeasuredCluster:
         # Connections, layouts and kernels are made before anything is timed.
         self._ask(chosen, {**command, "secs": _WARM_SECS, "least_steps": 2, "seed": 0})
         applied = self._applied(ps)
+        self._ask(chosen, {"do": "prepare", "ps": ps, "transport": transport, "size": size})
         cpu = [server.cpu_secs() for server in servers]
         busy, began = _busy_secs(), time.perf_counter()
         for seed, worker in enumerate(chosen):

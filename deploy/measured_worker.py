@@ -47,6 +47,8 @@ class _Worker:
     def __init__(self, addresses: Sequence[str]) -> None:
         self._addresses = list(addresses)
         self._clients: dict[tuple[int, str], ClusterClient] = {}
+        #: What `prepare` made, until it is run.
+        self._prepared: Callable[[], int] | None = None
 
     def create(self, ps: int, sizes: Sequence[int], rule: str) -> dict[str, Any]:
         """Begin a run on the first `ps` PS tasks, with a Variable of each size, divided evenly among them."""
@@ -78,13 +80,17 @@ class _Worker:
         client.close()
         return {}
 
+    def prepare(self, ps: int, transport: str, size: int) -> dict[str, Any]:
+        """Read the values that the next `run` starts from: that is no part of its steps, on the PS tasks either."""
+        self._prepared = self._step(self._client(ps, transport), ps, size)
+        return {}
+
     def run(
         self, ps: int, transport: str, size: int, secs: float, least_steps: int, step_secs: float, spread: float,
         seed: int,
     ) -> dict[str, Any]:  # fmt: skip
-        """Step until the time is over, and at least so many times; `size` 0 only counts."""
-        client = self._client(ps, transport)
-        step = self._step(client, ps, size)
+        """Step until the time is over, and at least so many times; `size` 0 only counts. As it was prepared, if so."""
+        step, self._prepared = self._prepared or self._step(self._client(ps, transport), ps, size), None
         rng = random.Random(seed)
         staleness: dict[int, int] = {}
         steps, sleep_secs = 0, 0.0
@@ -140,6 +146,7 @@ class _Worker:
         for client in self._clients.values():
             client.close()
         self._clients.clear()
+        self._prepared = None
         return {}
 
     def _client(self, ps: int, transport: str) -> ClusterClient:
@@ -163,8 +170,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     worker = _Worker(parser.parse_args(argv).addresses.split(","))
     print(json.dumps({"ready": True}), flush=True)
     commands: Mapping[str, Callable[..., dict[str, Any]]] = {
-        "create": worker.create, "run": worker.run, "applied": worker.applied, "leave": worker.leave,
-    }  # fmt: skip
+        "create": worker.create,
+        "prepare": worker.prepare,
+        "run": worker.run,
+        "applied": worker.applied,
+        "leave": worker.leave,
+    }
     for line in sys.stdin:
         command = json.loads(line)
         print(json.dumps(commands[command.pop("do")](**command)), flush=True)

@@ -8,6 +8,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from planned_costs import profile
@@ -16,7 +17,7 @@ from rich.console import Console
 from globalstep.deploy import bench_cli, cli, cost_profile, plan_cli
 from globalstep.deploy.cost_measuring import TransportMeasuring, copy_bytes_sec, kernel_costs, pack_element_secs
 from globalstep.deploy.cost_profile import FORMAT, Profile
-from globalstep.deploy.measured_cluster import measured_cluster
+from globalstep.deploy.measured_cluster import Turn, measured_cluster
 from globalstep.errors import InvalidArgumentError, NotFoundError
 
 JOB = ["--params", "1e7", "--workers", "20", "--step-time", "0.1", "--nic", "25"]
@@ -268,6 +269,58 @@ def test_messages_are_measured_between_real_processes():
     assert len(turn.ps_cpu_secs) == 2
     assert turn.rate > 0
     assert math.isfinite(turn.free_cores)
+
+
+@pytest.mark.processes
+def test_what_a_ps_task_did_before_the_first_step_is_no_part_of_the_steps():
+    """Of few steps it was a good part: the parts were longer than the whole, and the delay less than none."""
+    with measured_cluster(1, 1) as cluster:
+        cluster.create(1, [240, 4_000_000], "gradient_descent")
+        asked = []
+        for server in cluster._servers:
+            read = server.cpu_secs
+            server.cpu_secs = lambda read=read: asked.append("cpu") or read()
+        for worker in cluster._workers:
+            tell = worker.tell
+            worker.tell = lambda command, tell=tell: asked.append(command["do"]) or tell(command)
+        cluster.run(1, 1, "tcp", 4_000_000, 0.0, least_steps=1)
+    first = asked.index("cpu")
+    # The values are read for the first time by what is not timed; between both readings there are steps only.
+    assert asked[first - 2 : first] == ["applied", "prepare"] or asked[first - 2 : first] == ["prepare", "applied"]
+    assert asked[first:] == ["cpu", "run", "cpu", "applied"]
+
+
+def turn(step, worker, ps):
+    return Turn(10, 1.0, step, worker, (ps,), (0.0,), {0: 10}, 2.0)
+
+
+def test_a_delay_that_cannot_be_is_said_to_be_not_measurable(wide):
+    descent = profile().kernels["gradient_descent"]
+    measuring = TransportMeasuring(None, descent, ["tcp"], (240,))
+
+    def cost(*turns):
+        return measuring._step_cost(240, turns)
+
+    usual = turn(300e-6, 100e-6, 150e-6)
+    assert cost(usual).delay_secs == pytest.approx(50e-6)
+    assert cost(usual).delay_measured
+    # Both sides work at the same time: no more can be saved than the shorter of the two.
+    assert cost(turn(200e-6, 100e-6, 150e-6)).delay_secs == pytest.approx(-50e-6)
+    # One turn that cannot be says nothing where another can.
+    impossible, held_up = turn(100e-6, 100e-6, 150e-6), turn(900e-6, 100e-6, 150e-6)
+    assert cost(impossible, usual, held_up).delay_secs == pytest.approx(50e-6)
+    for beyond in (impossible, held_up):
+        assert not cost(beyond).delay_measured
+    drawn = profile()
+    costs = drawn.transports["grpc"]
+    alone = (replace(costs.alone[0], delay_measured=False), *costs.alone[1:])
+    drawn = replace(drawn, transports={**drawn.transports, "grpc": replace(costs, alone=alone)})
+    assert Profile.from_json(json.loads(json.dumps(drawn.as_json()))) == drawn
+    console = Console(width=160)
+    with console.capture() as capture:
+        console.print(bench_cli.draw_profile(drawn))
+    assert "not measurable" in capture.get()
+    assert "again" in capture.get()
 
 
 @pytest.mark.processes
