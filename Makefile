@@ -51,6 +51,7 @@ test-pythons: $(VENV)/.installed-test ## run the quick tests under PYTHONS, 3.11
 nightly: $(VENV)/.installed-test ## run the whole fault matrix, a soak, 100 short jobs, a job under attack, and the tests ten times over, to find flaky ones
 	$(BIN)/python -m pytest -q -n 2 -m full_matrix
 	GLOBALSTEP_SIMULATION_SEEDS=200000 $(BIN)/python -m pytest -q -n 2 -k test_the_invariants_hold
+	GLOBALSTEP_CRASH_POINTS=all $(BIN)/python -m pytest -q -n 2 --timeout 7200 -k crash
 	$(BIN)/python tests/soak --secs 1800 --round-secs 60
 	$(BIN)/python tests/integration/short_jobs.py --jobs 100
 	$(BIN)/python tests/integration/under_attack.py

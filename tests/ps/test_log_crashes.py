@@ -1,6 +1,7 @@
 """A run with a log whose machine fails at any system call that writes: what was told to anybody is there."""
 
 import contextlib
+import itertools
 import logging
 import os
 import random
@@ -10,11 +11,11 @@ from unittest import mock
 
 import pytest
 from counting_run import declarations, expected, state, step_push
-from support.crashing_disk import CrashingFiles, CrashingStorage, Disk, Moves
+from support.crashing_disk import ERRORS, CrashingFiles, CrashingStorage, Disk, Killed, Moves
 
 from globalstep.clock import ManualClock
 from globalstep.declarations import Op, OpKind, Push
-from globalstep.errors import OpError
+from globalstep.errors import AbortedError, GlobalStepError, OpError
 from globalstep.ps.local import LocalPS
 from globalstep.ps.log_file import SegmentWriter
 from globalstep.run_identity import RunIdentity
@@ -106,6 +107,21 @@ class LoggedRun:
             with leave_probe(storage, directory) as probe:
                 cut.write(directory, {0: f"saved-{cut.index}"}, names, (probe.file, probe.text))
 
+    def restart(self):
+        """Start the PS tasks anew, and bring them back; gives whether there was a run to come back to."""
+        self.start()
+        with self.recording():
+            found = self.client.find_logs(str(self.disk.folder), RUN)
+            if found is None:
+                return False
+            self.client.recover(*found, str(self.disk.folder), RUN)
+            self.client.refresh()
+            try:
+                self.disk.told(state(self.client)["global_step"])
+            except AbortedError:
+                return False  # it was not opened
+            return True
+
 
 def client_of(ps, clock):
     policy = RunPolicy(durability="log")
@@ -118,11 +134,16 @@ def close(ps, client):
     client.close()
 
 
-def script(run):
-    """All that a log is written for."""
+def script(run, patient=False):
+    """All that a log is written for; one who is patient goes on after an error."""
+    steps = [run.begin, run.push, run.push, run.save, run.push, run.save, run.push]
     with run.recording():
-        for step in (run.begin, run.push, run.push, run.save, run.push, run.save, run.push):
-            step()
+        for step in steps:
+            try:
+                step()
+            except OpError:
+                if not patient or step == run.begin:
+                    raise
 
 
 @dataclass(frozen=True)
@@ -217,12 +238,51 @@ def logged(tmp_path):
         run.close()
 
 
+def moves_of(make):
+    """How many moves the script takes."""
+    run = make()
+    script(run)
+    run.disk.check()
+    return run.moves.count
+
+
 def test_the_process_is_killed_or_the_power_fails_at_any_move(logged, explorer):
     run = logged()
     script(run)
     run.disk.check()
     assert run.moves.count > 150
     explorer.explore(run, some(range(len(run.disk) + 1), 50))
+
+
+def test_any_move_fails(logged, explorer):
+    errors = itertools.cycle(ERRORS)
+    for at in some(range(1, moves_of(logged) + 1), 16):
+        for error in ERRORS if ALL else [next(errors)]:
+            run = logged()
+            run.moves.at, run.moves.error = at, error
+            try:
+                script(run, patient=True)
+            except GlobalStepError:
+                assert not run.disk.told_by(len(run.disk)), "an open run was lost"
+            explorer.explore(run, [len(run.disk)])
+
+
+@pytest.mark.long
+def test_the_power_fails_after_a_recovery_from_a_kill_at_any_move(logged, explorer):
+    """What a process had written and not synced is in the system's memory for the next one, and not on the disk."""
+    for at in some(range(1, moves_of(logged) + 1), 6):
+        run = logged()
+        run.moves.at, run.moves.kill = at, True
+        with contextlib.suppress(Killed):
+            script(run)
+        killed = len(run.disk)
+        if run.restart():
+            with run.recording():
+                run.push()
+                run.save()
+                run.push()
+        run.disk.check()
+        explorer.explore(run, some(range(killed, len(run.disk) + 1), 5))
 
 
 def acknowledge_before_sync(monkeypatch):
