@@ -27,6 +27,7 @@ __all__ = [
     "check_room",
     "check_step",
     "check_variables",
+    "no_memory_to_hold",
     "no_memory_to_read",
     "too_much_read",
 ]
@@ -183,6 +184,15 @@ def too_much_read(reads: int, nbytes: int, most: int) -> ResourceExhaustedError:
     return ResourceExhaustedError(
         f"{reads} reads of {nbytes:,} bytes in all are over this task's limit of {most:,}; raise --max-message-bytes, "
         "or read less at a time."
+    )
+
+
+def no_memory_to_hold(fresh: Iterable[VariableDecl]) -> ResourceExhaustedError:
+    """Give the error for Variables that this process is given no memory for."""
+    largest = max(fresh, key=_nbytes)
+    return ResourceExhaustedError(
+        f"This PS task's process is given no memory for the Variables that are declared; the largest is "
+        f"{largest.name!r}, {largest.dtype} {list(largest.shape)}. Use more PS tasks."
     )
 
 

@@ -31,6 +31,7 @@ from globalstep.ps.checking import (
     check_operand,
     check_room,
     check_variables,
+    no_memory_to_hold,
     no_memory_to_read,
     too_much_read,
 )
@@ -103,7 +104,10 @@ class VariableStore:
             raise PermissionDeniedError(
                 f"{first} is not declared so by the chief's program; nothing new is taken here (--no-worker-assigns)."
             )
-        laid = lay_out(list(fresh.values()), self._optimizers.grown_by(growth))
+        try:
+            laid = lay_out(list(fresh.values()), self._optimizers.grown_by(growth))
+        except MemoryError:  # a process may be given less than its machine has
+            raise no_memory_to_hold(fresh.values()) from None
         self._optimizers.adopt(growth)
         self._held.update(laid)
         self.value_bytes = self.nbytes()

@@ -15,7 +15,7 @@ from globalstep.declarations import Increment, Op, OpKind, Push, PushId, Read, S
 from globalstep.errors import AbortedError, InvalidArgumentError, NotFoundError, OpError, ResourceExhaustedError
 from globalstep.journal_records import MAX_STALENESS
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps import checking
+from globalstep.ps import checking, store
 from globalstep.ps.layouts import LayoutMemory
 from globalstep.ps.ledger import Entry, EntryKind, HyperValues, Ledger
 from globalstep.ps.local import LocalPS
@@ -289,3 +289,18 @@ def test_limits_are_set_all_or_none(run):
     with pytest.raises(NotFoundError, match="No step 'x' to limit"):
         run.shard().open(run.incarnation, "x", [StopLimit("global_step", last_step=3), StopLimit("x", last_step=3)])
     assert run.shard().view().limits == {}
+
+
+def test_a_declaration_that_the_process_is_given_no_memory_for_is_refused_by_name(run, monkeypatch):
+    """A process may be given less than its machine has free: it was an internal error, and a log was unreadable."""
+
+    def refuse(*args):
+        raise MemoryError
+
+    monkeypatch.setattr(store, "lay_out", refuse)
+    with pytest.raises(ResourceExhaustedError, match=r"'big', float32 \[1000\]"):
+        run.client.declare([VariableDecl("big", "float32", (1000,))], [])
+    monkeypatch.undo()
+    run.client.declare([VariableDecl("big", "float32", (1000,))], [])
+    run.client.push(step_push())
+    assert state(run.client)["global_step"] == 1
