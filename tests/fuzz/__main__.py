@@ -34,10 +34,14 @@ if "atheris" in sys.argv:
     compiled = ["kernels", "packing", "sparse_rows", "ps.rules", "worker.row_merging"]
     left_out = [f"globalstep.{name}" for name in compiled]
     with atheris.instrument_imports(include=["globalstep"], exclude=left_out, enable_loader_override=False):
+        from fuzz_bombs import BOMBS, BombTargets
         from fuzz_readers import ReaderTargets
+        from fuzz_silence import SilenceTargets
         from fuzz_task import TaskTargets
 else:
+    from fuzz_bombs import BOMBS, BombTargets
     from fuzz_readers import ReaderTargets
+    from fuzz_silence import SilenceTargets
     from fuzz_task import TaskTargets
 
 from fuzz_choices import ByteChoices, Finding
@@ -48,8 +52,9 @@ _MOST_REAL_SECS = 60.0
 #: What a process may grow by while it is fuzzed, and what it may ask for at all.
 _GROWTH_BYTES = 512 << 20
 _SPACE_BYTES = 4 << 30
-#: Shares of the inputs.
-_SHARES = {"data_plane": 12, "control": 5}
+#: Shares of the inputs; what takes long has few.
+_SHARES = {"data_plane": 96, "control": 40, "http2": 1, **dict.fromkeys(BOMBS, 1)}
+_SHARE = 8
 
 
 def _parse() -> argparse.Namespace:
@@ -99,16 +104,19 @@ class Campaign:
     def __init__(self, only: list[str], keep_going: bool) -> None:
         self.answers: Counter[tuple[str, str]] = Counter()
         self._tasks, self._readers = TaskTargets(self.answers), ReaderTargets(self.answers)
+        self._silence, self._bombs = SilenceTargets(self.answers), BombTargets(self.answers)
         targets: dict[str, Callable[[random.Random], None]] = {
             "data_plane": self._tasks.data_plane,
             "control": self._tasks.control,
             **self._readers.targets,
+            **self._silence.targets,
+            **self._bombs.targets,
         }
         unknown = set(only) - set(targets)
         if unknown:
             raise SystemExit(f"no targets {sorted(unknown)}; there are {sorted(targets)}")
         self._targets = {name: target for name, target in targets.items() if not only or name in only}
-        self._lottery = [name for name in self._targets for _ in range(_SHARES.get(name, 1))]
+        self._lottery = [name for name in self._targets for _ in range(_SHARES.get(name, _SHARE))]
         self._keep_going = keep_going
         self._baseline = 0
         self.counts: Counter[str] = Counter()
@@ -159,6 +167,8 @@ class Campaign:
         """Remove what was written."""
         self._tasks.close()
         self._readers.close()
+        self._silence.close()
+        self._bombs.close()
 
 
 def main() -> int:

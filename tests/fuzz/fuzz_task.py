@@ -5,6 +5,7 @@ What is answered with an error must not have changed anything, and must say clea
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import random
 import tempfile
@@ -15,7 +16,21 @@ from typing import Any
 
 import numpy as np
 from fuzz_choices import Finding, mutated, noise
+from fuzz_declared import DeclaredUse
 from fuzz_messages import MessageFuzzer
+from fuzz_senses import (
+    BOUND,
+    CALLERS,
+    OWNER,
+    PS_TASK,
+    Canaries,
+    Model,
+    Picture,
+    flipping,
+    forbidden,
+    held_bytes,
+    measured,
+)
 from google.protobuf.message_factory import GetMessageClass
 
 from globalstep import codec, errors
@@ -27,10 +42,11 @@ from globalstep.expressions import Expr, constant, step
 from globalstep.packing import pack
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import checking
-from globalstep.ps.authorization import NOBODY
+from globalstep.ps.authorization import CALLER, NOBODY, Authorization, Caller, Role
 from globalstep.ps.control import Control
 from globalstep.ps.handler import Handler
 from globalstep.ps.hogwild import HogwildShard
+from globalstep.ps.in_flight import InFlightMemory
 from globalstep.ps.layouts import LayoutMemory
 from globalstep.ps.presence import State
 
@@ -39,9 +55,9 @@ Array = np.ndarray[Any, Any]
 #: What a task believes its machine has left.
 _MEMORY_BYTES = 1 << 26
 #: Largest tensor bytes of a message.
-LIMIT_BYTES = 1 << 20
+LIMIT_BYTES = 1 << 26
 _METHODS = [m for m in pb.DESCRIPTOR.services_by_name["ParameterServer"].methods if m.name != "Exchange"]
-_CLIENTS = ("owner", "a", "b", "c")
+_CLIENTS = (OWNER, "a", "b", "c", *BOUND)
 _ON = {0: ("step", "w", "w/m", "w/v", "s", "p1", "p2"), 1: ("e", "e/m", "e/v", "u", "n")}
 _SHAPES = {"step": (), "w": (5,), "s": (), "p1": (), "p2": (), "e": (6, 3), "u": (2, 2), "n": (4,)}
 _DTYPES = {"step": "int64", "n": "int32"}
@@ -59,19 +75,40 @@ class FuzzedTasks:
         rng: Chooses the run's policy.
         folder: Where they may write.
         answers: Counts what was answered to each call.
+        canaries: Look at the memory around arrays.
     """
 
-    def __init__(self, rng: random.Random, folder: Path, answers: Counter[tuple[str, str]]) -> None:
+    def __init__(self, rng: random.Random, folder: Path, answers: Counter[tuple[str, str]], canaries: Canaries) -> None:
         self._answers = answers
+        self.canaries = canaries
         # From 0 on: incarnations up to the wall clock's milliseconds are spent when a task starts.
         self.clock = ManualClock()
         self._folder = folder
         checking.available_bytes = lambda: _MEMORY_BYTES
         self.tasks = [
-            Control(Handler(HogwildShard(self.clock), limit_bytes=LIMIT_BYTES), "p", "h", log_dir=str(folder / "log"))
+            Control(
+                Handler(
+                    HogwildShard(self.clock),
+                    limit_bytes=LIMIT_BYTES,
+                    in_flight=InFlightMemory(4 * LIMIT_BYTES, self.clock, patience_secs=0.0),
+                ),
+                "p",
+                "h",
+                log_dir=str(folder / "log"),
+            )
             for _ in range(2)
         ]
+        self.workers_assign = bool(rng.randrange(2))
+        for task in self.tasks:
+            task.handler.authorization = Authorization(self.clock, workers_assign=self.workers_assign)
         self.streams = [LayoutMemory() for _ in self.tasks]
+        #: By caller, those of each task.
+        self.streams_of: dict[Caller, list[LayoutMemory]] = {
+            caller: [task.handler.stream_memory(caller) for task in self.tasks] for caller in (*CALLERS, PS_TASK)
+        }
+        self.streams_of[NOBODY] = self.streams
+        self.declared = DeclaredUse()
+        self.inputs = 0
         self.sequence = dict.fromkeys(_CLIENTS, 0)
         self.answers: list[pb.Reply] = []
         self._snapshot = PushId("owner", 1)
@@ -115,6 +152,8 @@ class FuzzedTasks:
             begin = pb.BeginRequest(incarnation=7, shard=shard, shards=2, sequencer=0, owner="owner", policy=policy)
             begin.key = bytes(32)
             begin.directory, begin.run.id = str(folder / "run"), "a"
+            # As by gRPC: so the task knows by which id the chief goes.
+            task.handler.authorization.check_method(Caller(Role.CHIEF), "Begin", begin)
             task.call("Begin", begin)
             task.call("Declare", _declaration(shard))
             assigns = [Op(OpKind.ASSIGN, name, fill=0.0 if name == "step" else 0.5) for name in _ON[shard]]
@@ -274,47 +313,103 @@ class FuzzedTasks:
 
     def data_plane(self, rng: random.Random) -> None:
         """Send a request of the data plane, as it is, changed, or made up."""
-        shard, request, data = self.good(rng)
-        kind = rng.randrange(8)
+        if rng.randrange(10) == 0:
+            self._declare(rng)
+        used = self.declared.use(rng, self._next, lambda: "a") if rng.randrange(3) == 0 else None
+        shard, request, data = self.good(rng) if used is None else (0, *used)
+        # What uses a declaration has to get as far as the rule.
+        kind = rng.randrange(8 if used is None else 32)
         if kind == 0:
             request = pb.Request()
             self.fuzzer.fill(rng, getattr(request, rng.choice(request.DESCRIPTOR.oneofs[0].fields).name))
         elif kind <= 5:
             self.fuzzer.mutate(rng, request)
-        if rng.randrange(4) == 0:
+        if rng.randrange(4 if used is None else 32) == 0:
             data = mutated(rng, data) if rng.randrange(2) else noise(rng, 200)
-        if rng.randrange(6) == 0 and len(data) % 8 == 0:
+        if rng.randrange(6 if used is None else 32) == 0 and len(data) % 8 == 0:
             request, data = _packed(rng, request, data)
             if rng.randrange(2):
                 self.fuzzer.mutate(rng, request)
+        if rng.randrange(64) == 0:
+            # Few bytes that say to be many.
+            request.spans.add(form=pb.FORM_NONZERO, bytes=rng.choice((64, 1 << 20, LIMIT_BYTES)), packed_bytes=0)
+        others = () if used is not None else (*CALLERS, PS_TASK)
+        caller = rng.choice((*CALLERS, NOBODY, NOBODY, NOBODY, *others))
+        self._send(rng, shard, request, data, caller)
+
+    def _declare(self, rng: random.Random) -> None:
+        """Declare something as a worker's program does; some of it is wrong."""
+        message, told = self.declared.declare(rng)
         before = self.digest()
-        reply, pieces = self.tasks[shard].handler.handle(request, memoryview(bytearray(data)), self.streams[shard])
-        call = f"Exchange {request.WhichOneof(request.DESCRIPTOR.oneofs[0].name)}"
-        self._answers[call, reply.error.type if reply.HasField("error") else "OK"] += 1
+        try:
+            self.tasks[0].call("Declare", message)
+        except Exception as error:
+            self._answers["Declare", type(error).__name__] += 1
+            self._judge(error, type(error).__name__, message)
+            self._compare(before, message, str(error))
+        else:
+            self._answers["Declare", "OK"] += 1
+            self.declared.accepted(told, message)
+
+    def _send(self, rng: random.Random, shard: int, request: pb.Request, data: bytes, caller: Caller) -> None:
+        """Carry a request out, with all senses."""
+        stream = self.streams_of[caller][shard]
+        task = self.tasks[shard].handler
+        before, model = self.digest(), Model(task.shard, request, data, stream)
+        buffer = bytearray(data)
+        self.inputs += 1
+        sparse = any(op.HasField("indices") for op in request.push.ops)
+        changes = rng.randrange(3 if sparse else 32) == 0
+        sent = request.ByteSize() + len(data)
+        with contextlib.ExitStack() as senses:
+            if request.spans or rng.randrange(64) == 0:
+                senses.enter_context(measured(sent, held_bytes([task.shard])))
+            if changes:
+                senses.enter_context(flipping(buffer, rng))
+            reply, pieces = task.handle(request, memoryview(buffer), stream, shared=changes)
+        self.canaries.look()
+        what = request.WhichOneof("kind") or ""
+        self._answers[f"Exchange {what or None}", reply.error.type if reply.HasField("error") else "OK"] += 1
         if reply.HasField("error"):
             self._judge(errors.error_from_code(reply.error.code, reply.error.message), reply.error.type, request)
             self._compare(before, request, reply.error.message)
-        else:
-            [memoryview(piece).tobytes() for piece in pieces]
-            self.answers = [*self.answers[-7:], reply]
+            return
+        if (wrong := forbidden(caller, what, getattr(request, what), self.workers_assign)) != "":
+            raise Finding(f"{wrong}, and was let\n{request}")
+        [memoryview(piece).tobytes() for piece in pieces]
+        self.answers = [*self.answers[-7:], reply]
+        if not changes:
+            self._ask_model(model, reply, pieces, request)
+
+    @staticmethod
+    def _ask_model(model: Model, reply: pb.Reply, pieces: list[memoryview], request: pb.Request) -> None:
+        try:
+            model.judge(reply, pieces)
+        except Finding as finding:
+            raise Finding(f"{finding}\n{request}") from None
 
     def control(self, rng: random.Random) -> None:
         """Make a unary call."""
         method = rng.choice(_METHODS)
         message = GetMessageClass(method.input_type)()
         shard = rng.randrange(2)
+        told = None
         if rng.randrange(3):
             if method.name in ("Pull", "Push"):
                 shard, request, data = self.good(rng)
                 message.CopyFrom(request.push if method.name == "Push" else request.pull)
                 message.data = data
             elif method.name == "Declare":
-                message.CopyFrom(_declaration(shard))
                 if rng.randrange(2):
+                    shard, message, told = 0, *self.declared.declare(rng)
+                else:
+                    message.CopyFrom(_declaration(shard))
+                if told is None and rng.randrange(2):
                     self.fuzzer.fill(rng, message.variables.add(name=rng.choice("xyz"), shard=shard, dtype="float32"))
             else:
                 self.fuzzer.prepare(rng, message)
-            self.fuzzer.mutate(rng, message)
+            if told is None or rng.randrange(2):
+                self.fuzzer.mutate(rng, message)
         else:
             self.fuzzer.fill(rng, message)
         if method.name in ("Begin", "Finish", "Stop", "Recover") and rng.randrange(4):
@@ -324,16 +419,40 @@ class FuzzedTasks:
             elif message.incarnation > 7 or method.name == "Finish":
                 message.incarnation = rng.randrange(7)
         self.clock.advance(rng.choice((0.0, 0.0, 0.1, 30.0)))
-        before = self.digest()
+        caller = rng.choice((*CALLERS, NOBODY, NOBODY, NOBODY, PS_TASK))
+        before, values = self.digest(), [Picture(task.handler.shard) for task in self.tasks]
+        context = CALLER.set(caller)
         try:
-            # As every call that comes by gRPC.
-            self.tasks[shard].handler.authorization.check_method(NOBODY, method.name, message)
-            self.tasks[shard].call(method.name, message).SerializeToString()
-            self._answers[method.name, "OK"] += 1
+            with contextlib.ExitStack() as senses:
+                if rng.randrange(64) == 0:
+                    shards = [task.handler.shard for task in self.tasks]
+                    senses.enter_context(measured(message.ByteSize(), held_bytes(shards)))
+                # As every call that comes by gRPC.
+                self.tasks[shard].handler.authorization.check_method(caller, method.name, message)
+                self.tasks[shard].call(method.name, message).SerializeToString()
+        except Finding:
+            raise
         except Exception as error:
             self._answers[method.name, type(error).__name__] += 1
             self._judge(error, type(error).__name__, message)
             self._compare(before, message, str(error))
+        else:
+            self._answers[method.name, "OK"] += 1
+            if (wrong := forbidden(caller, method.name, message, self.workers_assign)) != "":
+                raise Finding(f"{wrong}, and was let\n{message}")
+            if told is not None:
+                self.declared.accepted(told, message)
+            if method.name not in ("Begin", "Recover", "Push", "Finish", "Stop"):
+                self._unchanged(values, method.name, message)
+        finally:
+            CALLER.reset(context)
+            self.canaries.look()
+
+    def _unchanged(self, before: list[Picture], method: str, message: Any) -> None:
+        """Calls that are not for values change none."""
+        for task, picture in zip(self.tasks, before, strict=True):
+            if changed := picture.changed(Picture(task.handler.shard)):
+                raise Finding(f"{method} changed {sorted(changed)}\n{message}")
 
     def _judge(self, error: Exception, type_name: str, request: Any) -> None:
         known = getattr(errors, type_name, None)
@@ -390,6 +509,7 @@ class TaskTargets:
         self._left = 0
         self._tasks: FuzzedTasks | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="globalstep-fuzz-")
+        self._guards = contextlib.ExitStack()
 
     def tasks(self, rng: random.Random) -> FuzzedTasks:
         """Give the tasks for the next input."""
@@ -400,7 +520,9 @@ class TaskTargets:
                     task.durability.close()
             self._folder.cleanup()
             self._folder = tempfile.TemporaryDirectory(prefix="globalstep-fuzz-")
-            self._tasks = FuzzedTasks(rng, Path(self._folder.name), self._answers)
+            self._guards.close()
+            canaries = self._guards.enter_context(Canaries())
+            self._tasks = FuzzedTasks(rng, Path(self._folder.name), self._answers, canaries)
             self._left = self._lifetime
         return self._tasks
 
@@ -421,4 +543,5 @@ class TaskTargets:
         if self._tasks is not None:
             for task in self._tasks.tasks:
                 task.durability.close()
+        self._guards.close()
         self._folder.cleanup()

@@ -132,7 +132,9 @@ class Mallory:
             for decl in self.unary(shard, "Status", pb.StatusRequest(protocol=own_protocol())).variables
             if decl.shard == shard
         ]
-        return bool(self.variables)
+        if self.largest is None:
+            self.incarnation = 0  # the chief has not told all tasks yet
+        return bool(self.incarnation)
 
     def request(self, what: str, **fields: Any) -> pb.Request:
         """A data-plane request of its own client."""
