@@ -2,7 +2,9 @@
 
     RUN_DIR/log/INCARNATION/shard-K-of-N/segment-00000001.log ...
                                          base-00000002.safetensors, base-00000002.json
-                                         run (its id), opened (says who the sequencer is), ended, keep
+                                         run (its id), opened (says who the sequencer is), ended, keep,
+                                         lock, writer (see ps/log_lock.py)
+    RUN_DIR/log/abandoned-INCARNATION/...: lives that were open when the run went on without them
 
 `--log-dir DIR` puts DIR/ID-OF-THE-RUN in the place of RUN_DIR/log, for example on a fast disk of the task's own
 machine. A base is the values that a snapshot copied; where the checkpoint that was made of them is on the same file
@@ -16,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,16 +36,19 @@ from globalstep.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
+    OpError,
     ResourceExhaustedError,
+    UnavailableError,
 )
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.handler import Handler
-from globalstep.ps.log_file import LOG_FILES, LogFiles
+from globalstep.ps.log_file import LOG_FILES, NO_ROOM, LogFiles, segment_path, segments_in
+from globalstep.ps.log_lock import LogLock
 from globalstep.ps.presence import State
 from globalstep.ps.recovery import Replay
 from globalstep.ps.shard import Shard
 from globalstep.ps.signatures import KEY_BYTES
-from globalstep.ps.witness import NO_WITNESS
+from globalstep.ps.witness import NO_WITNESS, Witness
 from globalstep.ps.write_ahead_log import WriteAheadLog, base_note_path, base_path
 from globalstep.run_identity import RunIdentity, identity_of
 from globalstep.shard_file import SavedTensor, write_shard
@@ -56,6 +62,9 @@ _OPENED = "opened"
 _ENDED = "ended"
 _KEEP = "keep"
 _RUN = "run"
+_ABANDONED = "abandoned-"
+#: Logs of earlier lives that are kept, of one shard.
+_MOST_ABANDONED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +116,7 @@ class Durability:
         policy = codec.decode_policy(request.policy)
         with self._changing:
             log: WriteAheadLog | None = None
+            before = self._shard.witness
             present = self._shard.view(brief=True)
             if request.incarnation <= present.incarnation:
                 return present.incarnation, present.owner
@@ -136,6 +146,8 @@ class Durability:
                     log.close()
                     _remove(self._files, log.directory)
                 raise
+            if isinstance(before, WriteAheadLog):
+                before.close()
             if run.is_other(present.run) and present.state in (State.INITIALIZING, State.READY):
                 _log.warning("PS task %d has dropped %s: %s has begun.", request.shard, present.run, run)
         if log is not None:
@@ -261,6 +273,7 @@ class Durability:
         try:
             values, _ = self._shard.snapshot(incarnation, snapshot)
             log.secure()
+            log.check_writer()
             _keep_base(self._files, log.directory, begun.segment, values, file)
             log.trim(begun.segment, keep=(log.directory / _KEEP).exists())
         except (OSError, ResourceExhaustedError) as error:
@@ -274,6 +287,7 @@ class Durability:
         if not isinstance(log, WriteAheadLog) or not self._shard.over() or not log.directory.exists():
             return
         try:
+            log.retire()
             _mark(self._files, log.directory, _ENDED)
             if not (log.directory / _KEEP).exists():
                 _remove(self._files, log.directory)
@@ -293,17 +307,22 @@ class Durability:
 
         Returns:
             Incarnation -> sequencer.
+
+        Raises:
+            UnavailableError: If that cannot be told now.
         """
         try:
             logs = self._logs(directory, run)
         except FailedPreconditionError:
             return {}
-        folders = [folder for folder in logs.glob(f"*/shard-{shard}-of-{shards}") if folder.parent.name.isdigit()]
-        return {
-            int(folder.parent.name): int((folder / _OPENED).read_text())
-            for folder in folders
-            if (folder / _OPENED).exists() and not (folder / _ENDED).exists() and not _is_of_other(folder, run)
-        }
+        try:
+            return {
+                life: int(self._files.read(folder / _OPENED))
+                for life, folder in _lives(logs, shard, shards)
+                if _is_there(folder / _OPENED) and not _is_there(folder / _ENDED) and not _is_of_other(folder, run)
+            }
+        except (OSError, MemoryError) as error:
+            raise _cannot_now(error, f"PS task {shard} cannot look for logs in {logs} now") from None
 
     def recover(self, request: pb.RecoverRequest) -> pb.RecoverReply:
         """Bring a vacant task back to what its log says.
@@ -312,6 +331,7 @@ class Durability:
             NotFoundError: If there is no log of the incarnation here.
             DataLossError: If it is damaged, or its end is missing. Nothing of it is loaded.
             AbortedError: If the task belongs to another incarnation by now.
+            UnavailableError: If another process writes the log, which the text names, or if it cannot be read now.
             ResourceExhaustedError: If the log cannot be written on.
         """
         with self._changing:
@@ -320,43 +340,21 @@ class Durability:
                 return pb.RecoverReply(applied=view.applied)
             began = self._clock.monotonic()
             folder = self._folder(request, request.run)
-            if (folder / _ENDED).exists():
-                # Whoever asks has slept through the end of that life.
-                raise NotFoundError(f"The run whose log is in {folder} has ended, or another has begun in its place.")
             before = self._shard.witness
             if isinstance(before, WriteAheadLog):
                 # This process dropped its state. What came before that is in the log, or is on its way there.
                 before.close()
-            # After a sync that failed, the system takes pages for written that are not: they can be read, for a while.
-            until: int | None = None
-            if isinstance(before, WriteAheadLog) and before.directory == folder and before.failed():
-                until = before.on_disk
-            replay = Replay(folder, self._clock, until=until)
-            replay.run()
-            if replay.begin.incarnation != request.incarnation:
-                raise NotFoundError(f"The log in {folder} is empty: the BEGIN of its life had not come to the disk.")
-            if replay.begin.shards > 1 and not replay.begin.key:
-                raise DataLossError(
-                    f"The log in {folder} has no key to sign with: an older version wrote it. Restore the newest "
-                    "checkpoint."
-                )
-            if RunIdentity(request.run).is_other(identity_of(replay.begin)):
-                raise NotFoundError(
-                    f"The log in {folder} is of {identity_of(replay.begin)}, not of the run {request.run!r} that is to "
-                    "come back. It stays as it is."
-                )
-            floors = {floor.shard: floor.index for floor in request.floors}
-            replay.shard.check_floors(floors)
             try:
-                log = _go_on(self._files, replay)
-            except OSError as error:
-                raise ResourceExhaustedError(
-                    f"PS task {request.shard} cannot write on to its log in {folder}: {error}. Make room there."
+                if _is_there(folder / _ENDED):
+                    # Whoever asks has slept through the end of that life.
+                    raise NotFoundError(
+                        f"The run whose log is in {folder} has ended, or another has begun in its place."
+                    )
+                replay = self._come_back(request, folder, before)
+            except (OSError, MemoryError) as error:
+                raise _cannot_now(
+                    error, f"PS task {request.shard} cannot come back from its log in {folder} now"
                 ) from None
-            log.on_failure = self._on_failure
-            if not self._shard.adopt(replay.shard, log, request.sequencer_address, floors):
-                log.close()
-                raise AbortedError(f"PS task {request.shard} began another incarnation meanwhile.")
             secs = self._clock.monotonic() - began
             applied = self._shard.view(brief=True).applied
         _log.warning(
@@ -373,6 +371,59 @@ class Durability:
             applied=applied, recovered=True, pushes=replay.pushes, cut_bytes=replay.cut_bytes, secs=secs
         )
 
+    def _come_back(self, request: pb.RecoverRequest, folder: Path, before: Witness) -> Replay:
+        """Play a log, and have the shard go on where it ends. Caller holds _changing."""
+        if not segments_in(folder):
+            raise NotFoundError(f"There is no write-ahead log in {folder}.")
+        # Before it is read: what another process acknowledged is in it then, and it acknowledges no more.
+        held = LogLock(folder, self._files)
+        try:
+            until: int | None = None
+            if isinstance(before, WriteAheadLog) and before.failed_in(segment_path(folder, segments_in(folder)[-1])):
+                # After a sync that failed, the system takes pages for written that are not: they can be read, for a
+                # while.
+                until = before.on_disk
+            replay = Replay(folder, self._clock, until=until)
+            replay.run()
+            _check_log(request, replay)
+            floors = {floor.shard: floor.index for floor in request.floors}
+            replay.shard.check_floors(floors)
+            log = _go_on(self._files, replay, held)
+            log.on_failure = self._on_failure
+            log.check_writer()
+            if not self._shard.adopt(replay.shard, log, request.sequencer_address, floors):
+                raise AbortedError(f"PS task {request.shard} began another incarnation meanwhile.")
+        except BaseException:
+            held.close()
+            raise
+        return replay
+
+
+def _cannot_now(error: OSError | MemoryError, what: str) -> OpError:
+    """Give what to say where a log cannot be read or written now; whether it is whole is not known then."""
+    if isinstance(error, FileNotFoundError):
+        return NotFoundError(f"{what}, nor later: {error}.")
+    reason = f"{what}: {error or 'there is no memory for it'}."
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return ResourceExhaustedError(f"{reason} Make room there.")
+    return UnavailableError(f"{reason} Nothing of it was changed; it is tried again.")
+
+
+def _check_log(request: pb.RecoverRequest, replay: Replay) -> None:
+    """Refuse a log that is not the one that is to come back."""
+    if replay.begin.incarnation != request.incarnation:
+        raise NotFoundError(f"The log in {replay.directory} is empty: the BEGIN of its life had not come to the disk.")
+    if replay.begin.shards > 1 and not replay.begin.key:
+        raise DataLossError(
+            f"The log in {replay.directory} has no key to sign with: an older version wrote it. Restore the newest "
+            "checkpoint."
+        )
+    if RunIdentity(request.run).is_other(identity_of(replay.begin)):
+        raise NotFoundError(
+            f"The log in {replay.directory} is of {identity_of(replay.begin)}, not of the run {request.run!r} that is "
+            "to come back. It stays as it is."
+        )
+
 
 def log_folder(directory: str) -> Path:
     """Where the logs of a run's directory are."""
@@ -384,11 +435,11 @@ def shard_folder(logs: Path, incarnation: int, shard: int, shards: int) -> Path:
     return logs / str(incarnation) / f"shard-{shard}-of-{shards}"
 
 
-def _go_on(files: LogFiles, replay: Replay) -> WriteAheadLog:
+def _go_on(files: LogFiles, replay: Replay, held: LogLock) -> WriteAheadLog:
     """Begin a segment, with a copy of the records that may not be on the disk; the older ones stay as they are."""
     unsure = replay.unsure
     first = unsure[0].number if unsure else replay.next_number
-    return WriteAheadLog(replay.directory, replay.begin, replay.segment + 1, first, files, unsure)
+    return WriteAheadLog(replay.directory, replay.begin, replay.segment + 1, first, files, unsure, held)
 
 
 def _keep_base(
@@ -420,11 +471,42 @@ def _mark(files: LogFiles, folder: Path, mark: str) -> None:
         files.create_whole(folder / mark)
 
 
+def _lives(logs: Path, shard: int, shards: int | None = None, prefix: str = "") -> list[tuple[int, Path]]:
+    """Give the logs of a shard, by the numbers of their lives, in order.
+
+    Raises:
+        OSError: If they cannot be looked for now.
+    """
+    try:
+        names = os.listdir(logs)
+    except FileNotFoundError:
+        return []
+    found: list[tuple[int, Path]] = []
+    for name in names:
+        life = name.removeprefix(prefix)
+        if not (name.startswith(prefix) and life.isdigit()):
+            continue
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # moved meanwhile
+            for folder in os.listdir(logs / name):
+                if folder.startswith(f"shard-{shard}-of-") and shards in (None, int(folder.rpartition("-")[2])):
+                    found.append((int(life), logs / name / folder))
+    return sorted(found)
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is a file; raises OSError where that cannot be told now."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def _is_of_other(folder: Path, run: str) -> bool:
-    """Whether a log is known to be another run's."""
+    """Whether a log is known to be another run's; raises OSError where that cannot be told now."""
     try:
         written = (folder / _RUN).read_text()
-    except OSError:
+    except FileNotFoundError:
         return False  # from before runs had ids
     return bool(run and written) and written != run
 
@@ -432,15 +514,47 @@ def _is_of_other(folder: Path, run: str) -> bool:
 def _end_others(files: LogFiles, logs: Path, incarnation: int, shard: int, run: str) -> None:
     """See to it that no earlier life of a run comes back on this shard; those to be kept stay to be read.
 
-    Logs of another run are left alone.
+    Logs of another run are left alone, and those that a living process writes.
     """
-    for folder in logs.glob(f"*/shard-{shard}-of-*"):
-        if not folder.parent.name.isdigit() or int(folder.parent.name) >= incarnation or _is_of_other(folder, run):
+    for life, folder in _lives(logs, shard):
+        if life >= incarnation or _is_of_other(folder, run):
             continue
-        if (folder / _KEEP).exists():
-            _mark(files, folder, _ENDED)
-        else:
-            _remove(files, folder)
+        try:
+            held = LogLock(folder, files)
+        except (OSError, UnavailableError) as error:
+            _log.warning("The log of an earlier life in %s is left as it is: %s", folder, error)
+            continue
+        try:
+            if (folder / _KEEP).exists():
+                _mark(files, folder, _ENDED)
+            elif (folder / _OPENED).exists() and not (folder / _ENDED).exists():
+                _move_aside(files, folder)
+            else:
+                _remove(files, folder)
+        finally:
+            held.close()
+
+
+def _move_aside(files: LogFiles, folder: Path) -> None:
+    """Keep a log that the run goes on without, under another name: what only it tells may be needed."""
+    logs, life = folder.parent.parent, folder.parent.name
+    aside = logs / f"{_ABANDONED}{life}" / folder.name
+    files.make_directories(aside.parent)
+    files.rename(folder, aside)
+    files.sync_directory(folder.parent)
+    files.sync_directory(aside.parent)
+    with contextlib.suppress(OSError):  # other shards' logs are there
+        files.remove_directory(folder.parent)
+    _log.warning(
+        "The run goes on without the log of its earlier life %s, which is kept in %s: it may hold acknowledged pushes "
+        "that the checkpoint does not. Delete it when it is not needed any more.",
+        life,
+        aside,
+    )
+    older = [path for _, path in _lives(logs, int(folder.name.split("-")[1]), prefix=_ABANDONED)]
+    for path in older[:-_MOST_ABANDONED]:
+        _log.warning("The log in %s is deleted: %d later ones were given up since.", path, _MOST_ABANDONED)
+        _remove(files, path)
 
 
 def _remove(files: LogFiles, folder: Path) -> None:

@@ -25,6 +25,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import secrets
 import struct
 import weakref
@@ -40,6 +41,7 @@ from globalstep.storage import Storage, storage_for
 
 __all__ = [
     "LOG_FILES",
+    "NO_ROOM",
     "LogFiles",
     "LoggedRecord",
     "SegmentReader",
@@ -56,7 +58,10 @@ _RECORD = struct.Struct("<8sQQQQII")
 _SUMMED = struct.Struct("<QQQQ")
 #: Buffers that one writev takes.
 _MOST_BUFFERS = 512
+#: What writing fails with where there is no room left; nothing else is wrong then.
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _MOST_SMALL_BYTES = 4096
+_SEGMENT = re.compile(r"segment-\d+\.log")
 #: Of a damaged segment, looked through at a time; a multiple of 8.
 _SEARCHED_BYTES = 1 << 20
 #: What `link` fails with on file systems that know no second names.
@@ -474,8 +479,17 @@ def segment_path(directory: Path, segment: int) -> Path:
 
 
 def segments_in(directory: Path) -> list[int]:
-    """Give the numbers of the segments in a directory, in order; none if it is not there."""
-    return sorted(int(path.stem.partition("-")[2]) for path in directory.glob("segment-*.log"))
+    """Give the numbers of the segments in a directory, in order; none if it is not there.
+
+    Raises:
+        OSError: If it cannot be read now.
+    """
+    # Not by glob, which takes a directory that cannot be read now for an empty one.
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return sorted(int(name[8:-4]) for name in names if _SEGMENT.fullmatch(name))
 
 
 def _read_all(file: int, at: int, size: int) -> bytes:

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from globalstep import codec
 from globalstep.clock import Clock
 from globalstep.declarations import Op, OpKind, OutcomeKind, PushId, Read
-from globalstep.errors import DataLossError, NotFoundError
+from globalstep.errors import DataLossError, NotFoundError, PermissionDeniedError, UnavailableError, UnknownError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import entries
 from globalstep.ps.answers import Kept
@@ -200,14 +200,20 @@ class Replay:
 
         Raises:
             DataLossError: If the log is damaged, or does not lead to what it says it led to.
+            NotFoundError: If the values that it begins with are gone.
+            UnavailableError: If they cannot be read now.
+            OSError: If the log cannot be read now.
         """
         for record, logged in self._split_records():
             if not self._before(self, record, logged.data):
                 return
             try:
                 self._play(record, logged.data)
-            except (DataLossError, OSError, MemoryError):
+            except (DataLossError, NotFoundError, OSError, MemoryError):
                 raise
+            except (PermissionDeniedError, UnavailableError, UnknownError) as error:
+                # Of the files of a base, which cannot be read now.
+                raise UnavailableError(error.message) from error
             except Exception as error:
                 raise DataLossError(
                     f"Record {logged.number} of the log in {self.directory} cannot be played again: {error}"

@@ -22,6 +22,7 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.layouts import PushParts
 from globalstep.ps.ledger import Entry
 from globalstep.ps.log_file import LOG_FILES, LogFiles, LoggedRecord, SegmentWriter, segment_path, segments_in
+from globalstep.ps.log_lock import LogLock
 from globalstep.ps.log_records import (
     Encoded,
     base_record,
@@ -63,8 +64,10 @@ class WriteAheadLog(Witness):
         first: Number of its first record.
         files: Writes.
         copied: Records that the segment begins with, as a recovery read them; they are on the disk then.
+        held: The right to write it, which is given back by `close`; default: it is taken.
 
     Raises:
+        UnavailableError: If another process writes it.
         OSError: If nothing can be written there.
 
     Attributes:
@@ -82,12 +85,18 @@ class WriteAheadLog(Witness):
         first: int = 1,
         files: LogFiles = LOG_FILES,
         copied: Sequence[LoggedRecord] = (),
+        held: LogLock | None = None,
     ) -> None:
         self.directory = directory
         self._files = files
         self.on_failure: Callable[[WriteAheadLog], None] = lambda log: None
         # Only the thread that commits uses these two.
-        self._writer = SegmentWriter(directory, segment, first, files, copied)
+        self._held = held or LogLock(directory, files)
+        try:
+            self._writer = SegmentWriter(directory, segment, first, files, copied)
+        except BaseException:
+            self._held.close()
+            raise
         self._segment = segment
         # Guards all below. A leaf, taken under the shard's lock; nothing is written under it.
         self._lock = threading.Lock()
@@ -97,6 +106,7 @@ class WriteAheadLog(Witness):
         # The thread that commits; 0 for none.
         self._committing = 0
         self._failure: BaseException | None = None
+        self._retired = False
         # Snapshot -> what begins right after it.
         self._begun_by: dict[PushId, Beginning] = {}
         self._newest_segment = segment
@@ -184,7 +194,7 @@ class WriteAheadLog(Witness):
     def _append(self, encode: Callable[[], Encoded], begins: bool = False) -> None:
         with self._lock:
             self._last += 1
-            if self._failure is None:
+            if self._failure is None and not self._retired:
                 self._queue.append(_Queued(self._last, encode, begins))
 
     # ---- To the disk ---------------------------------------------------------------------------
@@ -192,6 +202,8 @@ class WriteAheadLog(Witness):
     def secure(self) -> None:
         """See Witness."""
         with self._lock:
+            if self._retired:
+                return
             wanted = self._last
         try:
             while (batch := self._next_batch(wanted)) is not None:
@@ -204,6 +216,8 @@ class WriteAheadLog(Witness):
             # Whatever it is, Ctrl-C too: nobody else has this batch, and nobody may wait for it for ever.
             if not self._give_up(error):
                 raise
+            # It may be long until somebody recovers, or begins anew.
+            self._release()
             self.on_failure(self)
             if not isinstance(error, Exception):
                 raise
@@ -224,7 +238,9 @@ class WriteAheadLog(Witness):
         """Give what this thread is to write; None when what it waits for is on disk."""
         reminder = Reminder(lambda: f"the disk: the write-ahead log in {self.directory}")
         with self._lock:
-            while self._on_disk < wanted:
+            while self._on_disk < wanted and not self._retired:
+                if isinstance(self._failure, LostStateError):
+                    raise LostStateError(self._failure.message)
                 if self._failure is not None:
                     raise LostStateError(
                         f"The write-ahead log in {self.directory} cannot be written: {said(self._failure)}. What was "
@@ -250,10 +266,11 @@ class WriteAheadLog(Witness):
             head, pieces = queued.encode()
             self._writer.write(queued.number, on_disk, head, pieces)
         self._writer.sync()
+        self._held.check()
 
-    def failed(self) -> bool:
-        """Whether it can no longer be written to."""
-        return self._failure is not None
+    def failed_in(self, segment: Path) -> bool:
+        """Whether it failed while it wrote a segment; False where another process has begun a later one."""
+        return self._failure is not None and self._writer.path == segment
 
     @property
     def on_disk(self) -> int:
@@ -281,7 +298,26 @@ class WriteAheadLog(Witness):
         """Write what is left, if that can be done, and close the file."""
         with contextlib.suppress(LostStateError):
             self.secure()
+        self._release()
+
+    def retire(self) -> None:
+        """Write no more, for good: the run is over, and what happens to it now need not be kept."""
+        reminder = Reminder(lambda: f"the disk: the write-ahead log in {self.directory}, which is to be closed")
+        with self._lock:
+            self._retired = True
+            self._queue.clear()
+            self._changed.notify_all()
+            while self._committing:
+                reminder.wait(self._changed)
+        self._release()
+
+    def check_writer(self) -> None:
+        """Make sure that nobody else writes this log; see LogLock.check."""
+        self._held.check()
+
+    def _release(self) -> None:
         self._writer.close()
+        self._held.close()
 
 
 def said(error: BaseException) -> str:

@@ -8,6 +8,7 @@ bytes readable, and never brings them to the disk again: the system takes them f
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from dataclasses import dataclass, field
 
@@ -33,6 +34,8 @@ class LossyDisk(LogFiles):
         super().__init__()
         self.failing = []
         self.full = False
+        # The descriptors of a process that was killed are no file's ever again.
+        self._numbers = itertools.count(1 << 20)
         self._open = {}
         self._named = {}
         self._synced_names = {}
@@ -43,36 +46,42 @@ class LossyDisk(LogFiles):
     def open(self, path):
         return self._opened(super().open(path), self._named[path])
 
+    def lock(self, path):
+        return self._opened(super().lock(path), _Held())
+
     def _opened(self, file, held):
-        self._open[file] = held
-        return file
+        number = next(self._numbers)
+        self._open[number] = file, held
+        return number
 
     def close(self, file):
-        self._open.pop(file)
-        super().close(file)
+        if file in self._open:
+            super().close(self._open.pop(file)[0])
 
     def write(self, file, buffers):
         if self.full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        at = os.lseek(file, 0, os.SEEK_CUR)
-        written = super().write(file, buffers)
-        self._open[file].waiting.append((at, b"".join(map(bytes, buffers))[:written]))
+        real, held = self._open[file]
+        at = os.lseek(real, 0, os.SEEK_CUR)
+        written = super().write(real, buffers)
+        held.waiting.append((at, b"".join(map(bytes, buffers))[:written]))
         return written
 
     def allocate(self, file, offset, size):
         if self.full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        super().allocate(file, offset, size)
+        super().allocate(self._open[file][0], offset, size)
 
     def truncate(self, file, size):
-        super().truncate(file, size)
-        self._open[file].waiting.append((size, None))
+        real, held = self._open[file]
+        super().truncate(real, size)
+        held.waiting.append((size, None))
 
     def sync(self, file):
         self.sync_data(file)
 
     def sync_data(self, file):
-        held = self._open[file]
+        _, held = self._open[file]
         waiting, held.waiting = held.waiting, []
         if self.failing:
             raise self.failing.pop(0)
@@ -105,8 +114,7 @@ class LossyDisk(LogFiles):
     def kill(self):
         """End the process that writes: what it has written stays readable, synced or not."""
         for file in list(self._open):
-            os.close(file)
-        self._open.clear()
+            self.close(file)
 
     def lose_power(self):
         """End the process, and the machine's memory with it."""

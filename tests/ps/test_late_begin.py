@@ -135,6 +135,7 @@ def test_a_log_whose_begin_was_torn_off_is_no_log(clock, tmp_path):
     """Found by the simulation: a task said that it was back, and held nothing, again and again."""
     begun = process(clock, tmp_path)
     begun.call("Begin", begin(10**9, policy=pb.RunPolicy(durability="log")))
+    begun.durability.close()
     (segment,) = tmp_path.rglob("segment-*.log")
     with segment.open("r+b") as file:
         file.truncate(40)

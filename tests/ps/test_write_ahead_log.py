@@ -145,5 +145,6 @@ def test_whatever_a_commit_fails_with_nobody_waits_for_ever(log, monkeypatch, er
 
 
 def test_a_log_is_not_begun_over_another(log):
+    log.close()
     with pytest.raises(FileExistsError):
         WriteAheadLog(log.directory, pb.BeginRequest(incarnation=8))

@@ -103,7 +103,7 @@ class SimulatedTask:
         if self._disk is not None:
             log = self.shard.witness
             if isinstance(log, WriteAheadLog):
-                log._writer.close()
+                log._release()
             if machine:
                 self._disk.crash()
 
