@@ -15,6 +15,7 @@ from typing import Any
 from globalstep.deploy.audit import audit
 from globalstep.deploy.audit_result import Audit, StepProof, Worker
 from globalstep.errors import GlobalStepError
+from globalstep.names import printable
 
 __all__ = ["configure", "run"]
 
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(_as_json(result), indent=2, sort_keys=True))
     else:
-        print("\n".join(_lines(args.directory, result)))
+        print("\n".join(map(printable, _lines(args.directory, result))))
     if result.findings.unreadable:
         return UNREADABLE
     return NOT_PROVEN if result.findings.wrong else PROVEN

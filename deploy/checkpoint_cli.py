@@ -15,6 +15,7 @@ from globalstep.chief.checkpoint_format import SavedVariable, find_index, prefix
 from globalstep.chief.checkpoint_import import import_checkpoint
 from globalstep.chief.checkpoint_state import checkpoint_exists, get_checkpoint_state, latest_checkpoint
 from globalstep.errors import GlobalStepError
+from globalstep.names import printable
 from globalstep.storage import storage_for
 
 __all__ = ["configure", "run"]
@@ -93,11 +94,11 @@ def _show(path: str) -> int:
         index = reader.index
     print(f"checkpoint  {prefix}")
     for step, value in sorted(index.steps.items()):
-        print(f"step        {step} = {value}")
+        print(printable(f"step        {step} = {value}"))
     print(f"written     {_time(index.written_at)}")
     print(f"size        {_size(index.nbytes)} in {len(index.files)} file(s)")
     for file in index.files:
-        print(f"            {file.file}")
+        print(printable(f"            {file.file}"))
     print()
     _print_table(
         [
@@ -121,7 +122,7 @@ def _verify(path: str) -> int:
             index = verify(prefix)
         except GlobalStepError as error:
             failed += 1
-            print(f"FAILED  {prefix}: {error}")
+            print(printable(f"FAILED  {prefix}: {error}"))
         else:
             print(f"ok      {prefix}: {len(index.variables)} tensors, {_size(index.nbytes)}")
     return 1 if failed else 0
@@ -131,7 +132,7 @@ def _import(tf_prefix: str, directory: str) -> int:
     made = import_checkpoint(tf_prefix, directory)
     print(f"Imported {len(made.names)} tensors of {tf_prefix} as {made.prefix}.")
     for name, dtype in sorted(made.left_out.items()):
-        print(f"Left out {name}: its dtype {dtype} has no place in a checkpoint.")
+        print(printable(f"Left out {name}: its dtype {dtype} has no place in a checkpoint."))
     return 0
 
 
@@ -151,7 +152,7 @@ def _print_table(rows: Iterable[Sequence[str]]) -> None:
     rows = list(rows)
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        print(printable("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()))
 
 
 def _size(nbytes: float) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from globalstep.clock import SYSTEM_CLOCK, Clock
+from globalstep.names import printable
 
 __all__ = ["PROGRESS_MARK", "Console"]
 
@@ -73,7 +74,7 @@ class Console:
         if self._json_lines:
             self._write_json("launch", text)
         else:
-            self._write(text)
+            self._write(printable(text))
 
     def finish(self) -> None:
         """Write the newest progress if it has not been shown, and leave the cursor on a new line."""

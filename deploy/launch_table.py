@@ -17,7 +17,6 @@ from typing import TextIO
 from rich import console as rich_console
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -26,7 +25,7 @@ from globalstep.deploy.cluster_status import Answer, ClusterStatus, ShardStatus,
 from globalstep.deploy.cluster_watch import ClusterWatch
 from globalstep.deploy.console import Console
 from globalstep.deploy.launcher import Task
-from globalstep.deploy.status_view import human_bytes, short_task
+from globalstep.deploy.status_view import cell, human_bytes, short_task
 from globalstep.errors import GlobalStepError
 
 __all__ = ["LiveConsole", "Row", "draw_cluster", "rows_of", "watch_cluster"]
@@ -86,7 +85,7 @@ def draw_cluster(rows: Sequence[Row], status: ClusterStatus | None) -> Table:
         style = "red" if row.state.startswith("failed") else "green" if row.state == "running" else "yellow"
         shard = shards.get(row.name)
         state = shard.state if shard is not None and row.state == "running" and shard.state else row.state
-        table.add_row(escape(row.name), str(row.pid or "-"), f"[{style}]{escape(state)}[/]", *cells, str(row.restarts))
+        table.add_row(cell(row.name), str(row.pid or "-"), f"[{style}]{cell(state)}[/]", *cells, str(row.restarts))
     return table
 
 

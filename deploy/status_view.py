@@ -16,8 +16,9 @@ from rich.text import Text
 
 from globalstep.deploy.cluster_status import ClusterStatus, ShardStatus
 from globalstep.deploy.where import Placed
+from globalstep.names import printable
 
-__all__ = ["draw_status", "draw_where", "human_bytes", "short_task"]
+__all__ = ["cell", "draw_status", "draw_where", "human_bytes", "short_task"]
 
 _STYLES = {"ready": "green", "done": "cyan", "vacant": "yellow", "initializing": "yellow"}
 
@@ -44,6 +45,15 @@ def short_task(task: str) -> str:
     return task.replace("/job:", "").replace("/task", "") or "(session)"
 
 
+def cell(text: str) -> str:
+    """Give a text that others chose for a cell of a table: no markup, and nothing that speaks to terminals."""
+    return escape(printable(text))
+
+
+def _text(line: str, style: str = "") -> Text:
+    return Text(printable(line), style)
+
+
 def draw_status(status: ClusterStatus) -> RenderableType:
     """Draw a cluster's status.
 
@@ -53,7 +63,7 @@ def draw_status(status: ClusterStatus) -> RenderableType:
     Returns:
         For a rich console.
     """
-    parts: list[RenderableType] = [Text(line) for line in _headline(status)]
+    parts: list[RenderableType] = [_text(line) for line in _headline(status)]
     if status.workers:
         parts.append(_workers(status))
     parts.append(
@@ -61,7 +71,7 @@ def draw_status(status: ClusterStatus) -> RenderableType:
             _shards(status.shards, *_STATE, *_FLOW), _shards(status.shards, *_STATE), _shards(status.shards, *_FLOW)
         )
     )
-    parts.extend(Text(f"! {problem}", style="bold red") for problem in status.problems)
+    parts.extend(_text(f"! {problem}", "bold red") for problem in status.problems)
     return Group(*parts)
 
 
@@ -110,7 +120,7 @@ def _workers(status: ClusterStatus) -> Table:
     table = _table("WORKER", "PUSHES", "PUSHES/S", "STALENESS", "SILENT")
     for worker in status.workers:
         table.add_row(
-            escape(short_task(worker.task)),
+            cell(short_task(worker.task)),
             f"{worker.pushes:,}",
             _number(worker.pushes_per_sec),
             f"{worker.staleness:.2f}",
@@ -139,13 +149,13 @@ class _Fitting:
 def _shards(shards: Sequence[ShardStatus], *columns: str) -> Table:
     table = _table("PS", *columns)
     for shard in shards:
-        name = escape(shard.address) + (" *" if shard.sequencer else "")
+        name = cell(shard.address) + (" *" if shard.sequencer else "")
         if shard.error:
             table.add_row(name, *["[red]no answer[/red]"] * ("STATE" in columns))
             continue
         state = shard.state + (", draining" if shard.draining else "")
         cells = {
-            "STATE": f"[{_STYLES.get(shard.state, 'red')}]{state}[/]",
+            "STATE": f"[{_STYLES.get(shard.state, 'red')}]{cell(state)}[/]",
             "VALUES": human_bytes(shard.value_bytes),
             "MEMORY": human_bytes(shard.resident_bytes),
             "STAGED": f"{shard.staged_parts} ({human_bytes(shard.staged_bytes)})",
@@ -181,10 +191,10 @@ def draw_where(variables: Sequence[Placed], problems: Sequence[str]) -> Renderab
     for item in variables:
         shards = ",".join(map(str, item.shards)) + (f" ({item.parts} parts)" if item.parts > 1 else "")
         table.add_row(
-            escape(item.name), shards, human_bytes(item.nbytes), item.dtype, escape(str(list(item.shape))),
+            cell(item.name), shards, human_bytes(item.nbytes), cell(item.dtype), cell(str(list(item.shape))),
             "yes" if item.initialized else "[red]no[/red]", f"{item.pushes:,}", _number(item.pushes_per_sec),
         )  # fmt: skip
     total = sum(item.nbytes for item in variables)
-    parts: list[RenderableType] = [table, Text(f"{len(variables)} Variables, {human_bytes(total)}")]
-    parts.extend(Text(f"! {problem}", style="bold red") for problem in problems)
+    parts: list[RenderableType] = [table, _text(f"{len(variables)} Variables, {human_bytes(total)}")]
+    parts.extend(_text(f"! {problem}", "bold red") for problem in problems)
     return Group(*parts)

@@ -13,7 +13,7 @@ from typing import Any
 
 from globalstep.errors import InvalidArgumentError
 
-__all__ = ["GOOD_IDS", "check_id", "check_name", "check_request", "check_task", "shown"]
+__all__ = ["GOOD_IDS", "check_id", "check_name", "check_request", "check_task", "printable", "shown"]
 
 #: Most characters of a client's id, of a task's name, and of a Variable's, an optimizer's or a hyper-parameter's.
 ID_CHARACTERS = 128
@@ -24,10 +24,21 @@ NAME_CHARACTERS = 1024
 _NAME = re.compile(r"[\w.\\/>#:-]+", re.ASCII)
 #: Ids are anybody's to choose; none of these characters ends a line, or is a terminal's.
 _ID = re.compile(r"[\w.\\/>#:@+=,~ -]+", re.ASCII)
+#: Controls of C0 and C1, ends of lines, and marks that change the direction of writing.
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\u200e\u200f]")
 #: Ids that have been found to be good: a push bears one.
 GOOD_IDS: set[str] = set()
 _MOST_GOOD_IDS = 4096
 _SHOWN_CHARACTERS = 80
+
+
+def printable(text: str) -> str:
+    r"""Give a text as a terminal may have it: what would speak to it, or turn the line around, is escaped.
+
+    >>> printable("worker:1"), printable("a\x1b[2J\nb")
+    ('worker:1', 'a\\x1b[2J\\nb')
+    """
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def shown(name: str) -> str:

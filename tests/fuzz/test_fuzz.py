@@ -21,7 +21,7 @@ from globalstep.ps import checking
 
 _HERE = Path(__file__).parent
 #: In all, over the parts.
-INPUTS = int(os.environ.get("GLOBALSTEP_FUZZ_INPUTS", "50000"))
+INPUTS = int(os.environ.get("GLOBALSTEP_FUZZ_INPUTS", "24000"))
 PARTS = 4
 _FIRST = 20777
 
