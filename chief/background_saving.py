@@ -23,6 +23,7 @@ class BackgroundSave:
     Args:
         save: Saves, and gives the checkpoint's prefix, or None if there is nothing to save. It calls its
             argument, with the prefix, once the cut is taken.
+        why: Says why a save takes long, for who waits for it; see wait_announced.
 
     Raises:
         Exception: What `save` raises before the cut.
@@ -32,7 +33,8 @@ class BackgroundSave:
         thread: Who writes it.
     """
 
-    def __init__(self, save: Callable[[Callable[[str], None]], str | None]) -> None:
+    def __init__(self, save: Callable[[Callable[[str], None]], str | None], why: Callable[[], str] = str) -> None:
+        self._why = why
         self.prefix: str | None = None
         self._outcome: Future[str | None] = Future()
         # Set when the cut is taken, or will never be.
@@ -40,7 +42,7 @@ class BackgroundSave:
         # No daemon: a process that ends lets it finish, so that no half-written files are left behind.
         self.thread = threading.Thread(target=self._run, args=(save,), name="globalstep-saver")
         self.thread.start()
-        wait_announced(self._begun.wait, "the cut of a checkpoint")
+        wait_announced(self._begun.wait, "the PS tasks' cut of a checkpoint", why=why)
         if self.prefix is None:
             self.result()
 
@@ -57,7 +59,7 @@ class BackgroundSave:
         Raises:
             Exception: What the save failed with. The checkpoints from before are still there.
         """
-        join_announced(self.thread, f"the checkpoint {self.prefix} to be written")
+        join_announced(self.thread, f"the checkpoint {self.prefix} to be written", why=self._why)
         return self._outcome.result()
 
     def _run(self, save: Callable[[Callable[[str], None]], str | None]) -> None:

@@ -100,7 +100,10 @@ class ChiefClaim:
             came = [one for one in status.clients if one.task == first and one.takes_task]
             if status.chief.term or any(one.joined_secs > ALIVE_SECS for one in came):
                 return
-            if not patience.pause(f"letting {first} come first, in case that all tasks say is_chief=True"):
+            if not patience.pause(
+                f"letting {first} come first, in case that all tasks say is_chief=True",
+                lambda: f"{first} is being started, it is started later, or never",
+            ):
                 return
 
     def _of_two_chiefs(self, cluster: Any) -> str:

@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from globalstep.chief.causes import why_not_ended
 from globalstep.chief.chief_claim import ChiefClaim, NotChiefError
 from globalstep.chief.hooks_checkpoint import CheckpointSaverHook
 from globalstep.chief.patience import Patience
@@ -168,7 +169,10 @@ class RoleSessionCreator(SessionCreator):
             while not cluster.job_done() and _at_limit(cluster):
                 if candidate.try_to_claim(cluster):
                     return True
-                if not patience.pause(f"{candidate.chief or 'a chief'} to save the last step and to end the job"):
+                chief = candidate.chief or "a chief"
+                if not patience.pause(
+                    f"waiting for {chief} to save the last step and to end the job", lambda: why_not_ended(cluster)
+                ):
                     return False
         except OpError as error:
             _log.debug("The job seems to have ended: %s", error)

@@ -14,7 +14,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from globalstep.chief.causes import why_no_answer
 from globalstep.chief.journal_files import last_stored
 from globalstep.chief.patience import Patience
 from globalstep.clock import Clock
@@ -22,6 +21,7 @@ from globalstep.declarations import StopLimit
 from globalstep.errors import DeadlineExceededError, OpError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.told import Known
+from globalstep.worker.causes import why_no_answer
 
 __all__ = ["Found", "announce_return", "not_serving", "nothing_left", "stop_limits", "survey", "wait_for_answers"]
 

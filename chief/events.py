@@ -138,7 +138,10 @@ class _WritingThread:
                 raise self._error
 
     def _waited_for(self) -> str:
-        return f"events to be written to {self._file.path}"
+        return (
+            f"events to be written to {self._file.path}, by a thread of this process. Most likely its disk is slow, a "
+            "network file system does not answer, or more summaries are made than it can take"
+        )
 
     def close(self) -> OpError | None:
         """Write all that was added, end the thread, and give the error that ended it early."""

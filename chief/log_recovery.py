@@ -15,6 +15,7 @@ from globalstep.chief.patience import Patience
 from globalstep.clock import Clock
 from globalstep.errors import AbortedError, OpError, UnavailableError
 from globalstep.storage import storage_for
+from globalstep.worker.causes import why_no_answer
 
 __all__ = ["absolute", "come_back"]
 
@@ -63,7 +64,9 @@ def come_back(
                     return list(statuses)
                 client.recover(*found, directory, run)
         except UnavailableError as error:
-            if not patience.pause(f"waiting for the parameter servers to recover from their logs: {error}"):
+            if not patience.pause(
+                f"waiting for the parameter servers to recover from their logs: {error}", lambda: why_no_answer(client)
+            ):
                 _log.warning("No recovery from the write-ahead logs, but from a checkpoint: %s", error)
                 return list(statuses)
         except AbortedError as error:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from globalstep.chief.background_saving import BackgroundSave
+from globalstep.chief.causes import why_not_written
 from globalstep.chief.checkpoint import CheckpointReader
 from globalstep.chief.checkpoint_keeping import CheckpointKeeping
 from globalstep.chief.checkpoint_restore import restore_into
@@ -231,7 +232,8 @@ class Saver:
             Exception: As `save`, for what goes wrong up to the cut.
         """
         return BackgroundSave(
-            lambda on_cut: self._save(sess, save_path, global_step, latest_filename, "meta", write_state, on_cut)
+            lambda on_cut: self._save(sess, save_path, global_step, latest_filename, "meta", write_state, on_cut),
+            lambda: why_not_written(sess.cluster, directory_of(str(save_path))),
         )
 
     def _save(

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from globalstep.chief.causes import why_not_left
 from globalstep.chief.checkpoint_state import greatest_term, latest_checkpoint
 from globalstep.chief.cluster_start import stop_limits, wait_for_answers
 from globalstep.chief.patience import Patience
@@ -202,7 +203,11 @@ class ChiefSessionCreator(SessionCreator):
         remaining = client.finish()
         patience = Patience(self._clock, stop_grace_period_secs)
         while remaining:
-            if client.hurried or not patience.pause(f"the job is done; waiting for {_names(remaining)} to leave"):
+            named = sorted(remaining)
+            if client.hurried or not patience.pause(
+                f"the job is done; waiting for {_names(named)} to leave",
+                lambda named=named: why_not_left(client, named),  # type: ignore[misc]
+            ):
                 _log.warning(
                     "The job is done, but after %.0f s%s %s had not left: what they push from now on is not "
                     "in the final checkpoint.",

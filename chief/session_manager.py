@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from globalstep.chief.causes import why_no_answer, why_no_chief
+from globalstep.chief.causes import why_no_checkpoint, why_no_chief
 from globalstep.chief.checkpoint_format import read_index
 from globalstep.chief.checkpoint_state import get_checkpoint_state, latest_checkpoint
 from globalstep.chief.cluster_start import (
@@ -39,6 +39,7 @@ from globalstep.run_identity import TaskRun
 from globalstep.storage import storage_for
 from globalstep.told import Told
 from globalstep.training_util import integer_step
+from globalstep.worker.causes import why_no_answer
 from globalstep.worker.session import Session
 from globalstep.worker.session_run_hook import SessionRunHook
 
@@ -361,7 +362,9 @@ class SessionManager:
             return prefix
         patience = Patience(self._clock, max_wait_secs)
         while (newest := latest_checkpoint(str(directory))) is None:
-            if not wait_for_checkpoint or not patience.pause(f"waiting for a checkpoint in {directory}"):
+            if not wait_for_checkpoint or not patience.pause(
+                f"waiting for a checkpoint in {directory}", lambda: why_no_checkpoint(str(directory))
+            ):
                 return None
         return newest
 

@@ -14,12 +14,12 @@ import logging
 import math
 import threading
 
-from globalstep.chief.causes import why_no_answer
 from globalstep.chief.patience import Patience
 from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.errors import OpError
 from globalstep.lanes import known_target, lanes_to
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.worker.causes import why_no_answer
 from globalstep.worker.client import ClusterClient
 from globalstep.worker.own_clients import has_been_client, is_client
 

@@ -14,7 +14,7 @@ Floor: ps. Threads: any of grpc's at once.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -54,11 +54,11 @@ class Pool(ThreadPoolExecutor):
         made = self._made
         super().__init__(most, name, initializer=lambda: made.append(threading.current_thread()))
 
-    def join(self, what: str) -> None:
+    def join(self, what: str, why: Callable[[], str] = str) -> None:
         """End the threads, and wait for `what` they do, see join_announced."""
         self.shutdown(wait=False)
         for thread in self._made:
-            join_announced(thread, what)
+            join_announced(thread, what, why=why)
 
     def _adjust_thread_count(self) -> None:
         # Called when the call is in the queue already: an error here would end the thread that takes in all calls.

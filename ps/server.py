@@ -208,6 +208,18 @@ class PSServer:
         # Setting the event takes its lock, which the very thread that the signal interrupts may hold.
         self._stop_asked = True
 
+    def _why_calls_last(self) -> str:
+        here = [f"{one.task or one.client} (heard {one.silent_secs:.0f} s ago)" for one in self.shard.clients()]
+        who = (
+            f"one of {', '.join(here[:3])}{' and others' if len(here) > 3 else ''}"
+            if here
+            else "a client that has left"
+        )
+        return (
+            f"{who} is in the middle of a call: it sends or takes a large value slowly, a snapshot is being written "
+            "to slow storage, or a call waits for its write to the log"
+        )
+
     def close(self) -> None:
         """Stop serving: calls under way get their grace period. Safe to call twice."""
         self._health.serves = False
@@ -218,9 +230,9 @@ class PSServer:
         stopped: threading.Event = self._server.stop(self._options.grace_secs)
         self._sockets.close(self._options.grace_secs)
         calls = f"the calls that are under way at {self.address}"
-        wait_announced(stopped.wait, calls)
-        self._calls.join(calls)
-        self._streams.join(calls)
+        wait_announced(stopped.wait, calls, why=self._why_calls_last)
+        self._calls.join(calls, self._why_calls_last)
+        self._streams.join(calls, self._why_calls_last)
         self._slow.stop()
         self.control.durability.close()
         self.shard.cores.close()

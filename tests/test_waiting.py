@@ -73,7 +73,7 @@ def test_a_dequeue_that_nobody_feeds_names_the_queue_and_what_to_do(said):
     thread.start()
     state.enqueue([(1,), (2,)])
     said(
-        "s now for 3 elements of FIFOQueue 'input', which holds 2: nobody enqueues them. Were its queue runners started"
+        "s now for 3 elements of FIFOQueue 'input', which holds 2: nobody enqueues them; the last element came 0 s ago"
     )
     state.enqueue([(3,)])
     thread.join(30)
@@ -98,11 +98,45 @@ def test_a_checkpoint_that_takes_its_time_is_named(said):
         go_on.wait(30)
         return "run/model.ckpt-7"
 
-    save_under_way = BackgroundSave(save)
+    save_under_way = BackgroundSave(save, lambda: "the disk is slow")
     results = []
     thread = threading.Thread(target=lambda: results.append(save_under_way.result()), name="owner")
     thread.start()
-    said("s now for the checkpoint run/model.ckpt-7 to be written")
+    said("s now for the checkpoint run/model.ckpt-7 to be written. Most likely the disk is slow.")
     go_on.set()
     thread.join(30)
     assert results == ["run/model.ckpt-7"]
+
+
+def test_a_dequeue_from_a_queue_that_nobody_ever_fed_says_so(said):
+    state = QueueState("FIFOQueue", "input", 10)
+    thread = threading.Thread(target=lambda: state.dequeue(1), name="consumer")
+    thread.start()
+    said("which holds 0: nobody enqueues them. Most likely its queue runners were not started")
+    state.enqueue([(1,)])
+    thread.join(30)
+
+
+def test_a_dequeue_that_may_not_take_what_there_is_says_what_is_kept_back(said):
+    state = QueueState("RandomShuffleQueue", "input", 10, min_after_dequeue=2)
+    thread = threading.Thread(target=lambda: state.dequeue(1), name="consumer")
+    thread.start()
+    state.enqueue([(1,), (2,)])
+    said("which holds 2 and keeps 2 back (min_after_dequeue)")
+    state.enqueue([(3,)])
+    thread.join(30)
+
+
+def test_a_wait_says_the_likeliest_reasons_each_time_anew(said):
+    turned = threading.Event()
+    asked = []
+    thread = threading.Thread(
+        target=wait_announced,
+        args=(turned.wait, "the tide"),
+        kwargs={"why": lambda: asked.append(1) or f"the moon is at {len(asked)}"},
+        name="sailor",
+    )
+    thread.start()
+    said("s now for the tide. Most likely the moon is at 2.")
+    turned.set()
+    thread.join(30)

@@ -96,9 +96,7 @@ ALLOWED = {
     "worker/run_view.py": {"RunView.statuses": _CALL},
     "worker/push_protocol.py": {"PushProtocol.call": _WATCHED},
     "worker/pushes_under_way.py": {
-        "PushesUnderWay.submit": "each push under way has a limit, and says whom it tries to reach",
-        "PushesUnderWay.wait": "the same",
-        "PushesUnderWay.close": "the same",
+        "PushesUnderWay.close": "it waits until nothing is under way before, and says so",
         "PushesUnderWay._run": "the sending thread waits for work; close ends it",
     },
     "worker/recovering.py": {"_statuses": _CALL, "_recover": _CALL, "find_logs": _CALL},

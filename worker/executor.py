@@ -20,6 +20,7 @@ from globalstep.graph import Graph, Node
 from globalstep.own_variables import claim_own_variables
 from globalstep.placement import optimizers_of
 from globalstep.variables import Variable, variables_of
+from globalstep.worker.causes import why_pushes_wait
 from globalstep.worker.declared_alike import check_optimizers, check_variables
 from globalstep.worker.local_variables import LocalVariables
 from globalstep.worker.plan import Plan
@@ -76,7 +77,7 @@ class Executor:
         self.graph = graph
         self.cluster = cluster
         self.reuse_values = reuse_values
-        self.under_way = PushesUnderWay(in_flight) if in_flight else None
+        self.under_way = PushesUnderWay(in_flight, lambda: why_pushes_wait(cluster)) if in_flight else None
         self.in_flight = in_flight
         self.gradients_ahead = gradients_ahead
         self.last_outcome: Outcome | None = None

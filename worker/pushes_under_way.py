@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 from globalstep.errors import JobDoneError
+from globalstep.waiting import wait_announced
 
 __all__ = ["PushesUnderWay"]
 
@@ -23,10 +24,12 @@ class PushesUnderWay:
 
     Args:
         most: How many may be unanswered when `submit` returns, at least 1.
+        why: Says why answers take long, for who waits for them; see wait_announced.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, why: Callable[[], str] = str) -> None:
         self._most = most
+        self._why = why
         # Guards the attributes below; a leaf: pushes are sent without it.
         self._changed = threading.Condition()
         self._waiting: deque[Callable[[], object]] = deque()
@@ -44,14 +47,18 @@ class PushesUnderWay:
         Raises:
             OpError: What went wrong with an earlier one; this one is not sent then.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self._error is not None or self._unanswered() < self._most)
-            self._raise(always=True)
-            self._waiting.append(send)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="globalstep-pusher", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+        while True:
+            self._until(lambda: self._unanswered() < self._most)
+            with self._changed:
+                self._raise(always=True)
+                if self._unanswered() >= self._most:
+                    continue  # another thread has taken the place
+                self._waiting.append(send)
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="globalstep-pusher", daemon=True)
+                    self._thread.start()
+                self._changed.notify_all()
+                return
 
     def wait(self) -> None:
         """Wait until all are answered.
@@ -59,20 +66,29 @@ class PushesUnderWay:
         Raises:
             OpError: What went wrong with one; not JobDoneError.
         """
+        self._until(lambda: self._unanswered() == 0)
         with self._changed:
-            self._changed.wait_for(lambda: self._error is not None or self._unanswered() == 0)
             self._raise(always=False)
 
     def close(self) -> BaseException | None:
         """Wait until all are answered, and end the thread; gives what went wrong and nobody has heard of."""
+        self._until(lambda: self._unanswered() == 0)
         with self._changed:
-            self._changed.wait_for(lambda: self._error is not None or self._unanswered() == 0)
             self._closed = True
             self._changed.notify_all()
             thread, error = self._thread, self._error
         if thread is not None:
             thread.join()
         return None if isinstance(error, JobDoneError) else error
+
+    def _until(self, reached: Callable[[], bool]) -> None:
+        """Wait until something is so, or a push has failed; says now and then why that takes so long."""
+
+        def over(secs: float) -> bool:
+            with self._changed:
+                return self._changed.wait_for(lambda: self._error is not None or reached(), secs)
+
+        wait_announced(over, "the PS tasks to answer the pushes that are under way", why=self._why)
 
     def _unanswered(self) -> int:
         return len(self._waiting) + self._sending

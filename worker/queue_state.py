@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.errors import CancelledError, OutOfRangeError
 from globalstep.waiting import Reminder
 
@@ -35,6 +36,7 @@ class QueueState:
         shuffle: Whether a dequeue takes a random element.
         min_after_dequeue: Elements that a dequeue leaves as long as the queue is open.
         seed: Of the random choice; None for another one each time.
+        clock: Tells how long ago elements came and went.
 
     >>> state = QueueState("FIFOQueue", "_0_q", capacity=2)
     >>> state.enqueue([(1,), (2,)])
@@ -50,7 +52,9 @@ class QueueState:
         shuffle: bool = False,
         min_after_dequeue: int = 0,
         seed: int | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        self._clock = clock
         self._title = f"{kind} '{name}'"
         self._capacity = capacity if capacity >= 0 else float("inf")
         self._min_after_dequeue = min_after_dequeue
@@ -62,6 +66,9 @@ class QueueState:
         self._elements: deque[Element] = deque()
         self._entering: deque[object] = deque()
         self._leaving: deque[object] = deque()
+        #: When the last element was put in, and taken; None before the first.
+        self._put_at: float | None = None
+        self._taken_at: float | None = None
         self._closed = False
         #: What cancelled enqueues had not put in; `resume` lets it in, so that no input is lost.
         self._carried: list[Element] = []
@@ -83,7 +90,7 @@ class QueueState:
             cancels = self._cancels
             self._entering.append(place)
             # A full queue is as it should be: its consumers are the slower ones.
-            reminder = Reminder(lambda: f"room in {self._title}, which holds {len(self._elements)}", logging.INFO)
+            reminder = Reminder(self._full, logging.INFO)
             try:
                 for number, element in enumerate(elements):
                     while self._entering[0] is not place or len(self._elements) >= self._capacity:
@@ -92,6 +99,7 @@ class QueueState:
                             self._carried += elements[number:]
                             raise CancelledError(f"Enqueue operation was cancelled: {self._title} is closed.")
                     self._elements.append(element)
+                    self._put_at = self._clock.monotonic()
                     self._changed.notify_all()
             finally:
                 self._entering.remove(place)
@@ -137,9 +145,30 @@ class QueueState:
         """Say what a dequeue waits for. Caller holds _changed."""
         ahead = len(self._leaving) - 1
         others = f" ({ahead} more wait for elements)" if ahead else ""
+        holds = len(self._elements) + taken
+        wanted = f"{count} elements of {self._title}, which holds {holds}{others}"
+        if self._put_at is None:
+            return (
+                f"{wanted}: nobody enqueues them. Most likely its queue runners were not started "
+                "(tf.train.start_queue_runners, or a monitored session, does that), they have failed, or what they "
+                "read first takes its time."
+            )
+        kept = f" and keeps {self._min_after_dequeue} back (min_after_dequeue)" if self._min_after_dequeue else ""
+        ago_secs = self._clock.monotonic() - self._put_at
         return (
-            f"{count} elements of {self._title}, which holds {len(self._elements) + taken}{others}: nobody enqueues "
-            "them. Were its queue runners started (tf.train.start_queue_runners), and do they still run?"
+            f"{wanted}{kept}: nobody enqueues them; the last element came {ago_secs:.0f} s ago. Most likely its queue "
+            "runners have ended without closing it, they wait for files or for another queue, or they are slower than "
+            "what trains."
+        )
+
+    def _full(self) -> str:
+        """Say what an enqueue waits for. Caller holds _changed."""
+        room = f"room in {self._title}, which holds {len(self._elements)}"
+        if self._taken_at is None:
+            return f"{room}: nobody has dequeued yet. Most likely training has not begun, or nothing uses this queue."
+        return (
+            f"{room}: the last element was dequeued {self._clock.monotonic() - self._taken_at:.0f} s ago. Most likely "
+            "training is slower than the input, stands still, or has ended without asking the queue runners to stop."
         )
 
     def _take(self, taken: list[Element], count: int) -> None:
@@ -152,6 +181,7 @@ class QueueState:
                 index = int(self._rng.integers(len(self._elements)))
                 self._elements[0], self._elements[index] = self._elements[index], self._elements[0]
             taken.append(self._elements.popleft())
+            self._taken_at = self._clock.monotonic()
             self._changed.notify_all()
 
     def close(self, cancel_pending_enqueues: bool = False) -> None:

@@ -46,32 +46,45 @@ class Reminder:
             _log.log(self._level, "Waiting for %.0f s now for %s", now - self._since, self._what())
 
 
-def wait_announced(over: Callable[[float], bool], what: str, clock: Clock = SYSTEM_CLOCK) -> None:
+def wait_announced(
+    over: Callable[[float], bool], what: str, clock: Clock = SYSTEM_CLOCK, why: Callable[[], str] = str
+) -> None:
     """Wait until something is over, and say now and then that this process waits for it.
 
     The waiting thread itself does so: finalizers wait too, when Python ends and no thread can be started any more.
 
     Args:
         over: Waits for at most the seconds that it is given; says whether it is over.
-        what: For people.
+        what: For people: who, or what.
         clock: Time.
+        why: Asked when a line is due, with no lock held: the likeliest reasons, one of which it may have found by
+            asking; "" where none are known.
     """
     since = clock.monotonic()
     while not over(SAY_SECS):
-        _log.warning("Waiting for %.0f s now for %s", clock.monotonic() - since, what)
+        reasons = why()
+        _log.warning(
+            "Waiting for %.0f s now for %s%s",
+            clock.monotonic() - since,
+            what,
+            f". Most likely {reasons}." if reasons else "",
+        )
 
 
-def join_announced(thread: threading.Thread, what: str, clock: Clock = SYSTEM_CLOCK) -> None:
+def join_announced(
+    thread: threading.Thread, what: str, clock: Clock = SYSTEM_CLOCK, why: Callable[[], str] = str
+) -> None:
     """Wait until a thread has ended; see wait_announced.
 
     Args:
         thread: A thread that was started.
         what: For people.
         clock: Time.
+        why: See wait_announced.
     """
 
     def ended(secs: float) -> bool:
         thread.join(secs)
         return not thread.is_alive()
 
-    wait_announced(ended, what, clock)
+    wait_announced(ended, what, clock, why)

@@ -5,13 +5,21 @@ import logging
 import pytest
 from small_model import LocalCluster, build
 
-from globalstep.chief.causes import why_no_answer, why_no_chief
+from globalstep.chief.causes import (
+    why_no_checkpoint,
+    why_no_chief,
+    why_not_ended,
+    why_not_left,
+    why_not_written,
+)
+from globalstep.chief.session_creators import ChiefSessionCreator
 from globalstep.chief.session_manager import SessionManager
 from globalstep.clock import ManualClock
 from globalstep.errors import DeadlineExceededError, UnavailableError
 from globalstep.graph import Graph
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.variable_collections import report_uninitialized_variables
+from globalstep.worker.causes import why_no_answer, why_pushes_wait
 from globalstep.worker.session import Session
 
 
@@ -36,7 +44,7 @@ def test_the_first_silent_task_is_asked(monkeypatch):
         def statuses(self, timeout_secs, brief):
             return [pb.StatusReply(), UnavailableError("1"), UnavailableError("2")]
 
-    monkeypatch.setattr("globalstep.chief.causes.why_unreached", lambda address: f"asked {address}")
+    monkeypatch.setattr("globalstep.worker.causes.why_unreached", lambda address: f"asked {address}")
     assert why_no_answer(Client()) == "/job:ps/task:1: asked b:2; 1 more of 3 do not answer either"
 
 
@@ -61,4 +69,85 @@ def test_a_worker_that_waits_says_why_and_what_is_its_own(caplog):
     ):
         manager.wait_for_session(cluster.target, max_wait_secs=20)
     assert "LOCAL_VARIABLES" in str(e.value)
+    cluster.close()
+
+
+class Asked:
+    """A client of which each PS task says one thing; "" for none that answers."""
+
+    def __init__(self, *replies):
+        self.replies = replies
+        self.labels = [f"/job:ps/task:{index}" for index in range(len(replies))]
+        self.addresses = ["127.0.0.1:1" for _ in replies]
+
+    def statuses(self, timeout_secs, brief):
+        return list(self.replies)
+
+
+READY = pb.StatusReply(state=pb.STATE_READY, incarnation=1)
+SILENT = UnavailableError("no answer")
+
+
+def test_why_pushes_are_not_answered():
+    assert "nothing listens on port 1" in why_pushes_wait(Asked(READY, SILENT))
+    vacant = why_pushes_wait(Asked(READY, pb.StatusReply(state=pb.STATE_VACANT)))
+    assert vacant.startswith("/job:ps/task:1 answers, but holds no model")
+    assert "all PS tasks answer and hold the model" in why_pushes_wait(Asked(READY, READY))
+
+
+@pytest.mark.parametrize(
+    ("client", "text"),
+    [
+        (None, "/job:worker/task:1 has not come yet"),
+        (pb.ClientInfo(client="c", task="/job:worker/task:1", silent_secs=9), "last heard 9 s ago: it has died"),
+        (pb.ClientInfo(client="c", task="/job:worker/task:1", silent_secs=1), "so it runs: its loop does not ask"),
+    ],
+)
+def test_why_a_task_has_not_left(client, text):
+    reply = pb.StatusReply(state=pb.STATE_DONE, clients=[client] if client else [])
+    assert text in why_not_left(Asked(reply), ["/job:worker/task:1"])
+    assert "nothing listens" in why_not_left(Asked(SILENT), ["/job:worker/task:1"])
+
+
+@pytest.mark.parametrize(
+    ("office", "text"),
+    [
+        (pb.ChiefOffice(), "nobody has the chief's office"),
+        (
+            pb.ChiefOffice(holder="x", task="/job:chief/task:0", silent_secs=9),
+            "/job:chief/task:0 is the chief, and was last",
+        ),
+        (pb.ChiefOffice(holder="x", silent_secs=1), "x is the chief, and was heard 1 s ago: it is in a long step"),
+    ],
+)
+def test_why_the_chief_has_not_ended_the_job(office, text):
+    assert text in why_not_ended(Asked(pb.StatusReply(chief=office)))
+    assert "nothing listens" in why_not_ended(Asked(SILENT))
+
+
+def test_why_there_is_no_checkpoint(tmp_path):
+    assert "does not exist on this machine" in why_no_checkpoint(str(tmp_path / "x"))
+    assert "has no file of a checkpoint" in why_no_checkpoint(str(tmp_path))
+    (tmp_path / "model.ckpt-3.shard-00000-of-00002.safetensors").write_text("")
+    assert "(model.ckpt-3.shard-00000-of-00002.safetensors), but none that is whole" in why_no_checkpoint(str(tmp_path))
+    assert "nothing listens" in why_not_written(Asked(SILENT), str(tmp_path))
+    assert str(tmp_path) in why_not_written(Asked(READY), str(tmp_path))
+
+
+def test_a_chief_that_waits_for_a_worker_to_leave_says_who_and_why(caplog):
+    cluster = LocalCluster(shards=1)
+    clock = ManualClock()
+    with Graph().as_default():
+        model = build()
+        creator = ChiefSessionCreator(master=cluster.target, clock=clock)
+        session = creator.create_session()
+        with Graph().as_default():
+            worker = Session(cluster.target, task="/job:worker/task:1")
+            creator.before_end(session, 8.0)
+        assert (
+            "waiting for /job:worker/task:1 to leave. Most likely /job:worker/task:1 was heard 0 s ago" in caplog.text
+        )
+        worker.close()
+        session.close()
+    assert model.w is not None
     cluster.close()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import globalstep as gs
+from globalstep import waiting
 from globalstep.chief.summaries import SummaryWriterCache
 from globalstep.errors import AbortedError, InvalidArgumentError, JobDoneError
 from globalstep.graph import Graph
@@ -179,3 +180,18 @@ def test_a_run_that_wants_what_its_push_brings_waits(target):
         step = gs.train.get_or_create_global_step()
         session.run(gs.global_variables_initializer())
         assert [session.run(step.assign_add(1)) for _ in range(3)] == [1, 2, 3]
+
+
+def test_who_waits_for_an_answer_is_told_why_that_takes_long(monkeypatch, caplog):
+    monkeypatch.setattr(waiting, "SAY_SECS", 0.01)
+    answered = threading.Event()
+    told = threading.Event()
+    made = PushesUnderWay(1, lambda: told.set() or "the PS task sleeps")
+    made.submit(lambda: answered.wait(30))
+    waiter = threading.Thread(target=made.wait, name="waiter")
+    waiter.start()
+    assert told.wait(30)
+    answered.set()
+    waiter.join(30)
+    assert "for the PS tasks to answer the pushes that are under way. Most likely the PS task sleeps." in caplog.text
+    assert made.close() is None
