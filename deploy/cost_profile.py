@@ -76,7 +76,8 @@ class TransportCosts:
         """
         alone, crowded = _between(self.alone, nbytes), _between(self.crowded, nbytes)
         mixed = [a + (c - a) * crowding for a, c in zip(alone, crowded, strict=True)]
-        return StepCost(nbytes, *mixed)
+        worker_secs, ps_secs, delay_secs = mixed
+        return StepCost(nbytes, worker_secs, ps_secs, delay_secs)
 
     def crowding(self, workers: int) -> float:
         """Say how crowded it is with so many workers: between 0 and 1."""
