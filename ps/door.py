@@ -14,6 +14,7 @@ Floor: ps. Threads: any of grpc's at once.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,17 +23,22 @@ from typing import Any
 import grpc
 
 from globalstep.certificate_role import ROLE_URI
+from globalstep.credentials import is_loopback
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
+from globalstep.peer_uid import parse_peer
 from globalstep.ps.authorization import METHODS, Authorization, Caller, Role
 from globalstep.ps.slow_senders import SlowSenders
 from globalstep.waiting import join_announced
 
-__all__ = ["KEPT_SEATS", "SPARE_THREADS", "Door", "Pool", "Seats"]
+__all__ = ["KEPT_SEATS", "SPARE_THREADS", "Door", "Pool", "Seats", "check_share", "whose_seat"]
 
 #: Seats that only the chief and PS tasks get, beyond those of everybody.
 KEPT_SEATS = 8
 #: Threads beyond the seats: those that refuse whoever finds none.
 SPARE_THREADS = 8
+#: The most that one host, or one worker's own token, may have of the seats of everybody; so many it may have anyway.
+_SHARE = 0.75
+_LEAST_SHARE = 64
 #: When to come back where the calls of others will soon be over.
 _RETRY_SECS = 0.5
 #: Methods whose messages grow with the program, or bring values; that of any other is of names and numbers.
@@ -69,6 +75,38 @@ class Pool(ThreadPoolExecutor):
                 raise
 
 
+def whose_seat(caller: Caller) -> str:
+    """Say on whose account a seat is: of a worker that has a token of its own, or of a host.
+
+    The chief and PS tasks are on nobody's, and so is this machine: all tasks of a small job may be there.
+    """
+    if caller.role not in (None, Role.WORKER):
+        return ""
+    if caller.line is not None and caller.line.name:
+        return f"worker {caller.line.name!r}"
+    peer = parse_peer(caller.peer)
+    return "" if peer is None or is_loopback(peer.host) else f"host {peer.host}"
+
+
+def check_share(whose: str, taken: int, most: int) -> None:
+    """Refuse one seat more to who has its share.
+
+    Args:
+        whose: As of `whose_seat`; not "".
+        taken: What it has.
+        most: The seats of everybody.
+
+    Raises:
+        ResourceExhaustedError: If it has three quarters of them, and 64.
+    """
+    share = max(_LEAST_SHARE, int(most * _SHARE))
+    if taken >= share:
+        raise ResourceExhaustedError(
+            f"{whose} has {taken} of this PS task's {most} seats, and {share} are the most for one; raise "
+            "--max-clients if so many are yours."
+        )
+
+
 class Seats:
     """Counts who is served at a time. Thread-safe.
 
@@ -85,26 +123,36 @@ class Seats:
         # Guards the attribute below; a leaf.
         self._lock = threading.Lock()
         self._taken = 0
+        self._taken_by: Counter[str] = Counter()
 
     @contextmanager
-    def taken(self, privileged: bool) -> Iterator[None]:
+    def taken(self, privileged: bool, whose: str = "") -> Iterator[None]:
         """Have a seat meanwhile.
 
         Args:
             privileged: One of those that are kept will do.
+            whose: On whose account, see `whose_seat`; "" for nobody's.
 
         Raises:
-            ResourceExhaustedError: If there is none.
+            ResourceExhaustedError: If there is none, or too many are on that account.
         """
         with self._lock:
+            if whose:
+                check_share(whose, self._taken_by[whose], self._most)
             if self._taken >= self._most + KEPT_SEATS * privileged:
                 raise ResourceExhaustedError(self._text.format(most=self._most), retry_secs=self._retry_secs)
             self._taken += 1
+            if whose:
+                self._taken_by[whose] += 1
         try:
             yield
         finally:
             with self._lock:
                 self._taken -= 1
+                if whose:
+                    self._taken_by[whose] -= 1
+                    if not self._taken_by[whose]:
+                        del self._taken_by[whose]
 
 
 class Door:
@@ -154,7 +202,7 @@ class Door:
             OpError: If it may not, or there is no seat.
         """
         caller = self.identify(method, context)
-        with self._streams.taken(caller.role not in (None, Role.WORKER)):
+        with self._streams.taken(caller.role not in (None, Role.WORKER), whose_seat(caller)):
             yield caller
 
     @contextmanager
@@ -175,7 +223,7 @@ class Door:
         caller = self.identify(method, context)
         # Where there are no roles, the chief is known by what it asks for.
         role = caller.role or (Role.WORKER if Role.WORKER in METHODS.get(method, ()) else Role.CHIEF)
-        with self._calls.taken(role is not Role.WORKER):
+        with self._calls.taken(role is not Role.WORKER, whose_seat(caller) if role is Role.WORKER else ""):
             with self.slow.watching(_Silent(context)):
                 raw: Any = next(requests, None)
             if raw is None:

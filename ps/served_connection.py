@@ -20,7 +20,7 @@ from globalstep.errors import OpError
 from globalstep.frames import NO_CALL
 from globalstep.incoming_messages import MOST_AT_ONCE, Incoming
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.authorization import Caller
+from globalstep.ps.authorization import NOBODY, Caller
 from globalstep.ps.handler import encode_error
 from globalstep.ps.layouts import LayoutMemory
 from globalstep.ps.shared_blocks import Placed, SharedBlocks
@@ -155,7 +155,7 @@ class ServedConnection:
                 return None
             shown += more
         admitted = self._server.redeem(shown)
-        if not self._server.admitted(self):
+        if not self._server.admitted(self, NOBODY if admitted is None else admitted[1]):
             return None
         if admitted is None:
             if (left := self._server.said.due("token")) is not None:

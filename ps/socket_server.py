@@ -26,9 +26,10 @@ from collections.abc import Callable
 
 from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.errors import ResourceExhaustedError, UnavailableError, UnimplementedError
-from globalstep.peer_uid import is_ours, uid_of_peer, uid_of_unix
+from globalstep.peer_uid import is_ours, uid_of_connection, uid_of_peer, uid_of_unix
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.authorization import CALLER, Caller
+from globalstep.ps.door import check_share, whose_seat
 from globalstep.ps.handler import Handler
 from globalstep.ps.log_limit import LogLimit
 from globalstep.ps.served_connection import ServedConnection
@@ -112,6 +113,9 @@ class SocketServer:
         #: Those that have shown no token yet, oldest first.
         #: Each with who it is: a host, or a user of this one.
         self._strangers: dict[ServedConnection, str] = {}
+        #: Of connections that have shown their token: how many each has who is counted, see whose_seat.
+        self._holders: Counter[str] = Counter()
+        self._held_by: dict[ServedConnection, str] = {}
         #: Token -> when it is over, what it was given for, and to whom.
         self._tokens: dict[bytes, tuple[float, pb.LaneKind.ValueType, Caller]] = {}
         #: The same -> the user of this machine to whom it was given; None where that is not known.
@@ -137,7 +141,8 @@ class SocketServer:
         if kind == pb.LANE_SHM and not is_offered():
             raise UnimplementedError("This PS task is given no memory to share.")
         token = secrets.token_bytes(TOKEN_BYTES)
-        user = None if kind == pb.LANE_TCP else uid_of_peer(CALLER.get().peer)
+        caller = CALLER.get()
+        user = None if kind == pb.LANE_TCP else self._user_of(caller)
         with self._lock:
             if self._closed:
                 raise UnavailableError("This PS task is closing down.")
@@ -151,10 +156,26 @@ class SocketServer:
             listening = pb.LANE_TCP if kind == pb.LANE_TCP else pb.LANE_UNIX
             if listening not in self._listeners or self._listeners[listening].ended:
                 self._listeners[listening] = self._listen(listening)
-            self._tokens[token] = now + _TOKEN_SECS, kind, CALLER.get()
+            self._check_share(caller)
+            self._tokens[token] = now + _TOKEN_SECS, kind, caller
             self._users = {known: self._users.get(known) for known in self._tokens}
             self._users[token] = user
             return self._listeners[listening].address, token
+
+    def _user_of(self, caller: Caller) -> int | None:
+        """Give the user of this machine who calls by gRPC; None for one from elsewhere."""
+        host, _, port = self.handler.authorization.address.rpartition(":")
+        # Where all addresses are served, nobody knows to which the caller has come.
+        if port and host.strip("[]") not in ("", "0.0.0.0", "::"):
+            return uid_of_connection(caller.peer, host, int(port))
+        return uid_of_peer(caller.peer)
+
+    def _check_share(self, caller: Caller) -> None:
+        """Refuse a lane to who has its share of them. Caller holds the lock."""
+        whose = whose_seat(caller)
+        if whose:
+            asked = sum(whose_seat(given[2]) == whose for given in self._tokens.values())
+            check_share(whose, self._holders[whose] + asked, self._max_connections)
 
     def _listen(self, kind: pb.LaneKind.ValueType) -> _Listener:
         """Listen, and start the thread that accepts. Caller holds the lock."""
@@ -237,12 +258,19 @@ class SocketServer:
             self._connections.discard(connection)
             self._strangers.pop(connection, None)
             self._threads.discard(threading.current_thread())
+            whose = self._held_by.pop(connection, "")
+            if whose:
+                self._holders[whose] -= 1
+                self._holders += Counter()  # who has none is forgotten
 
-    def admitted(self, connection: ServedConnection) -> bool:
-        """Take note that a connection has shown its token; gives False where it was closed before."""
+    def admitted(self, connection: ServedConnection, caller: Caller) -> bool:
+        """Take note that a connection has shown its token, the caller's; gives False where it was closed before."""
         with self._lock:
             found = connection in self._strangers
             self._strangers.pop(connection, None)
+            if found and (whose := whose_seat(caller)):
+                self._held_by[connection] = whose
+                self._holders[whose] += 1
             return found
 
     def secured(self, accepted: socket.socket, handshake_secs: float) -> socket.socket | TlsSocket:

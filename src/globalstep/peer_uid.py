@@ -12,8 +12,9 @@ import socket
 import struct
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
-__all__ = ["is_ours", "uid_of_connection", "uid_of_listener", "uid_of_peer", "uid_of_unix"]
+__all__ = ["Peer", "is_ours", "parse_peer", "uid_of_connection", "uid_of_listener", "uid_of_peer", "uid_of_unix"]
 
 _CREDENTIALS = struct.Struct("3i")
 _LISTENS = "0A"
@@ -27,6 +28,27 @@ _ANSWER_UID = _HEADER.size + 4 + 48 + 12
 _ANSWER_STATE = _HEADER.size + 1
 _ESTABLISHED = 1
 _LEAST_ANSWER = _ANSWER_UID + 4
+
+
+class Peer(NamedTuple):
+    """An address as gRPC tells it: of IPv6 or not, host, port."""
+
+    six: bool
+    host: str
+    port: int
+
+
+def parse_peer(peer: str) -> Peer | None:
+    """Read an address as gRPC writes it; None for one that is none of IP.
+
+    >>> parse_peer("ipv4:127.0.0.1:4711"), parse_peer("ipv6:%5B::1%5D:4711"), parse_peer("unix:")
+    (Peer(six=False, host='127.0.0.1', port=4711), Peer(six=True, host='::1', port=4711), None)
+    """
+    family, _, rest = peer.replace("%5B", "[").replace("%5D", "]").replace("%25", "%").partition(":")
+    host, _, port = rest.rpartition(":")
+    if family not in ("ipv4", "ipv6") or not port.isascii() or not port.isdigit():
+        return None
+    return Peer(family == "ipv6", host.strip("[]"), int(port))
 
 
 def uid_of_unix(connection: socket.socket) -> int | None:
@@ -54,9 +76,8 @@ def uid_of_peer(peer: str) -> int | None:
     Returns:
         The user; None for a connection from elsewhere, or none at all.
     """
-    family, _, rest = peer.replace("%5B", "[").replace("%5D", "]").partition(":")
-    host, _, port = rest.rpartition(":")
-    return _find(family == "ipv6", host.strip("[]"), port, listening=False)
+    found = parse_peer(peer)
+    return None if found is None else _find(found.six, found.host, str(found.port), listening=False)
 
 
 def uid_of_connection(peer: str, host: str, port: int) -> int | None:
@@ -70,15 +91,14 @@ def uid_of_connection(peer: str, host: str, port: int) -> int | None:
     Returns:
         The user; None for a connection from elsewhere, or one that has ended.
     """
-    family, _, rest = peer.replace("%5B", "[").replace("%5D", "]").partition(":")
-    peer_host, _, peer_port = rest.rpartition(":")
-    kind = {"ipv4": socket.AF_INET, "ipv6": socket.AF_INET6}.get(family)
-    if kind is None or not peer_port.isdigit():
+    found = parse_peer(peer)
+    if found is None:
         return None
+    kind = socket.AF_INET6 if found.six else socket.AF_INET
     own = host.strip("[]") if _is_address(kind, host.strip("[]")) else ("127.0.0.1", "::1")[kind == socket.AF_INET6]
     try:
-        ends = socket.inet_pton(kind, peer_host.strip("[]")), socket.inet_pton(kind, own)
-        answer = _ask_kernel(kind, *ends, int(peer_port), port)
+        ends = socket.inet_pton(kind, found.host), socket.inet_pton(kind, own)
+        answer = _ask_kernel(kind, *ends, found.port, port)
     except (OSError, struct.error):
         return uid_of_peer(peer)  # a kernel, or a sandbox, without that way of asking
     if len(answer) < _LEAST_ANSWER or answer[_ANSWER_STATE] != _ESTABLISHED:

@@ -23,7 +23,9 @@ from globalstep.errors import ResourceExhaustedError
 from globalstep.process_env import tuned
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.proto import globalstep_pb2_grpc as pb_grpc
-from globalstep.ps.door import KEPT_SEATS
+from globalstep.ps.authorization import Caller, Role
+from globalstep.ps.door import KEPT_SEATS, Seats, whose_seat
+from globalstep.ps.role_tokens import TokenLine
 from globalstep.ps.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.worker.client import ClusterClient
@@ -297,3 +299,43 @@ def test_reflection_is_for_those_who_ask_for_it_and_have_a_role(serving):
         listed(server)
     assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
     assert {"globalstep.v1.ParameterServer", "grpc.health.v1.Health"} <= listed(server, TOKENS["worker"])
+
+
+# ---- One host, or one worker, does not take all seats -------------------------------------------------
+
+
+def of_host(host, name=""):
+    line = TokenLine("worker", "0123456789abcdef", name) if name else None
+    return Caller(Role.WORKER, f"ipv4:{host}:4711", line=line)
+
+
+def test_a_seat_is_on_the_account_of_a_host_or_of_a_worker_with_a_token_of_its_own():
+    assert whose_seat(of_host("10.0.0.9")) == whose_seat(Caller(None, "ipv4:10.0.0.9:1")) == "host 10.0.0.9"
+    assert whose_seat(Caller(Role.WORKER, "ipv6:%5Bfd00::9%5D:1")) == "host fd00::9"
+    assert whose_seat(of_host("10.0.0.9", "alice")) == whose_seat(of_host("127.0.0.1", "alice")) == "worker 'alice'"
+    for nobody in (of_host("127.0.0.1"), Caller(Role.CHIEF, "ipv4:10.0.0.9:1"), Caller(Role.PS, "ipv4:10.0.0.9:1")):
+        assert whose_seat(nobody) == ""
+    assert whose_seat(Caller(Role.WORKER, "unix:")) == ""
+
+
+def test_one_host_has_three_quarters_of_the_seats_and_others_find_the_rest():
+    seats = Seats(100, "{most} seats")
+    with contextlib.ExitStack() as taken:
+        for _ in range(75):
+            taken.enter_context(seats.taken(False, "host 10.0.0.9"))
+        with pytest.raises(ResourceExhaustedError, match=r"host 10\.0\.0\.9 has 75 of this PS task's 100 seats"):
+            taken.enter_context(seats.taken(False, "host 10.0.0.9"))
+        for whose in ("host 10.0.0.8", "", "worker 'alice'"):
+            taken.enter_context(seats.taken(False, whose))
+    with seats.taken(False, "host 10.0.0.9"):
+        assert dict(seats._taken_by) == {"host 10.0.0.9": 1}
+    assert not seats._taken_by
+
+
+def test_few_seats_may_all_be_one_hosts():
+    seats = Seats(20, "{most} seats")
+    with contextlib.ExitStack() as taken:
+        for _ in range(20):
+            taken.enter_context(seats.taken(False, "host 10.0.0.9"))
+        with pytest.raises(ResourceExhaustedError, match="20 seats"):
+            taken.enter_context(seats.taken(False, "host 10.0.0.9"))

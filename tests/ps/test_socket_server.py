@@ -21,6 +21,8 @@ from globalstep.declarations import Op, OpKind, Push, Read
 from globalstep.errors import ResourceExhaustedError, UnavailableError, UnimplementedError
 from globalstep.faults import BEFORE
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps import door, socket_server
+from globalstep.ps.authorization import CALLER, Caller, Role
 from globalstep.socket_messages import TOKEN_BYTES, WELCOME, Outgoing, Place
 
 
@@ -410,3 +412,45 @@ def test_one_host_s_strangers_make_room_before_others(serve):
 class Stranger:
     def end(self, how):
         """Nothing is connected."""
+
+
+def test_one_host_does_not_take_all_lanes(monkeypatch):
+    """Tokens that were asked for count, and so do connections that have shown theirs, until they end."""
+    monkeypatch.setattr(door, "_LEAST_SHARE", 2)
+    served = Served(max_connections=4)
+    try:
+        far, near = (Caller(Role.WORKER, f"ipv4:{host}:4711") for host in ("10.0.0.9", "10.0.0.8"))
+        given = CALLER.set(far)
+        try:
+            connection = served.welcomed("tcp")
+            for _ in range(2):
+                served.server.open(KINDS["tcp"])
+            with pytest.raises(ResourceExhaustedError, match=r"host 10\.0\.0\.9 has 3 of this PS task's 4 seats"):
+                served.server.open(KINDS["tcp"])
+            CALLER.set(near)
+            served.server.open(KINDS["tcp"])
+            connection.close()
+            served.threads_left(0)
+            assert not served.server._holders
+        finally:
+            CALLER.reset(given)
+    finally:
+        served.close()
+
+
+def test_a_unix_lane_is_for_the_user_whom_the_kernel_names_for_the_very_connection(monkeypatch):
+    """By both ends of it: another user's socket with the same address here, to another port, is not meant."""
+    asked = []
+    monkeypatch.setattr(socket_server, "uid_of_connection", lambda *ends: asked.append(ends) or 54002)
+    served = Served()
+    try:
+        served.server.handler.authorization.address = "127.0.0.1:99"
+        given = CALLER.set(Caller(Role.WORKER, "ipv4:127.0.0.1:98"))
+        try:
+            _, token = served.server.open(KINDS["unix"])
+        finally:
+            CALLER.reset(given)
+        assert asked == [("ipv4:127.0.0.1:98", "127.0.0.1", 99)]
+        assert served.server._users[token] == 54002
+    finally:
+        served.close()
