@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from evaluate import evaluate
 
+import globalstep as gs
 from globalstep.gradients import AggregationMethod, evaluate_gradients, gradients
 from globalstep.graph import Graph, Node, control_dependencies
 from globalstep.indexed_slices import IndexedSlices
@@ -335,3 +336,31 @@ def test_it_runs_without_the_face():
     code = "import globalstep.gradients, sys; print('globalstep.worker' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_the_work_for_many_variables_that_feed_one_node_grows_with_their_number(monkeypatch):
+    """Ten thousand of them took minutes: each was looked for in a sequence of all."""
+    compared = 0
+
+    def compare(self, other):
+        nonlocal compared
+        compared += 1
+        return NotImplemented
+
+    def comparisons(count):
+        nonlocal compared
+        gs.reset_default_graph()
+        variables = [gs.Variable(np.ones(2, np.float32), name=f"v{number}") for number in range(count)]
+        loss = gs.add_n([gs.nn.l2_loss(variable) for variable in variables])
+        with monkeypatch.context() as patch:
+            patch.setattr(Node, "__eq__", compare, raising=False)
+            compared = 0
+            train_op = gs.train.GradientDescentOptimizer(0.5).minimize(loss)
+            with gs.Session() as session:
+                session.run(gs.global_variables_initializer())
+                session.run([train_op, loss])  # followed by autograd
+                session.run(train_op)
+        return compared
+
+    few, many = comparisons(40), comparisons(160)
+    assert many < 6 * max(few, 40), (few, many)

@@ -70,7 +70,7 @@ class Course:
         seen_as: dict[Node, set[int]] = {}
         for covered in plan.covers:
             inputs = tuple(place_of(source, covered) for source in covered.inputs)
-            inlets = plan.flows.get(covered, ())
+            inlets = plan.flows.get(covered, {})
             reached = []
             for at, (source, place) in enumerate(zip(covered.inputs, inputs, strict=True)):
                 if source not in inlets:

@@ -35,7 +35,7 @@ class Plan:
 
     Attributes:
         reached: Nodes that a gradient of ys reaches.
-        flows: For each of them, the inputs to which it goes on.
+        flows: For each of them, the inputs to which it goes on, as keys in their order: there may be thousands.
         gathers: For each Variable whose gradient is sparse, the gathers that read its rows.
         covers: Nodes to evaluate on the tape, in order.
         needs: Nodes whose values they need.
@@ -48,6 +48,7 @@ class Plan:
     def __init__(self, ys: list[Node], xs: list[Node], seeds: list[Node | None], stops: Sequence[Node]) -> None:
         self.ys, self.xs, self.seeds = ys, xs, seeds
         self.stops = set(stops)
+        self._ends = set(ys)
         position = {node: i for i, node in enumerate(ys[0].graph.nodes)} if ys else {}
         ancestors = sorted(_ancestors(ys), key=position.__getitem__)
         wanted = set(xs)
@@ -68,8 +69,12 @@ class Plan:
                     raise LookupError(f"No gradient defined for operation '{node.op_name}' (op type: {node.op_type})")
                 reached.update(inlets)
         self.reached = reached
-        self.flows = {node: self._inlets(node, carries) for node in ancestors if node in reached}
-        self.gathers = {x: found for x in dict.fromkeys(xs) if (found := self._sparse_reads(x))}
+        self.flows = {node: dict.fromkeys(self._inlets(node, carries)) for node in ancestors if node in reached}
+        readers: dict[Node, list[Node]] = {}
+        for node, goes_on in self.flows.items():
+            for source in goes_on:
+                readers.setdefault(source, []).append(node)
+        self.gathers = {x: found for x in dict.fromkeys(xs) if (found := self._sparse_reads(x, readers.get(x, ())))}
         rows = dict.fromkeys(gather for found in self.gathers.values() for gather in found)
         self.covers = tuple(
             node
@@ -93,15 +98,14 @@ class Plan:
             return ()
         return tuple(source for source in node.inputs if source in carries)
 
-    def _sparse_reads(self, x: Node) -> tuple[Node, ...]:
+    def _sparse_reads(self, x: Node, readers: Sequence[Node]) -> tuple[Node, ...]:
         """The gathers of a Variable, if the gradient reaches it through nothing else."""
-        if not _is_variable(x) or x in self.ys or x not in self.reached:
+        if not _is_variable(x) or x in self._ends or x not in self.reached:
             return ()
-        readers = tuple(node for node, inlets in self.flows.items() if x in inlets)
         only_rows = all(
             node.op_type == "GatherV2" and node.inputs[0] is x and node.attrs.get("axis", 0) == 0 for node in readers
         )
-        return readers if only_rows else ()
+        return tuple(readers) if only_rows else ()
 
     def _needs(self, rows: Iterable[Node]) -> list[Node]:
         covered = set(self.covers)

@@ -237,7 +237,7 @@ def evaluate_gradients(
 
     with np.errstate(all="ignore"):
         for covered in plan.covers:
-            inlets = plan.flows.get(covered, ())
+            inlets = plan.flows.get(covered, {})
             inputs = [
                 get(source, covered) if source in inlets else tape.plain(get(source, covered))
                 for source in covered.inputs
