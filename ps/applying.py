@@ -9,7 +9,7 @@ Floor: ps.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from globalstep.ps.hypers import advance_scalars, check_covered
 from globalstep.ps.layouts import PushParts
 from globalstep.ps.ledger import Entry, EntryKind, Ledger
 from globalstep.ps.reading import Room
+from globalstep.ps.snapshots import no_ledger
 from globalstep.ps.statistics import ChangeCounts, LoadView
 from globalstep.ps.store import PushPlan
 from globalstep.ps.witness import Image
@@ -144,7 +145,9 @@ class Applying(Cuts):
             return False
         return staged is not None
 
-    def _apply_entry(self, entry: Entry, uses: Sequence[OptimizerUse] = (), ledger_dump: bytes = b"") -> None:
+    def _apply_entry(
+        self, entry: Entry, uses: Sequence[OptimizerUse] = (), ledger_dump: Callable[[], bytes] = no_ledger
+    ) -> None:
         """Do what an entry says, and take its reads. Caller holds the lock; `previous` was checked.
 
         Everything that could fail was checked before; what fails all the same takes the shard out of service

@@ -211,7 +211,8 @@ class Cuts(Life):
         """Give a taken snapshot: the values, and on the sequencer the ledger at the cut; see Snapshots.get."""
         with self._lock:
             self._check(incarnation, snapshot.client)
-            return self._snapshots.get(snapshot)
+            values, ledger = self._snapshots.get(snapshot)
+        return values, ledger()
 
     def release(self, incarnation: int, snapshot: PushId) -> None:
         """Free a snapshot; one that is not there is no error."""

@@ -34,6 +34,7 @@ from globalstep.ps.layouts import PushParts
 from globalstep.ps.ledger import Entry, EntryKind
 from globalstep.ps.reading import Room
 from globalstep.ps.signatures import Floor
+from globalstep.ps.snapshots import no_ledger
 
 __all__ = ["Gate", "HogwildShard"]
 
@@ -156,7 +157,9 @@ class HogwildShard(CountingShard):
         self._gate.wait_for_those_inside()
         return super().push(incarnation, push, parts, *asked, **options)
 
-    def _apply_entry(self, entry: Entry, uses: Sequence[OptimizerUse] = (), ledger_dump: bytes = b"") -> None:
+    def _apply_entry(
+        self, entry: Entry, uses: Sequence[OptimizerUse] = (), ledger_dump: Callable[[], bytes] = no_ledger
+    ) -> None:
         if entry.push not in self._racing:
             super()._apply_entry(entry, uses, ledger_dump)
             return

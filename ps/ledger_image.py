@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import json
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -23,24 +24,29 @@ from globalstep.ps.ledger import Ledger, Unfinished
 __all__ = ["ledger_image", "ledger_of_image"]
 
 
-def ledger_image(ledger: Ledger) -> bytes:
-    """Give a ledger as it stands."""
+def ledger_image(ledger: Ledger) -> Callable[[], bytes]:
+    """Copy a ledger as it stands, quickly; gives a function that encodes the copy."""
     floors, last_of_shard, pending, unfinished = ledger.under_way()
+    book, waiting = ledger.copied(), [tuple(of_shard) for of_shard in pending]
     state: dict[str, Any] = {
-        "book": json.loads(ledger.dump()),
         "parent": ledger.parent,
         "stopped": ledger.stopped,
-        "visible": ledger.visible,
-        "limits": ledger.limits,
-        "floors": floors,
-        "last_of_shard": last_of_shard,
-        "pending": [
-            [base64.b64encode(entries.encode(entry).SerializeToString()).decode() for entry in of_shard]
-            for of_shard in pending
-        ],
-        "unfinished": [[item.index, sorted(item.waiting), item.steps] for item in unfinished],
+        "visible": dict(ledger.visible),
+        "limits": dict(ledger.limits),
+        "floors": list(floors),
+        "last_of_shard": list(last_of_shard),
+        "unfinished": [[item.index, sorted(item.waiting), dict(item.steps)] for item in unfinished],
     }
-    return json.dumps(state, sort_keys=True).encode()
+
+    def encode() -> bytes:
+        state["book"] = book()
+        state["pending"] = [
+            [base64.b64encode(entries.encode(entry).SerializeToString()).decode() for entry in of_shard]
+            for of_shard in waiting
+        ]
+        return json.dumps(state, sort_keys=True).encode()
+
+    return encode
 
 
 def ledger_of_image(image: bytes, shards: int, sequencer: int) -> Ledger:

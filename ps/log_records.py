@@ -20,6 +20,7 @@ from globalstep.ps.answers import Kept
 from globalstep.ps.layouts import Layout, PushParts
 from globalstep.ps.ledger import Entry
 from globalstep.ps.ledger_image import ledger_image
+from globalstep.ps.snapshots import no_ledger
 from globalstep.ps.witness import Image, Pushed
 
 __all__ = ["Encoded", "PartMemory", "base_record", "entries_record", "push_record", "stage_record"]
@@ -86,7 +87,7 @@ def entries_record(
 def base_record(begin: pb.BeginRequest, snapshot: PushId, image: Image) -> Callable[[], Encoded]:
     """Give the record of all that a shard holds besides values and staged parts. Under the shard's lock."""
     variables, optimizers = image.store.variables, image.store.optimizers
-    ledger = ledger_image(image.ledger) if image.ledger is not None else b""
+    ledger = ledger_image(image.ledger) if image.ledger is not None else no_ledger
     kept: Mapping[str, Kept] = dict(image.kept)
     state, applied = image.state, image.applied
 
@@ -98,7 +99,7 @@ def base_record(begin: pb.BeginRequest, snapshot: PushId, image: Image) -> Calla
             optimizers=[codec.encode_optimizer(decl) for decl in optimizers],
             applied=applied,
             snapshot=codec.encode_push_id(snapshot),
-            ledger=ledger,
+            ledger=ledger(),
             begin=begin,
         )
         for last in kept.values():

@@ -27,6 +27,7 @@ from globalstep.ps.layouts import PushParts
 from globalstep.ps.ledger import Entry, EntryKind, HyperValues, Ledger
 from globalstep.ps.life import Life
 from globalstep.ps.signatures import Floor
+from globalstep.ps.snapshots import no_ledger
 from globalstep.ps.witness import Pushed
 
 __all__ = ["Shard"]
@@ -176,7 +177,7 @@ class Shard(Applying):
                 self._drop_part(incarnation, push, alone)
                 raise
             # A snapshot holds the ledger as it was before.
-            dumped = ledger.dump() if kind is EntryKind.SNAPSHOT else b""
+            dumped = ledger.dumped_later() if kind is EntryKind.SNAPSHOT else no_ledger
             with self.fail_stop.during(push):
                 outcome, hypers = self._accept(
                     ledger, push, kind, taking_part, increments, seen_steps, hypers, not_finite, reads_only

@@ -25,12 +25,17 @@ from globalstep.errors import NotFoundError, ResourceExhaustedError
 from globalstep.ps.in_flight import RETRY_SECS
 from globalstep.ps.store import VariableStore
 
-__all__ = ["SnapshotMemory", "Snapshots"]
+__all__ = ["SnapshotMemory", "Snapshots", "no_ledger"]
 
 Array = npt.NDArray[Any]
 
 # Advice that a system may lack; without it pages are taken more slowly.
 _HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)
+
+
+def no_ledger() -> bytes:
+    """What a shard that is not the sequencer has of one."""
+    return b""
 
 
 class SnapshotMemory:
@@ -110,17 +115,17 @@ class Snapshots:
 
     def __init__(self) -> None:
         self.memory = SnapshotMemory()
-        self._taken: dict[PushId, tuple[dict[str, Array], bytes]] = {}
+        self._taken: dict[PushId, tuple[dict[str, Array], Callable[[], bytes]]] = {}
 
     def __contains__(self, snapshot: PushId) -> bool:
         return snapshot in self._taken
 
-    def take(self, snapshot: PushId, store: VariableStore, ledger: bytes) -> None:
-        """Take one of what a store holds now, with the ledger as it was then."""
+    def take(self, snapshot: PushId, store: VariableStore, ledger: Callable[[], bytes]) -> None:
+        """Take one of what a store holds now, with what gives the ledger as it was then."""
         self._taken[snapshot] = (store.snapshot(self.memory.copy), ledger)
 
-    def get(self, snapshot: PushId) -> tuple[dict[str, Array], bytes]:
-        """Give one: the values, and the ledger.
+    def get(self, snapshot: PushId) -> tuple[dict[str, Array], Callable[[], bytes]]:
+        """Give one: the values, and what gives the ledger; that may take a while.
 
         Raises:
             NotFoundError: If there is none of that id.

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 import threading
+from argparse import Namespace
 
 import numpy as np
 import pytest
 from counting_run import SHAPES, declarations, initialize, step_push
 
 from globalstep.clock import ManualClock
-from globalstep.declarations import Op, OpKind, Push, PushId
+from globalstep.declarations import Increment, Op, OpKind, Push, PushId, VariableDecl
 from globalstep.errors import NotFoundError
-from globalstep.ps.ledger import EntryKind
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.layouts import PushParts
+from globalstep.ps.ledger import EntryKind, Ledger
 from globalstep.ps.local import LocalPS
 from globalstep.ps.presence import MAX_LEASE_SECS
 from globalstep.ps.shard import Shard
 from globalstep.ps.snapshots import SnapshotMemory
+from globalstep.ps.witness import NO_WITNESS
+from globalstep.ps.write_ahead_log import WriteAheadLog
 from globalstep.worker.client import ClusterClient
 
 
@@ -155,3 +161,36 @@ def test_the_ledger_does_not_need_a_step_that_has_a_value():
         assert b"global_step" in snapshot.ledger
         assert snapshot.read(["b"])[0] == 1.0
     client.close()
+
+
+@pytest.mark.parametrize("logged", [False, True])
+def test_the_ledger_is_encoded_outside_of_the_lock(logged, tmp_path, monkeypatch):
+    """With many clients that takes a second; the cut takes a copy of references."""
+    log = WriteAheadLog(tmp_path, pb.BeginRequest(incarnation=7)) if logged else NO_WITNESS
+    shard = Shard(ManualClock())
+    shard.begin(7, shard=0, shards=1, sequencer=0, owner="chief", opened=True, witness=log)
+    shard.declare(7, "chief", [VariableDecl("global_step", "int64", (), is_step=True)], [])
+    shard.push(7, PushId("chief", 1), PushParts([Op(OpKind.ASSIGN, "global_step", fill=0.0)]), (), (), {})
+    for number in range(20):
+        shard.push(7, PushId(f"w{number}", 1), PushParts(), [Increment("global_step")], (), {})
+    encoded = []
+
+    def dumps(*args, **options):
+        assert not shard._lock.locked()
+        encoded.append(json.dumps(*args, **options))
+        return encoded[-1]
+
+    monkeypatch.setattr("globalstep.ps.ledger.json", Namespace(dumps=dumps, loads=json.loads))
+    monkeypatch.setattr("globalstep.ps.ledger_image.json", Namespace(dumps=dumps, loads=json.loads))
+    cut = PushId("chief", 2)
+    shard.admit(7, cut, EntryKind.SNAPSHOT, (0,), (), (), {})
+    # What comes after the cut is not in it.
+    shard.push(7, PushId("w0", 2), PushParts(), [Increment("global_step")], (), {})
+    for _ in range(2):
+        ledger = Ledger.load(shard.snapshot(7, cut)[1], 1, 0)
+    assert (ledger.steps, ledger.recorded(PushId("w0", 2))) == ({"global_step": 20}, None)
+    assert ledger.recorded(PushId("w19", 1)) is not None
+    if logged:
+        log.close()
+        assert json.loads(encoded[-1])["book"]["steps"] == {"global_step": 20}
+    assert len(encoded) == 1 + logged
