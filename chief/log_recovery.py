@@ -13,7 +13,7 @@ from typing import Any
 from globalstep.chief.cluster_start import wait_for_answers
 from globalstep.chief.patience import Patience
 from globalstep.clock import Clock
-from globalstep.errors import AbortedError, OpError, UnavailableError
+from globalstep.errors import AbortedError, LostStateError, OpError, UnavailableError
 from globalstep.storage import storage_for
 from globalstep.worker.causes import why_no_answer
 
@@ -45,6 +45,9 @@ def come_back(
         What each PS task says of itself now.
     """
     patience = Patience(clock, max_wait_secs, client)
+    # Lives whose logs are damaged, or gone.
+    lost: set[int] = set()
+    tried = 0
     while True:
         living = [status for status in statuses if status.incarnation]
         lives = {status.incarnation for status in living}
@@ -55,20 +58,31 @@ def come_back(
                 if living[0].policy.durability != "log":
                     return list(statuses)
                 came = living[0]
+                tried = came.incarnation
                 client.recover(came.incarnation, came.sequencer, came.directory, came.run.id)
             elif directory is None:
                 return list(statuses)
             else:
-                found = client.find_logs(directory, run)
-                if found is None:
+                found = [life for life in client.find_logs(directory, run) if life[0] not in lost]
+                if not found:
                     return list(statuses)
-                client.recover(*found, directory, run)
+                tried = found[0][0]
+                client.recover(*found[0], directory, run)
         except UnavailableError as error:
             if not patience.pause(
                 f"waiting for the parameter servers to recover from their logs: {error}", lambda: why_no_answer(client)
             ):
                 _log.warning("No recovery from the write-ahead logs, but from a checkpoint: %s", error)
                 return list(statuses)
+        except LostStateError as error:
+            _log.warning(
+                "No recovery from the write-ahead logs of life %d, but from those of another, or from a checkpoint: %s",
+                tried,
+                error,
+            )
+            if tried in lost or living:
+                return list(statuses)
+            lost.add(tried)
         except AbortedError as error:
             _log.warning("No recovery from the write-ahead logs, but from a checkpoint: %s", error)
             return list(statuses)

@@ -122,6 +122,7 @@ class Durability:
                 return present.incarnation, present.owner
             self._refuse_late(request)
             run = identity_of(request)
+            self._refuse_below_logs(request, policy.durability == "log")
             if policy.durability == "log":
                 log = self._make(request)
             try:
@@ -163,6 +164,29 @@ class Durability:
             raise AbortedError(
                 f"BEGIN of incarnation {request.incarnation} came too late: PS task {request.shard} was started again, "
                 f"or lost its state, since it was sent. Only those above {spent} can begin there; begin anew."
+            )
+
+    def _refuse_below_logs(self, request: pb.BeginRequest, logged: bool) -> None:
+        """Refuse a BEGIN whose number is not above those of all logs of its run. Caller holds _changing.
+
+        Numbers follow the clocks of processes, which may be set back; the newest life is to have the greatest.
+        """
+        newest = 0
+        try:
+            logs = self._logs(request.directory, request.run.id)
+            for prefix in ("", _ABANDONED):
+                lives = _lives(logs, request.shard, prefix=prefix)
+                newest = max([newest, *(life for life, folder in lives if not _is_of_other(folder, request.run.id))])
+        except (FailedPreconditionError, PermissionError):
+            return  # it has no place for logs; where it needs one, that is said when it is made
+        except OSError as error:
+            if logged:
+                raise _cannot_now(error, f"PS task {request.shard} cannot look for earlier logs now") from None
+        if newest >= request.incarnation + logged:  # a log of this very number is refused when it is made
+            self._shard.spent_incarnations = max(self._shard.spent_incarnations, newest)
+            raise AbortedError(
+                f"The run has a log of incarnation {newest}, and BEGIN has the number {request.incarnation}: clocks "
+                "disagree, or were set back. Begin anew with a greater one."
             )
 
     def _make(self, request: pb.BeginRequest) -> WriteAheadLog:
@@ -479,7 +503,7 @@ def _lives(logs: Path, shard: int, shards: int | None = None, prefix: str = "") 
     """
     try:
         names = os.listdir(logs)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     found: list[tuple[int, Path]] = []
     for name in names:

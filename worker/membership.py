@@ -109,12 +109,12 @@ class Membership(RunView):
         """Bring PS tasks that hold nothing back to what their logs say; see recovering.recover_lost."""
         recover_lost(self._run.lanes, incarnation, sequencer, directory, run)
 
-    def find_logs(self, directory: str, run: str) -> tuple[int, int] | None:
-        """Find the newest life of a run that all PS tasks have a log of; see recovering.find_logs.
+    def find_logs(self, directory: str, run: str) -> list[tuple[int, int]]:
+        """Find the lives of a run that all PS tasks have a log of, the newest first; see recovering.find_logs.
 
         A client whose own policy is not durability="log" finds none: its run begins anew.
         """
-        return find_logs(self._run.lanes, directory, run) if self._policy.durability == "log" else None
+        return find_logs(self._run.lanes, directory, run) if self._policy.durability == "log" else []
 
     def declare(self, variables: Sequence[VariableDecl], optimizers: Sequence[OptimizerDecl]) -> None:
         """Make Variables and optimizers known to the PS tasks that hold them.

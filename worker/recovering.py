@@ -13,11 +13,14 @@ from collections.abc import Sequence
 
 from globalstep.errors import (
     AbortedError,
+    DataLossError,
+    FailedPreconditionError,
+    InvalidArgumentError,
     LostStateError,
+    NotFoundError,
     OpError,
-    PermissionDeniedError,
-    ResourceExhaustedError,
     UnavailableError,
+    UnimplementedError,
 )
 from globalstep.lanes import Lane
 from globalstep.proto import globalstep_pb2 as pb
@@ -27,6 +30,8 @@ __all__ = ["find_logs", "recover_lost"]
 
 _log = logging.getLogger("globalstep")
 
+#: What says that no later try will find the log whole, and that it is meant for this task.
+_FINAL = (DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError)
 _STATUS_SECS = POLICIES["FindLog"].deadline_secs
 _RECOVER_SECS = POLICIES["Recover"].deadline_secs
 
@@ -100,13 +105,14 @@ def _recover(lane: Lane, request: pb.RecoverRequest) -> int:
     """Have one task recover; gives the last entry that it has applied."""
     try:
         reply: pb.RecoverReply = lane.unary("Recover", request, _RECOVER_SECS).result()
-    except (AbortedError, UnavailableError):
+    except AbortedError:
         raise
-    except (PermissionDeniedError, ResourceExhaustedError) as error:
-        # Room may be made; and where there are roles, it is the chief who brings a task back.
-        raise UnavailableError(error.message) from None
-    except OpError as error:
+    except _FINAL as error:
         raise LostStateError(f"{lane.label} lost its state, and cannot come back from a log: {error.message}") from None
+    except OpError as error:
+        # It cannot be read now, or another process has it; room may be made; where there are roles, it is the chief who
+        # brings a task back. That it is lost nobody has said.
+        raise UnavailableError(error.message) from None
     if reply.recovered:
         _log.warning(
             "%s had lost its state, and is back at entry %d from its log: %d pushes were applied again, in %.2f s. "
@@ -119,8 +125,10 @@ def _recover(lane: Lane, request: pb.RecoverRequest) -> int:
     return reply.applied
 
 
-def find_logs(lanes: Sequence[Lane], directory: str, run: str) -> tuple[int, int] | None:
-    """Find the newest life of a run that all PS tasks have a log of and that has not ended.
+def find_logs(lanes: Sequence[Lane], directory: str, run: str) -> list[tuple[int, int]]:
+    """Find the lives of a run that all PS tasks have a log of and that have not ended.
+
+    Lives of which only some have one are named in this process's log.
 
     Args:
         lanes: To all PS tasks, which hold nothing.
@@ -128,10 +136,10 @@ def find_logs(lanes: Sequence[Lane], directory: str, run: str) -> tuple[int, int
         run: Its id.
 
     Returns:
-        Its incarnation and its sequencer; None if there is none.
+        Incarnation and sequencer of each, the newest first.
 
     Raises:
-        UnavailableError: If some task cannot be reached.
+        UnavailableError: If some task cannot be reached, or cannot look for its logs now.
     """
     shards = len(lanes)
     calls = [
@@ -140,4 +148,19 @@ def find_logs(lanes: Sequence[Lane], directory: str, run: str) -> tuple[int, int
     ]
     found = [{log.incarnation: log.sequencer for log in call.result().logs} for call in calls]
     everywhere = set.intersection(*(set(logs) for logs in found))
-    return (max(everywhere), found[0][max(everywhere)]) if everywhere else None
+    for life in sorted(set().union(*found) - everywhere):
+        having = [lane.label for lane, logs in zip(lanes, found, strict=True) if life in logs]
+        without = [lane.label for lane, logs in zip(lanes, found, strict=True) if life not in logs]
+        _log.warning(
+            "The run cannot come back from the write-ahead logs of its life %d alone: %s a log of it, "
+            "and %s none. A task that was moved to another machine needs its log there: see --log-dir. Until then its "
+            "other logs are kept, moved aside when the run goes on without them.",
+            life,
+            _have(having),
+            _have(without),
+        )
+    return [(life, found[0][life]) for life in sorted(everywhere, reverse=True)]
+
+
+def _have(labels: Sequence[str]) -> str:
+    return f"{', '.join(labels)} {'has' if len(labels) == 1 else 'have'}"

@@ -68,7 +68,8 @@ class LoggedRun:
         self.moves = Moves()
         self._all_moves.append(self.moves)
         clock = ManualClock()
-        self.ps = LocalPS(SHARDS, clock=clock, log_files=CrashingFiles(self.moves, self.disk))
+        self._files = CrashingFiles(self.moves, self.disk)
+        self.ps = LocalPS(SHARDS, clock=clock, log_files=self._files)
         self.client = client_of(self.ps, clock)
         self.client.journal = Stored()
         self.clients.append(self.client.client_id)
@@ -109,12 +110,13 @@ class LoggedRun:
 
     def restart(self):
         """Start the PS tasks anew, and bring them back; gives whether there was a run to come back to."""
+        self._files.end()
         self.start()
         with self.recording():
             found = self.client.find_logs(str(self.disk.folder), RUN)
-            if found is None:
+            if not found:
                 return False
-            self.client.recover(*found, str(self.disk.folder), RUN)
+            self.client.recover(*found[0], str(self.disk.folder), RUN)
             self.client.refresh()
             try:
                 self.disk.told(state(self.client)["global_step"])
@@ -164,9 +166,9 @@ def come_back(folder, clients):
         stack.callback(close, ps, client)
         try:
             found = client.find_logs(str(folder), RUN)
-            if found is None:
+            if not found:
                 return Found(None, refused="there is no log of a run that was opened")
-            client.recover(*found, str(folder), RUN)
+            client.recover(*found[0], str(folder), RUN)
             client.refresh()
             values = state(client)
         except OpError as error:

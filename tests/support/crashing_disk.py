@@ -17,6 +17,7 @@ slept). After a failed sync nothing that was written before counts as synced eve
 from __future__ import annotations
 
 import errno
+import fcntl
 import itertools
 import os
 import shutil
@@ -453,6 +454,18 @@ class CrashingFiles(LogFiles):
         self.storage = CrashingStorage(moves, disk)
         self.moves, self.disk = moves, disk
         self._open: dict[int, int] = {}
+        self._locks: set[int] = set()
+
+    def lock(self, path: Path) -> int:
+        file = super().lock(path)
+        self._locks.add(file)
+        return file
+
+    def end(self) -> None:
+        """Give the locks free, as the system does when a process is killed; its files stay open in this one."""
+        for file in self._locks:
+            fcntl.flock(file, fcntl.LOCK_UN)
+        self._locks.clear()
 
     def create(self, path: Path) -> int:
         self.moves.move("create")
@@ -504,6 +517,7 @@ class CrashingFiles(LogFiles):
 
     def close(self, file: int) -> None:
         self._open.pop(file, None)
+        self._locks.discard(file)
         super().close(file)
 
     def link(self, source: Path, target: Path) -> None:
