@@ -123,7 +123,8 @@ class RoleSessionCreator(SessionCreator):
                     self._acts = True
                     return session
             self._acts = False
-            self._worker.initializes_rest = self._claim.beside
+            # Another task is the chief: its program, and its checkpoints, may lack what this one's has.
+            self._worker.initializes_rest = self._is_chief
             try:
                 session = self._worker.create_session()
                 self._chief.had_session = True
@@ -135,7 +136,7 @@ class RoleSessionCreator(SessionCreator):
         """See SessionCreator: the chief's stand before the task's own."""
         if not self._acts:
             # There is one that saves: the chief.
-            saves = CheckpointSaverHook if self._claim.beside else ()
+            saves = CheckpointSaverHook if self._is_chief else ()
             return [hook for hook in self._own_hooks if not isinstance(hook, saves)]
         if not self._begun:
             self._begun = True

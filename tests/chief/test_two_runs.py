@@ -14,6 +14,7 @@ from globalstep.chief.hooks_step import StopAtStepHook
 from globalstep.chief.run_directory import FILE_NAME, kept_identity
 from globalstep.chief.run_joining import RunOfTask
 from globalstep.chief.summaries import SummaryWriterCache
+from globalstep.chief.supervisor import Supervisor
 from globalstep.chief.training_session import MonitoredTrainingSession
 from globalstep.clock import ManualClock
 from globalstep.deploy.audit import audit
@@ -220,6 +221,30 @@ def test_two_tasks_that_are_both_chief_are_named(cluster, process):
     first.step()
     first.close()
     forget_target("grpc://one:1")
+
+
+def test_two_supervisors_that_are_both_chief_are_named_and_the_first_trains_on(cluster, process, tmp_path):
+    graphs = [Graph(), Graph()]
+    with process(1), graphs[0].as_default():
+        model = build()
+        first = Supervisor(logdir=str(tmp_path), save_model_secs=0, save_summaries_secs=0)
+        session = first.prepare_or_wait_for_session(cluster.target)
+        session.run(model.train, {model.by: 1.0})
+    with process(2), graphs[1].as_default():
+        build()
+        second = Supervisor(logdir=str(tmp_path), save_model_secs=0, save_summaries_secs=0)
+        with pytest.raises(
+            FailedPreconditionError, match=r"Two tasks say that they are the chief.*host1, pid 1.*host2"
+        ):
+            second.prepare_or_wait_for_session(cluster.target)
+        second.stop()
+    with process(1), graphs[0].as_default():
+        session.run(model.train, {model.by: 1.0})
+        assert cluster.sequencer.steps == {"global_step": 2}
+        first.stop()
+        session.close()
+    # The office is left with the job: the next run's chief does not wait.
+    assert not cluster.view().chief.holder
 
 
 def test_a_chief_whose_predecessor_is_silent_takes_its_place(cluster, process):
