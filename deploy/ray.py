@@ -19,16 +19,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TextIO
 
+from globalstep.credentials import RUN_TOKEN
 from globalstep.deploy.console import Console
-from globalstep.deploy.launch_security import environ_of_task
+from globalstep.deploy.launch_security import environ_of_task, with_run_token
 from globalstep.deploy.launcher import Launcher, Task
 from globalstep.deploy.ray_member import MOVED, Member, Place
+from globalstep.deploy.run_tokens import kept
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
 from globalstep.worker.foreign_loss import require_extra
 
 __all__ = ["RayEnd", "launch"]
 
 _LOOPBACK = "127.0.0.1"
+#: Variables that are secrets.
+_SECRETS = (RUN_TOKEN, "GLOBALSTEP_TOKEN")
 _EXIT_KILLED = 137
 #: For how long calls to an actor that has died may fail before it is taken for lost.
 _TRIES, _TRY_SECS = 25, 0.2
@@ -67,6 +71,7 @@ def launch(
     environ: Mapping[str, str] | None = None,
     log_dir: str | os.PathLike[str] | None = None,
     stream: TextIO | None = None,
+    token: bool = True,
 ) -> RayEnd:
     """Run a training script to its end.
 
@@ -89,6 +94,8 @@ def launch(
         environ: What tasks find in their environment, besides that of their node and this process's GLOBALSTEP_*.
         log_dir: Folder for a file with each task's output, on this machine.
         stream: Where lines of all tasks go; default standard output.
+        token: Whether a token is made for the run, where nothing else says who may take part in it. Tasks get it as an
+            object of Ray's store, so that it is in no environment or argument that Ray's dashboard shows.
 
     Returns:
         Exit codes, restarts, and last lines.
@@ -107,6 +114,8 @@ def launch(
     names = _names(ps, workers if chief else workers - 1)
     own = {name: value for name, value in os.environ.items() if name.startswith("GLOBALSTEP_")}
     shown = {**own, "PYTHONUNBUFFERED": "1", "GLOBALSTEP_LAUNCH": "1", **(environ or {})}
+    if token:
+        shown = with_run_token(shown)
     tasks = [
         Task(name, ["-m", "globalstep.ps"] if name.startswith("ps:") else [os.fspath(script), *args],
              environ_of_task(shown, name.partition(":")[0]))
@@ -121,7 +130,8 @@ def launch(
             logs = None if log_dir is None else Path(log_dir, *([f"again-{beginnings}"] if beginnings else []))
             launcher = _RayLauncher(ray, members, stay, tasks, console, max_restarts, grace_secs, logs, int(cpus) or 1)
             try:
-                code = asyncio.run(launcher.run())
+                with kept(_addresses(tasks), shown.get(RUN_TOKEN, "")):
+                    code = asyncio.run(launcher.run())
             finally:
                 console.finish()
             if code or not launcher.moved:
@@ -157,6 +167,12 @@ def _tell_cluster(tasks: Sequence[Task], places: Mapping[str, Place]) -> dict[st
         job, _, index = task.name.partition(":")
         task.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": job, "index": int(index)}})
     return {task.name: places[task.name] if task.is_ps or together else None for task in tasks}
+
+
+def _addresses(tasks: Sequence[Task]) -> list[str]:
+    """Of the PS tasks, as the tasks were told."""
+    found: list[str] = json.loads(tasks[0].environ["TF_CONFIG"])["cluster"]["ps"]
+    return found
 
 
 @contextlib.contextmanager
@@ -251,6 +267,11 @@ class _RayLauncher(Launcher):
         self._members = members
         self._stay = stay
         self._threads = threads
+        # Ray shows neither what an object of its store is nor what a task's environment has in it.
+        self._secrets = {
+            task.name: ray.put({name: task.environ[name] for name in _SECRETS if name in task.environ})
+            for task in tasks
+        }
         self.moved = False
         self.codes: dict[str, int] = {}
 
@@ -268,7 +289,8 @@ class _RayLauncher(Launcher):
             return 0
         task.started_at = asyncio.get_running_loop().time()
         member = self._members[task.name]
-        arguments = (task.command, task.environ, self._threads, os.getcwd(), self._stay[task.name])
+        told = {name: value for name, value in task.environ.items() if name not in _SECRETS}
+        arguments = (task.command, told, self._threads, os.getcwd(), self._stay[task.name], self._secrets[task.name])
         code = _EXIT_KILLED
         try:
             async for reference in member.run.options(num_returns="streaming").remote(*arguments):

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         environ = launch_security.environ_for_all(args, own)
         if args.insecure:
             environ["GLOBALSTEP_INSECURE"] = "1"
-        return launch(args.script, args.args, environ=environ, **options).code
+        return launch(args.script, args.args, environ=environ, token=not args.no_token, **options).code
     except (ImportError, InvalidArgumentError, FailedPreconditionError, ResourceExhaustedError) as error:
         print(f"globalstep ray: {error}", file=sys.stderr)
         return 2

@@ -69,7 +69,13 @@ class Member:
         return True
 
     def run(
-        self, program: Sequence[str], environ: Mapping[str, str], threads: int, folder: str, stay: Place | None
+        self,
+        program: Sequence[str],
+        environ: Mapping[str, str],
+        threads: int,
+        folder: str,
+        stay: Place | None,
+        secrets: Mapping[str, str] | None = None,
     ) -> Iterator[list[str] | int]:
         """Run the task's process to its end.
 
@@ -79,6 +85,7 @@ class Member:
             threads: For linear algebra.
             folder: The current folder, where this node has it.
             stay: Where others know the task; None if nobody looks for it.
+            secrets: What else to add to the environment of the process alone.
 
         Yields:
             Lines of its output, as they come, and last its exit code, 128 + n after signal n, or MOVED.
@@ -99,7 +106,7 @@ class Member:
             if not asked:
                 process = self._process = subprocess.Popen(
                     [sys.executable, "-c", _GUARD, str(os.getpid()), sys.executable, *program],
-                    env=tuned({**own, **environ}, threads),
+                    env=tuned({**own, **environ, **(secrets or {})}, threads),
                     cwd=folder if os.path.isdir(folder) else None,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,

@@ -1,12 +1,17 @@
 """What an actor of Ray does with its task's process, called here without Ray."""
 
+import asyncio
 import contextlib
+import io
 import os
 import select
 import signal
 
 import pytest
 
+from globalstep.deploy.console import Console
+from globalstep.deploy.launcher import Task
+from globalstep.deploy.ray import _RayLauncher
 from globalstep.deploy.ray_member import MOVED, Member, Place
 
 
@@ -81,3 +86,55 @@ def test_what_it_left_behind_ends_with_it(member):
         assert select.select([descriptor], [], [], 10)[0]
     finally:
         os.close(descriptor)
+
+
+def test_secrets_are_in_the_environment_of_the_process_alone(member, monkeypatch):
+    program = "import os; print(os.environ['GLOBALSTEP_RUN_TOKEN'], os.environ['A'])"
+    *parts, code = member.run(["-c", program], {"A": "1"}, 1, "", None, {"GLOBALSTEP_RUN_TOKEN": "secret"})
+    assert (parts, code) == ([["secret 1"]], 0)
+    assert "GLOBALSTEP_RUN_TOKEN" not in os.environ
+
+
+class FakeRay:
+    """Keeps what is put into Ray's store, and what actors are called with."""
+
+    def __init__(self):
+        self.store = []
+
+    def put(self, value):
+        self.store.append(value)
+        return len(self.store) - 1
+
+
+class Called:
+    """An actor whose `run` is looked at."""
+
+    def __init__(self):
+        self.calls = []
+        self.run = self
+
+    def options(self, **_):
+        return self
+
+    async def _ended(self):
+        async def code():
+            return 0
+
+        yield code()
+
+    def remote(self, *arguments):
+        self.calls.append(arguments)
+        return self._ended()
+
+
+def test_tokens_go_through_rays_store_and_are_in_no_argument():
+    tokens = {"GLOBALSTEP_RUN_TOKEN": "of the run", "GLOBALSTEP_TOKEN": "of the role"}
+    task = Task("ps:0", ["-m", "globalstep.ps"], {"A": "1", **tokens})
+    store, actor = FakeRay(), Called()
+    console = Console(io.StringIO(), {})
+    launcher = _RayLauncher(store, {"ps:0": actor}, {"ps:0": None}, [task], console, 0, 1.0, None, 1)
+    assert asyncio.run(launcher._run_once(task, None)) == 0
+    (arguments,) = actor.calls
+    assert not any(secret in repr(arguments) for secret in tokens.values())
+    assert arguments[1] == {"A": "1"}
+    assert store.store[arguments[-1]] == tokens

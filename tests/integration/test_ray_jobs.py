@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -16,7 +17,11 @@ from processes import EXAMPLES, Processes, tasks_marked, until
 
 from globalstep.chief.checkpoint_state import latest_checkpoint
 from globalstep.chief.checkpoint_variables import list_variables, load_checkpoint
+from globalstep.credentials import Credentials
 from globalstep.deploy.audit import audit
+from globalstep.errors import UnauthenticatedError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.worker.grpc_lane import GrpcLane
 
 pytestmark = [
     pytest.mark.processes,
@@ -154,3 +159,33 @@ def test_a_script_that_fails_is_named_with_its_exit_code_and_everything_ends(ray
     assert "chief:0 failed with exit code 5; restart 1 of 1" in ray.output()
     assert "chief:0 failed with exit code 5; its last lines:\n    about to fail" in ray.output()
     assert ray.end()["codes"]["chief:0"] == 5
+
+
+def test_a_job_has_a_token_of_its_own_that_no_actor_shows(ray, tmp_path):
+    go = tmp_path / "go"
+    count = [JOB, "--last-step", 60, "--dir", tmp_path / "run", "--say-steps", 5, "--slow-until", go, 1]
+    ray.start(*count, workers=1, cpus=0.25)
+    ray.until(r"step \d+$")
+    for pid in ray.tasks().values():
+        token = environ_of(pid)["GLOBALSTEP_RUN_TOKEN"]
+        actor = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+        for process in (actor, pid):
+            assert token not in Path(f"/proc/{process}/cmdline").read_text()
+        assert "GLOBALSTEP_RUN_TOKEN" not in environ_of(actor)
+    address = json.loads(environ_of(pid)["TF_CONFIG"])["cluster"]["ps"][0]
+    for shown, answers in ((Credentials(), False), (Credentials(token=token), True)):
+        with contextlib.closing(GrpcLane(address, 0, "grpc", credentials=shown)) as lane:
+            call = lane.unary("Status", pb.StatusRequest(brief=True), 10.0)
+            if answers:
+                assert call.result().state == pb.STATE_READY
+            else:
+                with pytest.raises(UnauthenticatedError):
+                    call.result()
+    go.write_text("on\n")
+    assert ray.wait() == 0, ray.output()
+    assert token not in ray.output()
+
+
+def environ_of(pid):
+    text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+    return dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
