@@ -175,6 +175,10 @@ class Shard(Applying):
                 hypers = self._examine(ledger, push, kind, taking_part, increments, uses, bool(not_finite))
             except Exception:
                 self._drop_part(incarnation, push, alone)
+                if kind is EntryKind.PUSH and any(shard != self._shard for shard in taking_part):
+                    # Its client takes the other parts back: no copy of this message may be admitted without them.
+                    ledger.settle([push], self._shard, self._applied)
+                    self.witness.settled(incarnation, [push], self._shard, self._applied)
                 raise
             # A snapshot holds the ledger as it was before.
             dumped = ledger.dumped_later() if kind is EntryKind.SNAPSHOT else no_ledger

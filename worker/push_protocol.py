@@ -17,8 +17,11 @@ from globalstep.clock import Clock
 from globalstep.codec import TensorWriter
 from globalstep.declarations import OutcomeKind, Push, PushId, Read
 from globalstep.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
     LayoutUnknownError,
     LostStateError,
+    NotFoundError,
     OpError,
     ResourceExhaustedError,
     UnavailableError,
@@ -43,6 +46,9 @@ _Sent = tuple[pb.Request, Sequence[memoryview]]
 
 #: The sequencer's part comes with ADMIT up to this size: such a message is small on every lane.
 _RIDES_BYTES = 1 << 16
+
+#: What the sequencer answers to an ADMIT that it has not decided, and will not: it fences the push.
+_REFUSES_ADMIT = (InvalidArgumentError, FailedPreconditionError, NotFoundError)
 
 
 class PushProtocol:
@@ -295,16 +301,20 @@ class PushProtocol:
         not_finite = not_finite_in(taken.values())
         participants = list(parts)
         staged = self._clock.monotonic() - began
+        others = [shard for shard in participants if shard != self._run.sequencer]
         try:
-            admitted = self.admit(push_id, pb.ENTRY_PUSH, participants, push, not_finite, own)
-        except LayoutUnknownError:
-            again = staging(self._run.sequencer, True)
-            admitted = self.admit(push_id, pb.ENTRY_PUSH, participants, push, not_finite, again)
+            try:
+                admitted = self.admit(push_id, pb.ENTRY_PUSH, participants, push, not_finite, own)
+            except LayoutUnknownError:
+                again = staging(self._run.sequencer, True)
+                admitted = self.admit(push_id, pb.ENTRY_PUSH, participants, push, not_finite, again)
+        except _REFUSES_ADMIT:
+            withdraw(self._run.lanes, self._run.incarnation, push_id, others)
+            raise
         decided = self._clock.monotonic() - began
         assert admitted.reply is not None
         outcome = codec.decode_outcome(admitted.reply.admit.outcome)
         if outcome.kind is not OutcomeKind.ACCEPTED:
-            others = (shard for shard in participants if shard != self._run.sequencer)
             withdraw(self._run.lanes, self._run.incarnation, push_id, others)
             return PushResult(outcome)
         found: dict[int, list[Array]] = {

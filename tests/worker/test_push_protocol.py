@@ -18,6 +18,7 @@ from globalstep.declarations import (
     OptimizerUse,
     OutcomeKind,
     Push,
+    PushId,
     Read,
     StopLimit,
     VariableDecl,
@@ -32,6 +33,7 @@ from globalstep.errors import (
 from globalstep.expressions import Expr, constant, step
 from globalstep.faults import AFTER, BEFORE
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.ledger import EntryKind
 from globalstep.ps.local import LocalPS
 from globalstep.worker.client import ClusterClient
 
@@ -607,3 +609,24 @@ def test_a_push_with_and_without_a_layout_is_the_same(shards, connected):
         push.layout = layout
         client.push(push)
     assert state(client) == expected(5)
+
+
+def test_pushes_that_are_refused_with_an_error_leave_no_parts_behind():
+    """Else they waited for the settlers, and 64 of them kept the worker out."""
+    ps = LocalPS(2, clock=ManualClock())
+    client = ClusterClient(ps.lanes(), clock=ManualClock(), member=False)
+    initialize(client)
+    shards = [control.handler.shard for control in ps.controls]
+    wrong = step_push()
+    wrong.increments = [Increment("no_step")]
+    for _ in range(70):
+        with pytest.raises(InvalidArgumentError, match="no_step"):
+            client.push(wrong)
+    assert [shard.load().staged_parts for shard in shards] == [0, 0]
+    # A copy of the refused message that comes late finds the push fenced: its parts are gone.
+    late = PushId(client.client_id, client._protocol.next_id().sequence - 1)
+    admitted = shards[1].admit(client.incarnation, late, EntryKind.PUSH, (0, 1), STEP, (), {})
+    assert admitted.outcome.kind is OutcomeKind.ABANDONED
+    client.push(step_push())
+    assert state(client) == expected(1)
+    client.close()
