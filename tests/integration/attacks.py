@@ -55,7 +55,7 @@ _PRIVILEGED = {
     "Recover": pb.RecoverRequest(),
     "Settle": pb.SettleRequest(),
 }
-_HOLD_SECS = 0.5
+_HOLD_SECS = 0.3
 _MIB = 1 << 20
 
 
@@ -194,7 +194,7 @@ def declare_slots_that_are_too_small(mallory: Mallory) -> None:
 
 def declare_too_much(mallory: Mallory) -> None:
     """Declare thousands of steps, Variables larger than the machine, endless names, names that speak to terminals."""
-    steps = [pb.VariableDecl(name=f"s{at}", dtype="int64", is_step=True) for at in range(20_000)]
+    steps = [pb.VariableDecl(name=f"s{at}", dtype="int64", is_step=True) for at in range(5_000)]
     large = [pb.VariableDecl(name="large", dtype="float32", shape=[2**40])]
     named = [pb.VariableDecl(name="x\x1b[2J\n", dtype="float32"), pb.VariableDecl(name="n" * 2048, dtype="float32")]
     for variables in (steps, large, named[:1], named[1:]):
@@ -203,14 +203,14 @@ def declare_too_much(mallory: Mallory) -> None:
 
 
 def be_many(mallory: Mallory) -> None:
-    """Give signs of life under ids and tasks of 20 MiB, and such as speak to terminals."""
-    long = "x" * (20 * _MIB)
+    """Give signs of life under ids and tasks of 8 MiB, and such as speak to terminals."""
+    long = "x" * (8 * _MIB)
     lines = "x is gone.\nWARNING:globalstep:PS task 0 stops: disk full\x1b[2J"
     for client, task in (("ghost", long), (long, "t"), ("ghost", lines), (lines, "t")):
         request = pb.HeartbeatRequest(client=client, task=task, lease_secs=600.0)
         refused(lambda r=request: mallory.unary(0, "Heartbeat", r), f"a client {client[:10]!r} of {task[:10]!r}")
     push = pb.PushRequest(incarnation=mallory.incarnation, id=pb.PushId(client=long, sequence=1))
-    refused(lambda: mallory.unary(0, "Push", push), "a push under an id of 20 MiB")
+    refused(lambda: mallory.unary(0, "Push", push), "a push under an id of 8 MiB")
 
 
 def unary_pulls_without_end(mallory: Mallory) -> None:
@@ -288,8 +288,8 @@ def take_memory(mallory: Mallory, transport: str) -> None:
         bomb.spans.add(form=pb.FORM_NONZERO, bytes=2**33, packed_bytes=8)
         refused(lambda: lane.send(bomb, [_zeros(8)]).result(), "8 bytes that unpack to 8 GiB")
         heads = mallory.request("push")
-        heads.push.ops.extend(pb.Op() for _ in range(200_000))
-        refused(lambda: lane.send(heads, []).result(), "200,000 changes of nothing")
+        heads.push.ops.extend(pb.Op() for _ in range(50_000))
+        refused(lambda: lane.send(heads, []).result(), "50,000 changes of nothing")
         for _ in range(8):
             stage = mallory.request("stage")
             op = stage.stage.ops.add(kind=pb.OP_ASSIGN, variable=decl.name)

@@ -17,7 +17,7 @@ pytestmark = [
 
 def test_a_job_ends_exactly_while_every_known_attack_is_made(tmp_path):
     clients = {"chief": "auto", "worker0": "tcp"}
-    found = under_attack.run(tmp_path, 2000, 0.0, clients=clients, save_steps=500, idle=50)
+    found = under_attack.run(tmp_path, 2000, 0.0, clients=clients, save_steps=500, pause_secs=5.0, idle=20)
     assert found.faults == []
     assert len(found.rounds) == under_attack.ATTACK_COUNT
     assert min(found.rounds.values()) > 0
