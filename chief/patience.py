@@ -12,6 +12,7 @@ from typing import Any
 
 from globalstep.clock import Clock
 from globalstep.errors import UnavailableError
+from globalstep.waiting import likeliest
 
 __all__ = ["Patience"]
 
@@ -68,13 +69,7 @@ class Patience:
         now = self._clock.monotonic()
         if now >= self._next_report:
             # Whoever started a task alone by hand is to see why nothing happens, whatever the verbosity.
-            reasons = why()
-            _log.warning(
-                "Waited %.0f s so far: %s%s",
-                self.waited_secs,
-                waiting_for,
-                f". Most likely {reasons}." if reasons else "",
-            )
+            _log.warning("Waited %.0f s so far: %s%s", self.waited_secs, waiting_for, likeliest(why))
             self._next_report = now + _REMIND_SECS
         self._clock.wait(self._never, min(self._poll_secs, left))
         self._poll_secs = min(self._poll_secs * _POLL_GROWTH, _LAST_POLL_SECS)

@@ -9,7 +9,8 @@ import pytest
 
 from globalstep import waiting
 from globalstep.chief.background_saving import BackgroundSave
-from globalstep.clock import SYSTEM_CLOCK
+from globalstep.chief.patience import Patience
+from globalstep.clock import SYSTEM_CLOCK, ManualClock
 from globalstep.waiting import Reminder, join_announced, wait_announced
 from globalstep.worker.queue_state import QueueState
 
@@ -140,3 +141,22 @@ def test_a_wait_says_the_likeliest_reasons_each_time_anew(said):
     said("s now for the tide. Most likely the moon is at 2.")
     turned.set()
     thread.join(30)
+
+
+def test_a_reason_that_cannot_be_found_does_not_end_the_wait(said):
+    turned = threading.Event()
+    asked = threading.Event()
+
+    def why():
+        asked.set()
+        raise OSError("the storage hangs")
+
+    thread = threading.Thread(target=wait_announced, args=(turned.wait, "the tide", SYSTEM_CLOCK, why), name="sailor")
+    thread.start()
+    said("s now for the tide")
+    assert asked.wait(30)
+    assert thread.is_alive()
+    turned.set()
+    thread.join(30)
+    patience = Patience(ManualClock(), 100.0)
+    assert all(patience.pause("waiting for the ebb", why) for _ in range(20))

@@ -14,12 +14,26 @@ from collections.abc import Callable
 
 from globalstep.clock import SYSTEM_CLOCK, Clock
 
-__all__ = ["Reminder", "join_announced", "wait_announced"]
+__all__ = ["Reminder", "join_announced", "likeliest", "wait_announced"]
 
 _log = logging.getLogger("globalstep")
 
 #: Between two lines about one wait.
 SAY_SECS = 30.0
+
+
+def likeliest(why: Callable[[], str]) -> str:
+    """Give the end of a line about a wait: its likeliest reasons; "" where none are known, or finding them failed.
+
+    Args:
+        why: Gives them, as text that continues "Most likely".
+    """
+    try:
+        reasons = why()
+    except Exception as error:  # whatever it met in asking, the wait itself goes on
+        _log.debug("Why this wait takes long cannot be found: %s", error)
+        return ""
+    return f". Most likely {reasons}." if reasons else ""
 
 
 class Reminder:
@@ -62,13 +76,7 @@ def wait_announced(
     """
     since = clock.monotonic()
     while not over(SAY_SECS):
-        reasons = why()
-        _log.warning(
-            "Waiting for %.0f s now for %s%s",
-            clock.monotonic() - since,
-            what,
-            f". Most likely {reasons}." if reasons else "",
-        )
+        _log.warning("Waiting for %.0f s now for %s%s", clock.monotonic() - since, what, likeliest(why))
 
 
 def join_announced(
