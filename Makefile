@@ -55,6 +55,7 @@ nightly: $(VENV)/.installed-test ## run the whole fault matrix, a soak, 100 shor
 	$(BIN)/python tests/soak --secs 1800 --round-secs 60
 	$(BIN)/python tests/integration/short_jobs.py --jobs 100
 	$(BIN)/python tests/integration/under_attack.py
+	$(BIN)/python tests/integration/thousand_clients.py
 	for round in 1 2 3 4 5 6 7 8 9 10; do $(BIN)/python -m pytest -q -n 2 $(PYTEST_ARGS) || exit 1; done
 
 .PHONY: simulate

@@ -1,6 +1,7 @@
 """A run with a log whose machine fails at any system call that writes: what was told to anybody is there."""
 
 import contextlib
+import errno
 import itertools
 import logging
 import os
@@ -58,7 +59,6 @@ class LoggedRun:
     def __init__(self, disk):
         self.disk = disk
         self.clients = []
-        self.pushes = 0
         self._close = ExitStack()
         self._all_moves = []
         self.start()
@@ -96,9 +96,10 @@ class LoggedRun:
         self.disk.told(0)
 
     def push(self):
-        """Push once; whoever is told of the step may rely on it."""
-        self.pushes += 1
-        self.disk.told(self.client.push(step_push()).outcome.steps["global_step"])
+        """Push once; gives the step, on which whoever is told of it may rely."""
+        step = self.client.push(step_push()).outcome.steps["global_step"]
+        self.disk.told(step)
+        return step
 
     def save(self):
         """Take a snapshot, with which the log can begin anew; one task has its values in a file already."""
@@ -229,8 +230,8 @@ def logged(tmp_path):
     """Give a function that starts a LoggedRun on a disk of its own."""
     runs = []
 
-    def make():
-        runs.append(LoggedRun(Disk(tmp_path / f"run{len(runs)}")))
+    def make(disk=None):
+        runs.append(LoggedRun(disk or Disk(tmp_path / f"run{len(runs)}")))
         return runs[-1]
 
     logging.disable(logging.ERROR)
@@ -256,9 +257,10 @@ def test_the_process_is_killed_or_the_power_fails_at_any_move(logged, explorer):
     explorer.explore(run, some(range(len(run.disk) + 1), 50))
 
 
+@pytest.mark.long
 def test_any_move_fails(logged, explorer):
     errors = itertools.cycle(ERRORS)
-    for at in some(range(1, moves_of(logged) + 1), 16):
+    for at in some(range(1, moves_of(logged) + 1), 10):
         for error in ERRORS if ALL else [next(errors)]:
             run = logged()
             run.moves.at, run.moves.error = at, error
@@ -285,6 +287,41 @@ def test_the_power_fails_after_a_recovery_from_a_kill_at_any_move(logged, explor
                 run.push()
         run.disk.check()
         explorer.explore(run, some(range(killed, len(run.disk) + 1), 5))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("locks", [True, False], ids=["with locks", "without locks"])
+def test_a_process_that_slept_at_any_move_and_the_one_in_its_place(locks, logged, explorer, monkeypatch):
+    """Both write to one folder, and both tell: no step is told of twice, and none that was told of is lost."""
+    if not locks:
+        monkeypatch.setattr(CrashingFiles, "lock", no_lock)
+    met = 0
+    for at in some(range(1, 40), 8):
+        run = logged()
+        with run.recording():
+            run.begin()
+            run.push()
+            told = [1]
+
+            def succeed(run=run, told=told):
+                other = logged(run.disk)
+                other.clients = run.clients
+                with contextlib.suppress(OpError):  # the log belongs to a process that has not ended
+                    if other.restart():
+                        told.append(other.push())
+
+            run.moves.count, run.moves.at, run.moves.meanwhile = 0, at, succeed
+            for _ in range(3):
+                with contextlib.suppress(OpError):
+                    told.append(run.push())
+        met += len(told) > 4
+        assert len(set(told)) == len(told), f"move {at}: both were told of a step: {told}"
+        explorer.explore(run, [len(run.disk)])
+    assert met or locks
+
+
+def no_lock(self, path):
+    raise OSError(errno.ENOLCK, "No locks available")
 
 
 def acknowledge_before_sync(monkeypatch):
