@@ -20,10 +20,10 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy.typing as npt
 
@@ -49,7 +49,7 @@ from globalstep.ps.recovery import Replay
 from globalstep.ps.shard import Shard
 from globalstep.ps.signatures import KEY_BYTES
 from globalstep.ps.witness import NO_WITNESS, Witness
-from globalstep.ps.write_ahead_log import WriteAheadLog, base_note_path, base_path
+from globalstep.ps.write_ahead_log import WriteAheadLog, base_note_path, base_path, spend_reserve
 from globalstep.run_identity import RunIdentity, identity_of
 from globalstep.shard_file import SavedTensor, write_shard
 from globalstep.storage import atomic_write, storage_for
@@ -57,6 +57,8 @@ from globalstep.storage import atomic_write, storage_for
 __all__ = ["Durability", "log_folder", "shard_folder"]
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _OPENED = "opened"
 _ENDED = "ended"
@@ -298,7 +300,8 @@ class Durability:
             values, _ = self._shard.snapshot(incarnation, snapshot)
             log.secure()
             log.check_writer()
-            _keep_base(self._files, log.directory, begun.segment, values, file)
+            folder, segment = log.directory, begun.segment
+            self._with_reserve(folder, lambda: _keep_base(self._files, folder, segment, values, file))
             log.trim(begun.segment, keep=(log.directory / _KEEP).exists())
         except (OSError, ResourceExhaustedError) as error:
             _log.warning("The log in %s is not shortened: %s", log.directory, error)
@@ -374,7 +377,7 @@ class Durability:
                     raise NotFoundError(
                         f"The run whose log is in {folder} has ended, or another has begun in its place."
                     )
-                replay = self._come_back(request, folder, before)
+                replay = self._with_reserve(folder, lambda: self._come_back(request, folder, before))
             except (OSError, MemoryError) as error:
                 raise _cannot_now(
                     error, f"PS task {request.shard} cannot come back from its log in {folder} now"
@@ -394,6 +397,17 @@ class Durability:
         return pb.RecoverReply(
             applied=applied, recovered=True, pushes=replay.pushes, cut_bytes=replay.cut_bytes, secs=secs
         )
+
+    def _with_reserve(self, folder: Path, write: Callable[[], T]) -> T:
+        """Carry something out, with the room that was set aside if there is no other."""
+        try:
+            return write()
+        except (OSError, ResourceExhaustedError) as error:
+            if isinstance(error, OSError) and error.errno not in NO_ROOM:
+                raise
+            if not spend_reserve(self._files, folder):
+                raise
+        return write()
 
     def _come_back(self, request: pb.RecoverRequest, folder: Path, before: Witness) -> Replay:
         """Play a log, and have the shard go on where it ends. Caller holds _changing."""

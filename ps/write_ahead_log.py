@@ -10,6 +10,7 @@ Floor: ps. Threads: any number at once.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,11 +18,11 @@ from pathlib import Path
 
 from globalstep import codec
 from globalstep.declarations import OptimizerDecl, PushId, StopLimit, VariableDecl
-from globalstep.errors import LostStateError
+from globalstep.errors import LostStateError, ResourceExhaustedError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.layouts import PushParts
 from globalstep.ps.ledger import Entry
-from globalstep.ps.log_file import LOG_FILES, LogFiles, LoggedRecord, SegmentWriter, segment_path, segments_in
+from globalstep.ps.log_file import LOG_FILES, NO_ROOM, LogFiles, LoggedRecord, SegmentWriter, segment_path, segments_in
 from globalstep.ps.log_lock import LogLock
 from globalstep.ps.log_records import (
     Encoded,
@@ -35,6 +36,14 @@ from globalstep.ps.witness import Image, Pushed, Witness
 from globalstep.waiting import Reminder
 
 __all__ = ["Beginning", "WriteAheadLog", "base_note_path", "base_path"]
+
+
+_log = logging.getLogger(__name__)
+
+_RESERVE = "reserve"
+_RESERVE_BYTES = 4 << 20
+#: After how long a call that found no room is to be tried again.
+_ROOM_SECS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +116,13 @@ class WriteAheadLog(Witness):
         self._committing = 0
         self._failure: BaseException | None = None
         self._retired = False
+        # Why there is no room; "" where there is. How often there was none.
+        self._full = ""
+        self._refusals = 0
         # Snapshot -> what begins right after it.
         self._begun_by: dict[PushId, Beginning] = {}
         self._newest_segment = segment
+        keep_reserve(files, directory)
         if segment == 1:
             self._append(plain_record(pb.LogRecord(begin=begin)))
         # For bases, whose ledger is another one.
@@ -204,14 +217,19 @@ class WriteAheadLog(Witness):
         with self._lock:
             if self._retired:
                 return
-            wanted = self._last
+            wanted, refusals = self._last, self._refusals
+        batch: list[_Queued] | None = None
         try:
-            while (batch := self._next_batch(wanted)) is not None:
-                self._write(batch)
-                with self._lock:
-                    self._committing = 0
-                    self._on_disk = batch[-1].number
-                    self._changed.notify_all()
+            while (batch := self._next_batch(wanted, refusals)) is not None:
+                try:
+                    self._write(batch)
+                except OSError as error:
+                    if not self._take_back(error, batch):
+                        raise
+                    continue
+                self._written(batch)
+        except ResourceExhaustedError:
+            raise
         except BaseException as error:
             # Whatever it is, Ctrl-C too: nobody else has this batch, and nobody may wait for it for ever.
             if not self._give_up(error):
@@ -221,7 +239,44 @@ class WriteAheadLog(Witness):
             self.on_failure(self)
             if not isinstance(error, Exception):
                 raise
-            self._next_batch(wanted)
+            self._next_batch(wanted, refusals)
+
+    def _written(self, batch: Sequence[_Queued]) -> None:
+        with self._lock:
+            was_full, self._full = self._full, ""
+            self._committing = 0
+            self._on_disk = batch[-1].number
+            self._changed.notify_all()
+        if was_full:
+            _log.warning("There is room again for the write-ahead log in %s: calls go on.", self.directory)
+
+    def _take_back(self, error: OSError, batch: list[_Queued]) -> bool:
+        """Where only room is missing, have the batch wait in its place; False where something else is wrong.
+
+        What was written of it is cut off, so nothing is lost: it is in memory, and nobody was told of it.
+        """
+        if error.errno not in NO_ROOM:
+            return False
+        self._writer.take_back()
+        with self._lock:
+            self._queue[:0] = batch
+            for_a_save = any(queued.begins for queued in self._queue)
+        # The reserve is for what a save needs, since a save is what shortens the log.
+        spent = for_a_save and spend_reserve(self._files, self.directory)
+        with self._lock:
+            was_full, self._full = self._full, "" if spent else said(error)
+            self._refusals += not spent
+            self._committing = 0
+            self._changed.notify_all()
+        if not (spent or was_full):
+            _log.error("%s", self._no_room())
+        return True
+
+    def _no_room(self) -> str:
+        return (
+            f"There is no room for the write-ahead log in {self.directory}: {self._full}. Nothing is lost, and "
+            "nothing is acknowledged: calls wait until there is room there, and are carried out once. Free some space."
+        )
 
     def _give_up(self, error: BaseException) -> bool:
         """Take note that this thread failed to commit; False where it was not at that."""
@@ -234,8 +289,13 @@ class WriteAheadLog(Witness):
             self._changed.notify_all()
             return True
 
-    def _next_batch(self, wanted: int) -> list[_Queued] | None:
-        """Give what this thread is to write; None when what it waits for is on disk."""
+    def _next_batch(self, wanted: int, refusals: int) -> list[_Queued] | None:
+        """Give what this thread is to write; None when what it waits for is on disk.
+
+        Args:
+            wanted: The last record that it waits for.
+            refusals: How often there had been no room when it came: whoever waits is told when there is none.
+        """
         reminder = Reminder(lambda: f"the disk: the write-ahead log in {self.directory}")
         with self._lock:
             while self._on_disk < wanted and not self._retired:
@@ -247,24 +307,28 @@ class WriteAheadLog(Witness):
                         "not on disk is not applied, and this PS task serves nothing until it has recovered from the "
                         'log. Make room there, or use durability="checkpoint".'
                     )
+                if self._refusals != refusals:
+                    raise ResourceExhaustedError(self._no_room(), retry_secs=_ROOM_SECS)
                 if not self._committing:
                     self._committing = threading.get_ident()
-                    batch, self._queue = self._queue, []
+                    # A batch is of one segment.
+                    ends = [at for at, queued in enumerate(self._queue) if at and queued.begins]
+                    end = ends[0] if ends else len(self._queue)
+                    batch, self._queue = self._queue[:end], self._queue[end:]
                     return batch
                 reminder.wait(self._changed)
             return None
 
     def _write(self, batch: Sequence[_Queued]) -> None:
-        on_disk = batch[0].number - 1
+        first = batch[0]
+        if first.begins and self._writer.first != first.number:
+            writer = SegmentWriter(self.directory, self._segment + 1, first.number, self._files)
+            self._writer.close()
+            self._writer = writer
+            self._segment += 1
         for queued in batch:
-            if queued.begins:
-                self._writer.sync()
-                self._writer.close()
-                on_disk = queued.number - 1
-                self._segment += 1
-                self._writer = SegmentWriter(self.directory, self._segment, queued.number, self._files)
             head, pieces = queued.encode()
-            self._writer.write(queued.number, on_disk, head, pieces)
+            self._writer.write(queued.number, first.number - 1, head, pieces)
         self._writer.sync()
         self._held.check()
 
@@ -293,10 +357,11 @@ class WriteAheadLog(Witness):
             for path in (base_note_path, base_path, segment_path):
                 self._files.unlink(path(self.directory, older))
         self._files.sync_directory(self.directory)
+        keep_reserve(self._files, self.directory)
 
     def close(self) -> None:
         """Write what is left, if that can be done, and close the file."""
-        with contextlib.suppress(LostStateError):
+        with contextlib.suppress(LostStateError, ResourceExhaustedError):
             self.secure()
         self._release()
 
@@ -310,6 +375,8 @@ class WriteAheadLog(Witness):
             while self._committing:
                 reminder.wait(self._changed)
         self._release()
+        with contextlib.suppress(OSError):
+            spend_reserve(self._files, self.directory)
 
     def check_writer(self) -> None:
         """Make sure that nobody else writes this log; see LogLock.check."""
@@ -318,6 +385,32 @@ class WriteAheadLog(Witness):
     def _release(self) -> None:
         self._writer.close()
         self._held.close()
+
+
+def keep_reserve(files: LogFiles, directory: Path) -> None:
+    """Have some room set aside on a log's disk, if there is any: so that a save, or a recovery, finds it."""
+    path = directory / _RESERVE
+    if path.exists():
+        return
+    try:
+        file = files.create(path)
+        try:
+            files.allocate(file, 0, _RESERVE_BYTES)
+        finally:
+            files.close(file)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            files.unlink(path)
+        _log.warning("No room is set aside for the write-ahead log in %s: %s", directory, error)
+
+
+def spend_reserve(files: LogFiles, directory: Path) -> bool:
+    """Free the room that was set aside; False if there is none."""
+    path = directory / _RESERVE
+    if not path.exists():
+        return False
+    files.unlink(path)
+    return True
 
 
 def said(error: BaseException) -> str:

@@ -1,11 +1,12 @@
 """The log of a shard: what is on disk when a call is answered, who writes it, and what happens when nobody can."""
 
+import errno
 import os
 import threading
 
 import pytest
 
-from globalstep.errors import LostStateError
+from globalstep.errors import LostStateError, ResourceExhaustedError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import log_file
 from globalstep.ps.log_file import SegmentReader, segment_path
@@ -81,19 +82,19 @@ def test_the_place_in_the_log_is_the_place_in_which_it_happened(log):
     assert clients_in(log) == order
 
 
-def test_a_disk_that_is_full_fails_all_who_wait_and_all_who_come_later(log, monkeypatch):
+def test_a_disk_that_fails_fails_all_who_wait_and_all_who_come_later(log, monkeypatch):
     log.left("a")
     log.secure()
     told = []
     log.on_failure = told.append
 
-    def full(file, buffers):
+    def broken(file, buffers):
         os.write(file, b"half of it")
-        raise OSError(28, "No space left on device")
+        raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(log_file.os, "writev", full)
+    monkeypatch.setattr(log_file.os, "writev", broken)
     log.left("b")
-    with pytest.raises(LostStateError, match="No space left on device"):
+    with pytest.raises(LostStateError, match="Input/output error"):
         log.secure()
     assert told == [log]
     monkeypatch.undo()
@@ -104,6 +105,65 @@ def test_a_disk_that_is_full_fails_all_who_wait_and_all_who_come_later(log, monk
     reader = SegmentReader(segment_path(log.directory, 1))
     assert [pb.LogRecord.FromString(record.head).leave.client for record in reader.records()][1:] == ["a"]
     assert reader.cut_bytes == len(b"half of it")
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT], ids=errno.errorcode.get)
+def test_a_full_disk_lets_nothing_through_and_forgets_nothing(log, monkeypatch, caplog, code):
+    log.left("a")
+    log.secure()
+    told = []
+    log.on_failure = told.append
+
+    def full(file, buffers):
+        os.write(file, b"half of it")
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log_file.os, "writev", full)
+        for name in "bc":
+            log.left(name)
+            with pytest.raises(
+                ResourceExhaustedError, match=f"no room for the write-ahead log .*: .*{os.strerror(code)}"
+            ) as e:
+                log.secure()
+            assert e.value.retry_secs
+        assert clients_in(log) == ["a"]
+    assert caplog.text.count("no room for the write-ahead log") == 1
+    log.secure()
+    assert clients_in(log) == ["a", "b", "c"]
+    assert "There is room again" in caplog.text
+    assert not told
+
+
+def test_all_who_wait_are_told_at_once_that_there_is_no_room(log, monkeypatch):
+    in_commit, go_on, found = threading.Semaphore(0), threading.Event(), []
+
+    def full(file):
+        in_commit.release()
+        assert go_on.wait(10.0)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def wait():
+        with pytest.raises(ResourceExhaustedError):
+            log.secure()
+        found.append(1)
+
+    monkeypatch.setattr(log_file.os, "fdatasync", full)
+    log.left("a")
+    first = threading.Thread(target=wait, name="commits")
+    first.start()
+    assert in_commit.acquire(timeout=10.0)
+    others = [threading.Thread(target=wait, name=f"waits-{at}") for at in range(3)]
+    for thread in others:
+        thread.start()
+    go_on.set()
+    for thread in [first, *others]:
+        thread.join(10.0)
+        assert not thread.is_alive()
+    assert len(found) == 4
+    monkeypatch.undo()
+    log.secure()
+    assert clients_in(log) == ["a"]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), ValueError("larger than 2 GiB")], ids=repr)
