@@ -56,6 +56,7 @@ nightly: $(VENV)/.installed-test ## run the whole fault matrix, a soak, 100 shor
 	$(BIN)/python tests/integration/short_jobs.py --jobs 100
 	$(BIN)/python tests/integration/under_attack.py
 	$(BIN)/python tests/integration/thousand_clients.py
+	GLOBALSTEP_SHORT_LIVES=1000000 $(BIN)/python -m pytest -q -n 2 --timeout 7200 -k short_lives
 	for round in 1 2 3 4 5 6 7 8 9 10; do $(BIN)/python -m pytest -q -n 2 $(PYTEST_ARGS) || exit 1; done
 
 .PHONY: simulate

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import random
+import tracemalloc
 
 import pytest
 from counting_run import STEP, initialize, step_push
@@ -195,3 +198,41 @@ def test_a_long_job_with_thousands_of_short_lived_clients_stays_bounded(shards, 
     assert max(dumps) < 120_000, dumps
     assert max(dumps[15:]) <= 1.05 * max(dumps[10:15]), dumps
     chief.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("end", ["leave", "die"])
+def test_short_lives_of_clients_leave_nothing_that_grows(end, monkeypatch):
+    """A worker that is started, pushes twice and goes, again and again for months; `make nightly` has a million."""
+    lives = int(os.environ.get("GLOBALSTEP_SHORT_LIVES", "2000"))
+    if lives < 10_000:  # what is remembered of clients that went is full sooner
+        monkeypatch.setattr("globalstep.ps.push_table.LIMIT_CLIENTS", 100)
+    clock = ManualClock()
+    shard = LocalPS(1, clock=clock).controls[0].handler.shard
+    shard.begin(1, shard=0, shards=1, sequencer=0, owner="chief", opened=True)
+    shard.declare(1, "chief", [VariableDecl("global_step", "int64", (), is_step=True)], [])
+    shard.push(1, PushId("chief", 1), PushParts([Op(OpKind.ASSIGN, "global_step", fill=0.0)]), (), (), {})
+    sizes = []
+    gc.collect()
+    tracemalloc.start()
+    for life in range(lives):
+        client = f"client-{life}"
+        shard.heartbeat(client, f"/job:worker/task:{life % 50}", 15.0)
+        for sequence in (1, 2):
+            shard.push(1, PushId(client, sequence), PushParts(), STEP, (), {})
+        if end == "leave":
+            shard.leave(client)
+        clock.advance(5.0)
+        shard.heartbeat("chief", "/job:chief/task:0", 15.0)
+        shard.find_losses()
+        if life % (lives // 20) == 0:
+            cut = PushId("chief", 2 + life)
+            shard.admit(1, cut, EntryKind.SNAPSHOT, (0,), (), (), {})
+            shard.release(1, cut)
+            gc.collect()
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    # Once all that is remembered of clients that went is full, it stays as large.
+    settled = sizes[len(sizes) // 4 : len(sizes) // 2]
+    assert max(sizes[len(sizes) // 2 :]) < 1.1 * max(settled), sizes
+    assert shard.view().steps == {"global_step": 2 * lives}
