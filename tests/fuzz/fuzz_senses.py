@@ -129,6 +129,10 @@ class Model:
         message = self._message
         if self._spans or message.known_layout or message.ahead or len(self._data) % 8:
             return None
+        if any(
+            (push.client, push.sequence) == (message.id.client, message.id.sequence) for push in self._shard._staged
+        ):
+            return None  # what was told of this push before counts
         store = self._shard._store
         declared = {decl.name: decl for decl in store.optimizers}
         values = {name: held.shaped.copy() for name, held in store._held.items() if not held.decl.is_step}

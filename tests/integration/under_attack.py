@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import re
 import socket
 import subprocess
@@ -354,7 +355,7 @@ def main() -> int:
         began = SYSTEM_CLOCK.monotonic()
         # How fast this machine is: a short one, at its end all the same.
         trial = run(first, 2000, 1.0, pause_secs=args.pause, idle=args.idle, nice=args.nice)
-        rate = max(trial.quiet, default=2000 / (SYSTEM_CLOCK.monotonic() - began))
+        rate = max([*trial.quiet, *trial.attacked, 2000 / (SYSTEM_CLOCK.monotonic() - began)])
         second = Path(made, "second")
         second.mkdir()
         found = run(
@@ -362,6 +363,9 @@ def main() -> int:
         )
     for name, count in found.rounds.items():
         print(f"{count:6d} {name}")
+    if not found.quiet or not found.attacked:
+        found.faults.append("the job was over before a turn in peace and one under attack had ended")
+        found.quiet, found.attacked = found.quiet or [math.nan], found.attacked or [math.nan]
     print(
         f"{median(found.quiet):,.0f} steps/s in peace, {median(found.attacked):,.0f} under attack: {found.share:.2f}\n"
         f"quiet {[round(one) for one in found.quiet]}, attacked {[round(one) for one in found.attacked]}\n"
