@@ -178,6 +178,13 @@ class FuzzedTasks:
         shards = [task.handler.shard for task in self.tasks]
         return all(s.view(brief=True).state == State.READY and s.view(brief=True).incarnation == 7 for s in shards)
 
+    def tidy(self) -> None:
+        """Have clients that are gone forgotten now: any push may do so, also one that is refused."""
+        for task in self.tasks:
+            shard = task.handler.shard
+            if shard._ledger is not None and shard._ledger.table.crowded(self.clock.monotonic()):
+                shard._forget_gone(shard._ledger)
+
     def digest(self) -> bytes:
         """All that a refused request may not change: values, steps, limits, the index, and what became of pushes."""
         found = hashlib.blake2b()
@@ -187,7 +194,7 @@ class FuzzedTasks:
                 found.update(f"{name}{held.initialized}{held.decl}".encode())
                 found.update(held.flat.tobytes())
             book = shard._ledger
-            told = (book.index, book.steps, book.limits, book.stopped, book.table.dump()) if book else ()
+            told = (book.index, book.steps, book.limits, book.stopped, _decided(book.table.dump())) if book else ()
             view = (shard._applied, shard._incarnation, shard._state, shard._store.optimizers, shard._policy)
             found.update(repr((told, view)).encode())
         return found.digest()
@@ -355,6 +362,7 @@ class FuzzedTasks:
         """Carry a request out, with all senses."""
         stream = self.streams_of[caller][shard]
         task = self.tasks[shard].handler
+        self.tidy()
         before, model = self.digest(), Model(task.shard, request, data, stream)
         buffer = bytearray(data)
         self.inputs += 1
@@ -420,6 +428,7 @@ class FuzzedTasks:
                 message.incarnation = rng.randrange(7)
         self.clock.advance(rng.choice((0.0, 0.0, 0.1, 30.0)))
         caller = rng.choice((*CALLERS, NOBODY, NOBODY, NOBODY, PS_TASK))
+        self.tidy()
         before, values = self.digest(), [Picture(task.handler.shard) for task in self.tasks]
         context = CALLER.set(caller)
         try:
@@ -464,6 +473,15 @@ class FuzzedTasks:
     def _compare(self, before: bytes, request: Any, text: str) -> None:
         if self.digest() != before:
             raise Finding(f"refused, and something changed all the same: {text}\n{request}")
+
+
+def _decided(table: dict[str, Any]) -> dict[str, Any]:
+    """Give a table of pushes without those that were abandoned: an ADMIT that is refused takes its push back."""
+    kept = {
+        client: told | {"outcomes": [one for one in told["outcomes"] if one[1] != int(pb.OUTCOME_ABANDONED)]}
+        for client, told in table.items()
+    }
+    return {client: told for client, told in kept.items() if told["outcomes"] or told["forgotten"]}
 
 
 def _declaration(shard: int) -> pb.DeclareRequest:
