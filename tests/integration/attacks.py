@@ -125,15 +125,15 @@ class Mallory:
         status = allowed(lambda: self.unary(0, "Status", pb.StatusRequest(protocol=own_protocol())), "Status")
         if status is None or status.state != pb.STATE_READY:
             return False
-        self.incarnation, self.sequencer = status.incarnation, status.sequencer
+        self.sequencer = status.sequencer
         self.variables = [
             decl
             for shard in self.shards()
             for decl in self.unary(shard, "Status", pb.StatusRequest(protocol=own_protocol())).variables
             if decl.shard == shard
         ]
-        if self.largest is None:
-            self.incarnation = 0  # the chief has not told all tasks yet
+        if self.largest is not None:  # else the chief has not told all tasks yet
+            self.incarnation = status.incarnation
         return bool(self.incarnation)
 
     def request(self, what: str, **fields: Any) -> pb.Request:
