@@ -154,10 +154,22 @@ class CheckpointSaverHook(SessionRunHook):
         if getattr(run_context.session.cluster, "draining", None):
             self._save_before_a_drain(run_context)
             return
+        if self._is_asked(run_context.session) and self._start_save(run_context.session):
+            run_context.request_stop()
         if self._is_due(int(run_values.results) + 1):
             step = step_now(run_context.session, self._step)
             if self._is_due(step) and self._start_save(run_context.session):
                 run_context.request_stop()
+
+    def _is_asked(self, session: Any) -> bool:
+        """Whether PS tasks ask for a checkpoint, because their write-ahead logs are long, and none is being written."""
+        take = getattr(session.cluster, "take_save_asked", None)
+        asked = take() if take is not None else ()
+        if not asked or self._under_way is not None:
+            return False
+        labels = ", ".join(session.cluster.labels[shard] for shard in sorted(asked))
+        _log.info("Saving a checkpoint now, beside those that are due: the write-ahead log of %s is long.", labels)
+        return True
 
     def _is_due(self, step: int) -> bool:
         """Whether to save at a step: at the marks that lie `save_steps` apart, however late the save before was."""

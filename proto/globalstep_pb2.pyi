@@ -1323,6 +1323,7 @@ class HeartbeatReply(_message.Message):
     LOST_FIELD_NUMBER: _builtins.int
     LOSSES_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
+    SAVE_ASKED_FIELD_NUMBER: _builtins.int
     state: Global___State.ValueType
     incarnation: _builtins.int
     draining: _builtins.bool
@@ -1330,6 +1331,8 @@ class HeartbeatReply(_message.Message):
     losses: _builtins.int
     process: _builtins.str
     """As in StatusReply."""
+    save_asked: _builtins.bool
+    """To the acting chief: to save a checkpoint now, because the write-ahead log is over --max-log-bytes. Not in every reply."""
     @_builtins.property
     def chief(self) -> Global___ChiefOffice: ...
     @_builtins.property
@@ -1346,10 +1349,11 @@ class HeartbeatReply(_message.Message):
         lost: _abc.Iterable[Global___LostClient] | None = ...,
         losses: _builtins.int = ...,
         process: _builtins.str = ...,
+        save_asked: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "draining", b"draining", "incarnation", b"incarnation", "losses", b"losses", "lost", b"lost", "process", b"process", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "draining", b"draining", "incarnation", b"incarnation", "losses", b"losses", "lost", b"lost", "process", b"process", "save_asked", b"save_asked", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

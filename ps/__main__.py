@@ -67,6 +67,13 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help='directory for the write-ahead logs of runs with durability="log" (default: log/ in the run\'s directory)',
     )
+    parser.add_argument(
+        "--max-log-bytes",
+        type=int,
+        default=16 << 30,
+        help='with durability="log", the chief is asked for a checkpoint when the write-ahead log is longer since the '
+        "last one (default: 16 GiB; 0: never)",
+    )
     parser.add_argument("--reflection", action="store_true", help="serve gRPC's reflection, for tools like grpcurl")
     add_arguments(parser)
     parser.add_argument(
@@ -136,6 +143,7 @@ def _server(args: argparse.Namespace) -> PSServer:
             grace_secs=args.grace_secs,
             lane_port=args.lane_port,
             log_dir=args.log_dir,
+            max_log_bytes=args.max_log_bytes,
             apply_threads=args.apply_threads,
             patience=Patience(max(args.start_secs, 0.0), max(args.abandon_secs, 0.0)),
             metrics_port=args.metrics_port,

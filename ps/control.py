@@ -214,6 +214,7 @@ class Control:
             chief=_office(chief),
         )
         if request.chief_term:
+            reply.save_asked = self.durability.asks_for_save()
             reply.losses, lost = shard.losses_after(request.losses_known)
             for one in lost:
                 reply.lost.add(

@@ -43,6 +43,7 @@ from globalstep.errors import (
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.handler import Handler
 from globalstep.ps.log_file import LOG_FILES, NO_ROOM, LogFiles, segment_path, segments_in
+from globalstep.ps.log_limit import LogLimit
 from globalstep.ps.log_lock import LogLock
 from globalstep.ps.presence import State
 from globalstep.ps.recovery import Replay
@@ -57,6 +58,10 @@ from globalstep.storage import atomic_write, storage_for
 __all__ = ["Durability", "log_folder", "shard_folder"]
 
 _log = logging.getLogger(__name__)
+
+#: How often the chief is asked for a checkpoint, and how often it is said why.
+_ASK_EVERY_SECS = 30.0
+_WARN_EVERY_SECS = 600.0
 
 T = TypeVar("T")
 
@@ -85,11 +90,17 @@ class Durability:
         clock: Tells how long a recovery takes.
         log_dir: Where logs are, in the place of RUN_DIR/log; "" for there.
         files: Writes them.
+
+    Attributes:
+        most_bytes: Beyond it a log asks for a checkpoint, which makes it shorter; 0 for no limit.
     """
 
     def __init__(self, handler: Handler, clock: Clock, log_dir: str = "", files: LogFiles = LOG_FILES) -> None:
         self._handler = handler
         self._clock = clock
+        self.most_bytes = 0
+        self._asked = LogLimit(clock, _ASK_EVERY_SECS)
+        self._warned = LogLimit(clock, _WARN_EVERY_SECS)
         self._log_dir = log_dir
         self._files = files
         # One BEGIN or RECOVER at a time; taken before the shard's lock. Files are made and read under it.
@@ -101,6 +112,20 @@ class Durability:
     @property
     def _shard(self) -> Shard:
         return self._handler.shard
+
+    def asks_for_save(self) -> bool:
+        """Whether to ask the acting chief for a checkpoint now, because the log is over its limit; not too often."""
+        log = self._shard.witness
+        if not self.most_bytes or not isinstance(log, WriteAheadLog) or log.needed_bytes <= self.most_bytes:
+            return False
+        if (more := self._warned.due("long")) is not None:
+            _log.warning(
+                "The write-ahead log in %s has %s bytes since the last checkpoint, over --max-log-bytes %s: the chief "
+                "is asked for a checkpoint, which makes it shorter. If none comes, nothing saves: look at the chief's "
+                "log, and at its checkpoint_dir; the write-ahead log goes on growing.%s",
+                log.directory, f"{log.needed_bytes:,}", f"{self.most_bytes:,}", more,
+            )  # fmt: skip
+        return self._asked.due("save") is not None
 
     def begin(self, request: pb.BeginRequest) -> tuple[int, str]:
         """Begin an incarnation, with a log where its policy says so; see Life.begin.

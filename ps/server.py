@@ -67,6 +67,8 @@ class PSOptions:
     lane_port: int = 0
     #: Where write-ahead logs are, for example on a fast disk; "" for the run's directory.
     log_dir: str = ""
+    #: Beyond it the chief is asked for a checkpoint, which makes a write-ahead log shorter; 0: never.
+    max_log_bytes: int = 0
     #: Where Prometheus may read its numbers: "PORT" or "HOST:PORT"; "" for nowhere.
     metrics_port: str = ""
     #: Whether gRPC's reflection is served, for tools like grpcurl.
@@ -111,6 +113,7 @@ class PSServer:
         handler = Handler(self.shard, faults, limit_bytes, in_flight)
         handler.authorization = security.authorization
         self.control = Control(handler, uuid.uuid4().hex, socket.gethostname(), log_dir=options.log_dir)
+        self.control.durability.most_bytes = options.max_log_bytes
         # Of links, whatever the time of leases is.
         self._slow = SlowSenders(SYSTEM_CLOCK, in_flight.is_short)
         self._door = door = Door(security.authorization, self._slow, options.max_clients)

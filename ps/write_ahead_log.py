@@ -107,6 +107,10 @@ class WriteAheadLog(Witness):
             self._held.close()
             raise
         self._segment = segment
+        # Of segments that are written no more, and may be needed; only the thread that commits adds to it.
+        self._closed_bytes = {
+            older: segment_path(directory, older).stat().st_size for older in segments_in(directory) if older < segment
+        }
         # Guards all below. A leaf, taken under the shard's lock; nothing is written under it.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -324,6 +328,7 @@ class WriteAheadLog(Witness):
         if first.begins and self._writer.first != first.number:
             writer = SegmentWriter(self.directory, self._segment + 1, first.number, self._files)
             self._writer.close()
+            self._closed_bytes[self._segment] = self._writer.written_bytes
             self._writer = writer
             self._segment += 1
         for queued in batch:
@@ -331,6 +336,11 @@ class WriteAheadLog(Witness):
             self._writer.write(queued.number, first.number - 1, head, pieces)
         self._writer.sync()
         self._held.check()
+
+    @property
+    def needed_bytes(self) -> int:
+        """How much of it a recovery may need: all since the newest checkpoint that is stored. Any thread may ask."""
+        return self._writer.written_bytes + sum(list(self._closed_bytes.values()))
 
     def failed_in(self, segment: Path) -> bool:
         """Whether it failed while it wrote a segment; False where another process has begun a later one."""
@@ -351,6 +361,8 @@ class WriteAheadLog(Witness):
         """Delete what was before a segment whose base is there, unless it is to be kept."""
         with self._lock:
             self._begun_by = {push: begun for push, begun in self._begun_by.items() if begun.segment > segment}
+        for older in [number for number in list(self._closed_bytes) if number < segment]:
+            self._closed_bytes.pop(older, None)
         if keep:
             return
         for older in [number for number in segments_in(self.directory) if number < segment]:

@@ -92,6 +92,11 @@ class Attendance:
         """Indices of PS tasks that are about to end and wait for a checkpoint, as last heard."""
         return self._heartbeat.draining
 
+    def take_save_asked(self) -> frozenset[int]:
+        """Give the indices of PS tasks that have asked for a checkpoint, once: their write-ahead logs are long."""
+        asked, self._heartbeat.save_asked = self._heartbeat.save_asked, frozenset()
+        return asked
+
     def let_end(self, shards: Iterable[int]) -> None:
         """Tell PS tasks that are about to end that they need not wait any longer."""
         secs = POLICIES["Stop"].deadline_secs

@@ -48,6 +48,7 @@ class Heartbeat:
         candidate: Set where this client's process may act as chief: it hears of the office, and keeps it so.
         sequencer: Index of the PS task that knows what clients have pushed.
         draining: Indices of PS tasks that are about to end and wait for a checkpoint, as last heard.
+        save_asked: Indices of PS tasks that have asked this chief for a checkpoint since it was last cleared.
         processes: The process of each task that was heard to be about to end.
         haste: Whether the process is to end soon.
         told: What it was told of the run's decisions; a PS task that lost its state hears it so.
@@ -63,6 +64,7 @@ class Heartbeat:
         self.candidate: Candidate | None = None
         self.sequencer = 0
         self.draining: frozenset[int] = frozenset()
+        self.save_asked: frozenset[int] = frozenset()
         self.haste = Haste()
         self.told = Told()
         self.run = NO_RUN
@@ -196,6 +198,8 @@ class Heartbeat:
             if reply.draining:
                 self.processes[index] = reply.process
                 draining.add(index)
+            if reply.save_asked:
+                self.save_asked |= {index}
             if candidate is not None and index == 0:
                 candidate.heard(reply.chief)
             self._tell_of_losses(index, reply)
