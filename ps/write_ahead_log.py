@@ -99,6 +99,10 @@ class WriteAheadLog(Witness):
         self.directory = directory
         self._files = files
         self.on_failure: Callable[[WriteAheadLog], None] = lambda log: None
+        # Of segments that are written no more, and may be needed; only the thread that commits adds to it.
+        self._closed_bytes = {
+            older: segment_path(directory, older).stat().st_size for older in segments_in(directory) if older < segment
+        }
         # Only the thread that commits uses these two.
         self._held = held or LogLock(directory, files)
         try:
@@ -107,10 +111,6 @@ class WriteAheadLog(Witness):
             self._held.close()
             raise
         self._segment = segment
-        # Of segments that are written no more, and may be needed; only the thread that commits adds to it.
-        self._closed_bytes = {
-            older: segment_path(directory, older).stat().st_size for older in segments_in(directory) if older < segment
-        }
         # Guards all below. A leaf, taken under the shard's lock; nothing is written under it.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
