@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TextIO
 
 from globalstep.clock import SYSTEM_CLOCK, Clock
@@ -69,12 +69,13 @@ class Console:
                 self._progress = ""
             self._write(f"{self._prefix(task)} {text}")
 
-    def say(self, text: str) -> None:
-        """Write a line of the launcher's own."""
+    def say(self, text: str, below: Iterable[str] = ()) -> None:
+        """Write a line of the launcher's own, and what somebody else said in lines below it."""
+        lines = [text, *(f"    {line}" for line in below)]
         if self._json_lines:
-            self._write_json("launch", text)
+            self._write_json("launch", "\n".join(lines))
         else:
-            self._write(printable(text))
+            self._write("\n".join(map(printable, lines)))
 
     def finish(self) -> None:
         """Write the newest progress if it has not been shown, and leave the cursor on a new line."""

@@ -253,8 +253,8 @@ class Launcher:
             log.flush()
 
     def _report(self, task: Task, code: int) -> None:
-        tail = "".join(f"\n    {line}" for line in task.tail) or " none"
-        self._console.say(f"globalstep launch: {task.name} {_how_it_ended(code)}; its last lines:{tail}")
+        none = "" if task.tail else " none"
+        self._console.say(f"globalstep launch: {task.name} {_how_it_ended(code)}; its last lines:{none}", task.tail)
 
 
 async def _pipe() -> tuple[asyncio.StreamReader, asyncio.BaseTransport, int]:

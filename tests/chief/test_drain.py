@@ -42,7 +42,10 @@ class InterruptAt(SessionRunHook):
 def _handler():
     # Sessions of other tests that were never closed may watch still.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # Tests that a shell has put into the background come with Ctrl-C ignored.
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
+    signal.signal(signal.SIGINT, interrupt)
     SummaryWriterCache.clear()
     left = signal.getsignal(signal.SIGTERM)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
