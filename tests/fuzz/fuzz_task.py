@@ -481,7 +481,8 @@ def _decided(table: dict[str, Any]) -> dict[str, Any]:
         client: told | {"outcomes": [one for one in told["outcomes"] if one[1] != int(pb.OUTCOME_ABANDONED)]}
         for client, told in table.items()
     }
-    return {client: told for client, told in kept.items() if told["outcomes"] or told["forgotten"]}
+    # In no order: who is refused is who was heard last.
+    return {client: told for client, told in sorted(kept.items()) if told["outcomes"] or told["forgotten"]}
 
 
 def _declaration(shard: int) -> pb.DeclareRequest:
