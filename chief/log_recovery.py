@@ -75,13 +75,12 @@ def come_back(
                 _log.warning("No recovery from the write-ahead logs, but from a checkpoint: %s", error)
                 return list(statuses)
         except LostStateError as error:
-            _log.warning(
-                "No recovery from the write-ahead logs of life %d, but from those of another, or from a checkpoint: %s",
-                tried,
-                error,
-            )
             if tried in lost or living:
+                _log.warning("No recovery from the write-ahead logs, but from a checkpoint: %s", error)
                 return list(statuses)
+            _log.warning(
+                "No recovery from the write-ahead logs of life %d; those of others are tried: %s", tried, error
+            )
             lost.add(tried)
         except AbortedError as error:
             _log.warning("No recovery from the write-ahead logs, but from a checkpoint: %s", error)

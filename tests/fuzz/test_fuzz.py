@@ -36,6 +36,7 @@ def fuzz(tmp_path, *args):
     return json.loads(out.read_text())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_input_crashes_hangs_or_changes_what_it_may_not(tmp_path, part):
     # The same inputs each time; `make fuzz` takes others.
