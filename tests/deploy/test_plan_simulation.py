@@ -239,6 +239,7 @@ def test_a_job_that_one_ps_serves_needs_one():
     assert plan.chosen.efficiency > 0.95
 
 
+@pytest.mark.long
 def test_ps_are_added_until_workers_are_bound_by_their_own_computing():
     job = plain(params=1e6, workers=400, step_secs=0.5, nic_gbps=gbps(1e9))
     plan = make_plan(job, profile(), 0, seed=1)

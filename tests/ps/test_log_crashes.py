@@ -249,6 +249,7 @@ def moves_of(make):
     return run.moves.count
 
 
+@pytest.mark.long
 def test_the_process_is_killed_or_the_power_fails_at_any_move(logged, explorer):
     run = logged()
     script(run)

@@ -170,6 +170,7 @@ def test_two_thousand_workers_behind_a_switch_that_was_down_during_saves(shards)
     chief.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("leave", [True, False], ids=["that leave", "that die"])
 def test_a_long_job_with_thousands_of_short_lived_clients_stays_bounded(shards, leave, monkeypatch):

@@ -10,6 +10,7 @@ from simulation import run, simulating
 MOST_SEEDS = 600
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name, record_property):
@@ -23,6 +24,7 @@ def test_a_planted_bug_is_found(name, record_property):
     pytest.fail(f"{MOST_SEEDS} seeds did not find: {name}")
 
 
+@pytest.mark.long
 def test_the_same_seeds_find_nothing_in_the_code_as_it_is():
     with simulating():
         assert [seed for seed in range(100) if run(seed).violation is not None] == []

@@ -39,6 +39,7 @@ def test_a_seed_is_the_same_every_time():
         )
 
 
+@pytest.mark.long
 def test_every_kind_of_trouble_happens():
     with simulating():
         reports = [run(seed) for seed in range(300)]

@@ -99,6 +99,7 @@ def test_options_say_seconds():
     assert PING_SECS <= NOTICED_SECS
 
 
+@pytest.mark.long
 @pytest.mark.timeout(90)
 def test_a_cut_link_is_noticed_within_seconds_and_the_push_goes_on_when_it_is_mended(link):
     client = ClusterClient(lanes_to(link.address, "grpc"), retry_secs=60.0)

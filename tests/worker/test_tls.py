@@ -269,6 +269,7 @@ def test_a_server_that_is_well_has_no_mistake(serving, authority):
     assert find_tls_mistake(serving().address, None) == ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("transport", CARRIES)
 def test_five_strangers_and_a_renewal_change_nothing(serving, joined, authority, theirs, tmp_path, transport, caplog):
     tokens = tmp_path / "tokens"
