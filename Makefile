@@ -36,11 +36,11 @@ demo: $(VENV)/.installed-examples ## train the digits job on 2 PS, a chief and 2
 	$(BIN)/globalstep launch --ps 2 --workers 3 examples/digits.py --steps $(DEMO_STEPS)
 
 .PHONY: test
-test: $(VENV)/.installed-test ## run the quick tests, of every room (4 minutes)
+test: $(VENV)/.installed-test ## run the quick tests, of every room (8 minutes)
 	$(BIN)/python -m pytest --quick $(PYTEST_ARGS)
 
 .PHONY: test-all
-test-all: test ## run all tests but those of `make nightly`, the quick ones first (35 minutes)
+test-all: test ## run all tests but those of `make nightly`, the quick ones first (45 minutes)
 	$(BIN)/python -m pytest --rest --durations=30 $(PYTEST_ARGS)
 
 .PHONY: test-pythons
