@@ -41,9 +41,21 @@ class Reference:
         return self.value
 
 
+class Stored:
+    """What `put` gives; no Reference, so that nobody reads it but an actor."""
+
+    def __init__(self, value):
+        self.value = value
+
+
 class Call:
+    """A method of an actor; a stored value among its arguments comes as itself."""
+
     def __init__(self, function):
-        self.remote = function
+        self._function = function
+
+    def remote(self, *arguments):
+        return self._function(*(one.value if isinstance(one, Stored) else one for one in arguments))
 
     def options(self, **options):
         return self
@@ -116,6 +128,10 @@ class PlayedRay:
 
     def get(self, references, timeout):
         return [one.value for one in references]
+
+    def put(self, value):
+        """Store a value: an actor's method that is called with what this gives gets the value itself."""
+        return Stored(value)
 
     def kill(self, actor):
         actor.kill()
