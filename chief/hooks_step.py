@@ -76,8 +76,9 @@ def step_now(session: Any, step: Node) -> int:
 class StopAtStepHook(SessionRunHook):
     """Stops training at a global step, exactly.
 
-    On the chief the limit is given to the parameter servers before any worker is let in: they accept no
-    push beyond it, whoever sends it. (TensorFlow's workers overshoot by up to one push each.)
+    On the chief the limit is given to the parameter servers before any worker is let in: once the step has
+    come to it they accept no push, whoever sends it. (TensorFlow's workers overshoot by up to one push each.)
+    A step that rises by more than one a push stops at its first value at the limit or beyond.
 
     Args:
         num_steps: Number of steps from the step at which the session starts.

@@ -396,7 +396,7 @@ class StopLimit(_message.Message):
     NUM_STEPS_FIELD_NUMBER: _builtins.int
     step: _builtins.str
     last_step: _builtins.int
-    """Absolute value that the step will not pass."""
+    """Absolute value: a push that would move the step on from there, or from beyond, is refused."""
     num_steps: _builtins.int
     """Counted from the step's value when the limit is set."""
     def __init__(

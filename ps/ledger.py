@@ -85,7 +85,7 @@ class Ledger:
         index: Index of the last admitted mutation.
         steps: Value of each step after all admitted pushes.
         visible: Value of each step after the pushes that every participant is known to have applied.
-        limits: Values of steps that no push may pass.
+        limits: Values of steps from which no push moves them on.
         table: What became of each client's last pushes.
         incarnation: The one that it is the book of; 0 where that does not matter.
         parent: The incarnation of the checkpoint that it was loaded from; 0 for none.
@@ -198,9 +198,14 @@ class Ledger:
         return outcome
 
     def over_limit(self, increments: Iterable[Increment]) -> bool:
-        """Whether accepting these increments would pass a limit."""
+        """Whether these increments come too late: a step that they move on stands at its limit, or beyond.
+
+        An increment of one ends at the limit exactly. The first one that steps over it, from below, is accepted, as
+        TensorFlow's is: to stop short of it would leave steps that no push can make, and nobody who may say that
+        the last step has come.
+        """
         return any(
-            item.by > 0 and item.step in self.limits and self.steps[item.step] + item.by > self.limits[item.step]
+            item.by > 0 and item.step in self.limits and self.steps[item.step] >= self.limits[item.step]
             for item in increments
         )
 

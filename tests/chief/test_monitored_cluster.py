@@ -7,6 +7,8 @@ import pytest
 from small_model import LocalCluster, build, wait_for_saves
 
 import globalstep.chief.training_session as training
+from globalstep.assignments import assign_add
+from globalstep.chief.chief_role import _at_limit
 from globalstep.chief.hooks_checkpoint import CheckpointSaverHook
 from globalstep.chief.hooks_statistics import ClusterStatisticsHook
 from globalstep.chief.hooks_step import StepCounterHook, StopAtStepHook
@@ -44,6 +46,7 @@ class Task:
         self.graph = Graph()
         with self.graph.as_default():
             self.model = build()
+            self.by_eight = assign_add(self.model.step, 8)
             hooks = [StopAtStepHook(last_step=last_step)] if last_step is not None else []
             self.session = MonitoredTrainingSession(
                 cluster.target,
@@ -80,6 +83,29 @@ def test_the_limit_is_exact_whoever_pushes_last(cluster):
     worker.close()
     chief.close()
     assert cluster.view().state == pb.STATE_DONE
+
+
+def test_a_step_that_rises_by_eight_ends_at_the_first_value_at_or_beyond_the_limit(cluster, tmp_path):
+    """As a single TensorFlow process does; what comes after is refused, and nobody waits for more to come."""
+    chief = Task(cluster, last_step=20, checkpoint_dir=str(tmp_path))
+    worker = Task(cluster, is_chief=False, last_step=20)
+
+    def push(task):
+        with task.graph.as_default():
+            task.session.run(task.by_eight)
+
+    for task in (worker, chief, worker):
+        push(task)
+    assert cluster.sequencer.steps == {"global_step": 24}
+    assert worker.session.should_stop()
+    push(chief)
+    assert chief.session.should_stop()
+    assert cluster.sequencer.steps == {"global_step": 24}
+    # A worker that finds no chief to save the last step takes over at this.
+    assert _at_limit(chief.session._tf_sess().cluster)
+    worker.close()
+    chief.close()
+    assert (tmp_path / "model.ckpt-24.index.json").exists()
 
 
 def test_the_limit_is_in_force_before_any_worker_is_let_in(cluster):

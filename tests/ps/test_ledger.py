@@ -74,6 +74,20 @@ def test_no_push_passes_the_limit(limit):
     assert ledger.recorded(PushId("a", 3)).kind is OutcomeKind.REFUSED_DONE
 
 
+def test_the_push_that_steps_over_the_limit_is_the_last():
+    """As in TensorFlow, where training goes on until the step is at the limit or beyond."""
+    ledger, eight = make(), [Increment("global_step", 8)]
+    ledger.set_limit(StopLimit("global_step", last_step=20))
+    for number in (1, 2, 3):
+        assert not ledger.over_limit(eight)
+        assert not ledger.limit_reached()
+        admit(ledger, "a", number, increments=eight)
+    assert ledger.steps == {"global_step": 24}
+    assert ledger.limit_reached()
+    assert ledger.over_limit(eight)
+    assert ledger.over_limit(STEP), "nothing moves the step any more, however little"
+
+
 def test_a_limit_counts_from_the_present_step():
     ledger = make()
     admit(ledger, "a", 1)
