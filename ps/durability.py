@@ -20,7 +20,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,7 +46,7 @@ from globalstep.ps.log_file import LOG_FILES, NO_ROOM, LogFiles, segment_path, s
 from globalstep.ps.log_limit import LogLimit
 from globalstep.ps.log_lock import LogLock
 from globalstep.ps.presence import State
-from globalstep.ps.recovery import Replay
+from globalstep.ps.recovery import Replay, play_again
 from globalstep.ps.shard import Shard
 from globalstep.ps.signatures import KEY_BYTES
 from globalstep.ps.witness import NO_WITNESS, Witness
@@ -70,8 +70,8 @@ _ENDED = "ended"
 _KEEP = "keep"
 _RUN = "run"
 _ABANDONED = "abandoned-"
-#: Logs of earlier lives that are kept, of one shard.
-_MOST_ABANDONED = 3
+#: More logs of earlier lives than this, of one shard, are named with what they take of the disk.
+_MANY_ABANDONED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,8 +446,7 @@ class Durability:
                 # After a sync that failed, the system takes pages for written that are not: they can be read, for a
                 # while.
                 until = before.on_disk
-            replay = Replay(folder, self._clock, until=until)
-            replay.run()
+            replay = play_again(folder, self._clock, until)
             _check_log(request, replay)
             floors = {floor.shard: floor.index for floor in request.floors}
             replay.shard.check_floors(floors)
@@ -599,10 +598,16 @@ def _end_others(files: LogFiles, logs: Path, incarnation: int, shard: int, run: 
 
 
 def _move_aside(files: LogFiles, folder: Path) -> None:
-    """Keep a log that the run goes on without, under another name: what only it tells may be needed."""
+    """Keep a log that the run goes on without, under another name: what only it tells may be needed.
+
+    None is ever deleted but by its user: which of them holds what was lost, a PS task cannot know. One that a job was
+    hours in is not worth less for the three short lives that came after.
+    """
     logs, life = folder.parent.parent, folder.parent.name
     aside = logs / f"{_ABANDONED}{life}" / folder.name
     files.make_directories(aside.parent)
+    with contextlib.suppress(OSError):
+        spend_reserve(files, folder)
     files.rename(folder, aside)
     files.sync_directory(folder.parent)
     files.sync_directory(aside.parent)
@@ -614,10 +619,22 @@ def _move_aside(files: LogFiles, folder: Path) -> None:
         life,
         aside,
     )
-    older = [path for _, path in _lives(logs, int(folder.name.split("-")[1]), prefix=_ABANDONED)]
-    for path in older[:-_MOST_ABANDONED]:
-        _log.warning("The log in %s is deleted: %d later ones were given up since.", path, _MOST_ABANDONED)
-        _remove(files, path)
+    kept = [path for _, path in _lives(logs, int(folder.name.split("-")[1]), prefix=_ABANDONED)]
+    if len(kept) > _MANY_ABANDONED:
+        _log.warning(
+            "There are %d logs of earlier lives in %s now, which take %s bytes: delete those %s* that are not needed.",
+            len(kept), logs, f"{_bytes_in(kept):,}", _ABANDONED,
+        )  # fmt: skip
+
+
+def _bytes_in(folders: Sequence[Path]) -> int:
+    """Give how much of a disk files in folders take; those that are also a checkpoint's take nothing."""
+    found = 0
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            with os.scandir(folder) as files:
+                found += sum(stat.st_size for stat in (file.stat() for file in files) if stat.st_nlink == 1)
+    return found
 
 
 def _remove(files: LogFiles, folder: Path) -> None:

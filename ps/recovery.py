@@ -9,6 +9,7 @@ Floor: ps. Threads: functions; a Replay belongs to one thread.
 from __future__ import annotations
 
 import json
+import logging
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,7 +30,7 @@ from globalstep.ps.journal import Journal
 from globalstep.ps.layouts import PushParts
 from globalstep.ps.ledger import Entry, EntryKind, Ledger
 from globalstep.ps.ledger_image import ledger_of_image
-from globalstep.ps.log_file import LoggedRecord, readers, segments_in
+from globalstep.ps.log_file import LoggedRecord, readers, segment_path, segments_in
 from globalstep.ps.log_records import PartMemory
 from globalstep.ps.presence import State
 from globalstep.ps.shard import Shard
@@ -39,7 +40,9 @@ from globalstep.run_identity import identity_of
 from globalstep.shard_file import ShardReader
 from globalstep.storage import storage_for
 
-__all__ = ["Replay", "ReplayedShard", "bases_in"]
+__all__ = ["Replay", "ReplayedShard", "bases_in", "play_again"]
+
+_log = logging.getLogger(__name__)
 
 
 class ReplayedShard(Shard):
@@ -160,6 +163,7 @@ class Replay:
         segment: The last segment.
         next_number: The number of the next record.
         unsure: The last records, which are not known to be on the disk: a recovery copies them.
+        damaged_base: What is wrong with the values that it was to begin with; "" where nothing is known to be.
 
     Raises:
         NotFoundError: If there is no log.
@@ -181,6 +185,7 @@ class Replay:
         self.segment = 0
         self.next_number = 1
         self.unsure: list[LoggedRecord] = []
+        self.damaged_base = ""
         self._before = before
         self._until = until
         self._parts = PartMemory()
@@ -199,8 +204,8 @@ class Replay:
         """Play it, to its end or as far as `before` wants.
 
         Raises:
-            DataLossError: If the log is damaged, or does not lead to what it says it led to.
-            NotFoundError: If the values that it begins with are gone.
+            DataLossError: If the log is damaged, or does not lead to what it says it led to, or if the values that it
+                begins with are damaged or gone.
             UnavailableError: If they cannot be read now.
             OSError: If the log cannot be read now.
         """
@@ -287,7 +292,16 @@ class Replay:
 
     def _play_base(self, message: pb.LogBase, record: pb.LogRecord, data: memoryview) -> None:
         self._play_begin(message.begin, record, data)
-        self.shard.resume(message, data, read_base(self.directory, self.segment))
+        try:
+            values = read_base(self.directory, self.segment)
+        except (DataLossError, NotFoundError) as error:
+            self.damaged_base = error.message
+            raise DataLossError(
+                f"The log in {self.directory} cannot be begun with: {error.message} Nothing was changed. With a copy "
+                f"of {base_path(self.directory, self.segment).name} and of its .json from a backup in their place, it "
+                "can. (RunPolicy(keep_log=True) keeps what a recovery needs to begin further back.)"
+            ) from error
+        self.shard.resume(message, data, values)
 
     def _play_declare(self, message: pb.DeclareRequest, record: pb.LogRecord, data: memoryview) -> None:
         self.shard.declare(
@@ -349,6 +363,36 @@ class Replay:
         self.shard.settle(message.incarnation, pushes, message.shard, message.applied)
 
 
+def play_again(directory: Path, clock: Clock, until: int | None = None) -> Replay:
+    """Play a log to its end, from the newest base that is whole.
+
+    Args:
+        directory: Of the shard's log.
+        clock: For the shard.
+        until: The last record that is believed; default all that are whole.
+
+    Raises:
+        NotFoundError: If there is no log.
+        DataLossError: If it is damaged, or if no base of it is whole.
+        UnavailableError: If it cannot be read now.
+        OSError: If it cannot be read now.
+    """
+    replay = Replay(directory, clock, until=until)
+    for older in [*reversed(bases_in(directory)[:-1]), None]:
+        try:
+            replay.run()
+            break
+        except DataLossError:
+            if not replay.damaged_base or older is None:
+                raise
+            _log.warning(
+                "%s The log is played from further back, from %s: everything since then is there.",
+                replay.damaged_base, segment_path(directory, older),
+            )  # fmt: skip
+        replay = Replay(directory, clock, start=older, until=until)
+    return replay
+
+
 def bases_in(directory: Path) -> list[int]:
     """Give the segments that a replay can begin with, in order: the first of all, and those with a base."""
     return [
@@ -361,9 +405,14 @@ def read_base(directory: Path, segment: int) -> dict[str, npt.NDArray[Any]]:
 
     Raises:
         DataLossError: If they are not as they were written.
+        NotFoundError: If they are gone.
     """
     path = base_path(directory, segment)
-    checksums: dict[str, int] = json.loads(base_note_path(directory, segment).read_text())
+    note = base_note_path(directory, segment)
+    try:
+        checksums = {str(name): int(crc) for name, crc in json.loads(note.read_text()).items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise DataLossError(f"{note} is damaged: {error}.") from error
     with ShardReader(storage_for(str(path)), str(path)) as reader:
         values = {name: reader.read(name) for name in checksums}
     for name, value in values.items():

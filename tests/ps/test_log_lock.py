@@ -177,15 +177,30 @@ def test_the_log_of_an_earlier_life_is_moved_aside_and_its_writer_fenced(tmp_pat
     closed(first, second, client, other)
 
 
-def test_only_the_newest_logs_that_were_moved_aside_are_kept(tmp_path):
+def test_all_logs_that_were_moved_aside_are_kept_and_many_are_named(tmp_path, caplog):
+    """The first of them may be the one that holds what was lost; the short lives after it change nothing of that."""
     tasks = LocalPS(1)
     clients = [started(tasks, tmp_path)]
+    for _ in range(7):
+        clients[0].push(ADD)
     for _ in range(5):
         clients.append(started(tasks, tmp_path))
     kept = sorted(path.name for path in (tmp_path / "log").iterdir())
-    assert kept == sorted([str(clients[-1].incarnation), *(f"abandoned-{one.incarnation}" for one in clients[-4:-1])])
+    assert kept == sorted([str(clients[-1].incarnation), *(f"abandoned-{one.incarnation}" for one in clients[:-1])])
+    assert "There are 5 logs of earlier lives in" in caplog.text
+    # Room is set aside for the log that is written, and for no other.
+    assert [path.parents[1].name for path in tmp_path.glob("log/*/*/reserve")] == [str(clients[-1].incarnation)]
     assert clients[-1].push(ADD).outcome.kind is OutcomeKind.ACCEPTED
     closed(tasks, *clients)
+    # How the first one is taken back, as docs/recovery.md says.
+    (tmp_path / "log" / str(clients[-1].incarnation)).rename(tmp_path / "log" / "abandoned-newest")
+    first = clients[0].incarnation
+    (tmp_path / "log" / f"abandoned-{first}").rename(tmp_path / "log" / str(first))
+    again = LocalPS(1)
+    assert again.controls[0].durability.find(str(tmp_path), 0, 1, "a" * 32) == {first: 0}
+    assert again.controls[0].durability.recover(request_of(clients[0], tmp_path)).pushes == 8
+    assert again.controls[0].handler.shard.view().steps == {"step": 7}
+    closed(again)
 
 
 def test_descriptors_are_closed_when_a_log_fails(tmp_path, monkeypatch):
