@@ -1,9 +1,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# For pytest: a worker a core, where those tests that share something costly have one worker; or anything else, e.g.
+# For pytest: a worker a core, which take tests from each other, so that none is idle at the end; or anything else, e.g.
 # make test PYTEST_ARGS="tests/ps -x"
-PYTEST_ARGS ?= -n auto --dist loadgroup
+PYTEST_ARGS ?= -n auto --dist worksteal
 # The versions of Python that the package is for.
 PYTHONS ?= 3.11 3.12 3.13
 # How long the demo trains.

@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 #: The tests of `make test`.
-QUICK = ("-q", "-p", "no:cacheprovider", "-n", "auto", "--dist", "loadgroup", "--quick")
+QUICK = ("-q", "-p", "no:cacheprovider", "-n", "auto", "--dist", "worksteal", "--quick")
 
 
 def candidates(version: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from globalstep.clock import SYSTEM_CLOCK
 from globalstep.graph import reset_default_graph
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -16,9 +17,14 @@ _CACHES = {".pytest_cache", ".hypothesis", ".mypy_cache", ".ruff_cache"}
 #: Helpers of multiprocessing that live as long as the process does.
 _LONG_LIVED = ("resource_tracker", "forkserver")
 
-
 #: Seeds of the simulation in the quick tier.
 _QUICK_SEEDS = "500"
+#: No test of the quick tier takes 2 s. One that takes longer than the first, of the processor, is to be marked `long`,
+#: or made faster; one that takes longer than the second by the clock waits for something. It is named at the end and
+#: does not fail: the machine may be busy, where a second of the processor is longer too.
+_CPU_SECS, _WALL_SECS = 3.0, 10.0
+_COSTS = ("cpu_secs", "wall_secs")
+_BEGAN = pytest.StashKey[tuple[float, float]]()
 
 
 def pytest_addoption(parser):
@@ -36,7 +42,14 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out what the quick tier has not: real processes but those that `ends` names, and what is long."""
+    """Leave out what the tier does not have, and begin with what takes minutes.
+
+    The quick tier has no real processes but those that `ends` names, and nothing that is long. The processes of pytest
+    get stretches of the list, so that what comes first and shares something costly stays together; of what comes last
+    no test is so long that one of them waits for the other.
+    """
+    if hasattr(config, "workerinput"):
+        items.sort(key=_begins)
     if config.getoption("--quick"):
         kept = [item for item in items if _is_quick(item)]
     elif config.getoption("--rest"):
@@ -48,10 +61,52 @@ def pytest_collection_modifyitems(config, items):
     items[:] = kept
 
 
+def _begins(item):
+    """Give where a test comes: those marked `first`, then those that start processes, then all others."""
+    if item.get_closest_marker("first"):
+        return 0
+    return 1 if item.get_closest_marker("processes") else 2
+
+
 def _is_quick(item):
     if item.get_closest_marker("long"):
         return False
     return bool(item.get_closest_marker("ends")) or not item.get_closest_marker("processes")
+
+
+def _clocks():
+    """Give what has been used of the processor, by processes that have ended too, and the time."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system, SYSTEM_CLOCK.monotonic()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item):
+    """Take note of when a test begins."""
+    item.stash[_BEGAN] = _clocks()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item, call):
+    """Write into a test's last report what it took."""
+    if call.when == "teardown" and _BEGAN in item.stash and item.config.getoption("--quick"):
+        took = (now - began for now, began in zip(_clocks(), item.stash[_BEGAN], strict=True))
+        item.user_properties += zip(_COSTS, took, strict=True)
+    return (yield)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Name those tests of the quick tier that do not belong there."""
+    slow = []
+    for report in terminalreporter.getreports(""):
+        found = dict(report.user_properties)
+        cpu, wall = (found.get(name, 0.0) for name in _COSTS)
+        if (cpu > _CPU_SECS or wall > _WALL_SECS) and "ends" not in report.keywords:
+            slow.append(f"{cpu:6.1f} s of the processor, {wall:6.1f} s in all: {report.nodeid}")
+    if slow:
+        terminalreporter.section("tests for `long`, or to be made faster")
+        terminalreporter.write("".join(f"{line}\n" for line in sorted(slow, reverse=True)))
 
 
 @pytest.fixture(autouse=True)
@@ -61,9 +116,10 @@ def empty_default_graph():
 
 
 @pytest.fixture(autouse=True)
-def leaves_nothing_behind():
-    """Fail a test that leaves a thread, a child process, or a file in the repository."""
-    threads, children, files = set(threading.enumerate()), _children(), _files()
+def leaves_nothing_behind(request):
+    """Fail a test that leaves a thread, a file in the repository, or, where processes are started, a child process."""
+    processes = request.node.get_closest_marker("processes") is not None
+    threads, children, files = set(threading.enumerate()), _children() if processes else set(), _files()
     yield
     left = _threads_left(threads)
     if left:
@@ -71,10 +127,20 @@ def leaves_nothing_behind():
         gc.collect()
         left = _threads_left(threads)
     problems = [f"thread {thread.name!r}" for thread in left]
-    problems += [f"process {pid}: {command}" for pid, command in (_children() - children)]
+    problems += [f"process {pid}: {command}" for pid, command in (_children() - children if processes else ())]
     problems += [f"file {name}" for name in sorted(_files() - files)]
     if problems:
         pytest.fail(f"the test left behind: {', '.join(problems)}", pytrace=False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def leaves_no_process_behind():
+    """Fail the last test of a file whose tests, which are too many to look after each, leave a child process."""
+    children = _children()
+    yield
+    left = _children() - children
+    if left:
+        pytest.fail(f"the tests of this file left behind: {sorted(left)}", pytrace=False)
 
 
 def _threads_left(before):

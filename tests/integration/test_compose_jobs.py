@@ -1,6 +1,6 @@
 """Jobs under docker compose on a real dockerd: tasks that are killed, a rolling restart; exact at the end.
 
-With xdist, `--dist loadgroup` has one process run them all, so that the image is made once.
+One process of pytest runs them all, as they are the first (tests/conftest.py), so that the image is made once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.processes,
     # The first test makes the image.
     pytest.mark.timeout(1800),
-    pytest.mark.xdist_group("compose"),
+    pytest.mark.first,
     pytest.mark.skipif(bool(why_not()), reason=f"no docker compose: {why_not()}"),
 ]
 
