@@ -1,6 +1,7 @@
 """The rules of the house that a reader would otherwise have to check by eye."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -58,6 +59,17 @@ TOWERS = {
 }
 
 
+@functools.cache
+def _tree(path):
+    return ast.parse(path.read_text())
+
+
+@functools.cache
+def _nodes(path):
+    return list(ast.walk(_tree(path)))
+
+
+@functools.cache
 def _sources():
     folders = [ROOT / folder for folder in ("src/globalstep", *ROLES)]
     return [path for folder in folders for path in folder.rglob("*.py") if not GENERATED.search(path.name)]
@@ -86,8 +98,7 @@ def _floor(module):
 
 def _imports(path, top_level_only=False):
     """Give every module that a file imports, with the line, by way of globalstep or not."""
-    tree = ast.parse(path.read_text())
-    nodes = tree.body if top_level_only else ast.walk(tree)
+    nodes = _tree(path).body if top_level_only else _nodes(path)
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -99,6 +110,7 @@ def _imports(path, top_level_only=False):
                 yield node.lineno, deeper if _exists(deeper) else node.module
 
 
+@functools.cache
 def _exists(module):
     parts = module.split(".")
     if parts[0] != "globalstep":
@@ -144,7 +156,7 @@ def test_imports_make_no_circle():
 def test_every_module_says_what_it_is_and_where():
     found = []
     for path in _sources():
-        docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+        docstring = ast.get_docstring(_tree(path)) or ""
         if not re.search(r"Floor: (the )?(proto|shared|ps|worker|chief|deploy|face)", docstring):
             found.append(_name(path))
     assert not found
@@ -154,10 +166,10 @@ def _class_lengths():
     """Give the lines of every class together with those of its bases in the project."""
     classes = {}
     for path in _sources():
-        tree, module = ast.parse(path.read_text()), _module(path)
+        tree, module = _tree(path), _module(path)
         imported = {
             alias.asname or alias.name: (node.module, alias.name)
-            for node in ast.walk(tree)
+            for node in _nodes(path)
             if isinstance(node, ast.ImportFrom)
             for alias in node.names
         }
@@ -213,7 +225,7 @@ def test_locks_are_taken_by_with():
 def test_every_thread_has_a_name():
     found = []
     for path in _sources():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in _nodes(path):
             if not isinstance(node, ast.Call):
                 continue
             callee = ast.unparse(node.func)

@@ -5,6 +5,7 @@ docs/seeds.md says which documents these are, and maps each symbol in them to it
 
 import ast
 import contextlib
+import functools
 import io
 import re
 import subprocess
@@ -650,6 +651,7 @@ def _rows():
     return [(symbol.strip(), re.findall(r"`(tests/[^`]+)`", tests)) for symbol, tests in found if "tests/" in tests]
 
 
+@functools.cache
 def _tests_in(path):
     """Give the names of a file's tests, those of classes as Class::test."""
     names = set()

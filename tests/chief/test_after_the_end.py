@@ -20,6 +20,8 @@ from globalstep.variable_collections import report_uninitialized_variables
 from globalstep.variables import Variable
 from globalstep.worker.heartbeat import Heartbeat
 
+pytestmark = pytest.mark.usefixtures("soon")
+
 
 class Task:
     """One task's program, on the PS task at an address."""

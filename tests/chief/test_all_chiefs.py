@@ -27,6 +27,8 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.run_identity import NO_RUN
 from globalstep.worker.candidate import Candidate
 
+pytestmark = pytest.mark.usefixtures("soon")
+
 TASKS = tuple(f"/job:worker/task:{index}" for index in range(3))
 
 

@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 from support.crashing_disk import ERRORS, CrashingStorage, Disk, Killed, Moves
+from support.pairwise import in_pairs
 
 from globalstep.chief.checkpoint import CheckpointReader, verify
 from globalstep.chief.checkpoint_state import latest_checkpoint
@@ -19,6 +20,8 @@ pytestmark = pytest.mark.usefixtures("graph")
 
 #: `make nightly` tries all points.
 ALL = os.environ.get("GLOBALSTEP_CRASH_POINTS") == "all"
+BLIND = {"ps write": (), "chief writes": (0, 1)}
+NUMBERED = {"m-N": True, "same path": False}
 
 
 @pytest.fixture
@@ -57,9 +60,7 @@ def check(tmp_path, at_least, at_most):
     return number
 
 
-@pytest.mark.parametrize("numbered", [True, False], ids=["m-N", "same path"])
-@pytest.mark.parametrize("blind", [(), (0, 1)], ids=["ps write", "chief writes"])
-@pytest.mark.parametrize("kill", [True, False], ids=["kill", "error"])
+@pytest.mark.parametrize(("kill", "blind", "numbered"), in_pairs({"kill": True, "error": False}, BLIND, NUMBERED))
 def test_at_every_move(program, tmp_path, kill, blind, numbered):
     """The third save, of a Saver that keeps two, fails at move 1, 2, 3, ... until it does not fail."""
     fail_at = 0
@@ -150,9 +151,7 @@ def saved(program, tmp_path):
     return make
 
 
-@pytest.mark.parametrize("keep", [1, 2])
-@pytest.mark.parametrize("numbered", [True, False], ids=["m-N", "same path"])
-@pytest.mark.parametrize("blind", [(), (0, 1)], ids=["ps write", "chief writes"])
+@pytest.mark.parametrize(("keep", "blind", "numbered"), in_pairs({"keep 1": 1, "keep 2": 2}, BLIND, NUMBERED))
 def test_the_power_fails_at_any_move(saved, keep, blind, numbered, record_property):
     disk = saved(blind, numbered, keep)
     record_property("crashes", explore(disk, points_of(disk, 25)))

@@ -75,10 +75,10 @@ def mark(session, number, index):
     ("keep", "succeeds", "name", "fails"),
     [
         pytest.param(1, 3, "ps write", False, id="the same step, one is kept"),
-        pytest.param(2, 4, "ps write", False, id="another step"),
-        pytest.param(1, 4, "ps write", True, id="its snapshot is gone, one is kept"),
+        pytest.param(2, 4, "ps write", False, id="another step", marks=pytest.mark.long),
+        pytest.param(1, 4, "ps write", True, id="its snapshot is gone, one is kept", marks=pytest.mark.long),
         pytest.param(2, 3, "blind", True, id="its snapshot is gone, the chief writes"),
-        pytest.param(1, 3, "blind", False, id="the same step, the chief writes"),
+        pytest.param(1, 3, "blind", False, id="the same step, the chief writes", marks=pytest.mark.long),
     ],
 )
 def test_a_chief_that_slept_at_any_move_of_a_save(place, tmp_path, keep, succeeds, name, fails):
@@ -202,7 +202,14 @@ def explore(disk, most):
     return count
 
 
-@pytest.mark.parametrize(("keep", "succeeds", "fails"), [(1, 3, False), (1, 4, True), (2, 4, False)])
+@pytest.mark.parametrize(
+    ("keep", "succeeds", "fails"),
+    [
+        (1, 4, True),
+        pytest.param(1, 3, False, marks=pytest.mark.long),
+        pytest.param(2, 4, False, marks=pytest.mark.long),
+    ],
+)
 def test_crashes_after_a_chief_that_slept_has_woken(place, tmp_path, keep, succeeds, fails, record_property):
     count, every = 0, 1 if ALL else 9
     for sleeps_at in itertools.count(every, every):

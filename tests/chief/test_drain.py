@@ -18,6 +18,8 @@ from globalstep.chief.training_session import MonitoredTrainingSession
 from globalstep.clock import ManualClock
 from globalstep.worker.session_run_hook import SessionRunHook
 
+pytestmark = pytest.mark.usefixtures("soon")
+
 
 class TermAfter(SessionRunHook):
     """Sends the signal within a run."""

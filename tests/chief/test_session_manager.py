@@ -113,6 +113,7 @@ def test_a_worker_waits_for_variables_that_nobody_has_initialized(cluster):
     chief.close()
 
 
+@pytest.mark.usefixtures("soon")
 def test_a_task_that_does_not_answer_is_named(cluster, monkeypatch):
     build()
     control = cluster.ps.controls[1]

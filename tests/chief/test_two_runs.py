@@ -25,6 +25,8 @@ from globalstep.process_place import Process, this_process
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.run_identity import RunIdentity, TaskRun
 
+pytestmark = pytest.mark.usefixtures("soon")
+
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch):

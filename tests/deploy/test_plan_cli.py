@@ -121,6 +121,7 @@ def test_plan_chooses_the_number_of_ps(capsys, profile_file):
     assert found["ps"] in [tried["ps"] for tried in found["tried"]]
 
 
+@pytest.mark.long
 def test_plan_advises_against_a_cluster_whose_workers_mostly_wait(capsys, profile_file, wide):
     hopeless = ("--step-time", "0.0001", "--nic", "1")
     found = json.loads(plan(capsys, profile_file, "--json", *hopeless)[1].out)
@@ -187,6 +188,7 @@ def test_plan_knows_rows_and_the_wire(capsys, profile_file):
     assert (full["wire_itemsize"], half["wire_itemsize"]) == (4, 2)
 
 
+@pytest.mark.long
 def test_plan_draws(capsys, profile_file, tmp_path):
     pytest.importorskip("matplotlib")
     code, _ = plan(capsys, profile_file, "--plot", str(tmp_path / "plan.png"))

@@ -270,6 +270,7 @@ def test_a_number_that_was_asked_for_is_simulated():
 SECS = st.floats(1e-5, 5e-3)
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(
     params=st.floats(1e3, 1e8), workers=st.integers(1, 40), ps=st.integers(1, 20), compute=st.floats(0.0, 0.2),

@@ -64,6 +64,7 @@ def targets(monkeypatch):
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["data_plane", "control"])
 def test_sequences_of_requests_that_hypothesis_draws(targets, kind):
     @settings(max_examples=150, deadline=None, database=None, suppress_health_check=list(HealthCheck), derandomize=True)

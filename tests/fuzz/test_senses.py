@@ -56,6 +56,7 @@ def found(targets, *names, most=MOST):
     return ""
 
 
+@pytest.mark.long
 def test_nothing_is_found_where_no_bug_was_planted(targets):
     assert found(targets, "data_plane", "control", "silence", most=1500) == ""
     assert found(targets, *(name for name in targets if name.startswith("bomb")), most=40) == ""
@@ -88,6 +89,7 @@ def test_declare_then_use_a_slot_of_any_size(targets, monkeypatch):
     assert found(targets, "control", "data_plane", most=MOST)
 
 
+@pytest.mark.long
 def test_canaries_a_kernel_that_goes_one_too_far(targets, monkeypatch):
     class Beyond(type(DESCENT)):
         def dense(self, values, slots, grad, hyper):
@@ -142,6 +144,7 @@ def test_silence_everybody_is_cut(targets, monkeypatch):
     assert "was cut" in found(targets, "silence")
 
 
+@pytest.mark.long
 def test_memory_that_changes_rows_that_are_checked_where_they_lie(targets, monkeypatch):
     monkeypatch.setattr(codec, "_unpacked", lambda ref, data: codec.decode_tensor(ref, data))
 
@@ -154,6 +157,7 @@ def test_memory_that_changes_rows_that_are_checked_where_they_lie(targets, monke
     assert "rows beyond" in found(targets, "data_plane", most=4 * MOST)
 
 
+@pytest.mark.long
 def test_bombs_a_journal_without_limit(targets, monkeypatch):
     monkeypatch.setattr(journal_files, "_MOST_SEGMENT_RECORDS", 1 << 40)
     assert "took more memory" in found(targets, "bomb_journal", most=200)

@@ -9,6 +9,7 @@ import golden_cases as cases
 import numpy as np
 import pytest
 from golden_sessions import KINDS, open_session
+from support.pairwise import pairwise
 
 import globalstep as gs
 from globalstep.named_variables import get_variable
@@ -67,15 +68,29 @@ def assert_follows(case, found):
         )
 
 
-#: Every case with every kind; the quick tier has each case with one of them.
-EVERY = [
-    pytest.param(case, kind, id=f"{case.name}-{kind}", marks=[] if at % len(KINDS) == number else [pytest.mark.long])
-    for at, case in enumerate(ALL)
-    for number, kind in enumerate(KINDS)
-]
+def _row(case, kind):
+    return f"{case.optimizer}-{case.number}", case.sparse, case.decayed, kind
 
 
-@pytest.mark.parametrize(("case", "kind"), EVERY)
+#: Every two of an optimizer's arguments, a kind of gradient, a kind of rate and a kind of session are together here.
+PAIRS = set(pairwise(_row(case, kind) for case in ALL for kind in KINDS))
+
+
+def _marks(at, case, number, kind):
+    """Say in which tier a case is: the quick one has each with one kind of session."""
+    if at % len(KINDS) == number:
+        return []
+    return [pytest.mark.long if _row(case, kind) in PAIRS else pytest.mark.full_matrix]
+
+
+@pytest.mark.parametrize(
+    ("case", "kind"),
+    [
+        pytest.param(case, kind, id=f"{case.name}-{kind}", marks=_marks(at, case, number, kind))
+        for at, case in enumerate(ALL)
+        for number, kind in enumerate(KINDS)
+    ],
+)
 def test_an_optimizer_follows_tensorflow(case, kind):
     assert_follows(case, drive_session(case, kind))
 

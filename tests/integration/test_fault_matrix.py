@@ -10,6 +10,7 @@ import threading
 import pytest
 from fault_cluster import LAST_STEP, WAIT_SECS, FaultCluster, Killed, Watcher
 from fault_matrix import FAULTS, MOMENTS, PAGE, SUBJECTS, cells, page
+from support.pairwise import pairwise
 
 from globalstep.declarations import OutcomeKind
 from globalstep.errors import AbortedError, UnavailableError
@@ -21,13 +22,22 @@ BEFORE_SAVE, BEFORE_FAULT = 3, 2
 #: Over these every point of every cell is tried always, over the others one a cell; `make nightly` tries all.
 EVERY_POINT = ("local", "auto")
 TRANSPORTS = (*EVERY_POINT, "grpc", "tcp")
+#: What the quick tier has: every two of a transport, a subject, a fault and a moment are together in some case.
+QUICK = set(
+    pairwise(
+        (transport, cell.subject, cell.fault, cell.moment)
+        for transport in TRANSPORTS
+        for cell in cells()
+        if cell.points
+    )
+)
 
 
-def _marks(transport, at, number):
-    """Say in which tier a case is: the quick one has one point of every cell, each over another transport."""
+def _marks(transport, cell, number):
+    """Say in which tier a case is."""
     if number and transport not in EVERY_POINT:
         return [pytest.mark.full_matrix]
-    if number or at % len(TRANSPORTS) != TRANSPORTS.index(transport):
+    if number or (transport, cell.subject, cell.fault, cell.moment) not in QUICK:
         return [pytest.mark.long]
     return []
 
@@ -39,10 +49,10 @@ CASES = [
         method,
         point,
         id=f"{transport}-{cell.name}-{method}.{point}",
-        marks=_marks(transport, at, number),
+        marks=_marks(transport, cell, number),
     )
     for transport in TRANSPORTS
-    for at, cell in enumerate(cells())
+    for cell in cells()
     for number, (method, point) in enumerate(cell.points)
 ]
 

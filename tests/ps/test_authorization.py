@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import logging
 import random
+import re
 from pathlib import Path
 
 import grpc
@@ -515,11 +516,15 @@ def test_a_ps_task_writes_nothing_outside_its_root(tmp_path):
 
 def test_nothing_in_the_package_can_unpickle():
     forbidden = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+    mentioned = re.compile("|".join(forbidden | {"eval", "exec", "allow_pickle"}))
     found, looked = [], 0
     for folder in ("src/globalstep", "proto", "ps", "worker", "chief", "deploy"):
         for path in (ROOT / folder).rglob("*.py"):
             looked += 1
-            for node in ast.walk(ast.parse(path.read_text())):
+            text = path.read_text()
+            if not mentioned.search(text):
+                continue
+            for node in ast.walk(ast.parse(text)):
                 if isinstance(node, ast.Import):
                     names = {alias.name.split(".")[0] for alias in node.names}
                 elif isinstance(node, ast.ImportFrom):

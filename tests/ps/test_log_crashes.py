@@ -342,6 +342,7 @@ def rename_before_sync(monkeypatch):
     monkeypatch.setattr("globalstep.ps.durability.atomic_write", hasty)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("plant", [acknowledge_before_sync, rename_before_sync])
 def test_a_planted_bug_is_found(plant, logged, explorer, monkeypatch):
     plant(monkeypatch)

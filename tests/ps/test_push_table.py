@@ -134,7 +134,7 @@ def test_a_full_table_refuses_who_is_new_by_name_and_nobody_else(monkeypatch):
     assert push("w-new").kind is OutcomeKind.ACCEPTED
 
 
-@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("shards", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_two_thousand_workers_behind_a_switch_that_was_down_during_saves(shards):
     """None of the pushes whose answer was lost is applied twice, and every worker is told what became of its own."""
     clock = ManualClock()

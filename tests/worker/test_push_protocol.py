@@ -163,6 +163,9 @@ def test_lost_requests_and_lost_replies_change_nothing_twice(shards, connected, 
     assert faults.fired > 50
 
 
+@pytest.mark.parametrize(
+    "shards", [1, *(pytest.param(count, marks=pytest.mark.long) for count in (2, 3))], indirect=True
+)
 def test_three_workers_half_of_whose_replies_are_lost_make_exactly_2000_steps(shards, connected):
     """The proof of part 1: each push adds 1 to a sum; step and sum agree to the last bit."""
     faults = FaultPlan(AFTER, frozenset({"push", "admit", "commit"}))
