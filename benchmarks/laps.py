@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from globalstep.frames import Message
-from globalstep.lanes import Lane, SharesMemory, Ticket
+from globalstep.lanes import Lane, Ticket
 from globalstep.proto import globalstep_pb2 as pb
 
 __all__ = ["STAGES", "Laps", "TimedLane"]
@@ -68,10 +68,6 @@ class TimedLane:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._lane, name)
-
-    def room(self, nbytes: int) -> Any:
-        """See lanes.SharesMemory."""
-        return self._lane.room(nbytes) if isinstance(self._lane, SharesMemory) else None
 
     def send(self, request: pb.Request, pieces: Sequence[memoryview]) -> _TimedTicket:
         """See lanes.Lane."""

@@ -80,7 +80,12 @@ class LocalLane:
         self._control = control
         self.label = f"/job:ps/task:{index} in this process"
         self.address = ""
+        #: What is sent is copied.
+        self.shares_memory = False
         self._memory = LayoutMemory()
+
+    def room(self, nbytes: int) -> None:
+        """See Lane; there is none."""
 
     def send(self, request: pb.Request, pieces: Sequence[memoryview]) -> _Done:
         """See Lane. The task gets bytes of its own, as over any other lane: the caller may reuse its arrays."""

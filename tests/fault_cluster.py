@@ -38,10 +38,14 @@ from globalstep.worker.grpc_lane import lanes_to
 
 SHARDS = 2
 SEQUENCER = 0
-LAST_STEP = 12
-#: Name -> shape and shard. "w" is too large to come with ADMIT, so every point of the protocol is passed here; the
-#: simulation's are all small.
-VARIABLES = {"w": ((20_000,), 0), "b": ((), 1), "e": ((5, 2), 1)}
+LAST_STEP = 10
+#: Name -> shape and shard. "w" is too large to come with ADMIT but in shared memory, and "e" lies in shared memory
+#: where there is some, so every point of the protocol is passed here; the simulation's are all small.
+VARIABLES = {"w": ((33_000,), 0), "b": ((), 1), "e": ((3_300, 10), 1)}
+#: What a push reads: large values, which take the place of its gradients in shared memory.
+READS = tuple(Read(name) for name in ("w", "e", "global_step"))
+#: Over these gradients are written where the PS tasks read them, if they can; see ClusterClient.room.
+IN_PLACE = ("auto", "tcp")
 WAIT_SECS = 30.0
 
 
@@ -232,26 +236,40 @@ class Program:
         self.cluster, self.name, self.lanes = cluster, name, lanes
         self.client = ClusterClient(lanes, rng=random.Random(1), member=False, clock=cluster.clock, retry_secs=1e9)
         self.alive = True
+        #: One program always pushes in the other way.
+        self._in_place = (cluster.transport in IN_PLACE) is not (name == "other")
         #: (incarnation, index) -> outcome of its accepted pushes.
         self.accepted = {}
         self.refused = 0
 
     def push(self):
         """One run: on a lost session, one more after joining the new life; gives the last outcome."""
+        if self._in_place:
+            gradients = self.client.room(list(VARIABLES))
+            for gradient in gradients:
+                gradient.fill(-1.0)
+        else:
+            gradients = [np.full(shape, -1.0, np.float32) for shape, _ in VARIABLES.values()]
         push = Push(
             ops=[
-                Op(OpKind.APPLY, name, np.full(shape, -1.0, np.float32), optimizer="sgd")
-                for name, (shape, _) in VARIABLES.items()
+                Op(OpKind.APPLY, name, gradient, optimizer="sgd")
+                for name, gradient in zip(VARIABLES, gradients, strict=True)
             ],
             increments=list(STEP),
             uses=list(USES),
+            reads=list(READS),
             layout="step",
         )
         incarnation = self.client.incarnation
-        outcome = self.client.push(push).outcome
+        result = self.client.push(push)
+        outcome = result.outcome
         if outcome.kind is OutcomeKind.ACCEPTED:
             assert (incarnation, outcome.index) not in self.accepted
             self.accepted[incarnation, outcome.index] = outcome
+            # I1: what it reads is a cut that holds it.
+            *values, step = result.values
+            assert step >= outcome.steps["global_step"]
+            assert all(np.all(value == RATE * step) for value in values), (step, values)
         return outcome
 
     def start(self):

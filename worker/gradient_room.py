@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.declarations import ALIGNMENT, VariableDecl, padded
-from globalstep.lanes import Lane, SharesMemory
+from globalstep.lanes import Lane
 from globalstep.memory import MemoryPool
 
 __all__ = ["GradientRoom"]
@@ -41,7 +41,7 @@ class GradientRoom:
     """
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
-        self._rooms = [lane if isinstance(lane, SharesMemory) else None for lane in lanes]
+        self._lanes: Sequence[Lane] | None = lanes
         self._pool = MemoryPool()
         #: What was given out last and has not been pushed: shard -> the memory, whether its lane gave it, and the
         #: arrays that lie in it, in order.
@@ -67,8 +67,7 @@ class GradientRoom:
             self._known = key, _lay_out(names, variables, where)
         out: list[Any] = [None] * len(names)
         for shard, layout in self._known[1].items():
-            room = self._rooms[shard] if shard >= 0 else None
-            shared = room.room(layout.nbytes) if room is not None else None
+            shared = self._lanes[shard].room(layout.nbytes) if shard >= 0 and self._lanes is not None else None
             memory = self._pool.take(layout.nbytes) if shared is None else shared
             arrays: list[Array] = [np.ndarray(shape, dtype, memory, at) for _, dtype, shape, at in layout.slots]
             for (position, _, _, _), array in zip(layout.slots, arrays, strict=True):
@@ -85,7 +84,7 @@ class GradientRoom:
 
     def close(self) -> None:
         """Let go of all memory. What is asked for from now on is no lane's."""
-        self._rooms = [None] * len(self._rooms)
+        self._lanes = None
         self._given.clear()
         self._pool = MemoryPool()
 

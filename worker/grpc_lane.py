@@ -251,12 +251,18 @@ class GrpcLane:
         with self._lock:
             return "" if self._connection is None else self._connection.kind
 
+    @property
+    def shares_memory(self) -> bool:
+        """See lanes.Lane; not before the first call."""
+        with self._lock:
+            return self._connection is not None and self._connection.shares_memory
+
     def send(self, request: pb.Request, pieces: Sequence[memoryview]) -> ConnectionTicket:
         """See lanes.Lane. Opens a new connection if the last one broke."""
         return self._connected().send(request, pieces, self._clock.monotonic() + CALL_SECS)
 
     def room(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
-        """See lanes.SharesMemory."""
+        """See lanes.Lane."""
         connection = self._connected()
         if not isinstance(connection, SharedConnection):
             return None

@@ -345,10 +345,11 @@ class PushProtocol:
         own = requests.get(self._run.sequencer)
         if own is None or self._messages.packing.active:
             return None
-        large = sum(piece.nbytes for piece in own[1]) > _RIDES_BYTES
-        if large and getattr(self._run.lanes[self._run.sequencer], "kind", "") != "shm":
-            return None
-        return requests.pop(self._run.sequencer)
+        if sum(piece.nbytes for piece in own[1]) <= _RIDES_BYTES:
+            return requests.pop(self._run.sequencer)
+        if self._run.lanes[self._run.sequencer].shares_memory:
+            return requests.pop(self._run.sequencer)
+        return None
 
     def admit(
         self,

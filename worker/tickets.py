@@ -59,10 +59,12 @@ class Connection(abc.ABC):
 
     Attributes:
         kind: What it is made of: "grpc", "shm", "unix" or "tcp".
+        shares_memory: Whether the task reads large tensors where they lie; see lanes.Lane.
         broken: Why it can be used no more; None while it can.
     """
 
     kind: str
+    shares_memory = False
 
     def __init__(self, label: str) -> None:
         self._label = label

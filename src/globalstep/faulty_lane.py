@@ -9,6 +9,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from globalstep.errors import OpError, UnavailableError
 from globalstep.faults import NO_FAULTS, REPLY, SEND, Faults, Verdict, method_name
 from globalstep.lanes import Lane
@@ -54,37 +57,66 @@ class FaultyLane:
 
     def __init__(self, lane: Lane, faults: Faults) -> None:
         self.lane = lane
-        self.label = lane.label
-        self.address = lane.address
         self._faults = faults
         # Guards _late; a leaf.
         self._lock = threading.Lock()
         # What is late, and how many messages are to leave before it.
         self._late: list[tuple[int, Callable[[], Any]]] = []
 
-    def send(self, request: pb.Request, pieces: Sequence[memoryview]) -> Any:
+    @property
+    def label(self) -> str:
         """See lanes.Lane."""
-        kept = [memoryview(bytes(piece)) for piece in pieces]
-        return self._start(request.WhichOneof("kind") or "", lambda: self.lane.send(request, kept))
+        return self.lane.label
+
+    @property
+    def address(self) -> str:
+        """See lanes.Lane."""
+        return self.lane.address
+
+    @property
+    def shares_memory(self) -> bool:
+        """See lanes.Lane."""
+        return self.lane.shares_memory
+
+    def room(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
+        """See lanes.Lane."""
+        return self.lane.room(nbytes)
+
+    def send(self, request: pb.Request, pieces: Sequence[memoryview]) -> Any:
+        """See lanes.Lane. The pieces go as they are, so that what lies in shared memory is read there."""
+
+        def copied() -> Callable[[], Any]:
+            # What leaves later leaves with the bytes of now: their owner may have other use for the memory by then.
+            kept = [memoryview(bytes(piece)) for piece in pieces]
+            return lambda: self.lane.send(request, kept)
+
+        return self._start(request.WhichOneof("kind") or "", lambda: self.lane.send(request, pieces), copied)
 
     def unary(self, method: str, request: Any, timeout_secs: float) -> Any:
         """See lanes.Lane."""
-        return self._start(method_name(method), lambda: self.lane.unary(method, request, timeout_secs))
 
-    def _start(self, method: str, start: Callable[[], Any]) -> Any:
+        def start() -> Any:
+            return self.lane.unary(method, request, timeout_secs)
+
+        return self._start(method_name(method), start, lambda: start)
+
+    def _start(self, method: str, start: Callable[[], Any], copied: Callable[[], Callable[[], Any]]) -> Any:
         try:
             verdict = self._faults.at(SEND, method)
         except OpError as error:
             return _Failed(error)
         if verdict is Verdict.LATE:
+            late = copied()
             with self._lock:
-                self._late.append((_LATE_AFTER, start))
+                self._late.append((_LATE_AFTER, late))
             return _Failed(UnavailableError(f"{self.label} has not answered {method} within its deadline."))
         self._send_due()
         if verdict is Verdict.CUT:
             return _Failed(self._cut())
         if verdict is Verdict.TWICE:
+            again = copied()
             start()
+            start = again
         return _Watched(start(), method, self)
 
     def received(self, method: str) -> None:

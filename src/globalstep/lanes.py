@@ -12,7 +12,7 @@ import importlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,6 @@ __all__ = [
     "KnownTarget",
     "Lane",
     "Pending",
-    "SharesMemory",
     "Ticket",
     "chosen_transport",
     "forget_target",
@@ -61,12 +60,36 @@ class Pending(Protocol):
 
 
 class Lane(Protocol):
-    """The way to one PS task. Thread-safe."""
+    """The way to one PS task. Thread-safe.
 
-    #: How messages name the task, e.g. "/job:ps/task:1 at 10.0.0.7:2222".
-    label: str
-    #: Where others reach the task, "host:port"; "" in process.
-    address: str
+    What a lane can do beyond carrying messages is declared here, too, and asked for nowhere else: a lane around
+    another one says what that one can do.
+    """
+
+    @property
+    def label(self) -> str:
+        """How messages name the task, e.g. "/job:ps/task:1 at 10.0.0.7:2222"."""
+        ...
+
+    @property
+    def address(self) -> str:
+        """Where others reach the task, "host:port"; "" in process."""
+        ...
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether the task reads large tensors where the client has them, so that they need not be sent ahead.
+
+        May change: a connection is made by the first call, and another one takes its place when it breaks.
+        """
+        ...
+
+    def room(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
+        """Give memory in which a request's tensors, so many bytes, can be written where the task reads them.
+
+        Nothing is owed for it: whoever does not use it lets go of it. None where there is no such memory now.
+        """
+        ...
 
     def send(self, request: pb.Request, pieces: Sequence[memoryview]) -> Ticket:
         """Send a data-plane request, and do not wait. The pieces must not change until the result."""
@@ -86,18 +109,6 @@ class Lane(Protocol):
 
     def close(self) -> None:
         """Give up connections and threads. Calls under way fail."""
-        ...
-
-
-@runtime_checkable
-class SharesMemory(Protocol):
-    """What a lane has besides, if it may share memory with its task. Thread-safe."""
-
-    def room(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
-        """Give memory in which a request's tensors, so many bytes, can be written where the task reads them.
-
-        Nothing is owed for it: whoever does not use it lets go of it. None where there is no such memory now.
-        """
         ...
 
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 import threading
 
 import pytest
-from fault_cluster import LAST_STEP, WAIT_SECS, FaultCluster, Killed, Watcher
+from fault_cluster import IN_PLACE, LAST_STEP, WAIT_SECS, FaultCluster, Killed, Watcher
 from fault_matrix import FAULTS, MOMENTS, PAGE, SUBJECTS, cells, page
+from support.branches import branches_of, taken
 from support.pairwise import pairwise
 
 from globalstep.declarations import OutcomeKind
 from globalstep.errors import AbortedError, UnavailableError
-from globalstep.faults import SEND
+from globalstep.faults import AFTER, BEFORE, SEND
+from globalstep.worker import gradient_room, push_protocol, shm_lane
 
 #: Pushes before the first checkpoint, and from there to the fault.
 BEFORE_SAVE, BEFORE_FAULT = 3, 2
@@ -42,6 +44,15 @@ def _marks(transport, cell, number):
     return []
 
 
+def _points(transport, cell):
+    """Give a cell's points as they are over a transport: in shared memory the sequencer's part comes with ADMIT."""
+    if transport != "auto" or cell.subject != "ps:0":
+        return cell.points
+    points = [("admit", BEFORE if point == AFTER else point) if method == "stage" else (method, point)
+              for method, point in cell.points]  # fmt: skip
+    return tuple(dict.fromkeys(points))
+
+
 CASES = [
     pytest.param(
         transport,
@@ -53,7 +64,7 @@ CASES = [
     )
     for transport in TRANSPORTS
     for cell in cells()
-    for number, (method, point) in enumerate(cell.points)
+    for number, (method, point) in enumerate(_points(transport, cell))
 ]
 
 
@@ -250,6 +261,72 @@ def ends_exactly(scene):
     assert told in ((0, 1) if scene.cell.fault == "kill" else (0,)), told
     scene.chief.client.finish()
     assert all(shard.over() for shard in cluster.shards)
+
+
+#: Cells whose programs together take every way that a push can take; what has two points is played at the first.
+WAYS = ("ps:0-cut-before", "ps:0-kill-before", "worker-stop-before", "worker-stop-restore", "worker-lost-between")
+_LITTLE_MEMORY = "no fault here is a lack of memory"
+_ONE_PARTICIPANT = (
+    "every push here has two participants; PUSH is a message of its own: tests/worker/test_push_protocol.py"
+)
+_NO_SHARED_MEMORY = "memory is not shared over this transport"
+#: Branch -> why no cell takes it, over any transport.
+NOT_TAKEN = {
+    "pull: not shards": "a read of nothing sends nothing",
+    "push: except ResourceExhaustedError": _LITTLE_MEMORY,
+    "call: isinstance(error, ResourceExhaustedError) and (not patient)": _LITTLE_MEMORY,
+    "_push_together: except ResourceExhaustedError": _LITTLE_MEMORY,
+    "push: set(parts) <= {self._run.sequencer}": _ONE_PARTICIPANT,
+    "encoded: not message.known_layout": _ONE_PARTICIPANT,
+    "_push_alone: except LayoutUnknownError": _ONE_PARTICIPANT,
+    "_push_alone: outcome.kind is OutcomeKind.ACCEPTED and len(values) < len(part.reads)": _ONE_PARTICIPANT,
+    "_push_together: except _REFUSES_ADMIT": "no push here is wrong: tests/worker/test_push_protocol.py",
+    "_push_together: 0 in places or (len(places) > 1 and any((place != outcome.index for place in places)))":
+        "needs another push between a lost reply and its retry: tests/worker/test_push_protocol.py, the simulation",
+    "_pull_at_once: shard not in decided.pull.last or reply.pull.applied != decided.pull.last[shard]":
+        "needs a push between the parts of a read: tests/worker/test_push_protocol.py, the simulation",
+    "_rides_along: own is None or self._messages.packing.active":
+        "no numbers are packed here: tests/worker/test_wire_options.py",
+    "whole: len(arrays) != len(values) or not all(map(operator.is_, arrays, values))":
+        "a program that pushes other arrays than it was given: tests/worker/test_gradient_room.py",
+    "_take: except UnavailableError": "no connection breaks just when a block is asked for",
+    "_take: except OpError": "no memory to share: tests/worker/test_shm_lane.py",
+    "_take: not len(self._pool)": "no memory to share: tests/worker/test_shm_lane.py",
+    "_put: taken is None": "no memory to share: tests/worker/test_shm_lane.py",
+    "room: nbytes < SHARED_FROM_BYTES": "all gradients here are large: tests/worker/test_shm_lane.py",
+    "_data_of: not place.block": "a PS task names a place only where it has put something",
+    "_answered: load is None": "no task answers a call twice",
+    "_data_of: block is None or place.offset % 8 or place.offset + message.nbytes > block.nbytes":
+        "no PS task here says what cannot be: tests/worker/test_shm_lane.py",
+}  # fmt: skip
+#: Transport -> branch -> why no cell takes it there.
+NOT_TAKEN_OVER = {
+    transport: dict.fromkeys(("_rides_along: self._run.lanes[self._run.sequencer].shares_memory", "whole: shared"),
+                             _NO_SHARED_MEMORY)
+    for transport in TRANSPORTS if transport != "auto"
+}  # fmt: skip
+NOT_TAKEN_OVER["local"]["_push_together: except LayoutUnknownError"] = "no stream ends, so no layout is forgotten"
+NOT_TAKEN_OVER["local"]["whole: not (given is None)"] = f"gradients are written in place over {IN_PLACE}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_the_matrix_takes_every_way_of_a_push(clusters, transport):
+    """What the client's code decides by, transports' abilities among it, is decided both ways under faults."""
+    modules = [push_protocol, gradient_room] + [shm_lane] * (transport == "auto")
+    ways = {name for module in modules for name in branches_of(module).values()}
+    ways = {name for name in ways if not name.startswith(("arrays: ", "_lay_out: "))}
+    allowed = {**NOT_TAKEN, **NOT_TAKEN_OVER.get(transport, {})}
+    with taken(*modules) as found:
+        for cell in cells():
+            if cell.name in WAYS:
+                test_a_cell(clusters, transport, cell, *_points(transport, cell)[0])
+    assert not sorted(ways - found - set(allowed))
+
+
+def test_the_ways_that_the_matrix_does_not_take_are_there():
+    known = {name for module in (push_protocol, gradient_room, shm_lane) for name in branches_of(module).values()}
+    assert not set(NOT_TAKEN).union(*NOT_TAKEN_OVER.values()) - known
 
 
 def test_every_cell_is_tested_or_says_why_there_is_none():

@@ -282,6 +282,7 @@ class SimulatedLane:
     ) -> None:
         self.label = f"/job:ps/task:{shard}"
         self.address = f"simulated:{shard}"
+        self.shares_memory = False
         self._network = network
         self._client = client
         self._shard = shard
@@ -323,6 +324,9 @@ class SimulatedLane:
             self._client.park()
         for watch in self._network.watchers:
             watch("send", self._client, method)
+
+    def room(self, nbytes: int) -> None:
+        """See Lane; there is none."""
 
     def expire(self) -> None:
         """See Lane; the network does it."""

@@ -26,6 +26,9 @@ class SharedLane:
 class OtherLane:
     """One that does not."""
 
+    def room(self, nbytes):
+        return None
+
 
 @pytest.fixture
 def room():

@@ -23,7 +23,6 @@ from globalstep.declarations import (
 from globalstep.errors import FailedPreconditionError, UnavailableError
 from globalstep.expressions import constant
 from globalstep.faults import AFTER
-from globalstep.lanes import SharesMemory
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps import log_file, shared_blocks, socket_server
 from globalstep.ps.log_file import SegmentReader, segment_path, segments_in
@@ -429,7 +428,7 @@ def test_room_is_to_be_had_on_every_lane(train):
             (SHAPES[name], np.dtype("float32")) for name in NAMES
         ]
         client.push(push_of(gradients))
-    assert isinstance(client._run.lanes[0], SharesMemory)
+        assert not client._run.lanes[0].shares_memory
     with pytest.raises(FailedPreconditionError, match="unheard_of"):
         client.room(["unheard_of"])
 
