@@ -21,6 +21,7 @@ from globalstep.declarations import StopLimit
 from globalstep.errors import DeadlineExceededError, OpError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.told import Known
+from globalstep.told_messages import read_told
 from globalstep.worker.causes import why_no_answer
 
 __all__ = ["Found", "announce_return", "not_serving", "nothing_left", "stop_limits", "survey", "wait_for_answers"]
@@ -170,7 +171,7 @@ def announce_return(
     """
     for status in (*statuses, *client.statuses(brief=True)):
         if not isinstance(status, OpError):
-            client.told.read(status.told, trusted=True)
+            read_told(client.told, status.told, trusted=True)
     stored = last_stored(directory, client.incarnation) if directory else None
     if stored is not None:
         client.told.hear(*stored)

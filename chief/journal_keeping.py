@@ -33,6 +33,7 @@ from globalstep.errors import AbortedError, FailedPreconditionError, LostStateEr
 from globalstep.journal_records import EventKind
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.storage import path_error, storage_for
+from globalstep.told_messages import read_told
 
 __all__ = ["JournalKeeper"]
 
@@ -159,7 +160,7 @@ class JournalKeeper:
         """Take note of what others know of earlier incarnations; say what the announcement of the restore did not."""
         told = self._cluster.told
         before = told.before(self._incarnation)
-        if not told.read(reply.told, trusted=True):
+        if not read_told(told, reply.told, trusted=True):
             return
         for number, known in told.before(self._incarnation).items():
             steps = dict(known.steps)

@@ -311,7 +311,7 @@ class SessionManager:
         # What the process was told through its sessions before goes on to the PS tasks, and to the announcement.
         before: Told | None = self._graph.extras.get(__name__)
         if before is not None:
-            session.cluster.told.read(before.messages(), trusted=True)
+            session.cluster.told.hear_all(before)
         self._graph.extras[__name__] = session.cluster.told
         self._attend(session.cluster)
         return session

@@ -11,14 +11,12 @@ Floor: ps. Threads: an Authorization is thread-safe; a Caller is a value.
 
 from __future__ import annotations
 
-import enum
 import hmac
 import ipaddress
 import logging
 import threading
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -29,9 +27,10 @@ from globalstep.errors import OpError, PermissionDeniedError, UnauthenticatedErr
 from globalstep.graph_keys import GraphKeys
 from globalstep.names import shown
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.caller import NOBODY, Caller, Role
 from globalstep.ps.log_limit import LogLimit
 from globalstep.ps.own_user import OwnUser
-from globalstep.ps.role_tokens import RoleTokens, RunTokens, TokenLine
+from globalstep.ps.role_tokens import RoleTokens, RunTokens
 from globalstep.ps.run_paths import RunPaths
 from globalstep.token_proofs import Claim, answer, new_number, proof
 
@@ -48,17 +47,6 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
-
-
-class Role(enum.StrEnum):
-    """What a caller is."""
-
-    CHIEF = "chief"
-    #: May take the chief's place at any time, and so may do all that it may.
-    STANDBY = "standby"
-    WORKER = "worker"
-    #: Another PS task of the cluster.
-    PS = "ps"
 
 
 _CHIEFS = frozenset({Role.CHIEF, Role.STANDBY})
@@ -110,29 +98,6 @@ _OF_CHIEFS = ("candidate", "chief_term")
 _TOLD = frozenset({"Begin", "Open", "Finish", "Stop", "WriteSnapshot", "Recover", "ClaimChief"})
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who makes a call.
-
-    Attributes:
-        role: What it has proven to be; None for a caller without a role where none is asked for.
-        peer: Its address, for messages.
-        mark: Of the session secret that it has shown; the ids of its clients bear it. "" for none.
-        line: Of the tokens file, by which it was let in; None without a token.
-    """
-
-    role: Role | None = None
-    peer: str = ""
-    mark: str = ""
-    line: TokenLine | None = None
-
-    def __str__(self) -> str:
-        name = f" {self.line.name!r}" if self.line is not None and self.line.name else ""
-        return (f"role {self.role.value!r}{name}" if self.role is not None else "a caller without a role") + (
-            f" at {self.peer}" if self.peer else ""
-        )
-
-
 class TokenRevokedError(UnauthenticatedError):
     """The token that a connection was opened with is none any more: the connection ends."""
 
@@ -149,7 +114,6 @@ class UnprovenError(UnauthenticatedError):
         self.challenge = challenge
 
 
-NOBODY = Caller()
 #: Who makes the unary call that this thread carries out.
 CALLER: ContextVar[Caller] = ContextVar("globalstep_caller", default=NOBODY)
 

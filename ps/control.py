@@ -39,6 +39,7 @@ from globalstep.ps.presence import Standing
 from globalstep.run_identity import RunIdentity
 from globalstep.shard_file import write_shard
 from globalstep.storage import Probe, sees_probe, storage_for
+from globalstep.told_messages import read_told, told_messages
 
 __all__ = ["Control"]
 
@@ -145,7 +146,7 @@ class Control:
             directory=view.directory,
             draining=view.draining,
             chief=_office(view.chief),
-            told=shard.told.messages(),
+            told=told_messages(shard.told),
             protocol=own_protocol(),
             run=view.run.encode(),
             statistics=pb.Statistics(
@@ -199,7 +200,7 @@ class Control:
         if not request.client:
             raise InvalidArgumentError("A Heartbeat must name its client.")
         shard = self.handler.shard
-        shard.told.read(request.told)
+        read_told(shard.told, request.told)
         # Who may not be chief is not to be able to end a chief's term.
         known_term = 0 if self.handler.authorization.restricts(CALLER.get()) else request.known_term
         run = RunIdentity.decode(request.run)
@@ -311,7 +312,7 @@ class Control:
             parent=part.parent,
             shards=view.shards,
             policy=codec.encode_policy(view.policy),
-            told=shard.told.messages(),
+            told=told_messages(shard.told),
             alone=alone,
         )
 

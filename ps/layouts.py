@@ -10,24 +10,22 @@ the shard's lock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from globalstep import codec
 from globalstep.declarations import ALIGNMENT, Increment, Op, OpKind, OptimizerUse, Read, padded
 from globalstep.errors import InvalidArgumentError, LayoutUnknownError
 from globalstep.memory import MemoryPool, Pool
-from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.authorization import NOBODY, Caller
+from globalstep.ps.caller import NOBODY, Caller
 from globalstep.ps.reading import Room
 from globalstep.ps.statistics import ChangeCount
 from globalstep.ps.store import PushPlan
 
-__all__ = ["Layout", "LayoutMemory", "PushParts"]
+__all__ = ["Layout", "LayoutMemory", "PushParts", "ToldChange", "ToldTensor"]
 
 #: Layouts that one stream remembers; a program has a few train ops.
 _MAX_LAYOUTS = 64
@@ -35,11 +33,46 @@ _MAX_LAYOUTS = 64
 _MOST_TOLD = 1 << 18
 
 
+class ToldTensor(Protocol):
+    """A tensor of a push, as the wire has it."""
+
+    @property
+    def offset(self) -> int:
+        """Where it begins in the push's data, bytes."""
+        ...
+
+
+class ToldChange(Protocol):
+    """A change of a push without its numbers, as the wire has it."""
+
+    @property
+    def variable(self) -> str:
+        """What it changes."""
+        ...
+
+    @property
+    def optimizer(self) -> str:
+        """By which optimizer; "" for none."""
+        ...
+
+    @property
+    def after_increment(self) -> bool:
+        """Whether after the push's increments."""
+        ...
+
+    @property
+    def value(self) -> ToldTensor:
+        """Its operand."""
+        ...
+
+
 @dataclass(slots=True)
 class Layout:
     """A push without its numbers."""
 
-    ops: Sequence[pb.Op]
+    ops: Sequence[ToldChange]
+    #: Reads one of them, with its numbers in a push's data.
+    decode: Callable[[Any, memoryview], Op]
     reads: list[Read]
     #: Told with PUSH, and with a part that comes with ADMIT; empty with STAGE.
     increments: list[Increment]
@@ -60,7 +93,7 @@ class Layout:
 
     def bind(self, data: memoryview) -> list[Op]:
         """Give the ops with their values in `data`."""
-        return [codec.decode_op(op, data) for op in self.ops]
+        return [self.decode(op, data) for op in self.ops]
 
 
 @dataclass(slots=True)
@@ -227,9 +260,7 @@ class LayoutMemory:
         return found
 
     def remember(self, number: int, told: Layout) -> bool:
-        """Keep a layout that is told, where it has a number and may be kept; gives whether it did."""
-        if not number or any(op.kind != pb.OP_APPLY or op.HasField("indices") for op in told.ops):
-            return False
+        """Keep a layout of nothing but dense gradients, unless its reads or uses differ each time; gives whether."""
         if any(read.indices is not None for read in told.reads) or any(use.overrides for use in told.uses):
             return False
         self._told += len(told.ops) + len(told.reads)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from globalstep import codec
 from globalstep.codec import TensorWriter
@@ -116,7 +117,7 @@ def _encode_parts(parts: PushParts, record: pb.LogRecord) -> Sequence[memoryview
     layout = parts.layout
     if layout is not None and parts.data is not None:
         if not layout.logged:
-            message = pb.LogPart(ops=layout.ops)
+            message = pb.LogPart(ops=cast("Sequence[pb.Op]", layout.ops))  # as they were told, or logged
             tensors = TensorWriter()
             for read in layout.reads:
                 codec.encode_read(read, message.reads.add(), tensors)
@@ -152,6 +153,6 @@ class PartMemory:
         reads = [codec.decode_read(read, data) for read in message.reads]
         dense = all(op.kind == pb.OP_APPLY and not op.HasField("indices") for op in message.ops)
         if dense and message.ops and all(read.indices is None for read in reads):
-            layout = self._layouts[part] = Layout(message.ops, reads, [], [], data.nbytes)
+            layout = self._layouts[part] = Layout(message.ops, codec.decode_op, reads, [], [], data.nbytes)
             return PushParts((), reads, data, layout)
         return PushParts([codec.decode_op(op, data) for op in message.ops], reads, data)

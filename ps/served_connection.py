@@ -20,7 +20,7 @@ from globalstep.errors import OpError
 from globalstep.frames import NO_CALL
 from globalstep.incoming_messages import MOST_AT_ONCE, Incoming
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.authorization import NOBODY, Caller
+from globalstep.ps.caller import NOBODY, Caller
 from globalstep.ps.handler import encode_error
 from globalstep.ps.layouts import LayoutMemory
 from globalstep.ps.shared_blocks import Placed, SharedBlocks

@@ -12,7 +12,7 @@ from globalstep import codec
 from globalstep.declarations import Increment, OptimizerUse
 from globalstep.errors import InvalidArgumentError, LayoutUnknownError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.authorization import Caller
+from globalstep.ps.caller import Caller
 from globalstep.ps.counting import CountingPush, CountingShard
 from globalstep.ps.layouts import Layout, LayoutMemory, PushParts
 
@@ -77,8 +77,9 @@ def parts_of(
         if permit is not None:
             permit(memory.caller, increments, uses)
     reads = [codec.decode_read(read, data) for read in message.reads]
-    told = Layout(message.ops, reads, increments, uses, data.nbytes, deciding is not None)
-    if memory.remember(message.layout, told):
+    told = Layout(message.ops, codec.decode_op, reads, increments, uses, data.nbytes, deciding is not None)
+    dense = message.layout and all(op.kind == pb.OP_APPLY and not op.HasField("indices") for op in message.ops)
+    if dense and memory.remember(message.layout, told):
         return PushParts((), told.reads, data, told)
     return PushParts(told.bind(data), told.reads, data)
 

@@ -25,7 +25,7 @@ LOWER = {
     "deploy": {"proto", "shared", "ps", "worker", "chief", "deploy"},
     "face": {"proto", "shared", "ps", "worker", "chief", "deploy", "face"},
 }
-#: What knows no wire: neither gRPC nor protobuf. The shard itself still does, by the layouts of its pushes.
+#: What knows no wire: neither gRPC nor protobuf.
 PURE = (
     *("graph", "cluster", "schedules", "optimizers", "gradients", "declarations", "expressions"),
     *(
@@ -38,6 +38,9 @@ PURE = (
         "ps.rules",
         "ps.optimizer_table",
     ),
+    *("ps.attendance", "ps.life", "ps.cuts", "ps.applying", "ps.shard", "ps.counting", "ps.hogwild", "ps.ending"),
+    *("ps.layouts", "ps.answers", "ps.holding", "ps.finite", "ps.witness", "ps.statistics", "ps.shard_view"),
+    *("ps.signatures", "ps.fail_stop", "ps.cores", "ps.declared", "ps.run_guard", "ps.caller", "ps.in_flight", "told"),
     *("ps.ledger", "ps.push_table", "ps.admission_policy", "ps.presence", "ps.office", "ps.hypers", "ps.journal"),
     *("worker.plan", "worker.planner", "worker.splitting", "worker.coordinator"),
 )

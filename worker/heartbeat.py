@@ -17,6 +17,7 @@ from globalstep.process_place import this_process
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.run_identity import NO_RUN
 from globalstep.told import Told
+from globalstep.told_messages import told_messages
 from globalstep.worker.candidate import Candidate
 from globalstep.worker.joined_run import Haste
 from globalstep.worker.leaving import leave_at_exit
@@ -158,7 +159,7 @@ class Heartbeat:
             client=self._client,
             task=self._task,
             lease_secs=LEASE_SECS,
-            told=self.told.messages(),
+            told=told_messages(self.told),
             known_term=known_term,
             process=self._process.encode(),
             takes_task=self.takes_task,

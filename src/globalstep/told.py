@@ -10,19 +10,13 @@ time the one that is missed is made again with the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from globalstep.proto import globalstep_pb2 as pb
-
-__all__ = ["Known", "Told"]
+__all__ = ["MOST_INCARNATIONS", "Known", "Told"]
 
 #: Incarnations that are remembered, the newest ones.
 MOST_INCARNATIONS = 8
-#: Steps of one, and characters of the name of each, that are taken from others.
-_MOST_STEPS = 64
-_MOST_CHARACTERS = 1024
-_MOST = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,32 +98,12 @@ class Told:
         self._take_in()
         return {number: known for number, known in list(self._known.items()) if number < incarnation}
 
-    def read(self, messages: Iterable[pb.Told], trusted: bool = False) -> bool:
-        """Take note of what messages say; gives whether there was news.
-
-        Args:
-            messages: Of a client, or of a PS task.
-            trusted: Of a PS task, whose word on the last entry of an incarnation counts.
-        """
-        news = False
-        for message in list(messages)[:MOST_INCARNATIONS]:
-            steps = {name: value for name, value in message.steps.items() if len(name) <= _MOST_CHARACTERS}
-            fits = message.incarnation and max(message.index, message.steps_index) <= _MOST
-            if fits and len(steps) <= _MOST_STEPS:
-                known = Known(message.index, steps, message.steps_index, message.last and trusted)
-                news = self.hear(message.incarnation, known) or news
-        return news
-
-    def messages(self) -> list[pb.Told]:
-        """Give it as messages."""
+    def all(self) -> Mapping[int, Known]:
+        """Give all that is known, by incarnation."""
         self._take_in()
-        return [
-            pb.Told(
-                incarnation=number,
-                index=known.index,
-                steps=known.steps,
-                steps_index=known.steps_index,
-                last=known.last,
-            )
-            for number, known in list(self._known.items())
-        ]
+        return dict(self._known)
+
+    def hear_all(self, other: Told) -> None:
+        """Take note of all that another one knows."""
+        for number, known in other.all().items():
+            self.hear(number, known)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from globalstep.codec import decode_op
 from globalstep.declarations import Op, OpKind
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.finite import find_not_finite
@@ -29,7 +30,7 @@ def test_gradients_of_a_layout_are_looked_at_in_one_piece_and_named(bad):
         ops[-1].value.CopyFrom(pb.TensorRef(dtype=dtype, shape=[size], offset=offset))
         pieces.append(np.ones(size, dtype))
         offset += (pieces[-1].nbytes + 7) // 8 * 8
-    layout = Layout(ops, [], [], [], offset)
+    layout = Layout(ops, decode_op, [], [], [], offset)
 
     def parts():
         # What lies between the tensors is no gradient.

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import globalstep as gs
+from globalstep.codec import decode_op
 from globalstep.errors import InvalidArgumentError, LayoutUnknownError
 from globalstep.graph import Graph
 from globalstep.proto import globalstep_pb2 as pb
@@ -22,7 +23,7 @@ CONFIG = gs.ConfigProto(gradients_ahead=True)
 def told():
     """A stream that knows a layout of two tensors, 16 and 8 bytes of data."""
     memory = LayoutMemory()
-    layout = Layout([pb.Op(kind=pb.OP_APPLY, variable=name) for name in "ab"], [], [], [], 24)
+    layout = Layout([pb.Op(kind=pb.OP_APPLY, variable=name) for name in "ab"], decode_op, [], [], [], 24)
     assert memory.remember(1, layout)
     return memory
 
