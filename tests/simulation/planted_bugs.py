@@ -10,23 +10,25 @@ from typing import Any
 from unittest import mock
 
 from globalstep.declarations import OutcomeKind, padded
-from globalstep.errors import AbortedError
-from globalstep.ps import write_ahead_log
+from globalstep.errors import AbortedError, NotFoundError
+from globalstep.ps import durability, write_ahead_log
 from globalstep.ps.applying import Applying
 from globalstep.ps.control import Control
 from globalstep.ps.cuts import Cuts
 from globalstep.ps.ledger import Ledger
 from globalstep.ps.life import Life
-from globalstep.ps.log_file import _RECORD, LoggedRecord, SegmentReader
+from globalstep.ps.log_file import _RECORD, LogFiles, LoggedRecord, SegmentReader
 from globalstep.ps.presence import State
 from globalstep.ps.push_table import PushTable
 from globalstep.ps.shard import Shard
 from globalstep.ps.write_ahead_log import WriteAheadLog
+from globalstep.worker import membership
 from globalstep.worker.push_protocol import PushProtocol
 
 __all__ = ["PLANTED", "planted"]
 
-Patch = tuple[type, str, Any]
+#: Whose (a class's, a module's), the name, what is put there.
+Patch = tuple[Any, str, Any]
 
 
 def _id_after_the_apply() -> Patch:
@@ -196,6 +198,28 @@ def _waits_for_a_part() -> Patch:
     return Applying, "_can_apply", trusting
 
 
+def _a_log_without_a_lock() -> Patch:
+    def unlocked(self: Any, path: Any) -> int:
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+
+    return LogFiles, "lock", unlocked
+
+
+def _unreadable_counts_as_lost() -> Patch:
+    return durability, "_cannot_now", lambda error, what: NotFoundError(f"{what}: {error}")
+
+
+def _damage_taken_for_a_torn_end() -> Patch:
+    def generous(self: Any) -> None:
+        self.cut_bytes = self._size - self.end
+
+    return SegmentReader, "_judge_damage", generous
+
+
+def _numbered_by_clocks_alone() -> Patch:
+    return membership, "_incarnation_of", lambda ledger: 0
+
+
 #: Name -> what makes the patch.
 PLANTED: dict[str, Callable[[], Patch]] = {
     "id remembered after the apply": _id_after_the_apply,
@@ -215,6 +239,10 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "a forged entry is believed": _entries_believed,
     "a forged floor is believed": _floors_believed,
     "ADMIT without STAGE stops the run": _waits_for_a_part,
+    "a log without a lock": _a_log_without_a_lock,
+    "unreadable counts as lost": _unreadable_counts_as_lost,
+    "damage taken for a torn end": _damage_taken_for_a_torn_end,
+    "numbered by clocks alone": _numbered_by_clocks_alone,
 }
 
 

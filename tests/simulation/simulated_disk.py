@@ -9,6 +9,7 @@ only files it does this to: a base, and the marks beside it, appear whole, by a 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 from unittest import mock
 
 from globalstep.ps import durability
-from globalstep.ps.log_file import LogFiles
+from globalstep.ps.log_file import LogFiles, SegmentReader
 
 __all__ = ["Crashed", "Disk", "disks"]
 
@@ -35,15 +36,36 @@ class Disk:
 
     Attributes:
         files: Writes to it.
+        readable: Whether logs can be read now, and written on.
         at: Called with "append" when a record has been written, and with "fsync" when it is on the disk.
     """
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
         self.folder = folder
         self.at: Callable[[str], None] = lambda point: None
+        self.readable = True
         self.synced: dict[Path, int] = {}
         self.files = _Files(self)
         self._rng = rng
+
+    def damage(self) -> bool:
+        """Change a byte of a record that was on the disk, as later records say; False where there is no such one."""
+        for path in sorted(self.folder.glob("*/*/*/segment-*.log"), reverse=True):
+            whole, at = [], 0
+            reader = SegmentReader(path)
+            while (found := reader._record_at(reader.end)) is not None:
+                record, size, on_disk = found
+                whole.append((reader.end, record.number))
+                reader.end, at = reader.end + size, max(at, on_disk)
+            known = [place for place, number in whole if number <= at]
+            if known:
+                with path.open("r+b") as file:
+                    file.seek(self._rng.choice(known) + 20)
+                    byte = file.read(1)
+                    file.seek(-1, os.SEEK_CUR)
+                    file.write(bytes([byte[0] ^ 0x40]))
+                return True
+        return False
 
     def crash(self) -> None:
         """End the machine: what was not on the disk is lost, or some of it."""
@@ -83,6 +105,18 @@ class _Files(LogFiles):
     def close(self, file: int) -> None:
         self._paths.pop(file, None)
         super().close(file)
+
+    def lock(self, path: Path) -> int:
+        self._look(path)
+        return super().lock(path)
+
+    def read(self, path: Path) -> bytes:
+        self._look(path)
+        return super().read(path)
+
+    def _look(self, path: Path) -> None:
+        if not self._disk.readable:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
     def write(self, file: int, buffers: Sequence[memoryview]) -> int:
         written = super().write(file, buffers)

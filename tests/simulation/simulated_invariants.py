@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from simulated_network import Call
 from simulated_task import SimulatedTask
+from simulated_violation import Violation
 from simulated_workload import EMPTY, OTHER, STEP, Content, State, names_on
 
 from globalstep.declarations import OutcomeKind, PushId
@@ -21,23 +22,11 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.presence import State as TaskState
 from globalstep.ps.push_table import WINDOW
 
-__all__ = ["Checkpoint", "Entry", "Life", "Violation", "Watch"]
+__all__ = ["Checkpoint", "Entry", "Life", "Watch"]
 
 Steps = dict[str, int]
 _CHANGING = frozenset({"push", "stage", "admit", "commit"})
 _DATA_PLANE = frozenset({"pull", "push", "stage", "admit", "commit", "complete", "read_snapshot"})
-
-
-class Violation(AssertionError):
-    """An invariant does not hold.
-
-    Attributes:
-        invariant: "I1" to "I5", "log" for a life that should have gone on, or "end" for a job that comes to none.
-    """
-
-    def __init__(self, invariant: str, text: str) -> None:
-        super().__init__(f"{invariant}: {text}")
-        self.invariant = invariant
 
 
 @dataclass(eq=False, slots=True)
@@ -186,7 +175,8 @@ class Watch:
             # Nobody became a member of one that was not begun everywhere; its number may come again.
             life = None
         for lost in self.lives.values():
-            if self._run.logged and not self._run.finishing and len(lost.opened) == self._shards and life is None:
+            given_up = self._run.logged and not self._run.damaged and not self._run.finishing
+            if given_up and len(lost.opened) == self._shards and life is None:
                 raise Violation("log", f"incarnation {lost.number}, which had a log, is given up at entry {lost.index}")
         if life is None:
             none: tuple[State | None, ...] = (None,) * self._shards
@@ -204,6 +194,10 @@ class Watch:
         """A life begins with the book of a checkpoint: all that was accepted before the cut is in it."""
         saved = next(checkpoint for checkpoint in self.checkpoints if checkpoint.ledger == ledger)
         before = self.lives[saved.incarnation]
+        if life.number <= before.number:
+            raise Violation(
+                "I4", f"incarnation {life.number} begins with a checkpoint of {before.number}: it goes back"
+            )
         life.base = saved.index
         life.index, life.steps = saved.index - 1, dict(saved.steps)
         life.visible = saved.steps[STEP]

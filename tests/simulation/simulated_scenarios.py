@@ -21,7 +21,10 @@ class Fault:
 
     Attributes:
         kind: "kill" (and start again after `secs`), "end" (a PS process, whose machine goes on), "stop" (for `secs`),
-            "cut" (a link, for `secs`).
+            "cut" (a link, for `secs`), "twin" (a second process on a PS task's log, for `secs`), "damage" (kill it, its
+            log damaged where it was on the disk), "unreadable" (kill it, its log cannot be read for five times as
+            long), "clock" (is set back by `secs`), "past" (all PS tasks are started again, with their
+            clocks months back).
         who: "ps 0", "worker 1", "chief".
         where: "send" (before a client sends), "arrive" (before a task handles a request), "handled" (after it did),
             "append" and "fsync" (a record of its log has been written, is on the disk; the method is "log").
@@ -185,8 +188,61 @@ def _intruder(scenario: Scenario, rng: random.Random) -> None:
     scenario.intruder = scenario.shards > 1
 
 
+def _frequent(scenario: Scenario, rng: random.Random) -> str:
+    """A method that every training push has."""
+    return "push" if scenario.shards == 1 else rng.choice(["stage", "admit", "commit"])
+
+
+def _two_tasks(scenario: Scenario, rng: random.Random) -> None:
+    """A PS task is taken for dead, and a second process is started on its log."""
+    scenario.logged = True
+    who, where = f"ps {rng.randrange(scenario.shards)}", rng.choice(["arrive", "handled"])
+    scenario.faults.append(
+        Fault("twin", who, where, _frequent(scenario, rng), rng.randrange(3, 20), rng.choice([0.3, 2.0]))
+    )
+
+
+def _log_damaged(scenario: Scenario, rng: random.Random) -> None:
+    """The recovery is refused: all go back to the checkpoint."""
+    scenario.logged = True
+    # Of other tasks' logs the sequencer may know how far they went.
+    who, where = f"ps {scenario.sequencer}", rng.choice(["arrive", "handled"])
+    scenario.faults.append(Fault("damage", who, where, _frequent(scenario, rng), rng.randrange(3, 20), 0.05))
+
+
+def _log_unreadable(scenario: Scenario, rng: random.Random) -> None:
+    """The recovery is refused for a while: nobody goes back."""
+    scenario.logged = True
+    who, where = f"ps {rng.randrange(scenario.shards)}", rng.choice(["arrive", "handled"])
+    secs = rng.choice([0.05, 1.0, 3.0])
+    scenario.faults.append(Fault("unreadable", who, where, _frequent(scenario, rng), rng.randrange(3, 20), secs))
+
+
+def _clocks_back(scenario: Scenario, rng: random.Random) -> None:
+    """Somebody sets wall clocks back, at any moment, of any task; perhaps all PS tasks are started again by then."""
+    everybody = [
+        *(f"ps {at}" for at in range(scenario.shards)),
+        "chief",
+        *(f"worker {at}" for at in range(scenario.workers)),
+    ]
+    for who in rng.sample(everybody, rng.randrange(1, len(everybody) + 1)):
+        where = rng.choice(["arrive", "handled"]) if who.startswith("ps") else "send"
+        scenario.faults.append(Fault("clock", who, where, *_point(rng), rng.choice([1.0, 100.0, 1e7])))
+    if rng.random() < 0.5:
+        who, where = f"ps {rng.randrange(scenario.shards)}", rng.choice(["arrive", "handled"])
+        scenario.faults.append(Fault("past", who, where, _frequent(scenario, rng), rng.randrange(6, 16), 0.05))
+
+
 #: Drawn apart, since they came later: so that seeds mean what they did.
-_LATER = ("log", "intruder", "machine after process")
+_LATER = (
+    "log",
+    "intruder",
+    "machine after process",
+    "two tasks on one log",
+    "log damaged",
+    "log unreadable",
+    "clocks set back",
+)
 
 #: Name -> (how likely it is on, what it adds).
 FEATURES: dict[str, tuple[float, Callable[[Scenario, random.Random], None]]] = {
@@ -208,6 +264,10 @@ FEATURES: dict[str, tuple[float, Callable[[Scenario, random.Random], None]]] = {
     "log": (0.25, _log),
     "intruder": (0.2, _intruder),
     "machine after process": (0.05, _machine_after_process),
+    "two tasks on one log": (0.05, _two_tasks),
+    "log damaged": (0.05, _log_damaged),
+    "log unreadable": (0.05, _log_unreadable),
+    "clocks set back": (0.1, _clocks_back),
 }
 
 

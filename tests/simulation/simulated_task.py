@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any
 
 from greenlet import getcurrent
 from simulated_disk import Crashed, Disk
 from simulated_network import Call, Network, SimulatedLane
 from simulated_time import Hub, Process, ProcessClock
+from simulated_violation import Violation
 
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.control import Control
@@ -59,6 +61,9 @@ class SimulatedTask:
         self.index = index
         self.up = False
         self.starts = 0
+        # A second process that was started on the same log; see `start_twin`.
+        self._twin: SimulatedTask | None = None
+        self._routes: dict[Any, bool] = {}
         self._hub = hub
         self._network = network
         self._skew_secs = skew_secs
@@ -77,7 +82,7 @@ class SimulatedTask:
         self.starts += 1
         self.up = True
         self.process = Process(self._hub, f"ps {self.index}", self._failed)
-        clock = ProcessClock(self.process, self._skew_secs)
+        self._clock = clock = ProcessClock(self.process, self._skew_secs)
         self.shard = Shard(clock)
         self._control = Control(
             Handler(self.shard),
@@ -98,6 +103,8 @@ class SimulatedTask:
             machine: Whether its machine fails with it, which perhaps loses what was on its way to the disk. Else the
                 next process reads it, though it is not on the disk.
         """
+        if self._twin is not None:
+            self._end_twin()
         self.up = False
         self.process.kill()
         if self._disk is not None:
@@ -106,6 +113,66 @@ class SimulatedTask:
                 log._release()
             if machine:
                 self._disk.crash()
+
+    def set_clock_back(self, secs: float) -> None:
+        """Have somebody set the wall clock of its machine back."""
+        self._skew_secs -= secs
+        self._clock.set_back(secs)
+
+    def damage_log(self) -> bool:
+        """Change a byte of its log that was on the disk; False where none is known to have been."""
+        return self._disk is not None and self._disk.damage()
+
+    def make_unreadable(self, secs: float) -> None:
+        """Have its log be one that cannot be read for a while."""
+        disk = self._disk
+        if disk is not None:
+            disk.readable = False
+            self._hub.after(secs, setattr, disk, "readable", True)
+
+    # ---- Two processes on one log ---------------------------------------------------------------
+
+    def start_twin(self, secs: float, rng: Random) -> None:
+        """Start a second process on the log of this one, which some calls lead to from now on.
+
+        Args:
+            secs: After so long the first one ends, and the second is the task's; or the second ends.
+            rng: Decides which, and where calls lead to.
+        """
+        if self._twin is not None or self._disk is None:
+            return
+        self._rng = rng
+        disk, at = self._disk, self._disk.at
+        twin = self._twin = SimulatedTask(
+            self._hub, self._network, self.index, self._skew_secs, self._failed, lambda *_: None, lambda *_: None, disk
+        )
+        disk.at = at
+        self._routes.clear()
+        self._hub.after(secs, self._one_is_left, twin, rng.random() < 0.5)
+
+    def _one_is_left(self, twin: SimulatedTask, first_ends: bool) -> None:
+        if self._twin is not twin:
+            return
+        if not first_ends or not self.up:
+            self._end_twin()
+            return
+        self._twin = None
+        self.crash(machine=False)
+        self.up = True
+        self.starts += 1
+        self.process, self.shard, self._control = twin.process, twin.shard, twin._control
+        self._clock, self._memories = twin._clock, twin._memories
+
+    def _end_twin(self) -> None:
+        twin, self._twin = self._twin, None
+        if twin is not None:
+            twin.crash(machine=False)
+
+    def _leads_to_twin(self, call: Call) -> bool:
+        """Whether a call comes to the second process: a connection leads to one of them, any other call to either."""
+        if call.connection is None:
+            return call.method in ("Status", "FindLog", "Recover") and self._rng.random() < 0.5
+        return self._routes.setdefault(call.connection, self._rng.random() < 0.3)
 
     def _at_disk(self, point: str) -> None:
         """The log is between two steps: a fault may strike. Those of the settler's thread are left out."""
@@ -123,6 +190,12 @@ class SimulatedTask:
 
     def handle(self, call: Call, data: memoryview) -> tuple[Any, pb.Error | None, Sequence[memoryview]] | None:
         """See simulated_network.Task."""
+        twin = self._twin
+        if twin is not None and self._leads_to_twin(call):
+            answer = twin._handle(call, data)
+            if twin.shard._incarnation and self.shard._incarnation:
+                raise Violation("log", f"two processes have the log of task {self.index}, after {call.method}")
+            return answer
         try:
             return self._handle(call, data)
         except Crashed:

@@ -89,6 +89,10 @@ class ProcessClock:
         """See Clock."""
         return EPOCH + self._skew_secs + self._process.hub.now
 
+    def set_back(self, secs: float) -> None:
+        """Have somebody set the wall clock back."""
+        self._skew_secs -= secs
+
     def wait(self, event: threading.Event, timeout_secs: float) -> bool:
         """See Clock. An event that is set meanwhile is seen when the time has passed."""
         if not event.is_set():

@@ -14,12 +14,13 @@ from pathlib import Path
 
 from simulated_disk import Disk, disks
 from simulated_intruder import Intruder
-from simulated_invariants import Violation, Watch
+from simulated_invariants import Watch
 from simulated_network import Network
 from simulated_programs import Program, lanes_beside
 from simulated_scenarios import Fault, Scenario, scenario_of
 from simulated_task import SimulatedTask
 from simulated_time import Hub, Process
+from simulated_violation import Violation
 
 from globalstep.worker import snapshot
 
@@ -70,7 +71,7 @@ class Simulation:
         self.shards, self.sequencer, self.limit = scenario.shards, scenario.sequencer, scenario.limit
         self.heartbeats, self.whole_pushes = scenario.heartbeats, scenario.whole_pushes
         self.save_every, self.logged = scenario.save_every, scenario.logged
-        self.finishing = False
+        self.finishing = self.damaged = False
         self.struck: Counter[str] = Counter()
         self._rng = random.Random(f"{scenario.seed} run")
         self._failure: BaseException | None = None
@@ -204,7 +205,7 @@ class Simulation:
 
     def _strike(self, fault: Fault, process: Process) -> None:
         is_ps = fault.who.startswith("ps")
-        if is_ps and fault.kind in ("kill", "end") and self.finishing:
+        if is_ps and fault.kind not in ("stop", "cut", "clock") and self.finishing:
             # With the chief gone nobody would restore.
             return
         self.struck[f"{fault.kind} {fault.who.partition(' ')[0]}"] += 1
@@ -215,13 +216,31 @@ class Simulation:
         elif fault.kind == "stop":
             process.stop_for(fault.secs)
         elif is_ps:
-            task = self.tasks[int(fault.who.partition(" ")[2])]
-            task.crash(machine=fault.kind == "kill")
-            self.hub.after(fault.secs, task.start)
+            self._strike_task(fault, self.tasks[int(fault.who.partition(" ")[2])])
+        elif fault.kind == "clock":
+            process.program.clock.set_back(fault.secs)
         else:
             self.hub.after(0.0, process.kill)
             self.hub.after(fault.secs, self._start, fault.who)
             process.park()
+
+    def _strike_task(self, fault: Fault, task: SimulatedTask) -> None:
+        if fault.kind == "clock":
+            task.set_clock_back(fault.secs)
+        elif fault.kind == "past":
+            for one in self.tasks:
+                one.set_clock_back(1e7)
+                one.crash()
+                self.hub.after(fault.secs, one.start)
+        elif fault.kind == "twin":
+            task.start_twin(fault.secs, random.Random(f"{self.scenario.seed} twin"))
+        else:
+            task.crash(machine=fault.kind == "kill")
+            if fault.kind == "damage":
+                self.damaged |= task.damage_log()
+            elif fault.kind == "unreadable":
+                task.make_unreadable(5 * fault.secs)
+            self.hub.after(fault.secs, task.start)
 
     def _calm(self) -> None:
         self.network.calm = True
