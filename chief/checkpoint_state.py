@@ -317,8 +317,12 @@ def committed_after(storage: Storage, directory: str, after: float) -> list[tupl
     return sorted(found, key=lambda entry: entry[1])
 
 
+#: More than a directory keeps by default, ten times over.
+_MOST_VERIFIED = 64
+
+
 class _Verified:
-    """Checkpoints that this process has verified already, as long as their files look the same."""
+    """The last checkpoints that this process has verified, as long as their files look the same."""
 
     def __init__(self) -> None:
         # Guards _seen; a leaf: nothing else is taken under it.
@@ -344,6 +348,8 @@ class _Verified:
         verify(prefix, storage)
         with self._lock:
             self._seen[prefix] = looks
+            while len(self._seen) > _MOST_VERIFIED:  # the one that was verified first
+                del self._seen[next(iter(self._seen))]
 
 
 _verified = _Verified()

@@ -36,6 +36,8 @@ _log = logging.getLogger("globalstep")
 _STATUS_SECS = 5.0
 #: What clients are called whose program did not say which task it is.
 _UNNAMED = "session"
+#: Clients that are not there that are remembered.
+_MOST_GONE = 1024
 #: The charts' group. Viewers sort groups by name: it comes after whatever a program calls its loss.
 _GROUP = "~cluster"
 
@@ -46,7 +48,7 @@ class _Reading:
 
     #: Of each PS task, the last that is known; None for nothing.
     replies: Sequence[pb.StatusReply | None]
-    #: Client -> its pushes that moved a step on.
+    #: Client -> its pushes that moved a step on; of those that are not there now, the last that were.
     pushes: Mapping[str, int]
     step: int
 
@@ -142,8 +144,10 @@ class ClusterStatisticsHook(SessionRunHook):
         before = self._before
         known = [None] * len(answers) if before is None else before.replies
         replies = [old if isinstance(new, OpError) else new for old, new in zip(known, answers, strict=True)]
-        pushes = dict(before.pushes) if before is not None else {}
-        pushes.update((item.client, item.pushes) for item in sequencer.clients)
+        here = {item.client: item.pushes for item in sequencer.clients}
+        gone = {} if before is None else {name: n for name, n in before.pushes.items() if name not in here}
+        # Who was silent for a while, and comes again, goes on counting. Of workers that come and go most do not.
+        pushes = {**dict(list(gone.items())[-_MOST_GONE:]), **here}
         name = self._step.op_name
         step = sequencer.steps[name] if name in sequencer.steps else step_now(session, self._step)
         return _Reading(replies, pushes, step)

@@ -70,6 +70,8 @@ _ENDED = "ended"
 _KEEP = "keep"
 _RUN = "run"
 _ABANDONED = "abandoned-"
+#: Files of snapshots that are not released; a shard holds fewer of these.
+_MOST_WRITTEN = 8
 #: More logs of earlier lives than this, of one shard, are named with what they take of the disk.
 _MANY_ABANDONED = 3
 
@@ -294,6 +296,9 @@ class Durability:
         if isinstance(self._shard.witness, WriteAheadLog):
             with self._lock:
                 self._written[snapshot] = _WrittenFile(path, {tensor.name: tensor.crc32 for tensor in tensors})
+                # Those of chiefs that died before they released them; without a file's note a base is a copy.
+                while len(self._written) > _MOST_WRITTEN:
+                    del self._written[next(iter(self._written))]
 
     def releasing(self, incarnation: int, snapshot: PushId, journal_index: int | None = None) -> None:
         """Keep a snapshot that is about to be freed as a base, and delete what of the log is not needed any more.

@@ -167,6 +167,17 @@ def test_a_client_that_was_silent_for_long_is_not_counted_anew():
     assert chief.writer.scalars[3]["~cluster/worker_0/steps_per_sec"] == 4.0
 
 
+def test_clients_that_came_and_went_are_forgotten_in_the_end():
+    chief = Chief(every_n_steps=10)
+    for at in range(40):
+        clients = [(f"{at}.{number}", "/job:worker/task:0", 1) for number in range(100)]
+        chief.after(10 * at, status(10 * at + 1, secs=at + 1.0, clients=clients))
+    known = chief.hook._before.pushes
+    assert len(known) == 1024 + 100
+    assert {"39.0", "38.99", "30.50"} <= set(known)
+    assert "0.0" not in known
+
+
 def test_a_task_that_does_not_answer_is_made_up_for_later():
     chief = Chief(every_n_steps=1)
     chief.after(0, status(1, secs=1.0), status(secs=1.0, bytes_in=0))

@@ -581,6 +581,17 @@ def test_a_checkpoint_s_own_file_is_the_base_where_it_can_be(tmp_path):
     client.close()
 
 
+def test_files_of_snapshots_that_nobody_releases_are_forgotten_in_the_end(tmp_path):
+    """Chiefs that die in a save leave them; only which file a base may be a link to is forgotten."""
+    tasks = Tasks(1)
+    client = started(tasks, tmp_path)
+    durability = tasks.controls[0].durability
+    for number in range(20):
+        durability.written(PushId("dead", number), tmp_path / f"{number}", ())
+    assert [push.sequence for push in durability._written] == list(range(12, 20))
+    client.close()
+
+
 def test_a_shard_that_came_back_short_before_the_sequencer_was_asked_drops_its_state(tmp_path):
     tasks = Tasks(2)
     client = started(tasks, tmp_path)
