@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from globalstep.declarations import ALIGNMENT, Op, OptimizerDecl, VariableDecl
 from globalstep.ps.cores import ONE_CORE, WORTH_BYTES, Cores
-from globalstep.ps.rules.rule import Hypers, Rule
+from globalstep.ps.rules.rule import Change, Hypers, Rule, check_alike
 
 __all__ = ["Held", "Piece", "PushPlan", "Run", "address", "lay_out", "padded_count", "plan_reads", "plan_runs"]
 
@@ -53,7 +53,10 @@ class Held:
 
 @dataclass(slots=True)
 class Run:
-    """Dense gradients of neighbouring Variables, to be applied in one kernel call."""
+    """Dense gradients of neighbouring Variables, to be applied in one kernel call.
+
+    `plan_runs` has seen that its values and slots are alike; so are their parts, and the gradient, which is made so.
+    """
 
     rule: Rule
     key: tuple[str, bool]
@@ -78,13 +81,11 @@ class Run:
         """
         grad = np.frombuffer(data, self.values.dtype, self.count, self.offset)
         leaves = self.leaves_values and not data.readonly
-        if not self.rule.elementwise:
-            self._apply_to(slice(0, self.count), grad, hyper, leaves)
-            return
+        change = self.rule.bound(hyper, self.values.dtype)
         touched = (2 + len(self.slots)) * grad.nbytes
         piece = self.count if cores.threads == 1 or touched < WORTH_BYTES else _PIECE
-        if self.count <= min(piece, 2 * _BLOCK):
-            self.rule.dense(self.values, self.slots, grad, hyper)
+        if self.count <= min(piece, 2 * _BLOCK) or not self.rule.elementwise:
+            change(self.values, self.slots, grad)
             if leaves:
                 np.copyto(grad, self.values)
             return
@@ -93,15 +94,15 @@ class Run:
         def work(number: int) -> None:
             end = min((number + 1) * piece, self.count)
             for at in range(number * piece, end, block):
-                self._apply_to(slice(at, min(at + block, end)), grad, hyper, leaves)
+                self._apply_to(slice(at, min(at + block, end)), grad, change, leaves)
 
         if piece < self.count:
             cores.share(work, -(-self.count // piece))
         else:
             work(0)
 
-    def _apply_to(self, part: slice, grad: Array, hyper: Hypers, leaves: bool) -> None:
-        self.rule.dense(self.values[part], tuple(slot[part] for slot in self.slots), grad[part], hyper)
+    def _apply_to(self, part: slice, grad: Array, change: Change, leaves: bool) -> None:
+        change(self.values[part], tuple([slot[part] for slot in self.slots]), grad[part])
         if leaves:
             grad[part] = self.values[part]
 
@@ -178,6 +179,9 @@ def plan_runs(
 
     Returns:
         The runs, in order.
+
+    Raises:
+        InternalError: If a kernel could not work on one of them.
     """
     runs: list[Run] = []
     previous: tuple[Held, list[Held], int] | None = None
@@ -208,6 +212,8 @@ def plan_runs(
             runs.append(Run(rule, key, held.flat, tuple(slot.flat for slot in slots), offset, count))
         padded = padded_count(count, held.flat.dtype) * held.flat.itemsize
         previous = (held, slots, offset + padded)
+    for run in runs:
+        check_alike(run.values, *run.slots, shape=(run.count,))
     return runs
 
 

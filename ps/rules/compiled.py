@@ -16,34 +16,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from globalstep.errors import InternalError
 from globalstep.kernels import kernel, read_only
-from globalstep.ps.rules.rule import Array, Hypers, Rule
+from globalstep.ps.rules.rule import Array, Change, Hypers, Rule, check_alike
 
 __all__ = ["CompiledRule", "check_alike", "kernel", "read_only"]
-
-
-def check_alike(*arrays: Array, shape: tuple[int, ...] | None = None, dtype: Any = None) -> None:
-    """Refuse arrays that are not all of one shape and dtype: a kernel looks at no bounds.
-
-    Whoever calls a rule has seen to that; this is for the day on which somebody has not.
-
-    Args:
-        arrays: What a kernel is to be called with.
-        shape: Which shape; default the first array's.
-        dtype: Which dtype; default the first array's.
-
-    Raises:
-        InternalError: If one differs.
-    """
-    shape = arrays[0].shape if shape is None else shape
-    dtype = arrays[0].dtype if dtype is None else dtype
-    for array in arrays:
-        if array.shape != shape or array.dtype != dtype:
-            raise InternalError(
-                f"A kernel for {dtype} {list(shape)} was called with {array.dtype} {list(array.shape)}; nothing was "
-                "changed. This is a bug: please report it."
-            )
 
 
 class CompiledRule(Rule):
@@ -76,6 +52,13 @@ class CompiledRule(Rule):
             super().dense(values, slots, grad, hyper)
             return
         type(self).dense_kernel(values, *slots, read_only(grad), *self.numbers(hyper, values.dtype.type))
+
+    def bound(self, hyper: Hypers, dtype: Any) -> Change:
+        """See Rule.bound."""
+        if dtype == np.float16 or type(self).dense is not CompiledRule.dense:
+            return super().bound(hyper, dtype)
+        kernel, numbers = type(self).dense_kernel, self.numbers(hyper, dtype.type)
+        return lambda values, slots, grad: kernel(values, *slots, read_only(grad), *numbers)
 
     def sparse(self, values: Array, slots: tuple[Array, ...], indices: Array, rows: Array, hyper: Hypers) -> None:
         """See Rule.sparse."""

@@ -10,18 +10,44 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.errors import InvalidArgumentError
+from globalstep.errors import InternalError, InvalidArgumentError
 
-__all__ = ["Array", "Hypers", "Rule"]
+__all__ = ["Array", "Change", "Hypers", "Rule", "check_alike"]
 
 Array = npt.NDArray[Any]
 Hypers = Mapping[str, float]
+#: Applies a gradient for every element of values and slots, in place: called with values, slots, gradient.
+Change = Callable[[Array, tuple[Array, ...], Array], None]
+
+
+def check_alike(*arrays: Array, shape: tuple[int, ...] | None = None, dtype: Any = None) -> None:
+    """Refuse arrays that are not all of one shape and dtype: a kernel looks at no bounds.
+
+    Whoever calls a rule has seen to that; this is for the day on which somebody has not.
+
+    Args:
+        arrays: What a kernel is to be called with.
+        shape: Which shape; default the first array's.
+        dtype: Which dtype; default the first array's.
+
+    Raises:
+        InternalError: If one differs.
+    """
+    shape = arrays[0].shape if shape is None else shape
+    dtype = arrays[0].dtype if dtype is None else dtype
+    for array in arrays:
+        if array.shape != shape or array.dtype != dtype:
+            raise InternalError(
+                f"A kernel for {dtype} {list(shape)} was called with {array.dtype} {list(array.shape)}; nothing was "
+                "changed. This is a bug: please report it."
+            )
 
 
 class Rule(abc.ABC):
@@ -51,6 +77,11 @@ class Rule(abc.ABC):
     scalars: ClassVar[tuple[str, ...]] = ()
     elementwise: ClassVar[bool] = True
     merges_duplicates: ClassVar[bool] = True
+
+    @cached_property
+    def needs(self) -> frozenset[str]:
+        """The numbers that a push must bring for it."""
+        return frozenset((*self.hypers, *self.scalars))
 
     @abc.abstractmethod
     def reference(
@@ -131,6 +162,15 @@ class Rule(abc.ABC):
         """
         new = self.reference(_wide(values), tuple(map(_wide, slots)), _wide(grad), hyper)
         _store(values, slots, new)
+
+    def bound(self, hyper: Hypers, dtype: Any) -> Change:
+        """Give `dense` with the numbers of one push, for arrays that `check_alike` has passed; it is not asked again.
+
+        Args:
+            hyper: As for `reference`.
+            dtype: Of the arrays.
+        """
+        return lambda values, slots, grad: self.dense(values, slots, grad, hyper)
 
     def sparse(self, values: Array, slots: tuple[Array, ...], indices: Array, rows: Array, hyper: Hypers) -> None:
         """Apply a gradient for some rows, in place; the other rows stay, unless the rule says otherwise.

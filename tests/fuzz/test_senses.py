@@ -17,7 +17,7 @@ from fuzz_task import TaskTargets
 from globalstep import codec
 from globalstep.chief import journal_files
 from globalstep.declarations import Increment
-from globalstep.ps import checking, handler, optimizer_table, packed_data, rules, slow_senders, store
+from globalstep.ps import arena, checking, handler, optimizer_table, packed_data, rules, slow_senders, store
 from globalstep.ps.authorization import KINDS, METHODS, Authorization, Role
 from globalstep.ps.control import Control
 from globalstep.ps.rules import compiled
@@ -86,6 +86,7 @@ def test_declare_then_use_a_slot_of_any_size(targets, monkeypatch):
     monkeypatch.setattr(optimizer_table, "check_slot", lambda *a: None)
     monkeypatch.setattr(store, "check_slot", lambda *a: None, raising=False)
     monkeypatch.setattr(compiled, "check_alike", lambda *a, **k: None)
+    monkeypatch.setattr(arena, "check_alike", lambda *a, **k: None)
     assert found(targets, "control", "data_plane", most=MOST)
 
 
