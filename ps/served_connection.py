@@ -229,6 +229,8 @@ class ServedConnection:
                 self._serve(message, request, socket.MSG_DONTWAIT)
                 if self._unsent is not None:
                     return Turn.SENDS
+                if incoming.is_idle:
+                    return Turn.RECEIVES
 
     def counting(self) -> tuple[pb.Request, LayoutMemory]:
         """Give the push that only counts, for Handler.count."""
@@ -311,7 +313,7 @@ class ServedConnection:
         reply, pieces = self._handler.handle(request, data, self._memory, shared)
         if message.call == NO_CALL:
             return
-        self._replied_bytes = sum(padded(piece.nbytes) for piece in pieces)
+        self._replied_bytes = sum([padded(piece.nbytes) for piece in pieces]) if pieces else 0
         placed = blocks.put(pieces) if blocks is not None and pieces else None
         if placed is None:
             self._send(Outgoing(message.call, reply.SerializeToString(), pieces), flags)

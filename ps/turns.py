@@ -79,7 +79,8 @@ class Turns:
                 if self._counting:
                     self._count()
                 else:
-                    self._ready.extend(descriptor for descriptor, _ in self._poller.poll())
+                    for descriptor, _ in self._poller.poll():
+                        self._ready.append(descriptor)
             descriptor = self._ready.popleft()
             connection, waited_for = self._waiting[descriptor]
             turn = connection.answer_quickly(alone=not (self._ready or self._counting))

@@ -10,7 +10,6 @@ import os
 import socket
 import struct
 from collections import deque
-from dataclasses import dataclass
 
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
 from globalstep.memory import COUNTED_HEAD_BYTES, PARSED_BYTES, MemoryPool, Pool
@@ -26,24 +25,11 @@ _BUFFER_BYTES = 1 << 15
 #: Room for the descriptors that one read may bring.
 _RIGHTS_BYTES = socket.CMSG_SPACE(16 * array.array("i").itemsize)
 _NOTHING = memoryview(b"")
+# Plain numbers: Python's flags take a microsecond to be joined.
+_CLOSED_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
+_WAIT_FOR_ALL = int(socket.MSG_WAITALL)
 #: So many bytes are received in one go at most: others see how far a message has come.
 MOST_AT_ONCE = 4 << 20
-
-
-@dataclass(slots=True)
-class _Begun:
-    """A message whose header has come."""
-
-    call: int
-    head_bytes: int
-    nbytes: int
-    place: Place | None
-    #: Of its tensors, those that follow it.
-    data_bytes: int
-    head: bytes | None = None
-    data: memoryview | None = None
-    refused: ResourceExhaustedError | None = None
-    claim: object = None
 
 
 class Incoming:
@@ -75,7 +61,11 @@ class Incoming:
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         # What has been received and not been given out.
         self._begin = self._end = 0
-        self._begun: _Begun | None = None
+        #: The message whose header has come; how long its head is, and whether that is still to come; of its tensors,
+        #: how many bytes follow it.
+        self._begun: SocketMessage | None = None
+        self._head_bytes = self._data_bytes = 0
+        self._wants_head = False
         #: What is being filled by what comes next, instead of the buffer, and how far it is.
         self._target: memoryview | None = None
         self._at = 0
@@ -90,7 +80,12 @@ class Incoming:
     @property
     def coming_bytes(self) -> int:
         """How many bytes of tensors follow the message that has begun to come; 0 where none is known to."""
-        return 0 if self._begun is None else self._begun.data_bytes
+        return 0 if self._begun is None else self._data_bytes
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing of a message has come that was not given out."""
+        return self._begun is None and self._begin == self._end
 
     @property
     def is_filling(self) -> bool:
@@ -101,7 +96,7 @@ class Incoming:
     def lacks_memory(self) -> bool:
         """Whether the next message waits for memory; nothing is to be received meanwhile."""
         begun = self._begun
-        return begun is not None and begun.head is not None and self._target is None and begun.refused is None
+        return begun is not None and not self._wants_head and self._target is None and begun.refused is None
 
     def receive(self) -> SocketMessage | None:
         """Wait for the next message.
@@ -115,12 +110,15 @@ class Incoming:
             ResourceExhaustedError: If the message is larger than the limit.
             OSError: If the connection is broken, or ends within a message.
         """
-        while (message := self.take()) is None:
-            if not self.fill(socket.MSG_WAITALL if self._target is not None else 0):
-                if self._begun is None and self._begin == self._end:
+        while True:
+            idle = self.is_idle
+            message = None if idle else self.take()
+            if message is not None:
+                return message
+            if not self.fill(_WAIT_FOR_ALL if self._target is not None else 0):
+                if idle:
                     return None
                 raise ConnectionResetError("the connection ended within a message")
-        return message
 
     def take(self, patient: bool = True) -> SocketMessage | None:
         """Give the next message, if all of it has been received.
@@ -136,15 +134,15 @@ class Incoming:
             begun = self._begun = self._beginning()
             if begun is None:
                 return None
-        if begun.head is None:
-            begun.head = self._head(begun.head_bytes)
-            if begun.head is None:
+        if self._wants_head:
+            head = self._head(self._head_bytes)
+            if head is None:
                 return None
-        if begun.data_bytes and not self._has_data(begun, patient):
+            begun.head, self._wants_head = head, False
+        if self._data_bytes and not self._has_data(begun, patient):
             return None
         self._begun = None
-        data = _NOTHING if begun.data is None else begun.data
-        return SocketMessage(begun.call, begun.head, data, begun.nbytes, begun.place, begun.refused, begun.claim)
+        return begun
 
     def fill(self, flags: int = 0) -> bool:
         """Receive what is there, or wait until something is; gives False at the end of the connection.
@@ -165,7 +163,7 @@ class Incoming:
             self._move_to_front()
         if self._takes_descriptors and isinstance(self._connection, socket.socket):
             got, rights, _, _ = self._connection.recvmsg_into(
-                [self._buffer[self._end :]], _RIGHTS_BYTES, flags | socket.MSG_CMSG_CLOEXEC
+                [self._buffer[self._end :]], _RIGHTS_BYTES, flags | _CLOSED_ON_EXEC
             )
             for level, kind, raw in rights:
                 if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
@@ -192,7 +190,7 @@ class Incoming:
         while self._descriptors:
             os.close(self._descriptors.popleft())
 
-    def _beginning(self) -> _Begun | None:
+    def _beginning(self) -> SocketMessage | None:
         """Take a header, and a place, out of the buffer, if they have come."""
         held = self._end - self._begin
         if held < HEADER.size:
@@ -222,10 +220,10 @@ class Incoming:
                 f"{self._limit_bytes} and {_HEAD_LIMIT_BYTES}; raise --max-message-bytes or split the Variable."
             )
         self._begin += size
-        begun = _Begun(call, head_bytes, nbytes, place, 0 if place is not None and place.block else nbytes)
-        if head_bytes >= COUNTED_HEAD_BYTES:
-            begun.claim = self._pool.claim(head_bytes * PARSED_BYTES)
-        return begun
+        self._head_bytes, self._wants_head = head_bytes, True
+        self._data_bytes = 0 if place is not None and place.block else nbytes
+        claim = self._pool.claim(head_bytes * PARSED_BYTES) if head_bytes >= COUNTED_HEAD_BYTES else None
+        return SocketMessage(call, b"", _NOTHING, nbytes, place, None, claim)
 
     def _head(self, nbytes: int) -> bytes | None:
         """Take so many bytes, if they have come."""
@@ -240,12 +238,12 @@ class Incoming:
         self._begin += nbytes
         return bytes(self._buffer[self._begin - nbytes : self._begin])
 
-    def _has_data(self, begun: _Begun, patient: bool) -> bool:
+    def _has_data(self, begun: SocketMessage, patient: bool) -> bool:
         """Have the tensors of a message, as far as they have come; gives whether that is all."""
         if begun.refused is None and self._target is None:
             try:
                 # Where memory is waited for, nothing is read, and the other side comes to a stop.
-                room = self._pool.take(begun.data_bytes) if patient else self._pool.take_at_once(begun.data_bytes)
+                room = self._pool.take(self._data_bytes) if patient else self._pool.take_at_once(self._data_bytes)
             except ResourceExhaustedError as error:
                 begun.refused = error
             else:
@@ -254,10 +252,10 @@ class Incoming:
                 self._aim_at(room.data)
         if begun.refused is not None:
             # Read, and forgotten.
-            passed = min(begun.data_bytes, self._end - self._begin)
+            passed = min(self._data_bytes, self._end - self._begin)
             self._begin += passed
-            begun.data_bytes -= passed
-            return not begun.data_bytes
+            self._data_bytes -= passed
+            return not self._data_bytes
         if not self._is_filled():
             return False
         begun.data = self._filled()

@@ -60,7 +60,7 @@ _MOST_PIECES = os.sysconf("SC_IOV_MAX")
 _JOINED_BYTES = 1 << 13
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Place:
     """Where the tensors of a message lie in memory that both sides share.
 
@@ -167,6 +167,7 @@ class Outgoing:
         if following and nbytes < _JOINED_BYTES:
             first, following = b"".join((first, *following)), []
         self._left: list[memoryview | bytes] = [first, *following]
+        self._left_bytes = len(first) + (nbytes if following else 0)
 
     def send(self, connection: socket.socket | TlsSocket, flags: int = 0) -> None:
         """Send all that is left of it.
@@ -186,10 +187,14 @@ class Outgoing:
             else:
                 sent = connection.sendmsg(left[:_MOST_PIECES], self._rights, flags)
                 self._rights = []  # it went with the first byte
-            self._drop(sent)
+            if sent == self._left_bytes:
+                left.clear()
+            else:
+                self._drop(sent)
 
     def _drop(self, sent: int) -> None:
         """Forget what has been sent."""
+        self._left_bytes -= sent
         done = 0
         for piece in self._left:
             nbytes = len(piece) if isinstance(piece, bytes) else piece.nbytes
