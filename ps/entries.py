@@ -5,12 +5,17 @@ Floor: ps. Threads: functions are pure.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from globalstep import codec
 from globalstep.errors import InvalidArgumentError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.ledger import Entry, EntryKind, HyperValues
 
-__all__ = ["decode", "encode"]
+__all__ = ["ENTRY_KINDS", "decode", "encode"]
+
+#: By their numbers on the wire.
+ENTRY_KINDS: Mapping[int, EntryKind] = {int(kind): kind for kind in EntryKind}
 
 
 def encode(entry: Entry) -> pb.Entry:
@@ -33,11 +38,12 @@ def decode(message: pb.Entry) -> Entry:
     Raises:
         InvalidArgumentError: If it is of no known kind.
     """
-    if int(message.kind) not in list(EntryKind):
+    kind = ENTRY_KINDS.get(message.kind)
+    if kind is None:
         raise InvalidArgumentError(f"Entry {message.index} is of no known kind.")
     return Entry(
         message.index,
-        EntryKind(message.kind),
+        kind,
         codec.decode_push_id(message.push),
         message.previous,
         tuple(HyperValues(item.optimizer, item.after_increment, dict(item.values)) for item in message.hypers),

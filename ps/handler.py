@@ -14,7 +14,7 @@ from typing import Any
 from globalstep import codec
 from globalstep.clock import SYSTEM_CLOCK
 from globalstep.codec import TensorWriter
-from globalstep.declarations import ALIGNMENT, Increment, OptimizerUse, PushId, Read, padded
+from globalstep.declarations import ALIGNMENT, PushId, Read, padded
 from globalstep.errors import (
     GlobalStepError,
     InvalidArgumentError,
@@ -29,19 +29,17 @@ from globalstep.ps.authorization import CALLER, Authorization, Caller, TokenRevo
 from globalstep.ps.counting import CountingPush, CountingShard
 from globalstep.ps.in_flight import RETRY_SECS, InFlightMemory, RoomInFlight, ShareInFlight
 from globalstep.ps.layouts import LayoutMemory
-from globalstep.ps.ledger import EntryKind
 from globalstep.ps.packed_data import pack_reply, unpack_request, unpacked_bytes
 from globalstep.ps.reading import Room
 from globalstep.ps.signatures import Floor
 from globalstep.ps.statistics import Traffic
-from globalstep.ps.told_pushes import check_counts, counting_push, decision_of, parts_of
+from globalstep.ps.told_pushes import Decision, check_counts, counting_push, decision_of, known_decision, parts_of
 from globalstep.ps.witness import NO_WITNESS
 
 __all__ = ["Handler"]
 
 #: Characters of an error's text.
 _MOST_SAID = 4096
-_ENTRY_KINDS = frozenset(map(int, EntryKind))
 
 
 class Handler:
@@ -223,12 +221,14 @@ class Handler:
         del copies
         return answer
 
-    def _permit(self, caller: Caller, increments: Sequence[Increment], uses: Sequence[OptimizerUse]) -> None:
-        """Refuse decisions that the caller may not ask for. Asked where one is told, not where it is known."""
+    def _told_decision(self, message: pb.PushRequest | pb.AdmitRequest, caller: Caller) -> Decision:
+        """Decode a decision that is told, and refuse one that the caller may not ask for."""
+        increments, uses = decision_of(message, self.shard)
         if self.authorization.restricts(caller):
             wrong = self.shard.undeclared(increments, uses)
             if wrong:
                 raise self.authorization.denied(caller, f"{wrong} (--no-worker-assigns)")
+        return increments, uses
 
     # ---- Data plane ---------------------------------------------------------------------------
 
@@ -251,9 +251,10 @@ class Handler:
     def _push(
         self, message: pb.PushRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
     ) -> None:
-        parts = parts_of(message, data, memory, self.shard, message, self._permit)
+        told = None if message.known_layout else self._told_decision(message, memory.caller)
+        parts = parts_of(message, data, memory, self.shard, told)
         parts.room = memory.room
-        increments, uses = decision_of(message, parts.layout, self.shard)
+        increments, uses = told or known_decision(parts.layout)
         admission = self.shard.push(
             message.incarnation, codec.decode_push_id(message.id), parts, increments, uses, dict(message.seen_steps)
         )
@@ -276,21 +277,21 @@ class Handler:
     def _admit(
         self, message: pb.AdmitRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
     ) -> None:
-        if int(message.kind) not in _ENTRY_KINDS:
+        kind = entries.ENTRY_KINDS.get(message.kind)
+        if kind is None:
             raise InvalidArgumentError("An ADMIT must be for a push or a snapshot.")
         push, not_finite = codec.decode_push_id(message.id), message.not_finite
-        parts = None
         if message.HasField("part"):
-            parts = parts_of(message.part, data, memory, self.shard, message, self._permit)
-        increments, uses = decision_of(message, parts.layout if parts is not None else None, self.shard)
-        if parts is None:
-            self._permit(memory.caller, increments, uses)
-        if parts is not None:
+            told = None if message.part.known_layout else self._told_decision(message, memory.caller)
+            parts = parts_of(message.part, data, memory, self.shard, told)
+            increments, uses = told or known_decision(parts.layout)
             not_finite = self.shard.stage(message.incarnation, push, parts) or not_finite
+        else:
+            increments, uses = self._told_decision(message, memory.caller)
         admission = self.shard.admit(
             message.incarnation,
             push,
-            EntryKind(message.kind),
+            kind,
             sorted(set(message.participants)),
             increments,
             uses,
@@ -328,7 +329,8 @@ class Handler:
     ) -> None:
         steps = self.shard.global_steps(message.incarnation, floors_of(message.floors))
         reply.complete.SetInParent()
-        reply.complete.steps.update(steps)
+        for name, value in steps.items():
+            reply.complete.steps[name] = value
 
     def _read_snapshot(
         self,

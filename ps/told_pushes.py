@@ -5,26 +5,25 @@ Floor: ps. Threads: functions; a LayoutMemory belongs to one stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from globalstep import codec
 from globalstep.declarations import Increment, OptimizerUse
 from globalstep.errors import InvalidArgumentError, LayoutUnknownError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.caller import Caller
 from globalstep.ps.counting import CountingPush, CountingShard
 from globalstep.ps.layouts import Layout, LayoutMemory, PushParts
 
-__all__ = ["check_counts", "counting_push", "decision_of", "parts_of"]
+__all__ = ["Decision", "check_counts", "counting_push", "decision_of", "known_decision", "parts_of"]
 
 #: How often a message may name each Variable that a shard holds, and how many changes it may have besides: a push has a
 #: few parts and reads of each.
 _TIMES = 4
 _BESIDES = 64
 
-#: Refuses a decision that its caller may not ask for.
-Permit = Callable[[Caller, Sequence[Increment], Sequence[OptimizerUse]], None]
+#: By what a push is decided: its increments and uses.
+Decision = tuple[list[Increment], list[OptimizerUse]]
 
 
 def check_counts(variables: int, **lists: Sequence[Any]) -> None:
@@ -51,8 +50,7 @@ def parts_of(
     data: memoryview,
     memory: LayoutMemory,
     shard: CountingShard,
-    deciding: pb.PushRequest | pb.AdmitRequest | None = None,
-    permit: Permit | None = None,
+    decision: Decision | None = None,
 ) -> PushParts:
     """Decode a push's part, or recall it where its layout is known.
 
@@ -61,8 +59,7 @@ def parts_of(
         data: The bytes of its tensors.
         memory: What its stream remembers.
         shard: Whose part it is.
-        deciding: What says by what the push is decided.
-        permit: Is asked about that where it is told, and not where it was told before.
+        decision: By what the push is decided, where that is told with the part.
     """
     if message.ahead:
         data = memory.take_ahead(message.layout)
@@ -70,28 +67,28 @@ def parts_of(
         layout = memory.recall(message.layout, data)
         return PushParts((), layout.reads, data, layout, True)
     check_counts(shard.variable_count, changes=message.ops, reads=message.reads)
-    increments: list[Increment] = []
-    uses: list[OptimizerUse] = []
-    if deciding is not None:
-        increments, uses = decision_of(deciding, None, shard)
-        if permit is not None:
-            permit(memory.caller, increments, uses)
     reads = [codec.decode_read(read, data) for read in message.reads]
-    told = Layout(message.ops, codec.decode_op, reads, increments, uses, data.nbytes, deciding is not None)
+    increments, uses = decision or ([], [])
+    told = Layout(message.ops, codec.decode_op, reads, increments, uses, data.nbytes, decision is not None)
     dense = message.layout and all(op.kind == pb.OP_APPLY and not op.HasField("indices") for op in message.ops)
     if dense and memory.remember(message.layout, told):
         return PushParts((), told.reads, data, told)
     return PushParts(told.bind(data), told.reads, data)
 
 
-def decision_of(
-    message: pb.PushRequest | pb.AdmitRequest, layout: Layout | None, shard: CountingShard
-) -> tuple[list[Increment], list[OptimizerUse]]:
-    """Give the increments and uses of a push: those that its layout was told with, or else the message's own."""
-    if layout is None:
-        check_counts(shard.variable_count, increments=message.increments, uses=message.uses)
-        return codec.decode_increments(message.increments), [codec.decode_use(use) for use in message.uses]
-    if not layout.decides:
+def decision_of(message: pb.PushRequest | pb.AdmitRequest, shard: CountingShard) -> Decision:
+    """Decode the increments and uses of a push that tells them."""
+    check_counts(shard.variable_count, increments=message.increments, uses=message.uses)
+    return codec.decode_increments(message.increments), [codec.decode_use(use) for use in message.uses]
+
+
+def known_decision(layout: Layout | None) -> Decision:
+    """Give the increments and uses that a layout was told with.
+
+    Raises:
+        LayoutUnknownError: If it was told without them.
+    """
+    if layout is None or not layout.decides:
         raise LayoutUnknownError("This layout was told without increments and uses; tell it in full.")
     return layout.increments, layout.uses
 

@@ -74,6 +74,8 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
 _NAME_OF: Mapping[np.dtype[Any], str] = {dtype: name for name, dtype in DTYPES.items()}
 
 
+#: An enumeration that is called takes a microsecond to find its member.
+_OUTCOME_KINDS: Mapping[int, OutcomeKind] = {int(kind): kind for kind in OutcomeKind}
 #: Fewer row ids than this go as they are.
 _PACKED_IDS = 256
 _LARGEST_INT32 = 2**31 - 1
@@ -287,12 +289,12 @@ def decode_push_id(message: pb.PushId) -> PushId:
     Raises:
         InvalidArgumentError: If it is empty.
     """
-    if not message.client or not message.sequence:
+    client, sequence = message.client, message.sequence
+    if not client or not sequence:
         raise InvalidArgumentError("A push bears no id: client and sequence (from 1) are both needed.")
-    client = message.client
     if client not in GOOD_IDS:
         check_id(client)
-    return PushId(client, message.sequence)
+    return PushId(client, sequence)
 
 
 def encode_op(op: Op, into: pb.Op, tensors: TensorWriter) -> None:
@@ -386,12 +388,13 @@ def encode_outcome(outcome: Outcome, into: pb.Outcome) -> None:
     into.staleness = outcome.staleness
     into.duplicate = outcome.duplicate
     into.not_finite = outcome.not_finite
-    into.steps.update(outcome.steps)
+    for name, value in outcome.steps.items():  # `update` of a message's map takes three times as long
+        into.steps[name] = value
 
 
 def decode_outcome(message: pb.Outcome) -> Outcome:
     """Read what became of a push."""
-    kind, steps = OutcomeKind(message.kind), dict(message.steps)
+    kind, steps = _OUTCOME_KINDS.get(message.kind) or OutcomeKind(message.kind), dict(message.steps)
     return Outcome(kind, message.index, steps, message.staleness, message.duplicate, message.not_finite)
 
 
