@@ -29,7 +29,7 @@ class Staged:
     since: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Packing:
     """How the values of a planned push's reads lie in arrays of bytes, one behind the other."""
 
@@ -73,7 +73,7 @@ class Answer:
     signature: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Admission:
     """The sequencer's answer to an ADMIT."""
 

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from globalstep.clock import Clock
@@ -29,6 +28,7 @@ from globalstep.ps.answers import Answer, Kept, Packing, Staged
 from globalstep.ps.cuts import Cuts
 from globalstep.ps.holding import trim_kept
 from globalstep.ps.hypers import advance_scalars, check_covered
+from globalstep.ps.ignoring import ignoring_float_errors
 from globalstep.ps.layouts import PushParts
 from globalstep.ps.ledger import Entry, EntryKind, Ledger
 from globalstep.ps.reading import Room
@@ -87,24 +87,25 @@ class Applying(Cuts):
         self, incarnation: int, brought_by: PushId, entries: Sequence[Entry], dropped: Sequence[PushId] = ()
     ) -> None:
         """Apply those that are new here; then drop parts that will never be admitted."""
+        new: list[Entry] = []
         before = self._applied
         for entry in entries:
             if entry.index > before:
                 self._check_entry(entry, before)
                 before = entry.index
+                new.append(entry)
         done: list[Entry] = []
-        for entry in entries:
-            if entry.index > self._applied:
-                with self.fail_stop.during(entry.push):
-                    if entry.kind is EntryKind.PUSH and not self._can_apply(entry):
-                        self._staged.pop(entry.push, None)
-                        self.of_nothing.append(entry.push)
-                    self._apply_entry(entry)
-                    done.append(entry)
-                    if entry.kind is EntryKind.SNAPSHOT:
-                        self.witness.applied(incarnation, brought_by, done)
-                        self.witness.cut(entry.push, self._image())
-                        done = []
+        for entry in new:
+            with self.fail_stop.during(entry.push):
+                if entry.kind is EntryKind.PUSH and not self._can_apply(entry):
+                    self._staged.pop(entry.push, None)
+                    self.of_nothing.append(entry.push)
+                self._apply_entry(entry)
+                done.append(entry)
+                if entry.kind is EntryKind.SNAPSHOT:
+                    self.witness.applied(incarnation, brought_by, done)
+                    self.witness.cut(entry.push, self._image())
+                    done = []
         for push in dropped:
             self._staged.pop(push, None)
         if done or dropped:
@@ -191,14 +192,14 @@ class Applying(Cuts):
         if layout is not None and not layout.ops:
             return plan, None
         began = self._clock.monotonic()
-        with np.errstate(all="ignore"):  # what overflows becomes inf, as in TensorFlow; it must not stop midway
-            if plan is not None and parts.data is not None:
-                self._store.apply_plan(plan, hypers, parts.data, self.cores)
-            else:
-                changes = parts.ops
-                if not changes and layout is not None and parts.data is not None:
-                    changes = layout.bind(parts.data)
-                self._store.apply(changes, hypers, parts.data)
+        # What overflows becomes inf, as in TensorFlow; it must not stop midway.
+        if plan is not None and parts.data is not None:
+            ignoring_float_errors(self._store.apply_plan, plan, hypers, parts.data, self.cores)
+        else:
+            changes = parts.ops
+            if not changes and layout is not None and parts.data is not None:
+                changes = layout.bind(parts.data)
+            ignoring_float_errors(self._store.apply, changes, hypers, parts.data)
         return plan, self._clock.monotonic() - began
 
     def _read_after(self, parts: PushParts, plan: PushPlan | None) -> list[Array] | None:

@@ -52,6 +52,7 @@ _log = logging.getLogger(__name__)
 _CHIEFS = frozenset({Role.CHIEF, Role.STANDBY})
 _CLIENTS = _CHIEFS | {Role.WORKER}
 _PS_TASKS = frozenset({Role.PS})
+_NOBODY: frozenset[Role] = frozenset()
 
 #: RPC -> who may call it. Every method of the service is here; what is not may be called by nobody who has a role.
 METHODS: Mapping[str, frozenset[Role]] = {
@@ -199,7 +200,8 @@ class Authorization:
 
     def revoked(self, caller: Caller) -> bool:
         """Whether the token that a caller was let in with is in the file no more."""
-        return caller.line is not None and self._tokens is not None and not self._tokens.holds(caller.line.mark)
+        line, tokens = caller.line, self._tokens
+        return line is not None and tokens is not None and not tokens.holds(line.mark)
 
     def _token_of(self, method: str, header: str, peer: str) -> str:
         """Give the token that a caller shows, or proves to have; "" for none.
@@ -240,8 +242,9 @@ class Authorization:
             PermissionDeniedError: If it may not, or not there.
             InvalidArgumentError: If it names a file that cannot be.
         """
-        if caller.role is not None:
-            self._check_role(caller, method, METHODS.get(method, frozenset()))
+        allowed = METHODS.get(method, _NOBODY)
+        if caller.role is not None and caller.role not in allowed:
+            raise self._denied(caller, method, allowed, method)
         if request is None:
             return
         self._paths.check(request)
@@ -268,14 +271,17 @@ class Authorization:
             PermissionDeniedError: If it may not.
             TokenRevokedError: If its token is none any more; its connection is to be ended.
         """
-        if caller.role is None:
+        role = caller.role
+        if role is None:
             return
         if self.revoked(caller):
             text = f"The token that {caller} was let in with is none of this PS task's any more; its connection ends."
             raise self._refuse(caller.peer, TokenRevokedError, text, "")
         kind = request.WhichOneof("kind") or ""
-        self._check_role(caller, kind, KINDS.get(kind, frozenset()))
-        if caller.role in _CHIEFS:
+        allowed = KINDS.get(kind, _NOBODY)
+        if role not in allowed:
+            raise self._denied(caller, kind, allowed, kind)
+        if role in _CHIEFS:
             return
         message = getattr(request, kind)
         self._check_id(caller, kind, _client_of(message))
@@ -302,10 +308,6 @@ class Authorization:
             if name and name not in self._chiefs_ids:
                 with self._lock:
                     self._chiefs_ids.add(name)
-
-    def _check_role(self, caller: Caller, what: str, allowed: frozenset[Role]) -> None:
-        if caller.role not in allowed:
-            raise self._denied(caller, what, allowed, what)
 
     def _check_id(self, caller: Caller, what: str, client: str) -> None:
         if client in self._chiefs_ids:

@@ -19,7 +19,7 @@ from globalstep.ps.witness import Pushed
 __all__ = ["CountingPush", "CountingShard"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CountingPush:
     """A push of increments, without changes, reads and optimizers."""
 

@@ -145,10 +145,12 @@ class Cuts(Life):
         ledger = self._ledger
         if not floors or ledger is None:
             return
-        news = {shard: floor for shard, floor in floors.items() if ledger.is_news(shard, floor.index)}
-        for shard, floor in news.items():
-            self._check_floor(shard, floor)
-        for shard, floor in news.items():
+        news: list[tuple[int, Floor]] = []
+        for shard, floor in floors.items():
+            if ledger.is_news(shard, floor.index):
+                self._check_floor(shard, floor)
+                news.append((shard, floor))
+        for shard, floor in news:
             ledger.raise_floor(shard, floor.index)
             self._raised[shard] = floor.index
 
@@ -199,13 +201,14 @@ class Cuts(Life):
 
     def _make_room(self, snapshots: Sequence[PushId]) -> None:
         """Have memory ready for snapshots that are not taken yet, so that none is taken under the lock."""
+        if not snapshots:
+            return
 
         def wanted() -> Sequence[Array]:
             with self._lock:
                 return () if all(item in self._snapshots for item in snapshots) else self._store.arenas()
 
-        if snapshots:
-            self._snapshots.memory.prepare(wanted)
+        self._snapshots.memory.prepare(wanted)
 
     def snapshot(self, incarnation: int, snapshot: PushId) -> tuple[dict[str, Array], bytes]:
         """Give a taken snapshot: the values, and on the sequencer the ledger at the cut; see Snapshots.get."""

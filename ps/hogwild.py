@@ -216,6 +216,8 @@ class HogwildShard(CountingShard):
 
     def commit(self, incarnation: int, push: PushId, entries: Sequence[Entry]) -> Answer:
         """See Shard.commit."""
+        if not self._policy.hogwild:
+            return super().commit(incarnation, push, entries)
         self._make_room([entry.push for entry in entries if entry.kind is EntryKind.SNAPSHOT])
         with self._alone():
             return super().commit(incarnation, push, entries)

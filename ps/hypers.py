@@ -5,20 +5,22 @@ Floor: ps. Threads: functions of a store, under its shard's lock.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
 from globalstep.declarations import OptimizerUse
 from globalstep.errors import InvalidArgumentError
 from globalstep.expressions import evaluate, names_in
+from globalstep.ps.ignoring import ignoring_float_errors
 from globalstep.ps.ledger import HyperValues
+from globalstep.ps.rules.rule import Rule
 from globalstep.ps.store import VariableStore
 
 __all__ = ["advance_scalars", "check_covered", "evaluate_use"]
 
 
-def check_covered(needed: Collection[tuple[str, bool]], given: Iterable[HyperValues], store: VariableStore) -> None:
+def check_covered(needed: Collection[tuple[str, bool]], given: Collection[HyperValues], store: VariableStore) -> None:
     """Refuse numbers that changes cannot be made with: found before anything is changed.
 
     Args:
@@ -29,13 +31,14 @@ def check_covered(needed: Collection[tuple[str, bool]], given: Iterable[HyperVal
     Raises:
         InvalidArgumentError: If an optimizer gets none, or not all of its own.
     """
-    if not needed:
-        return
-    values = {(item.optimizer, item.after_increment): item.values for item in given}
     for name, after_increment in needed:
         _, rule = store.optimizer(name)
-        missing = {*rule.hypers, *rule.scalars}.difference(values.get((name, after_increment), ()))
-        if missing:
+        values: Mapping[str, float] = {}
+        for item in given:
+            if item.optimizer == name and item.after_increment == after_increment:
+                values = item.values
+        if not rule.needs <= values.keys():
+            missing = rule.needs - values.keys()
             raise InvalidArgumentError(
                 f"The push applies gradients by optimizer {name!r} and brings no {sorted(missing)} for it: its `uses` "
                 f"must name the optimizer, with after_increment={after_increment}."
@@ -86,7 +89,10 @@ def advance_scalars(use: OptimizerUse, values: Mapping[str, float], store: Varia
     """
     decl, rule = store.optimizer(use.optimizer)
     if use.finish and decl.scalars:
-        with np.errstate(all="ignore"):  # what overflows becomes inf, as in TensorFlow
-            moved = rule.advance_scalars({name: np.float32(values[name]) for name in rule.scalars}, values)
+        moved = ignoring_float_errors(_advanced, rule, values)
         variables = dict(zip(rule.scalars, decl.scalars, strict=True))
         store.set_scalars({variables[name]: value for name, value in moved.items()})
+
+
+def _advanced(rule: Rule, values: Mapping[str, float]) -> dict[str, np.float32]:
+    return rule.advance_scalars({name: np.float32(values[name]) for name in rule.scalars}, values)

@@ -42,7 +42,7 @@ class EntryKind(IntEnum):
     SNAPSHOT = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class HyperValues:
     """Hyper-parameters of one optimizer for one push, as the sequencer evaluated them."""
 
@@ -51,7 +51,7 @@ class HyperValues:
     values: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Entry:
     """An admitted mutation, as one participant is told of it."""
 

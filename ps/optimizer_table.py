@@ -46,8 +46,7 @@ class _Owner(NamedTuple):
         return f"{self.role!r}{of} of optimizer {shown(self.optimizer)}"
 
 
-@dataclass(slots=True)
-class _Optimizer:
+class _Optimizer(NamedTuple):
     decl: OptimizerDecl
     rule: Rule
 
@@ -91,7 +90,7 @@ class OptimizerTable:
         if found is None:
             known = ", ".join(sorted(self._optimizers)[:8]) + (", ..." if len(self._optimizers) > 8 else "")
             raise NotFoundError(f"No optimizer {shown(name)} is declared; known: {known or 'none'}")
-        return found.decl, found.rule
+        return found
 
     def trained_by(self, variable: str) -> Sequence[str]:
         """Give the optimizers that train a Variable."""

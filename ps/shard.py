@@ -158,7 +158,8 @@ class Shard(Applying):
             FailedPreconditionError: If this is not the sequencer, or its own part was not staged.
             InvalidArgumentError: If a step, shard or hyper-parameter cannot be. Nothing is changed.
         """
-        self._make_room([push] if kind is EntryKind.SNAPSHOT else ())
+        if kind is EntryKind.SNAPSHOT:
+            self._make_room([push])
         with self._lock:
             self._check(incarnation, push.client)
             ledger = self._sequencing()

@@ -29,7 +29,7 @@ __all__ = ["Placed", "SharedBlocks"]
 Array = npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Placed:
     """Where a reply's tensors have been put.
 

@@ -30,7 +30,7 @@ _LENGTH = struct.Struct("<I")
 _NUMBER = struct.Struct("<d")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Floor:
     """What a shard is said to have applied."""
 

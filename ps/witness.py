@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["NO_WITNESS", "Image", "Pushed", "Witness"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pushed:
     """A decision of the sequencer: what it was asked, and what it said."""
 

@@ -211,7 +211,7 @@ class OutcomeKind(enum.IntEnum):
     STOPPED_NAN = 6
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outcome:
     """The recorded answer to a push; the same for every retry of it."""
 
