@@ -75,6 +75,11 @@ class Attendance:
         """This client's term as chief; 0 for none."""
         return self.candidate.term if self.candidate is not None else 0
 
+    @property
+    def acting_term(self) -> int:
+        """In which term this client asks for what only a chief may ask for; 0 where it never was the chief."""
+        return self.candidate.acting_term if self.candidate is not None else 0
+
     def claim_chief(self, request: pb.ClaimChiefRequest) -> pb.ClaimChiefReply:
         """Ask for the chief's office; see Candidate."""
         reply: pb.ClaimChiefReply = self._calls.one("ClaimChief", 0, request)
@@ -104,7 +109,7 @@ class Attendance:
         for shard in shards:
             # The process that was heard to be draining: the one in its place later is to go on.
             process = self._heartbeat.processes.get(shard, "")
-            request = pb.StopRequest(force=True, process=process, chief_term=self.chief_term)
+            request = pb.StopRequest(force=True, process=process, chief_term=self.acting_term)
             calls.append(self._run.lanes[shard].unary("Stop", request, secs))
         for call in calls:
             with contextlib.suppress(OpError):  # it ends by itself when its time is up

@@ -53,7 +53,7 @@ class Candidate:
         self._process = this_process()
         # Guards the attributes below; a leaf.
         self._lock = threading.Lock()
-        self._term = 0
+        self._term = self._acting_term = 0
         self._office = pb.ChiefOffice()
         self._contested = False
         self._due = False
@@ -73,6 +73,14 @@ class Candidate:
     def term(self) -> int:
         """Its term as chief; 0 while it is none, or was replaced."""
         return self._term
+
+    @property
+    def acting_term(self) -> int:
+        """The term in which it acts, or acted last: what only a chief may ask for is asked in this one.
+
+        One that has heard that it was replaced asks for it no more; what was on its way by then is refused by its term.
+        """
+        return self._acting_term
 
     @property
     def due(self) -> bool:
@@ -135,6 +143,7 @@ class Candidate:
             self._office, self._contested = reply.chief, reply.contested
             self._known_term = max(self._known_term, reply.chief.term)
             self._term = reply.chief.term if reply.granted else 0
+            self._acting_term = self._term or self._acting_term
         return reply.granted
 
     def contend(self, cluster: Any, clock: Clock) -> bool:

@@ -89,7 +89,7 @@ class Membership(RunView):
                     ledger=ledger if shard == sequencer else b"",
                     policy=codec.encode_policy(self._policy),
                     directory=directory,
-                    chief_term=self.chief_term,
+                    chief_term=self.acting_term,
                     spent_incarnations=statuses[shard].spent_incarnations,
                     key=key,
                     run=pb.RunIdentity(id=run.id, name=run.name),
@@ -182,7 +182,7 @@ class Membership(RunView):
                 client=self.client_id,
                 limits=[codec.encode_limit(limit) for limit in limits],
                 run=replace(self.run_identity, name=run_name() or self.run_identity.name).encode(),
-                chief_term=self.chief_term,
+                chief_term=self.acting_term,
             )
             # The sequencer first: a limit is in force before any other task serves.
             order = sorted(range(self.shards), key=lambda shard: shard != self._run.sequencer)
@@ -215,7 +215,9 @@ class Membership(RunView):
 
     def _finish(self, shards: Sequence[int]) -> list[pb.FinishReply]:
         """Tell PS tasks that the job is done; one that has lost its state wants to be told by its process."""
-        request = pb.FinishRequest(incarnation=self._run.incarnation, client=self.client_id, chief_term=self.chief_term)
+        request = pb.FinishRequest(
+            incarnation=self._run.incarnation, client=self.client_id, chief_term=self.acting_term
+        )
         requests = dict.fromkeys(shards, request)
         for tries_left in reversed(range(_FINISH_TRIES)):
             try:
