@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from globalstep.errors import OpError
-from globalstep.proto import globalstep_pb2 as pb
 from globalstep.storage import storage_for
+from globalstep.task_state import State
 from globalstep.worker.causes import ASK_SECS, why_no_answer
 
 __all__ = ["why_no_checkpoint", "why_no_chief", "why_not_ended", "why_not_left", "why_not_written"]
@@ -39,7 +39,7 @@ def why_no_chief(statuses: Sequence[Any]) -> str:
             f"{chief} is the chief, and was last heard {office.silent_secs:.0f} s ago: it has died or is being started "
             "again, it cannot reach PS task 0, or it is stopped; with failover_secs another task takes its place"
         )
-    if any(status.state == pb.STATE_VACANT for status in statuses):
+    if any(status.state == State.VACANT for status in statuses):
         return (
             f"{chief} is the chief, and was heard {office.silent_secs:.0f} s ago: it waits for a PS task that it "
             "cannot reach, or for a checkpoint, or it has not noticed yet that one was started again"

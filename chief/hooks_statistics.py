@@ -12,14 +12,13 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.hooks_step import global_step_for, step_now
 from globalstep.chief.summaries import SummaryWriterCache
 from globalstep.chief.timers import SecondOrStepTimer
 from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.errors import OpError
-from globalstep.proto import globalstep_pb2 as pb
 from globalstep.tensorboard_protos import HistogramProto, Summary
 from globalstep.worker.session_run_hook import (
     SessionRunArgs,
@@ -27,6 +26,9 @@ from globalstep.worker.session_run_hook import (
     SessionRunHook,
     SessionRunValues,
 )
+
+if TYPE_CHECKING:
+    from globalstep.proto import globalstep_pb2 as pb
 
 __all__ = ["ClusterStatisticsHook", "staleness_histogram"]
 
@@ -214,6 +216,7 @@ def staleness_histogram(before: pb.Statistics, now: pb.Statistics) -> HistogramP
         exact. `min` and `max` are the edges of the outer buckets, or the staleness where it was 0 or 1
         throughout. None if there was no such push.
 
+    >>> from globalstep.proto import globalstep_pb2 as pb
     >>> histogram = staleness_histogram(pb.Statistics(staleness=[5, 0, 0]), pb.Statistics(staleness=[9, 2, 1]))
     >>> list(histogram.bucket_limit), list(histogram.bucket), histogram.min, histogram.max
     ([1.0, 2.0, 4.0], [4.0, 2.0, 1.0], 0.0, 4.0)

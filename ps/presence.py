@@ -7,7 +7,6 @@ Floor: ps. Single thread: the caller's.
 
 from __future__ import annotations
 
-import enum
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from globalstep.errors import ResourceExhaustedError
 from globalstep.process_place import NO_PROCESS, Process
 from globalstep.ps.statistics import MOST_COUNTED
 from globalstep.run_identity import NO_RUN, RunIdentity
+from globalstep.task_state import State
 
 __all__ = ["NO_STANDING", "Absence", "ClientView", "LostClient", "Presence", "Standing", "State"]
 
@@ -36,15 +36,6 @@ _MOST_SEEN = 1 << 14
 _LOSSES_KEPT = 64
 #: Clients that left, of which a sign of life may still be on its way.
 _DEPARTED_KEPT = 256
-
-
-class State(enum.IntEnum):
-    """The state of a PS task. The numbers are those of the wire."""
-
-    VACANT = 1
-    INITIALIZING = 2
-    READY = 3
-    DONE = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,11 @@ PURE = (
     *("ps.ledger", "ps.push_table", "ps.admission_policy", "ps.presence", "ps.office", "ps.hypers", "ps.journal"),
     *("worker.plan", "worker.planner", "worker.splitting", "worker.coordinator"),
 )
+#: What knows the formats of TensorFlow's files, which are protobuf's, but neither gRPC nor the cluster's messages.
+WIRELESS = (
+    *("hooks", "hooks_checkpoint", "hooks_prefetch", "hooks_profile", "hooks_progress", "hooks_statistics"),
+    *("hooks_step", "hooks_summary", "hooks_values", "saver", "checkpoint_state", "summaries", "timers", "retention"),
+)
 #: Of a class with its bases.
 MAX_LINES = 400
 #: Classes that are to be taken apart: they may become shorter.
@@ -272,23 +277,34 @@ def test_nothing_names_a_folder_of_one_machine():
     assert not found
 
 
-def test_the_pure_core_knows_no_wire():
-    """What can be tested without a socket can be imported without gRPC and protobuf."""
-    blocked = """
+def _import_without(refused, modules):
+    """Import modules in a process where some others cannot be imported."""
+    program = """
 import importlib, sys
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("google", "grpc"):
+        if any(name == one or name.startswith(one + ".") for one in refused):
             raise ImportError(f"{name} is not for the pure core")
 
+refused = sys.argv[1].split()
 sys.meta_path.insert(0, Blocked())
-for name in sys.argv[1:]:
+for name in sys.argv[2:]:
     importlib.import_module(name)
 """
-    modules = [f"globalstep.{name}" for name in PURE]
-    done = subprocess.run([sys.executable, "-c", blocked, *modules], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", program, " ".join(refused), *(f"globalstep.{name}" for name in modules)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_pure_core_knows_no_wire():
+    """What can be tested without a socket can be imported without gRPC and protobuf."""
+    _import_without(("google", "grpc"), PURE)
+
+
+def test_savers_and_hooks_know_no_messages_of_the_cluster():
+    """They talk to the cluster through its client only."""
+    _import_without(("grpc", "globalstep.proto"), [f"chief.{name}" for name in WIRELESS])
 
 
 def test_a_ps_process_loads_no_worker_code():

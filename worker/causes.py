@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from globalstep.errors import OpError
-from globalstep.proto import globalstep_pb2 as pb
 from globalstep.reach import why_unreached
+from globalstep.task_state import State
 
 __all__ = ["ASK_SECS", "why_no_answer", "why_pushes_wait"]
 
@@ -43,7 +43,7 @@ def why_pushes_wait(client: Any) -> str:
     if any(isinstance(reply, OpError) for reply in replies):
         return why_no_answer(client)
     for label, reply in zip(client.labels, replies, strict=True):
-        if reply.state in (pb.STATE_VACANT, pb.STATE_INITIALIZING):
+        if reply.state in (State.VACANT, State.INITIALIZING):
             return (
                 f"{label} answers, but holds no model: it was started again and waits for the chief to restore it, the "
                 "chief is at it, or there is no chief any more"
