@@ -36,21 +36,22 @@ demo: $(VENV)/.installed-examples ## train the digits job on 2 PS, a chief and 2
 	$(BIN)/globalstep launch --ps 2 --workers 3 examples/digits.py --steps $(DEMO_STEPS)
 
 .PHONY: test
-test: $(VENV)/.installed-test ## run the quick tests, of every room (8 minutes)
+test: $(VENV)/.installed-test ## run the quick tests, of every room (4 minutes)
 	$(BIN)/python -m pytest --quick $(PYTEST_ARGS)
 
 .PHONY: test-all
-test-all: test ## run all tests but those of `make nightly`, the quick ones first (45 minutes)
+test-all: test ## run all tests but those of `make nightly`, the quick ones first (35 minutes)
 	$(BIN)/python -m pytest --rest --durations=30 $(PYTEST_ARGS)
 
 .PHONY: test-pythons
-test-pythons: $(VENV)/.installed-test ## run the quick tests under PYTHONS, 3.11, 3.12 and 3.13, before a release (15 minutes)
+test-pythons: $(VENV)/.installed-test ## run the quick tests under PYTHONS, 3.11, 3.12 and 3.13, before a release (12 minutes)
 	$(BIN)/python scripts/test_pythons.py $(PYTHONS)
 
 .PHONY: nightly
-nightly: $(VENV)/.installed-test ## run the whole fault matrix, a soak, 100 short jobs, a job under attack, and the tests ten times over, to find flaky ones
+nightly: $(VENV)/.installed-test ## run what repeats with more points, seeds and inputs what test-all shows, a soak, 100 short jobs, a job under attack, and the tests ten times over, to find flaky ones
 	$(BIN)/python -m pytest -q -n 2 -m full_matrix
 	GLOBALSTEP_SIMULATION_SEEDS=200000 $(BIN)/python -m pytest -q -n 2 -k test_the_invariants_hold
+	GLOBALSTEP_FUZZ_INPUTS=1000000 $(BIN)/python -m pytest -q -n 2 --timeout 7200 -k test_no_input_crashes
 	GLOBALSTEP_CRASH_POINTS=all $(BIN)/python -m pytest -q -n 2 --timeout 7200 -k crash
 	$(BIN)/python tests/soak --secs 1800 --round-secs 60
 	$(BIN)/python tests/integration/short_jobs.py --jobs 100

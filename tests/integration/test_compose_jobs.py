@@ -174,7 +174,7 @@ def test_the_file_of_the_repository_trains_the_digits(job):
 
 
 def test_the_digits_by_one_command_with_a_worker_and_a_ps_killed(job):
-    job.up("--ps", 2, "--workers", 2, EXAMPLES / "digits.py", "--steps", 12000)
+    job.up("--ps", 2, "--workers", 2, EXAMPLES / "digits.py", "--steps", 6000)
     tasks = TASKS[:4]
     job.until_said(r"^ps-1\S*\s*\| serving on ps-1:2222")
     until(lambda: list(job.run_folder().glob("runs/digits/model.ckpt-0*")), "training has begun", 60.0)
@@ -183,7 +183,7 @@ def test_the_digits_by_one_command_with_a_worker_and_a_ps_killed(job):
     assert job.ended(tasks) == 0
     assert "globalstep compose: ps-1 was killed, and starts again\n" in job.said()
     assert job.shown("RestartCount", ["worker-0"]) == {"worker-0": "1"}
-    assert job.said().count("final global step: 12000\n") == 1
+    assert job.said().count("final global step: 6000\n") == 1
     assert float(re.search(r"test accuracy: ([\d.]+)", job.said())[1]) > 0.95
     assert set(job.shown("Config.User", tasks).values()) == {"globalstep"}
 

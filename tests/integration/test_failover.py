@@ -22,6 +22,15 @@ pytestmark = pytest.mark.processes
 
 JOB = Path(__file__).with_name("counting_job.py")
 LAST_STEP = 1500
+#: A PS task that does not wait as long as others for who never came: it has lost what it knew of a chief that is gone.
+PS = """
+import sys
+import globalstep.ps.presence
+import globalstep.ps.ending
+globalstep.ps.presence.LINGER_SECS = globalstep.ps.ending.LINGER_SECS = 5.0
+from globalstep.ps.__main__ import main
+sys.exit(main())
+"""
 TAKEN = "acts as chief from now on"
 
 
@@ -103,7 +112,7 @@ def test_who_takes_the_chiefs_place_mends_what_is_lost_meanwhile(processes, tmp_
 
     def start(task):
         job, index = task.split(":")
-        script = ["-m", "globalstep.ps"]
+        script = ["-c", PS]
         if job != "ps":
             script = [
                 JOB, "--last-step", last_step, "--dir", tmp_path / "run", "--say-steps", 5, "--save-steps", 50,
