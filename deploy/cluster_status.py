@@ -19,6 +19,9 @@ __all__ = ["Answer", "ClusterStatus", "LastSave", "ShardStatus", "StepStatus", "
 #: What a PS task has answered, or why it has not.
 Answer = pb.StatusReply | OpError
 
+#: What a PS task says whose log waits for room; a server with too many callers is another matter.
+_NO_ROOM = "There is no room for the write-ahead log"
+
 _STATES = {
     pb.STATE_VACANT: "vacant",
     pb.STATE_INITIALIZING: "initializing",
@@ -65,6 +68,7 @@ class ShardStatus:
     Attributes:
         address: As asked.
         error: Why it did not answer; "" if it did, and only then does the rest mean anything.
+        full: Whether that is because there is no room on its disk: it tells nobody what it could not write down.
         state: "vacant", "initializing", "ready" or "done".
         load: Share of the time in which it was changing values, 0 to 1.
         requests: Data-plane requests that wait for their answer.
@@ -72,6 +76,7 @@ class ShardStatus:
 
     address: str
     error: str = ""
+    full: bool = False
     state: str = ""
     incarnation: int = 0
     process: str = ""
@@ -214,7 +219,9 @@ def _sequencer(now: Sequence[Answer]) -> int | None:
 
 def _problems(shards: Sequence[ShardStatus], replies: Sequence[pb.StatusReply], incarnations: Sequence[int]) -> Any:
     for shard in shards:
-        if shard.error:
+        if shard.full:
+            yield f"{shard.address} waits for disk space: {shard.error}"
+        elif shard.error:
             yield f"{shard.address} does not answer: {shard.error}"
         elif shard.state == "vacant":
             yield f"{shard.address} holds no state: it waits for the chief to initialize or restore it."
@@ -231,7 +238,8 @@ def _problems(shards: Sequence[ShardStatus], replies: Sequence[pb.StatusReply], 
 
 def _shard(address: str, reply: Answer, old: pb.StatusReply | None) -> ShardStatus:
     if not isinstance(reply, pb.StatusReply):
-        return ShardStatus(address, error=" ".join(str(reply).split()) or type(reply).__name__)
+        error = " ".join(str(reply).split()) or type(reply).__name__
+        return ShardStatus(address, error, full=_NO_ROOM in error)
     counted, load = reply.statistics, reply.load
     rates: dict[str, Any] = {}
     if old is not None:

@@ -241,7 +241,7 @@ class Durability:
                 f"{error}. Give the run a directory that the PS tasks can write to (checkpoint_dir), or start them "
                 "with --log-dir DIR."
             ) from None
-        log.on_failure = self._on_failure
+        log.on_failure, log.now = self._on_failure, self._clock.monotonic
         return log
 
     def _folder(self, request: pb.BeginRequest | pb.RecoverRequest, run: str) -> Path:
@@ -283,13 +283,16 @@ class Durability:
     def _mark_opened(self, log: WriteAheadLog) -> None:
         view = self._shard.view(brief=True)
         try:
-            with atomic_write(self._files.storage, str(log.directory / _OPENED)) as mark:
-                mark.write(str(view.sequencer).encode())
+            self._with_reserve(log.directory, lambda: self._write_mark(log, view.sequencer))
         except NotFoundError:
             if view.state is State.DONE:
                 return  # the run is over, and its log is not needed any more
             raise AbortedError(f"The log in {log.directory} was given up: a later life was opened since.") from None
         _end_others(self._files, log.directory.parent.parent, view.incarnation, view.shard, view.run.id)
+
+    def _write_mark(self, log: WriteAheadLog, sequencer: int) -> None:
+        with atomic_write(self._files.storage, str(log.directory / _OPENED)) as mark:
+            mark.write(str(sequencer).encode())
 
     def written(self, snapshot: PushId, path: Path, tensors: tuple[SavedTensor, ...]) -> None:
         """Take note that a snapshot of this shard is in a file, each Variable under its own name."""
@@ -456,7 +459,7 @@ class Durability:
             floors = {floor.shard: floor.index for floor in request.floors}
             replay.shard.check_floors(floors)
             log = _go_on(self._files, replay, held)
-            log.on_failure = self._on_failure
+            log.on_failure, log.now = self._on_failure, self._clock.monotonic
             log.check_writer()
             if not self._shard.adopt(replay.shard, log, request.sequencer_address, floors):
                 raise AbortedError(f"PS task {request.shard} began another incarnation meanwhile.")

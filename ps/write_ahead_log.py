@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +84,7 @@ class WriteAheadLog(Witness):
     Attributes:
         directory: As given.
         on_failure: Called once, with the log, when it can no longer be written to.
+        now: Tells for how long it has had no room.
     """
 
     keeps_data = True
@@ -99,6 +102,7 @@ class WriteAheadLog(Witness):
         self.directory = directory
         self._files = files
         self.on_failure: Callable[[WriteAheadLog], None] = lambda log: None
+        self.now: Callable[[], float] = time.monotonic
         # Of segments that are written no more, and may be needed; only the thread that commits adds to it.
         self._closed_bytes = {
             older: segment_path(directory, older).stat().st_size for older in segments_in(directory) if older < segment
@@ -120,8 +124,9 @@ class WriteAheadLog(Witness):
         self._committing = 0
         self._failure: BaseException | None = None
         self._retired = False
-        # Why there is no room; "" where there is. How often there was none.
+        # Why there is no room; "" where there is. Since when, and for how many bytes. How often there was none.
         self._full = ""
+        self._full_since, self._full_bytes = 0.0, 0
         self._refusals = 0
         # Snapshot -> what begins right after it.
         self._begun_by: dict[PushId, Beginning] = {}
@@ -262,6 +267,7 @@ class WriteAheadLog(Witness):
         if error.errno not in NO_ROOM:
             return False
         self._writer.take_back()
+        wanted = sum(len(head) + sum(map(len, pieces)) for head, pieces in (queued.encode() for queued in batch))
         with self._lock:
             self._queue[:0] = batch
             for_a_save = any(queued.begins for queued in self._queue)
@@ -269,6 +275,7 @@ class WriteAheadLog(Witness):
         spent = for_a_save and spend_reserve(self._files, self.directory)
         with self._lock:
             was_full, self._full = self._full, "" if spent else said(error)
+            self._full_since, self._full_bytes = self._full_since if was_full else self.now(), wanted
             self._refusals += not spent
             self._committing = 0
             self._changed.notify_all()
@@ -278,8 +285,10 @@ class WriteAheadLog(Witness):
 
     def _no_room(self) -> str:
         return (
-            f"There is no room for the write-ahead log in {self.directory}: {self._full}. Nothing is lost, and "
-            "nothing is acknowledged: calls wait until there is room there, and are carried out once. Free some space."
+            f"There is no room for the write-ahead log in {self.directory}: {self._full}. It has waited for "
+            f"{self.now() - self._full_since:.0f} s; {self._full_bytes} bytes are to be written there, and "
+            f"{_free_bytes(self.directory)} are free. Nothing is lost, and nothing is acknowledged: calls wait until "
+            "there is room there, and are carried out once. Free some space."
         )
 
     def _give_up(self, error: BaseException) -> bool:
@@ -423,6 +432,14 @@ def spend_reserve(files: LogFiles, directory: Path) -> bool:
         return False
     files.unlink(path)
     return True
+
+
+def _free_bytes(directory: Path) -> str:
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return "an unknown number"
+    return f"{found.f_bavail * found.f_frsize} bytes"
 
 
 def said(error: BaseException) -> str:

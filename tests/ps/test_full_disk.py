@@ -1,7 +1,9 @@
 """A disk that is full: calls wait and are carried out once, and a save or a recovery finds the room set aside."""
 
+import contextlib
 import logging
 import os
+import re
 import subprocess
 
 import numpy as np
@@ -9,6 +11,9 @@ import pytest
 
 from globalstep.clock import SYSTEM_CLOCK
 from globalstep.declarations import Increment, Op, OpKind, Push, Read, VariableDecl
+from globalstep.deploy.cluster_status import read_cluster
+from globalstep.errors import ResourceExhaustedError
+from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.local import LocalPS
 from globalstep.ps.shard import Shard
 from globalstep.run_policy import RunPolicy
@@ -57,6 +62,16 @@ def tasks():
 
 @pytest.fixture
 def client(tasks, small_disk):
+    client = unopened(tasks, small_disk)
+    try:
+        client.open()
+        yield client
+    finally:
+        tasks.controls[0].durability.close()
+        client.close()
+
+
+def unopened(tasks, small_disk):
     client = ClusterClient(tasks.lanes(), policy=RunPolicy(durability="log"), retry_secs=5.0)
     client.begin(open=False, directory=str(small_disk))
     client.journal = Stored()
@@ -64,10 +79,7 @@ def client(tasks, small_disk):
         [VariableDecl("w", "float32", (50_000,), trainable=True), VariableDecl("step", "int64", (), is_step=True)], []
     )
     client.push(Push([Op(OpKind.ASSIGN, "w", fill=0.0), Op(OpKind.ASSIGN, "step", value=np.array(0))]))
-    client.open()
-    yield client
-    tasks.controls[0].durability.close()
-    client.close()
+    return client
 
 
 def test_a_call_waits_until_there_is_room(tasks, client, small_disk):
@@ -109,3 +121,44 @@ def test_a_recovery_finds_the_room_that_it_needs(tasks, client, small_disk):
     tasks.controls[0].handler.shard = Shard(SYSTEM_CLOCK)
     assert client.pull([Read("w")])[0][0] == pushes
     assert client.global_steps() == {"step": pushes}
+
+
+def fill_up(directory):
+    """Leave no byte."""
+    with contextlib.suppress(OSError), (directory / "more").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+def test_a_run_is_opened_with_the_room_set_aside(tasks, small_disk):
+    client = unopened(tasks, small_disk)
+    try:
+        fill_up(small_disk)
+        client.open()
+        folder = tasks.controls[0].handler.shard.witness.directory
+        assert (folder / "opened").read_text() == "0"
+        assert not (folder / "reserve").exists()
+        assert client.push(ADD).outcome.steps == {"step": 1}
+    finally:
+        tasks.controls[0].durability.close()
+        client.close()
+
+
+def test_status_says_who_waits_for_room_since_when_and_how_much_is_missing(tasks, client, small_disk):
+    log = tasks.controls[0].handler.shard.witness
+    fill_up(small_disk)
+    began = log.now()
+    log.now = lambda: began
+    log.left("somebody" * 1000)
+    with pytest.raises(ResourceExhaustedError):
+        log.secure()
+    log.now = lambda: began + 75.0
+    with pytest.raises(ResourceExhaustedError) as waits:
+        tasks.controls[0].call("Status", pb.StatusRequest(brief=True))
+    said = waits.value.message
+    assert said.startswith(f"There is no room for the write-ahead log in {log.directory}: ")
+    assert re.search(r"It has waited for 75 s; \d+ bytes are to be written there, and 0 bytes are free\.", said), said
+    status = read_cluster(["a:1"], [waits.value])
+    assert [line for line in status.problems if line.startswith("a:1 waits for disk space: There is no room")]
+    (small_disk / "more").unlink()
+    assert tasks.controls[0].call("Status", pb.StatusRequest(brief=True)).steps == {"step": 0}
