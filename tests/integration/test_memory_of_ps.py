@@ -16,7 +16,10 @@ from globalstep.expressions import constant
 from globalstep.process_env import tuned
 from globalstep.worker.client import connect
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is read from /proc")
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is read from /proc"),
+]
 
 SIZE = 12_000_000
 GRADIENT_BYTES = 4 * SIZE

@@ -17,7 +17,7 @@ from globalstep.expressions import constant
 from globalstep.worker.client import ClusterClient
 from globalstep.worker.grpc_lane import GrpcLane
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+pytestmark = [pytest.mark.processes, pytest.mark.skipif(sys.platform != "linux", reason="Linux only")]
 
 COUNT = 200_000
 WORKER = """
