@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from globalstep.deploy.cost_profile import KernelCosts, Profile, TransportCosts
 from globalstep.deploy.plan_cluster import Cluster, Leg, Phase
 from globalstep.errors import InvalidArgumentError
+from globalstep.ps.cores import MOST_THREADS, WORTH_BYTES
+from globalstep.worker.push_layout import RIDES_BYTES
 
 __all__ = ["OPTIMIZERS", "PAYLOAD", "Job", "Memory", "bounds", "cluster_of", "memory_of", "phases_of"]
 
@@ -28,11 +30,6 @@ OPTIMIZERS = {
     "adam": "adam",
     "lazy_adam": "lazy_adam",
 }
-#: From this many bytes touched on, several threads of a PS task apply a push; see globalstep.ps.cores.
-_WORTH_BYTES = 64 << 20
-_MOST_THREADS = 4
-#: Up to so many bytes the sequencer's part comes with ADMIT, and in shared memory always; see worker.push_protocol.
-_RIDES_BYTES = 1 << 16
 #: Beyond the sequencer and so many others, a simulated PS task stands for several that do the same.
 _ALL_ALONE, _GROUPS = 8, 4
 #: The interpreter and its libraries: docs/performance.md.
@@ -217,8 +214,8 @@ class _Costs:
         elements = self._job.moved / self._ps * self._job.itemsize / 4
         secs = self._kernel.dense_secs(elements)
         touched = elements * 4 * (2 + self._kernel.slots)
-        threads = min(self._job.ps_cores // 2, _MOST_THREADS)
-        if threads > 1 and touched >= _WORTH_BYTES and not self._job.shared_cores:
+        threads = min(self._job.ps_cores // 2, MOST_THREADS)
+        if threads > 1 and touched >= WORTH_BYTES and not self._job.shared_cores:
             # Each element is read and, but for the gradient, written; values once more for the copy that goes back.
             memory = elements * 4 * (2 * (1 + self._kernel.slots) + 2)
             secs = min(secs, max(secs / threads, memory / self._profile.all_cores_copy_bytes_sec))
@@ -268,7 +265,7 @@ class _Costs:
         admit_w, admit_p = self._wire.admit_worker_secs * scale_w, self._wire.admit_ps_secs * scale_p
         out_w, out_p, out_d = self._bytes(out)
         in_w, in_p, in_d = self._bytes(back)
-        comes_along = out <= _RIDES_BYTES or self._job.transport == "shm"
+        comes_along = out <= RIDES_BYTES or self._job.transport == "shm"
         rides = comes_along and self._job.wire_itemsize == self._job.itemsize
         delay = self._wire.step(0.0).delay_secs
 

@@ -16,12 +16,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import numpy as np
 
-__all__ = ["ONE_CORE", "WORTH_BYTES", "Cores", "default_threads"]
+__all__ = ["MOST_THREADS", "ONE_CORE", "WORTH_BYTES", "Cores", "default_threads"]
 
 #: From this many bytes touched on, two threads are faster than one: docs/performance.md.
 WORTH_BYTES = 64 << 20
 #: A few cores take what the memory gives; more threads than this would only take cores from the connections.
-_MOST_THREADS = 4
+MOST_THREADS = 4
 
 
 def default_threads() -> int:
@@ -34,7 +34,7 @@ def default_threads() -> int:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # not on every system
         cores = os.cpu_count() or 1
-    return max(1, min(cores // 2, _MOST_THREADS))
+    return max(1, min(cores // 2, MOST_THREADS))
 
 
 class Cores:

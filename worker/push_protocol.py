@@ -32,7 +32,7 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire_options import WireOptions
 from globalstep.worker.floors import Floors
 from globalstep.worker.joined_run import Run
-from globalstep.worker.push_layout import Part
+from globalstep.worker.push_layout import RIDES_BYTES, Part
 from globalstep.worker.push_messages import PushMessages
 from globalstep.worker.push_result import PushResult, applied_of
 from globalstep.worker.refused_pushes import not_finite_in, withdraw
@@ -43,9 +43,6 @@ __all__ = ["PushProtocol", "Run"]
 Array = npt.NDArray[Any]
 #: A request and the bytes of its tensors.
 _Sent = tuple[pb.Request, Sequence[memoryview]]
-
-#: The sequencer's part comes with ADMIT up to this size: such a message is small on every lane.
-_RIDES_BYTES = 1 << 16
 
 #: What the sequencer answers to an ADMIT that it has not decided, and will not: it fences the push.
 _REFUSES_ADMIT = (InvalidArgumentError, FailedPreconditionError, NotFoundError)
@@ -345,7 +342,7 @@ class PushProtocol:
         own = requests.get(self._run.sequencer)
         if own is None or self._messages.packing.active:
             return None
-        if sum(piece.nbytes for piece in own[1]) <= _RIDES_BYTES:
+        if sum(piece.nbytes for piece in own[1]) <= RIDES_BYTES:
             return requests.pop(self._run.sequencer)
         if self._run.lanes[self._run.sequencer].shares_memory:
             return requests.pop(self._run.sequencer)

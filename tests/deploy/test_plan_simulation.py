@@ -16,8 +16,6 @@ from globalstep.deploy.plan_resources import Cores
 from globalstep.deploy.plan_simulation import simulate
 from globalstep.deploy.plan_sizing import forecast, make_plan
 from globalstep.errors import InvalidArgumentError
-from globalstep.ps import cores
-from globalstep.worker import push_protocol
 
 MEGABYTE = 1e6
 
@@ -219,14 +217,6 @@ def test_a_job_that_cannot_be_is_refused(wrong):
 def test_a_transport_that_was_not_measured_is_refused():
     with pytest.raises(InvalidArgumentError, match="has no 'tcp'"):
         phases_of(plain(transport="tcp"), profile(), 1)
-
-
-def test_what_planning_repeats_of_the_protocol_is_as_it_is_there():
-    from globalstep.deploy import plan_job
-
-    assert plan_job._RIDES_BYTES == push_protocol._RIDES_BYTES
-    assert plan_job._WORTH_BYTES == cores.WORTH_BYTES
-    assert plan_job._MOST_THREADS == cores._MOST_THREADS
 
 
 # ---- How many PS --------------------------------------------------------------------------------
