@@ -19,10 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.declarations import ALIGNMENT, Op, OptimizerDecl, VariableDecl
+from globalstep.memory import address_of
 from globalstep.ps.cores import ONE_CORE, WORTH_BYTES, Cores
 from globalstep.ps.rules.rule import Change, Hypers, Rule, check_alike
 
-__all__ = ["Held", "Piece", "PushPlan", "Run", "address", "lay_out", "padded_count", "plan_reads", "plan_runs"]
+__all__ = ["Held", "Piece", "PushPlan", "Run", "lay_out", "padded_count", "plan_reads", "plan_runs"]
 
 Array = npt.NDArray[Any]
 
@@ -235,15 +236,15 @@ def plan_reads(reads: Sequence[Held], steps: Sequence[Run | Op]) -> list[Piece]:
             ranges.append((held.arena, held.start, held.end))
     pieces = [Piece(arena[start:end], None) for arena, start, end in ranges]
     for piece in pieces:
-        begin, end = address(piece.view), address(piece.view) + piece.view.nbytes
+        begin, end = address_of(piece.view), address_of(piece.view) + piece.view.nbytes
         touching = [
             step
             for step in steps
-            if isinstance(step, Op) or (address(step.values) < end and begin < address(step.values) + _span(step))
+            if isinstance(step, Op) or (address_of(step.values) < end and begin < address_of(step.values) + _span(step))
         ]
         # Only what a single run changes, and changes as a whole, is as that run leaves it.
         if len(touching) == 1 and isinstance(run := touching[0], Run):
-            start = address(run.values)
+            start = address_of(run.values)
             if start <= begin and end <= start + _span(run):
                 piece.left_at = run.offset + begin - start
                 run.leaves_values = True
@@ -253,11 +254,6 @@ def plan_reads(reads: Sequence[Held], steps: Sequence[Run | Op]) -> list[Piece]:
 def _span(run: Run) -> int:
     """Bytes of a run's values, with the padding that follows them."""
     return padded_count(run.count, run.values.dtype) * run.values.itemsize
-
-
-def address(array: Array) -> int:
-    """Give where an array's memory begins."""
-    return int(array.__array_interface__["data"][0])
 
 
 def padded_count(count: int, dtype: np.dtype[Any]) -> int:

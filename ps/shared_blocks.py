@@ -20,8 +20,9 @@ import numpy.typing as npt
 
 from globalstep.declarations import ALIGNMENT, padded
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
+from globalstep.memory import address_of
 from globalstep.ps.in_flight import InFlightMemory
-from globalstep.shared_memory import MOST_BLOCKS, SHARED_FROM_BYTES, SLACK_BYTES, address_of, block_bytes, create
+from globalstep.shared_memory import MOST_BLOCKS, SHARED_FROM_BYTES, SLACK_BYTES, block_bytes, create
 from globalstep.socket_messages import Place, SocketMessage
 
 __all__ = ["Placed", "SharedBlocks"]

@@ -24,8 +24,9 @@ from globalstep.errors import (
     NotFoundError,
     PermissionDeniedError,
 )
+from globalstep.memory import address_of
 from globalstep.names import shown
-from globalstep.ps.arena import Held, PushPlan, Run, address, lay_out, plan_reads, plan_runs
+from globalstep.ps.arena import Held, PushPlan, Run, lay_out, plan_reads, plan_runs
 from globalstep.ps.checking import (
     check_indices,
     check_operand,
@@ -280,8 +281,8 @@ class VariableStore:
 
     def _runs(self, ops: Sequence[Op], data: memoryview) -> list[Run]:
         """Split dense gradients into runs of neighbours; the split of a known layout is remembered."""
-        base = address(np.frombuffer(data, np.uint8))
-        offsets = [address(op.value) - base for op in ops if op.value is not None]
+        base = address_of(np.frombuffer(data, np.uint8))
+        offsets = [address_of(op.value) - base for op in ops if op.value is not None]
         key = tuple((op.variable, op.optimizer, op.after_increment, at) for op, at in zip(ops, offsets, strict=True))
         plan = self._run_plans.get(key)
         if plan is None:

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.declarations import padded
-from globalstep.shared_memory import MOST_BLOCKS, SLACK_BYTES, address_of, block_bytes
+from globalstep.memory import address_of
+from globalstep.shared_memory import MOST_BLOCKS, SLACK_BYTES, block_bytes
 
 __all__ = ["BlockPool", "PushKey"]
 

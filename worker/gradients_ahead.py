@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from globalstep.declarations import padded
 from globalstep.lanes import Lane
+from globalstep.memory import address_of
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.worker.push_layout import KnownLayout, bytes_of
 
@@ -87,8 +88,4 @@ class GradientsAhead:
 
 
 def _same_memory(one: Array, other: Array) -> bool:
-    return (
-        one.__array_interface__["data"][0] == other.__array_interface__["data"][0]
-        and one.nbytes == other.nbytes
-        and one.flags.c_contiguous
-    )
+    return address_of(one) == address_of(other) and one.nbytes == other.nbytes and one.flags.c_contiguous

@@ -9,12 +9,12 @@ Floor: shared. Imports nothing of globalstep.
 from __future__ import annotations
 
 import sys
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["COUNTED_HEAD_BYTES", "PARSED_BYTES", "MemoryPool", "Pool", "fitting_block", "unused_blocks"]
+__all__ = ["COUNTED_HEAD_BYTES", "PARSED_BYTES", "MemoryPool", "Pool", "address_of", "fitting_block", "unused_blocks"]
 
 Array = npt.NDArray[np.uint8]
 
@@ -60,6 +60,16 @@ def _references(blocks: list[Array], at: int) -> int:
 
 #: What `_references` says of a block that only its list refers to.
 _UNUSED = _references([np.empty(0, np.uint8)], 0)
+
+
+def address_of(array: npt.NDArray[Any]) -> int:
+    """Give the address of an array's first byte in this process.
+
+    >>> values = np.zeros(4, np.float32)
+    >>> address_of(values[2:]) - address_of(values)
+    8
+    """
+    return int(array.__array_interface__["data"][0])
 
 
 def unused_blocks(blocks: list[Array]) -> list[int]:

@@ -26,7 +26,6 @@ __all__ = [
     "MOST_BLOCKS",
     "SHARED_FROM_BYTES",
     "SLACK_BYTES",
-    "address_of",
     "attach",
     "block_bytes",
     "create",
@@ -119,11 +118,6 @@ def _available_bytes() -> int:
             if name == "MemAvailable":
                 return int(value.split()[0]) << 10
     return 0
-
-
-def address_of(array: npt.NDArray[Any]) -> int:
-    """Give the address of an array's first byte in this process."""
-    return int(array.__array_interface__["data"][0])
 
 
 def _map(descriptor: int, nbytes: int) -> Array:
