@@ -35,7 +35,7 @@ from globalstep.secure_channel import SecureChannel
 from globalstep.worker.retry import POLICIES
 from globalstep.worker.shm_lane import SharedConnection
 from globalstep.worker.socket_lane import SocketConnection, dial
-from globalstep.worker.tickets import Connection, ConnectionTicket
+from globalstep.worker.tickets import REPLY_LIMIT_BYTES, Connection, ConnectionTicket
 
 __all__ = ["GrpcLane", "lanes_to"]
 
@@ -44,7 +44,6 @@ _log = logging.getLogger(__name__)
 #: Longest time that a data-plane call may take before it is broken off and retried.
 CALL_SECS = POLICIES["Exchange"].deadline_secs
 _OPEN_SECS = POLICIES["OpenLane"].deadline_secs
-_REPLY_LIMIT_BYTES = 1 << 40
 #: Transport -> the sockets that it tries to open, in order.
 _SOCKETS: dict[str, tuple[pb.LaneKind.ValueType, ...]] = {
     "auto": (pb.LANE_SHM, pb.LANE_UNIX),
@@ -76,7 +75,7 @@ class _Stream(Connection):
         if secured.unproven:
             _Call(link, label, "Status", pb.StatusRequest(brief=True), _OPEN_SECS, secured).result()  # it proves itself
         self._replies = link.exchange(self._frames(), metadata=secured.metadata("Exchange"))
-        self._assembler = Assembler(_REPLY_LIMIT_BYTES)
+        self._assembler = Assembler(REPLY_LIMIT_BYTES)
 
     def _transmit(self, call: int, request: pb.Request, load: Any) -> None:
         """See Connection."""

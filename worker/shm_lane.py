@@ -22,8 +22,8 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.shared_memory import SHARED_FROM_BYTES, SLACK_BYTES, attach, block_bytes
 from globalstep.socket_messages import Outgoing, Place, SocketMessage
 from globalstep.worker.block_pool import BlockPool, PushKey, room_in
-from globalstep.worker.socket_lane import REPLY_LIMIT_BYTES, SocketConnection
-from globalstep.worker.tickets import ConnectionTicket
+from globalstep.worker.socket_lane import SocketConnection
+from globalstep.worker.tickets import REPLY_LIMIT_BYTES, ConnectionTicket
 
 __all__ = ["SharedConnection"]
 

@@ -25,13 +25,11 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.server_role import server_mistake
 from globalstep.socket_messages import WELCOME, Outgoing, SocketMessage, prepare
 from globalstep.tls_socket import TlsSocket
-from globalstep.worker.tickets import Connection
+from globalstep.worker.tickets import REPLY_LIMIT_BYTES, Connection
 
-__all__ = ["REPLY_LIMIT_BYTES", "SocketConnection", "dial"]
+__all__ = ["SocketConnection", "dial"]
 
 _CONNECT_SECS = 5.0
-#: What a PS task sends is not limited.
-REPLY_LIMIT_BYTES = 1 << 40
 
 
 class SocketConnection(Connection):

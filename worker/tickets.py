@@ -16,7 +16,10 @@ from globalstep.errors import OpError, error_from_code
 from globalstep.frames import NO_CALL, Message
 from globalstep.proto import globalstep_pb2 as pb
 
-__all__ = ["Connection", "ConnectionTicket"]
+__all__ = ["REPLY_LIMIT_BYTES", "Connection", "ConnectionTicket"]
+
+#: Most tensor bytes of a reply, on the wire and unpacked: what a PS task answers is as large as its Variables.
+REPLY_LIMIT_BYTES = 1 << 40
 
 
 class ConnectionTicket:

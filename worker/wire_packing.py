@@ -19,14 +19,13 @@ from globalstep.frames import Message
 from globalstep.memory import MemoryPool
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire_options import WireOptions
+from globalstep.worker.tickets import REPLY_LIMIT_BYTES
 from globalstep.worker.top_k import TopK
 
 __all__ = ["WirePacking"]
 
 _FORMS = {"float32": pb.FORM_RAW, "bfloat16": pb.FORM_BFLOAT16, "float16": pb.FORM_FLOAT16}
 _READING = frozenset({"pull", "push", "admit", "commit"})
-#: Most that a reply may unpack to: what a PS task answers is as large as its Variables.
-_REPLY_LIMIT_BYTES = 1 << 40
 
 
 class WirePacking:
@@ -96,7 +95,7 @@ class WirePacking:
         if message.reply is None or not message.reply.spans:
             return message
         packing: Any = importlib.import_module("globalstep.packing")
-        data = packing.unpack(message.reply.spans, message.data, self._memory.take, _REPLY_LIMIT_BYTES)
+        data = packing.unpack(message.reply.spans, message.data, self._memory.take, REPLY_LIMIT_BYTES)
         return Message(message.call, message.request, message.reply, data)
 
 
