@@ -87,7 +87,7 @@ def test_another_size_than_was_said_is_not_attached(nbytes):
 
 def test_memory_that_is_not_there_is_an_error_at_once(monkeypatch):
     """Not a signal when it is touched."""
-    monkeypatch.setattr(shared_memory, "_available_bytes", lambda: 2 * SIZE - 2)
+    monkeypatch.setattr(shared_memory, "available_bytes", lambda: 2 * SIZE - 2)
     with pytest.raises(OSError, match=f"{SIZE} bytes to share are more than half"):
         create(SIZE)
 

@@ -56,12 +56,22 @@ def _limits(proc: Path, cgroups: Path) -> list[tuple[int, int]]:
             if (at / "memory.max").exists():
                 limit = (at / "memory.max").read_text().strip()
                 if limit.isdigit():
-                    found.append((int(limit), int((at / "memory.current").read_text())))
+                    used = int((at / "memory.current").read_text()) - _reclaimable(at / "memory.stat")
+                    found.append((int(limit), max(used, 0)))
             if at == cgroups:
                 break
     except (OSError, ValueError, StopIteration):
         return found
     return found
+
+
+def _reclaimable(stat: Path) -> int:
+    """Give how much of what a cgroup uses are contents of files that nobody has looked at lately: they make room."""
+    try:
+        lines = stat.read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("inactive_file ")), 0)
 
 
 def _machine(proc: Path, what: str = "MemAvailable") -> int:

@@ -5,7 +5,7 @@ descriptor, and by nobody else. Nothing of it is left once both processes have l
 they ended, and the size of /dev/shm does not limit it. Its size is sealed, so neither side can take the ground
 away under the other. docs/design/lanes.md has the whole story.
 
-Floor: shared. Imports nothing of globalstep. Linux only.
+Floor: shared. Linux only.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from globalstep.machine_memory import available_bytes
 
 if sys.platform == "linux":
     import fcntl
@@ -75,7 +77,7 @@ def create(nbytes: int) -> tuple[int, Array]:
     Raises:
         OSError: If there is no such memory to be had: too little of it, or it is forbidden.
     """
-    available = _available_bytes()
+    available = available_bytes()
     if nbytes > available // 2:
         # The kernel would try, and end processes to find the memory.
         raise OSError(errno.ENOMEM, f"{nbytes} bytes to share are more than half of the {available} that are free")
@@ -108,16 +110,6 @@ def attach(descriptor: int, nbytes: int) -> Array:
     if nbytes <= 0 or os.fstat(descriptor).st_size != nbytes:
         raise OSError(f"shared memory has {os.fstat(descriptor).st_size} bytes, not {nbytes}")
     return _map(descriptor, nbytes)
-
-
-def _available_bytes() -> int:
-    """Give how much memory processes could still take, by the kernel's own estimate."""
-    with open("/proc/meminfo", encoding="ascii") as lines:
-        for line in lines:
-            name, _, value = line.partition(":")
-            if name == "MemAvailable":
-                return int(value.split()[0]) << 10
-    return 0
 
 
 def _map(descriptor: int, nbytes: int) -> Array:
