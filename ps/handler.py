@@ -137,7 +137,9 @@ class Handler:
             self.authorization.check_request(memory.caller, request)
             witness = self.shard.witness
             own = not (shared and witness.keeps_data)  # what is logged must be what was checked and applied
-            unpacked = unpack_request(request, data, memory, self.shard.value_bytes, self._limit_bytes, own)
+            unpacked = data
+            if request.spans or not own:
+                unpacked = unpack_request(request, data, memory, self.shard.value_bytes, self._limit_bytes, own)
             self._methods[method](getattr(request, method), unpacked, reply, tensors, memory)
             pieces = pack_reply(request, reply, tensors, memory.memory)
             self.shard.secure(witness)

@@ -125,13 +125,18 @@ class PushTable:
         for client in self._clients.values():
             client.ended = True
 
+    @property
+    def many(self) -> bool:
+        """Whether there are so many clients that they may be `crowded`, or leave no room."""
+        return len(self._clients) >= self._crowded_at
+
     def crowded(self, now: float) -> bool:
         """Whether there are so many clients that `forget_gone` is due, though no checkpoint is taken.
 
         Args:
             now: By a monotonic clock.
         """
-        return len(self._clients) >= self._crowded_at and now >= self._look_after
+        return self.many and now >= self._look_after
 
     def check_room(self, client: str) -> None:
         """Refuse a client for which there is no room.

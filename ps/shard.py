@@ -292,6 +292,8 @@ class Shard(Applying):
         Raises:
             ResourceExhaustedError: If there is none. Nothing is changed.
         """
+        if not ledger.table.many:
+            return
         if ledger.table.crowded(self._clock.monotonic()):  # clients that push once and are not heard of again
             self._forget_gone(ledger)
         ledger.table.check_room(client)
