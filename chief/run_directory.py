@@ -12,7 +12,7 @@ import logging
 
 from globalstep.errors import DataLossError, NotFoundError
 from globalstep.run_identity import RunIdentity
-from globalstep.storage import atomic_write, storage_for
+from globalstep.storage import atomic_write, path_error, storage_for
 
 __all__ = ["FILE_NAME", "keep_identity", "kept_identity"]
 
@@ -57,9 +57,14 @@ def keep_identity(run: RunIdentity) -> None:
     Raises:
         OpError: If the directory cannot be written to.
     """
-    if kept_identity(run.directory).id == run.id:
-        return
     storage = storage_for(run.directory)
+    if kept_identity(run.directory).id == run.id:
+        try:
+            # Whoever wrote it may not have come so far.
+            storage.sync_directory(run.directory)
+        except OSError as error:
+            raise path_error(error, run.directory, "sync") from error
+        return
     storage.make_directories(run.directory)
     with atomic_write(storage, storage.join(run.directory, FILE_NAME)) as file:
         file.write(json.dumps({"id": run.id, "name": run.name}).encode())

@@ -174,8 +174,31 @@ class LocalStorage:
         return os.path.isdir(path or ".")
 
     def make_directories(self, path: str) -> None:
-        """See Storage."""
-        os.makedirs(path or ".", exist_ok=True)
+        """See Storage; their names are on the disk when this returns."""
+        path = path or "."
+        missing = []
+        while not os.path.isdir(path):
+            missing.append(path)
+            parent = directory_of(path.rstrip("/")) or "."
+            if parent == path:
+                break
+            path = parent
+        for folder in reversed(missing):
+            with contextlib.suppress(FileExistsError):  # another process made it meanwhile
+                self._make_directory(folder)
+            try:
+                self.sync_directory(directory_of(folder.rstrip("/")) or ".")
+            except OSError:
+                # The next try is not to take it for one that is on the disk.
+                with contextlib.suppress(OSError):
+                    self._remove_directory(folder)
+                raise
+
+    def _make_directory(self, path: str) -> None:
+        os.mkdir(path)
+
+    def _remove_directory(self, path: str) -> None:
+        os.rmdir(path)
 
     def list(self, directory: str) -> list[str]:
         """See Storage."""

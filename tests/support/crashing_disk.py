@@ -401,13 +401,17 @@ class CrashingStorage(LocalStorage):
         if disk is not None and there:
             disk.changed("unlink", path)
 
-    def make_directories(self, path: str) -> None:
-        missing = [folder for folder in (Path(path), *Path(path).parents) if not folder.exists()]
-        for folder in reversed(missing):
-            self.moves.move("mkdir")
-            super().make_directories(str(folder))
-            if (disk := self._disk_of(str(folder))) is not None:
-                disk.changed("mkdir", folder)
+    def _make_directory(self, path: str) -> None:
+        self.moves.move("mkdir")
+        super()._make_directory(path)
+        if (disk := self._disk_of(path)) is not None:
+            disk.changed("mkdir", Path(path))
+
+    def _remove_directory(self, path: str) -> None:
+        self.moves.move("rmdir")
+        super()._remove_directory(path)
+        if (disk := self._disk_of(path)) is not None:
+            disk.changed("rmdir", Path(path))
 
 
 class _Writing:
