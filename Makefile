@@ -73,9 +73,9 @@ fuzz: $(VENV)/.installed-test ## give PS tasks and readers FUZZ_INPUTS inputs th
 	$(BIN)/python tests/fuzz --keep-going --from $$(date +%s)000 --inputs $(FUZZ_INPUTS)
 
 .PHONY: bounds
-bounds: $(VENV)/.installed-test ## run the kernels' tests, and the fuzzer, with every index that a kernel uses checked (3 minutes)
+bounds: $(VENV)/.installed-test ## run the kernels' tests, and the fuzzer, with every index that a kernel uses checked (2 minutes)
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/bounds $(BIN)/python -m pytest -q -n auto $(BOUNDS_TESTS)
-	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/bounds $(BIN)/python tests/fuzz --inputs 10000
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/bounds $(BIN)/python tests/fuzz --inputs 6000
 
 .PHONY: try-readme
 try-readme: ## follow the first screen of README.md in a bare Debian root (as root, with mmdebstrap; 5 minutes)

@@ -39,9 +39,13 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Ask for fewer seeds in the quick tier; before the tests are imported, in every process of pytest."""
+    """Ask for fewer seeds in the quick tier, and for the others in the rest; before the tests are imported, in every
+    process of pytest.
+    """
     if config.getoption("--quick"):
         os.environ.setdefault("GLOBALSTEP_SIMULATION_SEEDS", _QUICK_SEEDS)
+    elif config.getoption("--rest"):
+        os.environ.setdefault("GLOBALSTEP_SIMULATION_FROM", _QUICK_SEEDS)
 
 
 def pytest_collection_modifyitems(config, items):

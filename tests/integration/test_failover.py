@@ -97,7 +97,7 @@ def test_a_chief_that_slept_goes_on_as_a_worker(launched, processes, tmp_path):
     [
         ("checkpoint", "ps:0"),
         ("checkpoint", "ps:1"),
-        ("checkpoint", "both"),
+        pytest.param("checkpoint", "both", marks=pytest.mark.full_matrix),
         pytest.param("log", "ps:0", marks=pytest.mark.full_matrix),
         pytest.param("log", "ps:1", marks=pytest.mark.full_matrix),
         ("log", "both"),
