@@ -43,7 +43,7 @@ def tasks_marked(name: str, value: str) -> dict[str, int]:
     return tasks
 
 
-def until(reached: Callable[[], bool], what: str, timeout_secs: float = 30.0) -> None:
+def until(reached: Callable[[], bool], what: str, timeout_secs: float = 60.0) -> None:
     """Wait until something is so, for what no process of ours prints; fails when it takes longer."""
     deadline = SYSTEM_CLOCK.monotonic() + timeout_secs
     pause = threading.Event()
@@ -97,13 +97,13 @@ class Processes:
         """What a process has printed so far."""
         return (self._folder / f"{name}.log").read_text()
 
-    def until(self, name: str, pattern: str, timeout_secs: float = 30.0) -> None:
+    def until(self, name: str, pattern: str, timeout_secs: float = 60.0) -> None:
         """Wait until a process has printed what matches; fails when it ends first, or takes longer."""
         self.until_true(
             name, lambda: re.search(pattern, self.output(name), re.MULTILINE) is not None, timeout_secs, repr(pattern)
         )
 
-    def until_true(self, name: str, reached: Callable[[], bool], timeout_secs: float = 30.0, what: str = "") -> None:
+    def until_true(self, name: str, reached: Callable[[], bool], timeout_secs: float = 60.0, what: str = "") -> None:
         """Wait until a process has brought something about; fails when it ends first, or takes longer."""
         deadline = SYSTEM_CLOCK.monotonic() + timeout_secs
         descriptor = os.pidfd_open(self._running[name].pid)
