@@ -185,3 +185,14 @@ class Refusing:
 
 def test_a_driver_that_fails_sees_no_probe():
     assert not sees_probe(Refusing(), "s3://bucket/run", Probe("probe", "text"))
+
+
+def test_directories_are_made_down_to_the_last_and_a_file_is_none(tmp_path):
+    storage = LocalStorage()
+    storage.make_directories(f"{tmp_path}/a/b/c/")
+    storage.make_directories(f"{tmp_path}/a/b")
+    assert (tmp_path / "a" / "b" / "c").is_dir()
+    (tmp_path / "file").write_text("")
+    for path in ("file", "file/below"):
+        with pytest.raises(FileExistsError, match="file'$"):
+            storage.make_directories(f"{tmp_path}/{path}")

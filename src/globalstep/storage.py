@@ -184,8 +184,11 @@ class LocalStorage:
                 break
             path = parent
         for folder in reversed(missing):
-            with contextlib.suppress(FileExistsError):  # another process made it meanwhile
+            try:
                 self._make_directory(folder)
+            except FileExistsError:
+                if not os.path.isdir(folder):  # else another process made it meanwhile
+                    raise
             try:
                 self.sync_directory(directory_of(folder.rstrip("/")) or ".")
             except OSError:
