@@ -9,8 +9,8 @@ PYTHONS ?= 3.11 3.12 3.13
 # How long the demo trains.
 DEMO_STEPS ?= 3000
 # The tests of what is compiled, and of what calls it.
-BOUNDS_TESTS := tests/ps/rules tests/ps/test_declarations.py tests/ps/test_push_plan.py tests/ps/test_sparse.py \
-	tests/test_packing.py tests/test_sparse_rows.py tests/worker/test_row_merging.py
+BOUNDS_TESTS := tests/ps/rules tests/ps/shard/test_declarations.py tests/ps/store/test_push_plan.py tests/ps/store/test_sparse.py \
+	tests/wire/test_packing.py tests/wire/test_sparse_rows.py tests/worker/protocol/test_row_merging.py
 # How many inputs `make fuzz` gives.
 FUZZ_INPUTS ?= 1000000
 # How long the simulation looks for a seed that fails.
@@ -54,9 +54,9 @@ nightly: $(VENV)/.installed-test ## run what repeats with more points, seeds and
 	GLOBALSTEP_FUZZ_INPUTS=1000000 $(BIN)/python -m pytest -q -n 2 --timeout 7200 -k test_no_input_crashes
 	GLOBALSTEP_CRASH_POINTS=all $(BIN)/python -m pytest -q -n 2 --timeout 7200 -k crash
 	$(BIN)/python tests/soak --secs 1800 --round-secs 60
-	$(BIN)/python tests/integration/short_jobs.py --jobs 100
-	$(BIN)/python tests/integration/under_attack.py
-	$(BIN)/python tests/integration/thousand_clients.py
+	$(BIN)/python tests/integration/jobs/short_jobs.py --jobs 100
+	$(BIN)/python tests/integration/security/under_attack.py
+	$(BIN)/python tests/integration/security/thousand_clients.py
 	GLOBALSTEP_SHORT_LIVES=1000000 $(BIN)/python -m pytest -q -n 2 --timeout 7200 -k short_lives
 	for round in 1 2 3 4 5 6 7 8 9 10; do $(BIN)/python -m pytest -q -n 2 $(PYTEST_ARGS) || exit 1; done
 
@@ -86,7 +86,8 @@ lint: $(VENV)/.installed-dev ## check style, types and generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python scripts/generate_proto.py --check
-	$(BIN)/python scripts/generate_faces.py --check
+	$(BIN)/python scripts/generate_stubs.py --check
+	$(BIN)/python scripts/module_map.py --check
 	$(BIN)/mypy
 	$(BIN)/pyright
 
@@ -99,11 +100,12 @@ format: $(VENV)/.installed-dev ## put the code into its standard form
 proto: $(VENV)/.installed-dev ## regenerate the protobuf code
 	$(BIN)/python scripts/generate_proto.py
 
-.PHONY: faces
-faces: $(VENV)/.installed-dev ## regenerate the type stubs of the lazily loaded modules, and the lists of names and commands
-	$(BIN)/python scripts/generate_faces.py
+.PHONY: namespaces
+namespaces: $(VENV)/.installed-dev ## regenerate the stubs of the lazily loaded modules, and the lists of names, commands and modules
+	$(BIN)/python scripts/generate_stubs.py
 	$(BIN)/python scripts/compatibility.py
 	$(BIN)/python scripts/cli_page.py
+	$(BIN)/python scripts/module_map.py
 
 .PHONY: docs
 docs: $(VENV)/.installed-docs ## build the documentation as a site: build/site/index.html

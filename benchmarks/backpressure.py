@@ -26,11 +26,11 @@ from benchmarks.core_share import CoreShare
 from benchmarks.machine import beside_other_work, machine
 from benchmarks.processes import ROOT
 from benchmarks.workload import STEP
-from globalstep.declarations import Op, OpKind, OptimizerDecl, Push, Read, VariableDecl
-from globalstep.expressions import Expr
-from globalstep.lanes import lanes_to
-from globalstep.process_env import tuned
-from globalstep.worker.client import ClusterClient
+from globalstep.runtime.process_env import tuned
+from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Push, Read, VariableDecl
+from globalstep.wire.expressions import Expr
+from globalstep.wire.transports import transports_to
+from globalstep.worker.client.client import ClusterClient
 
 __all__ = ["main"]
 
@@ -58,7 +58,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _begin(target: str, params: int) -> ClusterClient:
     """Begin a run of one Variable, to which each push adds 1."""
-    chief = ClusterClient(lanes_to(target, "grpc"))
+    chief = ClusterClient(transports_to(target, "grpc"))
     chief.begin(open=False)
     decls = [VariableDecl("w", "float32", (params,)), VariableDecl(STEP, "int64", (), is_step=True)]
     rate = {"learning_rate": Expr("const", value=1.0)}

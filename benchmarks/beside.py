@@ -23,8 +23,8 @@ from benchmarks.contestants import Peer, Program, Team
 from benchmarks.measuring import Record, Settings, measure
 from benchmarks.processes import ROOT, Children
 from benchmarks.workload import Case
-from globalstep.credentials import RUN_TOKEN
-from globalstep.process_env import tuned
+from globalstep.runtime.process_env import tuned
+from globalstep.security.credentials import RUN_TOKEN
 
 __all__ = ["main", "ratios"]
 

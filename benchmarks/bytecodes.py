@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.peers.globalstep_worker import GlobalstepWorker
 from benchmarks.workload import Case
 from globalstep.ps.__main__ import make_parser
-from globalstep.ps.security import SecurityOptions
+from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer
 
 __all__ = ["main"]
@@ -41,8 +41,8 @@ class _Count:
         side = getattr(self._of_thread, "side", None)
         if side is None:
             name = threading.current_thread().name
-            lane = name.startswith("globalstep-lane")
-            side = self._of_thread.side = "worker" if name == "MainThread" else "ps" if lane else "others"
+            transport = name.startswith(("globalstep-accept", "globalstep-connection"))
+            side = self._of_thread.side = "worker" if name == "MainThread" else "ps" if transport else "others"
         if event == "call":
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
         if self.on and event in ("call", "opcode"):

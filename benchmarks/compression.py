@@ -23,9 +23,9 @@ import numpy as np
 
 from benchmarks.machine import machine
 from benchmarks.report import publish
-from globalstep.chief.events import summary_iterator
-from globalstep.process_env import tuned
-from globalstep.wire_options import WIRE_VARIABLE
+from globalstep.chief.events.events import summary_iterator
+from globalstep.runtime.process_env import tuned
+from globalstep.wire.wire_options import WIRE_VARIABLE
 
 __all__ = ["main", "table"]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.processes import ROOT, Child, Children, family
 from benchmarks.workload import LEARNING_RATE, Case
-from globalstep.process_env import tuned
+from globalstep.runtime.process_env import tuned
 
 __all__ = ["PEERS", "PROGRAMS", "Peer", "Program", "Team", "absent", "default_python", "peer", "start"]
 

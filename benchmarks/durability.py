@@ -26,12 +26,12 @@ from benchmarks import processes, report
 from benchmarks.machine import machine
 from benchmarks.processes import ROOT, Child
 from benchmarks.workload import STEP
-from globalstep.declarations import Op, OpKind, OptimizerDecl, Push, VariableDecl
-from globalstep.expressions import Expr
-from globalstep.lanes import lanes_to
-from globalstep.process_env import tuned
-from globalstep.run_policy import RunPolicy
-from globalstep.worker.client import ClusterClient
+from globalstep.cluster.run_policy import RunPolicy
+from globalstep.runtime.process_env import tuned
+from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Push, VariableDecl
+from globalstep.wire.expressions import Expr
+from globalstep.wire.transports import transports_to
+from globalstep.worker.client.client import ClusterClient
 
 __all__ = ["main"]
 
@@ -61,7 +61,7 @@ class _Cluster:
         environ = tuned(os.environ)
         self._server = started.start(["-m", "globalstep.ps", "--port", "0", "--log-level", "ERROR"], environ)
         target = "grpc://" + self._server.address()
-        self._chief = ClusterClient(lanes_to(target), policy=RunPolicy(durability=kind))
+        self._chief = ClusterClient(transports_to(target), policy=RunPolicy(durability=kind))
         names = [f"w{at}" for at in range(_VARIABLES)]
         self._chief.begin(open=False, directory=str(directory / kind))
         rate = {"learning_rate": Expr("const", value=2.0**-20)}

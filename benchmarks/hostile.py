@@ -1,7 +1,7 @@
 """`python -m benchmarks.hostile`: pushes a second while the PS task's ports are scanned, beside those of a quiet run.
 
 Real processes on this machine: one PS task and two workers that push dense gradients and read the values back. Turns
-in peace and turns under attack alternate. The attack is that of tests/integration/hostile_peers.py on the gRPC port,
+in peace and turns under attack alternate. The attack is that of tests/support/hostile_peers.py on the gRPC port,
 the TCP port and the unix socket: 1,000 connections each that say nothing, requests of HTTP, of TLS, noise, halves of
 headers, and bytes that drip. Most of what it costs is the attackers' own share of the two cores. Writes hostile.jsonl
 and hostile.md into --out; --publish puts the table into docs/performance.md. Needs the extra "bench".
@@ -26,14 +26,14 @@ from benchmarks import processes, report
 from benchmarks.machine import beside_other_work, machine
 from benchmarks.processes import ROOT, Child
 from benchmarks.workload import STEP
-from globalstep.declarations import Op, OpKind, OptimizerDecl, Push, VariableDecl
-from globalstep.expressions import Expr
-from globalstep.lanes import lanes_to
-from globalstep.process_env import tuned
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.worker.client import ClusterClient
+from globalstep.runtime.process_env import tuned
+from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Push, VariableDecl
+from globalstep.wire.expressions import Expr
+from globalstep.wire.transports import transports_to
+from globalstep.worker.client.client import ClusterClient
 
-sys.path.insert(0, str(ROOT / "tests" / "integration"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 from hostile_peers import HostilePeers, resident_bytes, threads_of
 
 __all__ = ["main"]
@@ -58,7 +58,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _begin(target: str, params: int) -> ClusterClient:
     """Begin a run of one Variable."""
-    chief = ClusterClient(lanes_to(target, "grpc"))
+    chief = ClusterClient(transports_to(target, "grpc"))
     chief.begin(open=False)
     rate = {"learning_rate": Expr("const", value=2.0**-20)}
     decls = [VariableDecl("w", "float32", (params,)), VariableDecl(STEP, "int64", (), is_step=True)]
@@ -70,10 +70,10 @@ def _begin(target: str, params: int) -> ClusterClient:
 
 def _ports(address: str) -> list[str]:
     """Every address at which the task can be knocked at."""
-    lane = lanes_to(f"grpc://{address}", "grpc")[0]
-    with contextlib.closing(lane):
+    connection = transports_to(f"grpc://{address}", "grpc")[0]
+    with contextlib.closing(connection):
         tcp, unix = (
-            lane.unary("OpenLane", pb.OpenLaneRequest(kind=kind), 5.0).result().address
+            connection.unary("OpenLane", pb.OpenLaneRequest(kind=kind), 5.0).result().address
             for kind in (pb.LANE_TCP, pb.LANE_UNIX)
         )
     return [address, f"127.0.0.1:{tcp}", "\0" + unix]

@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from globalstep.frames import Message
-from globalstep.lanes import Lane, Ticket
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.wire.frames import Message
+from globalstep.wire.transports import Ticket, Transport
 
-__all__ = ["STAGES", "Laps", "TimedLane"]
+__all__ = ["STAGES", "Laps", "TimedTransport"]
 
 #: In the order of a step.
 STAGES = ("gradient", "encode", "send", "wait", "decode")
@@ -44,34 +44,34 @@ class _TimedTicket:
         self._laps = laps
 
     def result(self) -> Message:
-        """See lanes.Ticket."""
+        """See transports.Ticket."""
         self._laps.lap("encode")
         message = self._ticket.result()
         self._laps.lap("wait")
         return message
 
 
-class TimedLane:
-    """A lane that tells the client's own work from sending and from waiting.
+class TimedTransport:
+    """A transport that tells the client's own work from sending and from waiting.
 
-    What lies before a call to the lane is encoding. What follows the last reply is the step's decoding,
-    which the caller's own lap ends. All else of the lane is the real one's.
+    What lies before a call to the transport is encoding. What follows the last reply is the step's decoding,
+    which the caller's own lap ends. All else of the transport is the real one's.
 
     Args:
-        lane: The real one.
+        transport: The real one.
         laps: Where the time is booked.
     """
 
-    def __init__(self, lane: Lane, laps: Laps) -> None:
-        self._lane = lane
+    def __init__(self, transport: Transport, laps: Laps) -> None:
+        self._transport = transport
         self._laps = laps
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._lane, name)
+        return getattr(self._transport, name)
 
     def send(self, request: pb.Request, pieces: Sequence[memoryview]) -> _TimedTicket:
-        """See lanes.Lane."""
+        """See transports.Transport."""
         self._laps.lap("encode")
-        ticket = self._lane.send(request, pieces)
+        ticket = self._transport.send(request, pieces)
         self._laps.lap("send")
         return _TimedTicket(ticket, self._laps)

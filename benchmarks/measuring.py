@@ -14,8 +14,8 @@ from typing import Any
 
 from benchmarks.contestants import Peer, Team
 from benchmarks.workload import Case
-from globalstep.lanes import lanes_to
-from globalstep.worker.client import ClusterClient
+from globalstep.wire.transports import transports_to
+from globalstep.worker.client.client import ClusterClient
 
 __all__ = ["Record", "Settings", "measure", "measure_alternately"]
 
@@ -122,7 +122,7 @@ def _applied(team: Team, case: Case) -> float:
     """Seconds that globalstep's PS have spent on applying, by their own clocks; 0 for others."""
     if team.program.key != "globalstep":
         return 0.0
-    client = ClusterClient(lanes_to("grpc://" + ",".join(team.addresses[: case.ps]), "grpc"), member=False)
+    client = ClusterClient(transports_to("grpc://" + ",".join(team.addresses[: case.ps]), "grpc"), member=False)
     found = sum(status.statistics.apply_secs for status in client.refresh())
     client.close()
     return found

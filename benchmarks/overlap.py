@@ -22,7 +22,7 @@ import globalstep as gs
 from benchmarks.machine import machine
 from benchmarks.processes import ROOT, Child
 from benchmarks.report import publish
-from globalstep.process_env import tuned
+from globalstep.runtime.process_env import tuned
 
 __all__ = ["main"]
 

@@ -27,7 +27,7 @@ from benchmarks.processes import ROOT
 from benchmarks.report import publish
 from benchmarks.throttled import throttled_hosts, why_not
 from globalstep.deploy import cli
-from globalstep.deploy.cost_measuring import (
+from globalstep.deploy.bench.cost_measuring import (
     KINDS,
     TransportMeasuring,
     copy_bytes_sec,
@@ -35,10 +35,10 @@ from globalstep.deploy.cost_measuring import (
     kernel_costs,
     pack_element_secs,
 )
-from globalstep.deploy.cost_profile import KernelCosts, Profile
-from globalstep.deploy.measured_cluster import MeasuredCluster, Turn, cores, measured_cluster
-from globalstep.deploy.plan_job import OPTIMIZERS, Job
-from globalstep.deploy.plan_sizing import forecast
+from globalstep.deploy.bench.cost_profile import KernelCosts, Profile
+from globalstep.deploy.bench.measured_cluster import MeasuredCluster, Turn, cores, measured_cluster
+from globalstep.deploy.plan.job import OPTIMIZERS, Job
+from globalstep.deploy.plan.sizing import forecast
 
 __all__ = ["EXAMPLES", "Case", "cases", "main", "show_examples"]
 

@@ -33,9 +33,9 @@ import globalstep as gs
 from benchmarks import processes, report, saving_report
 from benchmarks.machine import machine
 from benchmarks.processes import ROOT, forget_peaks, resident_bytes
-from globalstep.chief.checkpoint import verify
-from globalstep.chief.saver import Saver
-from globalstep.process_env import tuned
+from globalstep.chief.checkpoints.checkpoint import verify
+from globalstep.chief.checkpoints.saver import Saver
+from globalstep.runtime.process_env import tuned
 
 __all__ = ["main"]
 

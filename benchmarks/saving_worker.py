@@ -16,8 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.workload import STEP
-from globalstep.declarations import Increment, Op, OpKind, OptimizerUse, OutcomeKind, Push, Read
-from globalstep.worker.client import ClusterClient, connect
+from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, OutcomeKind, Push, Read
+from globalstep.worker.client.client import ClusterClient, connect
 
 __all__ = ["Pusher"]
 

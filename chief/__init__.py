@@ -1,4 +1,4 @@
 """The chief role: a worker with more duties (initialize, restore, hooks, checkpoints, summaries).
 
-Floor: chief. Imports nothing of deploy.
+Layer: chief. Imports nothing of deploy.
 """

@@ -2,7 +2,7 @@
 
 Follows TensorFlow 1.15, python/training/monitored_session.py.
 
-Floor: chief.
+Layer: chief.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from globalstep.chief.hooks_checkpoint import saver_from
-from globalstep.chief.saver import Saver
-from globalstep.graph import GraphKeys, add_to_collection, get_collection, get_default_graph
+from globalstep.chief.checkpoints.saver import Saver
+from globalstep.chief.hooks.checkpoint import saver_from
+from globalstep.graph.graph import GraphKeys, add_to_collection, get_collection, get_default_graph
 from globalstep.ops.control_flow_ops import group
 from globalstep.ops.summary_ops import merge_all
-from globalstep.variable_collections import (
+from globalstep.variables.variable_collections import (
     global_variables,
     global_variables_initializer,
     local_variables_initializer,

@@ -2,7 +2,7 @@
 
 Follows TensorFlow 1.15, python/training/supervisor.py; new programs use MonitoredTrainingSession.
 
-Floor: chief.
+Layer: chief.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from globalstep.chief.chief_claim import ChiefClaim, NotChiefError
-from globalstep.chief.hooks_checkpoint import saver_from
-from globalstep.chief.saver import Saver
+from globalstep.chief.checkpoints.saver import Saver
+from globalstep.chief.events.summaries import FileWriter, SessionLog
+from globalstep.chief.events.write_graph import write_graph
+from globalstep.chief.hooks.checkpoint import saver_from
 from globalstep.chief.scaffold import Scaffold
-from globalstep.chief.session_creators import saved_term
-from globalstep.chief.session_manager import SessionManager
-from globalstep.chief.summaries import FileWriter, SessionLog
+from globalstep.chief.sessions.chief_claim import ChiefClaim, NotChiefError
+from globalstep.chief.sessions.session_creators import saved_term
+from globalstep.chief.sessions.session_manager import SessionManager
 from globalstep.chief.supervisor_services import SVStepCounterThread, SVSummaryThread, SVTimerCheckpointThread
-from globalstep.chief.write_graph import write_graph
-from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.errors import JobDoneError, OpError
-from globalstep.graph import Graph, GraphKeys, get_collection, get_default_graph
+from globalstep.graph.graph import Graph, GraphKeys, get_collection, get_default_graph
 from globalstep.ops.summary_ops import merge_all
-from globalstep.training_util import integer_step
-from globalstep.variable_collections import (
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.variables.training_util import integer_step
+from globalstep.variables.variable_collections import (
     global_variables,
     global_variables_initializer,
     report_uninitialized_variables,
 )
-from globalstep.worker.candidate import Candidate
-from globalstep.worker.client import connect
+from globalstep.worker.client.candidate import Candidate
+from globalstep.worker.client.client import connect
 from globalstep.worker.coordinator import Coordinator, LooperThread
 
 __all__ = ["Supervisor"]
@@ -419,7 +419,7 @@ class Supervisor:
         try:
             if not session.closed:
                 session.cluster.finish()
-                session.cluster.leaves_office = True
+                session.cluster.leaves_lease = True
                 return
             # Many programs write `with sv.prepare_or_wait_for_session(...)`, which closes it before sv.stop().
             self._session = None
@@ -428,7 +428,7 @@ class Supervisor:
                     client.refresh()
                     client.candidate = self._claim.candidate
                     client.finish()
-                    client.leaves_office = True
+                    client.leaves_lease = True
         except OpError as error:
             _log.warning("Could not declare the job done: %s", error)
 

@@ -2,7 +2,7 @@
 
 Follows TensorFlow 1.15, python/training/supervisor.py.
 
-Floor: chief.
+Layer: chief.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.hooks_step import step_now
-from globalstep.tensorboard_protos import SessionLog, Summary
+from globalstep.chief.hooks.step import step_now
+from globalstep.files.tensorboard_protos import SessionLog, Summary
 from globalstep.worker.coordinator import LooperThread
 
 if TYPE_CHECKING:

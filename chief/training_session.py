@@ -3,7 +3,7 @@
 Follows TensorFlow 1.15, python/training/monitored_session.py; without a master it reads TF_CONFIG, so that
 one script serves every task of a cluster.
 
-Floor: chief.
+Layer: chief.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from globalstep.chief.chief_role import RoleSessionCreator, failover_of
-from globalstep.chief.hooks_checkpoint import CheckpointSaverHook
-from globalstep.chief.hooks_statistics import ClusterStatisticsHook
-from globalstep.chief.hooks_step import StepCounterHook
-from globalstep.chief.hooks_summary import SummarySaverHook
-from globalstep.chief.monitored_session import MonitoredSession
-from globalstep.chief.reported_session import ReportedSession
-from globalstep.chief.run_report import RunReport, is_wanted
+from globalstep.chief.hooks.checkpoint import CheckpointSaverHook
+from globalstep.chief.hooks.statistics import ClusterStatisticsHook
+from globalstep.chief.hooks.step import StepCounterHook
+from globalstep.chief.hooks.summary import SummarySaverHook
+from globalstep.chief.journal.run_report import RunReport, is_wanted
 from globalstep.chief.scaffold import Scaffold
-from globalstep.chief.session_creators import ChiefSessionCreator, WorkerSessionCreator
-from globalstep.clock import SYSTEM_CLOCK, Clock
-from globalstep.cluster import from_tf_config, session_tasks, target_of
-from globalstep.lanes import register_target
+from globalstep.chief.sessions.chief_role import RoleSessionCreator, failover_of
+from globalstep.chief.sessions.monitored_session import MonitoredSession
+from globalstep.chief.sessions.reported_session import ReportedSession
+from globalstep.chief.sessions.session_creators import ChiefSessionCreator, WorkerSessionCreator
+from globalstep.cluster.cluster import from_tf_config, session_tasks, target_of
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.wire.transports import register_target
 from globalstep.worker.session_run_hook import SessionRunHook
 
 __all__ = ["MonitoredTrainingSession"]

@@ -1,4 +1,4 @@
 """How a cluster comes to be: the command line, the launcher, servers of a ClusterSpec.
 
-Floor: deploy.
+Layer: deploy.
 """

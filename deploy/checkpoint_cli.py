@@ -1,6 +1,6 @@
 """`globalstep checkpoint`: list, show and verify checkpoints, and import TensorFlow's.
 
-Floor: deploy.
+Layer: deploy.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import datetime
 import sys
 from collections.abc import Iterable, Sequence
 
-from globalstep.chief.checkpoint import CheckpointReader, is_complete, verify
-from globalstep.chief.checkpoint_format import SavedVariable, find_index, prefixes_in
-from globalstep.chief.checkpoint_import import import_checkpoint
-from globalstep.chief.checkpoint_state import checkpoint_exists, get_checkpoint_state, latest_checkpoint
+from globalstep.chief.checkpoints.checkpoint import CheckpointReader, is_complete, verify
+from globalstep.chief.checkpoints.checkpoint_format import SavedVariable, find_index, prefixes_in
+from globalstep.chief.checkpoints.checkpoint_import import import_checkpoint
+from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists, get_checkpoint_state, latest_checkpoint
 from globalstep.errors import GlobalStepError
-from globalstep.names import printable
-from globalstep.storage import storage_for
+from globalstep.files.storage import storage_for
+from globalstep.wire.names import printable
 
 __all__ = ["configure", "run"]
 

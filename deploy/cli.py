@@ -1,6 +1,6 @@
 """The `globalstep` command: one subcommand a module, loaded only when it is called.
 
-Floor: deploy.
+Layer: deploy.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ __all__ = ["main"]
 
 #: Subcommand -> (module, help). The module has `configure(parser)` and `run(args) -> exit code`.
 _SUBCOMMANDS = {
-    "audit": ("globalstep.deploy.audit_cli", "prove from a run's journal that no push was lost or done twice"),
+    "audit": ("globalstep.deploy.audit.cli", "prove from a run's journal that no push was lost or done twice"),
     "checkpoint": ("globalstep.deploy.checkpoint_cli", "list, show, verify and import checkpoints"),
-    "bench": ("globalstep.deploy.bench_cli", "measure what the parts of a step cost on this machine, for plan"),
-    "compose": ("globalstep.deploy.compose_cli", "run a training script as containers of docker compose"),
-    "launch": ("globalstep.deploy.launch", "run a training script as PS, workers and chief on this machine"),
-    "plan": ("globalstep.deploy.plan_cli", "how many PS tasks a job needs, and what is to be expected: a simulation"),
-    "status": ("globalstep.deploy.status_cli", "where a running cluster stands: steps, rates, workers, PS tasks"),
-    "where": ("globalstep.deploy.where_cli", "where each Variable of a running cluster lies"),
-    "replay": ("globalstep.deploy.replay_cli", "play a run's log again, up to any step; find the first NaN"),
-    "ray": ("globalstep.deploy.ray_cli", "run a training script as actors of a Ray cluster"),
-    "slurm": ("globalstep.deploy.slurm_cli", "write an sbatch script for a training job, and submit it to Slurm"),
+    "bench": ("globalstep.deploy.bench.cli", "measure what the parts of a step cost on this machine, for plan"),
+    "compose": ("globalstep.deploy.compose.cli", "run a training script as containers of docker compose"),
+    "launch": ("globalstep.deploy.launch.launch", "run a training script as PS, workers and chief on this machine"),
+    "plan": ("globalstep.deploy.plan.cli", "how many PS tasks a job needs, and what is to be expected: a simulation"),
+    "status": ("globalstep.deploy.status.cli", "where a running cluster stands: steps, rates, workers, PS tasks"),
+    "where": ("globalstep.deploy.status.where_cli", "where each Variable of a running cluster lies"),
+    "replay": ("globalstep.deploy.replay.cli", "play a run's log again, up to any step; find the first NaN"),
+    "ray": ("globalstep.deploy.ray.cli", "run a training script as actors of a Ray cluster"),
+    "slurm": ("globalstep.deploy.slurm.cli", "write an sbatch script for a training job, and submit it to Slurm"),
 }
 
 

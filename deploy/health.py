@@ -2,7 +2,7 @@
 
 Exit code 0 says that it serves, or that this container's task is none that serves; 1 that it does not serve.
 
-Floor: deploy.
+Layer: deploy.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from globalstep.cluster import from_tf_config
-from globalstep.credentials import Credentials
+from globalstep.cluster.cluster import from_tf_config
 from globalstep.errors import FailedPreconditionError
-from globalstep.secure_channel import SecureChannel
-from globalstep.tls_probe import find_tls_mistake
+from globalstep.security.credentials import Credentials
+from globalstep.security.secure_channel import SecureChannel
+from globalstep.security.tls_probe import find_tls_mistake
 
 __all__ = ["address_to_ask", "main"]
 

@@ -4,7 +4,7 @@ A "ps" task serves here. A worker or chief has nothing to serve: sessions talk t
 its server only makes its target mean them. In a cluster without a job "ps" one of its tasks has a PS process beside it
 (hosted_ps.py), which holds the Variables of all. `join` ends the process, as TensorFlow's never returns.
 
-Floor: deploy.
+Layer: deploy.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
-from globalstep.cluster import ClusterSpec, from_tf_config, session_tasks
-from globalstep.deploy.hosted_ps import HostedPS, host_of
+from globalstep.cluster.cluster import ClusterSpec, from_tf_config, session_tasks
+from globalstep.deploy.launch.hosted_ps import HostedPS, host_of
 from globalstep.deploy.worker_join import wait_for_the_end
 from globalstep.errors import InvalidArgumentError
-from globalstep.lanes import register_target
-from globalstep.metrics_port import port_of_environ
-from globalstep.process_env import raise_malloc_thresholds
-from globalstep.ps.ending import Patience
-from globalstep.ps.security import SecurityOptions
+from globalstep.ps.access.security import SecurityOptions
+from globalstep.ps.members.ending import Patience
 from globalstep.ps.server import EXIT_TERMINATED, PSOptions, PSServer
+from globalstep.runtime.metrics_port import port_of_environ
+from globalstep.runtime.process_env import raise_malloc_thresholds
+from globalstep.wire.transports import register_target
 
 __all__ = ["Server"]
 

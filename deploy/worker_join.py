@@ -4,7 +4,7 @@ TensorFlow's waits for ever, since other tasks may use what the worker's server 
 programs rely on its not returning: it stands before code that is not the worker's, or keeps a process alive whose
 threads train.
 
-Floor: deploy. Threads: the caller's.
+Layer: deploy. Threads: the caller's.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import logging
 import math
 import threading
 
-from globalstep.chief.patience import Patience
-from globalstep.clock import SYSTEM_CLOCK, Clock
+from globalstep.chief.sessions.patience import Patience
 from globalstep.errors import OpError
-from globalstep.lanes import known_target, lanes_to
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.worker.causes import why_no_answer
-from globalstep.worker.client import ClusterClient
-from globalstep.worker.own_clients import has_been_client, is_client
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.wire.transports import known_target, transports_to
+from globalstep.worker.client.causes import why_no_answer
+from globalstep.worker.client.client import ClusterClient
+from globalstep.worker.client.own_clients import has_been_client, is_client
 
 __all__ = ["wait_for_the_end"]
 
@@ -49,7 +49,7 @@ def wait_for_the_end(target: str, clock: Clock = SYSTEM_CLOCK) -> None:
     silent_since = done_since = math.inf
     never = threading.Event()
     patience = Patience(clock, math.inf)
-    with contextlib.closing(ClusterClient(lanes_to(target), member=False)) as client:
+    with contextlib.closing(ClusterClient(transports_to(target), member=False)) as client:
         while True:
             replies = client.statuses(timeout_secs=_GONE_SECS, brief=True)
             now = clock.monotonic()

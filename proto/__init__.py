@@ -1,4 +1,4 @@
 """The wire contract: globalstep.proto and the code generated from it (`make proto`).
 
-Floor: proto.
+Layer: proto.
 """

@@ -10,7 +10,7 @@ Data plane: Exchange, a long-lived stream per (client, shard). A request or repl
 Frames with the same `call`; the first carries the message, each may carry a piece of its tensor
 bytes, the one with `last` ends it. Pull and Push are the same as unary calls, for small and foreign
 clients. Control plane: the other unary calls. A connection of OpenLane carries the same requests and
-replies without frames (docs/design/lanes.md).
+replies without frames (docs/design/transports.md).
 
 Tensor bytes are raw little-endian elements in row-major order. The TensorRefs of a message lie in
 its data one behind the other, each from an offset that is a multiple of 8.
@@ -165,7 +165,7 @@ class _FormEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Form.ValueType],
     """float32 elements of which most are zero: uint32 positions of the others, then their values."""
 
 class Form(_Form, metaclass=_FormEnumTypeWrapper):
-    """How bytes of a message's data are packed; see globalstep.packing."""
+    """How bytes of a message's data are packed; see globalstep.wire.packing."""
 
 FORM_RAW: Form.ValueType  # 0
 """As they are."""
@@ -191,7 +191,7 @@ class Expression(_message.Message):
     VALUE_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     op: _builtins.str
-    """"const", "name", or an operation of globalstep.expressions.OPERATIONS."""
+    """"const", "name", or an operation of globalstep.wire.expressions.OPERATIONS."""
     value: _builtins.float
     """For "const"."""
     name: _builtins.str
@@ -675,7 +675,7 @@ class StatusReply(_message.Message):
         """Of the present incarnation."""
 
     @_builtins.property
-    def chief(self) -> Global___ChiefOffice:
+    def chief(self) -> Global___ChiefLease:
         """Who acts as chief, as far as this task knows."""
 
     @_builtins.property
@@ -723,7 +723,7 @@ class StatusReply(_message.Message):
         policy: Global___RunPolicy | None = ...,
         directory: _builtins.str = ...,
         draining: _builtins.bool = ...,
-        chief: Global___ChiefOffice | None = ...,
+        chief: Global___ChiefLease | None = ...,
         load: Global___Load | None = ...,
         variable_pushes: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         told: _abc.Iterable[Global___Told] | None = ...,
@@ -978,7 +978,7 @@ Global___ClientInfo: _TypeAlias = ClientInfo  # noqa: Y015
 
 @_typing.final
 class RunPolicy(_message.Message):
-    """How the run treats late pushes, bad gradients and lost PS tasks (globalstep.run_policy). Empty words mean
+    """How the run treats late pushes, bad gradients and lost PS tasks (globalstep.cluster.run_policy). Empty words mean
     the defaults.
     """
 
@@ -1334,7 +1334,7 @@ class HeartbeatReply(_message.Message):
     save_asked: _builtins.bool
     """To the acting chief: to save a checkpoint now, because the write-ahead log is over --max-log-bytes. Not in every reply."""
     @_builtins.property
-    def chief(self) -> Global___ChiefOffice: ...
+    def chief(self) -> Global___ChiefLease: ...
     @_builtins.property
     def lost(self) -> _containers.RepeatedCompositeFieldContainer[Global___LostClient]:
         """To the acting chief: clients whose lease ran out, after those that it knows of, and their number in all."""
@@ -1345,7 +1345,7 @@ class HeartbeatReply(_message.Message):
         state: Global___State.ValueType = ...,
         incarnation: _builtins.int = ...,
         draining: _builtins.bool = ...,
-        chief: Global___ChiefOffice | None = ...,
+        chief: Global___ChiefLease | None = ...,
         lost: _abc.Iterable[Global___LostClient] | None = ...,
         losses: _builtins.int = ...,
         process: _builtins.str = ...,
@@ -1420,7 +1420,7 @@ class Told(_message.Message):
 Global___Told: _TypeAlias = Told  # noqa: Y015
 
 @_typing.final
-class ChiefOffice(_message.Message):
+class ChiefLease(_message.Message):
     """Who acts as chief."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1435,12 +1435,12 @@ class ChiefOffice(_message.Message):
     term: _builtins.int
     """Each chief's is greater than those before it; 0 while there has been none."""
     holder: _builtins.str
-    """Its id, which outlives its clients; "" when it has left the office."""
+    """Its id, which outlives its clients; "" when it has left the chief's lease."""
     task: _builtins.str
     silent_secs: _builtins.float
     """Since it was last heard of; since somebody first asked, where there is none."""
     why: _builtins.str
-    """How the holder came to the office, for people: "the one before, ..., had been silent for 31 s"."""
+    """How the holder came to the chief's lease, for people: "the one before, ..., had been silent for 31 s"."""
     @_builtins.property
     def process(self) -> Global___ProcessInfo:
         """The holder's."""
@@ -1464,7 +1464,7 @@ class ChiefOffice(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ChiefOffice: _TypeAlias = ChiefOffice  # noqa: Y015
+Global___ChiefLease: _TypeAlias = ChiefLease  # noqa: Y015
 
 @_typing.final
 class LostClient(_message.Message):
@@ -1538,15 +1538,15 @@ class ClaimChiefRequest(_message.Message):
     after_secs: _builtins.float
     """The claim is granted if the holder has been silent for so long; 0 for at once."""
     term: _builtins.int
-    """The caller's present term, 0 for none: it only says that it still has the office."""
+    """The caller's present term, 0 for none: it only says that it still has the chief's lease."""
     configured: _builtins.bool
-    """The cluster's own chief: given an office at once that nobody has held."""
+    """The cluster's own chief: given a lease at once that nobody has held."""
     known_term: _builtins.int
     """As in HeartbeatRequest; the terms in the run's checkpoints count as heard of."""
     gone: _builtins.str
     """Id of the holder, where the caller has seen on its own machine that the holder's process is gone."""
     take_over: _builtins.bool
-    """The user says that the office is to be taken from whoever has it."""
+    """The user says that the chief's lease is to be taken from whoever has it."""
     @_builtins.property
     def process(self) -> Global___ProcessInfo: ...
     @_builtins.property
@@ -1586,12 +1586,12 @@ class ClaimChiefReply(_message.Message):
     by it that there are two chiefs.
     """
     @_builtins.property
-    def chief(self) -> Global___ChiefOffice: ...
+    def chief(self) -> Global___ChiefLease: ...
     def __init__(
         self,
         *,
         granted: _builtins.bool = ...,
-        chief: Global___ChiefOffice | None = ...,
+        chief: Global___ChiefLease | None = ...,
         contested: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief"]  # noqa: Y015
@@ -1613,7 +1613,7 @@ class LeaveRequest(_message.Message):
     CHIEF_TERM_FIELD_NUMBER: _builtins.int
     client: _builtins.str
     candidate: _builtins.str
-    """Of a chief that leaves its office too: its id."""
+    """Of a chief that leaves its lease too: its id."""
     task: _builtins.str
     """As in Heartbeat: a client that was quicker than its first heartbeat, or than a task that was started again, is
     known by its task all the same.
@@ -1888,7 +1888,7 @@ class ReadJournalReply(_message.Message):
     end: _builtins.int
     """Position after the last record that there is."""
     records: _builtins.bytes
-    """Records of globalstep.journal_records, one behind the other."""
+    """Records of globalstep.files.journal_records, one behind the other."""
     begin_index: _builtins.int
     """Where the incarnation began: after which entry of which other incarnation, and with which steps."""
     parent: _builtins.int
@@ -2179,7 +2179,7 @@ Global___RecoverReply: _TypeAlias = RecoverReply  # noqa: Y015
 @_typing.final
 class LogPart(_message.Message):
     """---- The write-ahead log ------------------------------------------------------------------------
-    Records of ps/log_file.py: what happened to a shard, in the order in which it happened there.
+    Records of ps/wal/log_file.py: what happened to a shard, in the order in which it happened there.
 
     Changes and reads of a push, with the data of the record.
     """

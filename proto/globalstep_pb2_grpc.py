@@ -175,7 +175,7 @@ class ParameterServerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ClaimChief(self, request, context):
-        """Asks for the office of the chief, or says that its holder still has it. PS task 0 decides.
+        """Asks for the chief's lease, or says that its holder still has it. PS task 0 decides.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -10,7 +10,7 @@ Data plane: Exchange, a long-lived stream per (client, shard). A request or repl
 Frames with the same `call`; the first carries the message, each may carry a piece of its tensor
 bytes, the one with `last` ends it. Pull and Push are the same as unary calls, for small and foreign
 clients. Control plane: the other unary calls. A connection of OpenLane carries the same requests and
-replies without frames (docs/design/lanes.md).
+replies without frames (docs/design/transports.md).
 
 Tensor bytes are raw little-endian elements in row-major order. The TensorRefs of a message lie in
 its data one behind the other, each from an offset that is a multiple of 8.
@@ -55,7 +55,7 @@ class ParameterServerStub:
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.HeartbeatRequest, _globalstep_pb2.HeartbeatReply]
     """Presence of a client: joins on first call, renews its lease on every later one."""
     ClaimChief: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.ClaimChiefRequest, _globalstep_pb2.ClaimChiefReply]
-    """Asks for the office of the chief, or says that its holder still has it. PS task 0 decides."""
+    """Asks for the chief's lease, or says that its holder still has it. PS task 0 decides."""
     Leave: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.LeaveRequest, _globalstep_pb2.LeaveReply]
     """A client leaves in good order."""
     Finish: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.FinishRequest, _globalstep_pb2.FinishReply]
@@ -103,7 +103,7 @@ class ParameterServerAsyncStub(ParameterServerStub):
     Heartbeat: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.HeartbeatRequest, _globalstep_pb2.HeartbeatReply]  # type: ignore[assignment]
     """Presence of a client: joins on first call, renews its lease on every later one."""
     ClaimChief: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.ClaimChiefRequest, _globalstep_pb2.ClaimChiefReply]  # type: ignore[assignment]
-    """Asks for the office of the chief, or says that its holder still has it. PS task 0 decides."""
+    """Asks for the chief's lease, or says that its holder still has it. PS task 0 decides."""
     Leave: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.LeaveRequest, _globalstep_pb2.LeaveReply]  # type: ignore[assignment]
     """A client leaves in good order."""
     Finish: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.FinishRequest, _globalstep_pb2.FinishReply]  # type: ignore[assignment]
@@ -184,7 +184,7 @@ class ParameterServerServicer(metaclass=_abc_1.ABCMeta):
         request: _globalstep_pb2.ClaimChiefRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_globalstep_pb2.ClaimChiefReply, _abc.Awaitable[_globalstep_pb2.ClaimChiefReply]]:
-        """Asks for the office of the chief, or says that its holder still has it. PS task 0 decides."""
+        """Asks for the chief's lease, or says that its holder still has it. PS task 0 decides."""
 
     @_abc_1.abstractmethod
     def Leave(

@@ -1,4 +1,4 @@
 """The parameter-server role: the store, the book of pushes, the servicer, the process.
 
-Floor: ps. Imports nothing of worker, chief or deploy.
+Layer: ps. Imports nothing of worker, chief or deploy.
 """

@@ -4,7 +4,7 @@ Where it serves comes from `--bind`, or from TF_CONFIG. It ends with code 0 when
 client has left, and with 3 when the job was abandoned; a SIGTERM before that ends it with 143, so that an engine
 starts it again.
 
-Floor: ps.
+Layer: ps.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import signal
 import sys
 from types import FrameType
 
-from globalstep.cluster import from_tf_config
+from globalstep.cluster.cluster import from_tf_config
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
-from globalstep.log_format import FORMATS, VARIABLE, chosen_format, formatter
-from globalstep.metrics_port import port_of_environ
-from globalstep.planned_faults import faults_of_this_process
-from globalstep.process_env import raise_file_limit, raise_malloc_thresholds
-from globalstep.ps.cores import default_threads
-from globalstep.ps.ending import ABANDON_VARIABLE, START_VARIABLE, Patience
-from globalstep.ps.security import SecurityOptions, add_arguments
+from globalstep.ps.access.security import SecurityOptions, add_arguments
+from globalstep.ps.members.ending import ABANDON_VARIABLE, START_VARIABLE, Patience
 from globalstep.ps.server import PSOptions, PSServer
+from globalstep.ps.store.cores import default_threads
+from globalstep.runtime.log_format import FORMATS, VARIABLE, chosen_format, formatter
+from globalstep.runtime.metrics_port import port_of_environ
+from globalstep.runtime.process_env import raise_file_limit, raise_malloc_thresholds
+from globalstep.testing.planned_faults import faults_of_this_process
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -53,7 +53,7 @@ def make_parser() -> argparse.ArgumentParser:
         "(default: a quarter of the memory that is free at the start)",
     )
     parser.add_argument(
-        "--lane-port", type=int, default=0, help="port for clients with GLOBALSTEP_TRANSPORT=tcp (default: a free one)"
+        "--tcp-port", type=int, default=0, help="port for clients with GLOBALSTEP_TRANSPORT=tcp (default: a free one)"
     )
     parser.add_argument(
         "--apply-threads",
@@ -141,7 +141,7 @@ def _server(args: argparse.Namespace) -> PSServer:
             max_message_bytes=args.max_message_bytes,
             max_inflight_bytes=args.max_inflight_bytes,
             grace_secs=args.grace_secs,
-            lane_port=args.lane_port,
+            tcp_port=args.tcp_port,
             log_dir=args.log_dir,
             max_log_bytes=args.max_log_bytes,
             apply_threads=args.apply_threads,

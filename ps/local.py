@@ -1,9 +1,9 @@
-"""The in-process lane: a PS in the same process, reached by function calls instead of sockets.
+"""The in-process transport: a PS in the same process, reached by function calls instead of sockets.
 
 Sessions without a target have one each, as TensorFlow's have Variables of their own. A named one
 ("local://NAME") is shared by the sessions of a process until `drop` is called.
 
-Floor: ps. Threads: calls run in the caller's.
+Layer: ps. Threads: calls run in the caller's.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.errors import GlobalStepError, OpError, UnavailableError, error_from_code
-from globalstep.faults import NO_FAULTS, ConnectionCutError, Faults
-from globalstep.frames import Message
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.control import Control
-from globalstep.ps.handler import Handler
-from globalstep.ps.hogwild import HogwildShard
-from globalstep.ps.layouts import LayoutMemory
-from globalstep.ps.log_file import LOG_FILES, LogFiles
+from globalstep.ps.service.control import Control
+from globalstep.ps.service.handler import Handler
+from globalstep.ps.shard.hogwild import HogwildShard
+from globalstep.ps.shard.layouts import LayoutMemory
+from globalstep.ps.wal.log_file import LOG_FILES, LogFiles
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.testing.faults import NO_FAULTS, ConnectionCutError, Faults
+from globalstep.wire.frames import Message
 
-__all__ = ["LocalLane", "LocalPS", "drop", "lanes_to", "named"]
+__all__ = ["LocalTransport", "LocalPS", "drop", "transports_to", "named"]
 
 
 class LocalPS:
@@ -50,9 +50,9 @@ class LocalPS:
             for _ in range(shards)
         ]
 
-    def lanes(self) -> list[LocalLane]:
-        """New lanes to the tasks."""
-        return [LocalLane(control, index) for index, control in enumerate(self.controls)]
+    def transports(self) -> list[LocalTransport]:
+        """New transports to the tasks."""
+        return [LocalTransport(control, index) for index, control in enumerate(self.controls)]
 
 
 class _Done:
@@ -68,8 +68,8 @@ class _Done:
         return self._value
 
 
-class LocalLane:
-    """A lane that calls the handler. Thread-safe.
+class LocalTransport:
+    """A transport that calls the handler. Thread-safe.
 
     Args:
         control: The task.
@@ -85,10 +85,10 @@ class LocalLane:
         self._memory = LayoutMemory()
 
     def room(self, nbytes: int) -> None:
-        """See Lane; there is none."""
+        """See Transport; there is none."""
 
     def send(self, request: pb.Request, pieces: Sequence[memoryview]) -> _Done:
-        """See Lane. The task gets bytes of its own, as over any other lane: the caller may reuse its arrays."""
+        """See Transport. The task gets bytes of its own, as over any other: the caller may reuse its arrays."""
         joined = bytearray()
         for piece in pieces:
             joined += piece
@@ -111,7 +111,7 @@ class LocalLane:
         return _Done(Message(0, None, reply, memoryview(data)), None)
 
     def unary(self, method: str, request: Any, timeout_secs: float) -> _Done:
-        """See Lane."""
+        """See Transport."""
         try:
             return _Done(self._control.call(method, request), None)
         except ConnectionCutError as error:
@@ -120,13 +120,13 @@ class LocalLane:
             return _Done(None, error)
 
     def expire(self) -> None:
-        """See Lane; nothing is ever under way here."""
+        """See Transport; nothing is ever under way here."""
 
     def break_off(self, error: OpError) -> None:
-        """See Lane; there is no connection."""
+        """See Transport; there is no connection."""
 
     def close(self) -> None:
-        """See Lane."""
+        """See Transport."""
 
 
 # Guards _named; a leaf.
@@ -148,6 +148,6 @@ def drop(name: str) -> None:
         _named.pop(name, None)
 
 
-def lanes_to(name: str, transport: str = "auto") -> list[LocalLane]:
-    """Make lanes: to a new PS for "", to the shared one of that name otherwise. Nothing needs transport here."""
-    return (named(name) if name else LocalPS()).lanes()
+def transports_to(name: str, transport: str = "auto") -> list[LocalTransport]:
+    """Make transports: to a new PS for "", to the shared one of that name otherwise. Nothing needs transport here."""
+    return (named(name) if name else LocalPS()).transports()

@@ -1,6 +1,6 @@
 """The process of a PS task: a grpc server around a shard, sockets beside it, health, a clean end.
 
-Floor: ps. Threads: the caller's of `join`, grpc's, one each named "globalstep-settler" and "globalstep-slow-senders",
+Layer: ps. Threads: the caller's of `join`, grpc's, one each named "globalstep-settler" and "globalstep-slow-senders",
 and those of the SocketServer.
 """
 
@@ -16,25 +16,25 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.errors import AlreadyExistsError
-from globalstep.faults import NO_FAULTS, Faults
-from globalstep.metrics_port import MetricsPort, can_be_open, open_port
-from globalstep.ps.control import Control
-from globalstep.ps.cores import Cores, default_threads
-from globalstep.ps.door import KEPT_SEATS, SPARE_THREADS, Door, Pool
-from globalstep.ps.ending import Patience, Vigil
-from globalstep.ps.handler import Handler
-from globalstep.ps.hogwild import HogwildShard
-from globalstep.ps.in_flight import InFlightMemory, default_limit_bytes, default_message_bytes
-from globalstep.ps.probes import Health, reflection_handler
-from globalstep.ps.security import Security, SecurityOptions
-from globalstep.ps.servicer import generic_handler
-from globalstep.ps.settler import Settler, asking
-from globalstep.ps.slow_senders import SlowSenders
-from globalstep.ps.socket_server import SocketServer
-from globalstep.rpc import SERVER_OPTIONS, connection_limit
-from globalstep.waiting import wait_announced
+from globalstep.ps.access.door import KEPT_SEATS, SPARE_THREADS, Door, Pool
+from globalstep.ps.access.security import Security, SecurityOptions
+from globalstep.ps.members.ending import Patience, Vigil
+from globalstep.ps.service.control import Control
+from globalstep.ps.service.handler import Handler
+from globalstep.ps.service.in_flight import InFlightMemory, default_limit_bytes, default_message_bytes
+from globalstep.ps.service.probes import Health, reflection_handler
+from globalstep.ps.service.servicer import generic_handler
+from globalstep.ps.service.settler import Settler, asking
+from globalstep.ps.service.slow_senders import SlowSenders
+from globalstep.ps.service.socket_server import SocketServer
+from globalstep.ps.shard.hogwild import HogwildShard
+from globalstep.ps.store.cores import Cores, default_threads
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.runtime.metrics_port import MetricsPort, can_be_open, open_port
+from globalstep.runtime.waiting import wait_announced
+from globalstep.security.rpc import SERVER_OPTIONS, connection_limit
+from globalstep.testing.faults import NO_FAULTS, Faults
 
 __all__ = ["EXIT_TERMINATED", "PSOptions", "PSServer"]
 
@@ -63,8 +63,8 @@ class PSOptions:
     grace_secs: float = 8.0
     #: Threads that share the work of applying a large push.
     apply_threads: int = field(default_factory=default_threads)
-    #: Where TCP lanes are taken, on the host of `bind`, once a client asks for one; 0 takes a free port.
-    lane_port: int = 0
+    #: Where TCP transports are taken, on the host of `bind`, once a client asks for one; 0 takes a free port.
+    tcp_port: int = 0
     #: Where write-ahead logs are, for example on a fast disk; "" for the run's directory.
     log_dir: str = ""
     #: Beyond it the chief is asked for a checkpoint, which makes a write-ahead log shorter; 0: never.
@@ -154,10 +154,10 @@ class PSServer:
             self.control.handler,
             clock,
             host=options.bind.rpartition(":")[0],
-            port=options.lane_port,
+            port=options.tcp_port,
             limit_bytes=limit_bytes,
             max_connections=options.max_clients,
-            tls=security.lane_context,
+            tls=security.tls_context,
             slow=self._slow,
         )
         self.control.open_lane = self._sockets.open
@@ -169,7 +169,7 @@ class PSServer:
         self._health.serves = True
         self._settler.start()
         if can_be_open(self._options.metrics_port):
-            from globalstep.ps.metrics import PSCollector
+            from globalstep.ps.service.metrics import PSCollector
 
             self._metrics = open_port(self._options.metrics_port, [PSCollector(self.control.brief_status)])
         _log.debug("PS task serves on %s", self.address)

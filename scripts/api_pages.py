@@ -1,4 +1,4 @@
-"""Writes the pages of the API reference, one for each public module, from the tables of the faces.
+"""Writes the pages of the API reference, one for each public module, from the tables of the namespaces.
 
 The pages are made when the site is built (docs/conf.py) and are not kept: what they say is in the docstrings.
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import globalstep as gs
-from globalstep.lazy import Face
+from globalstep.lazy import Namespace
 
 #: The public modules, as a program spells them after `gs.`; "" is `gs` itself. A name that several have is
 #: described in the first.
@@ -93,8 +93,8 @@ def public_names() -> dict[str, list[Name]]:
     for page in MODULES:
         found = module(page)
         sources = (
-            {name: source for name, (source, attribute) in found.face_names.items() if attribute}
-            if isinstance(found, Face)
+            {name: source for name, (source, attribute) in found.public_names.items() if attribute}
+            if isinstance(found, Namespace)
             else dict.fromkeys(getattr(found, "__all__", ()), found.__name__)
         )
         names = []

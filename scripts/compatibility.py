@@ -20,7 +20,7 @@ from typing import Any
 
 import globalstep as gs
 from globalstep import absent
-from globalstep.lazy import Face
+from globalstep.lazy import Namespace
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = ROOT / "tests" / "compatibility" / "names.json"
@@ -55,8 +55,8 @@ MODULES = (
 ABSENT_FROM = {
     "": absent.ABSENT,
     "contrib": absent.ABSENT_IN_CONTRIB,
-    "contrib.framework": gs.contrib.framework.face_absent,
-    "contrib.layers": gs.contrib.layers.face_absent,
+    "contrib.framework": gs.contrib.framework.public_absent,
+    "contrib.layers": gs.contrib.layers.public_absent,
     "layers": absent.ABSENT_IN_LAYERS,
     "nn": absent.ABSENT_IN_NN,
     "test": absent.ABSENT_IN_TEST,
@@ -158,11 +158,11 @@ def _absent() -> Iterator[str]:
 def _present() -> Iterator[str]:
     yield "## Everything there is\n"
     for module in MODULES:
-        face = importlib.import_module("globalstep" + (f".{module}" if module else ""))
-        if face is gs and module:
+        namespace = importlib.import_module("globalstep" + (f".{module}" if module else ""))
+        if namespace is gs and module:
             yield f"**`gs.{module}`**: all of `gs`.\n"
             continue
-        public = sorted(name for name in face.__all__ if not isinstance(getattr(face, name), Face))
+        public = sorted(name for name in namespace.__all__ if not isinstance(getattr(namespace, name), Namespace))
         yield f"**`gs{'.' + module if module else ''}`**: {', '.join(f'`{name}`' for name in public)}\n"
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from globalstep.clock import SYSTEM_CLOCK
-from globalstep.graph import reset_default_graph
+from globalstep.graph.graph import reset_default_graph
+from globalstep.runtime.clock import SYSTEM_CLOCK
 
 ROOT = Path(__file__).resolve().parents[1]
 _JOIN_SECS = 5.0

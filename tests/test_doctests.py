@@ -6,10 +6,15 @@ import pkgutil
 
 import pytest
 
-from globalstep.graph import reset_default_graph
+from globalstep.graph.graph import reset_default_graph
 
 #: Modules of optional extras, whose packages may be absent.
-_OPTIONAL = ("globalstep.worker.torch_front", "globalstep.worker.jax_front", "globalstep.torch", "globalstep.jax")
+_OPTIONAL = (
+    "globalstep.worker.frameworks.torch_front",
+    "globalstep.worker.frameworks.jax_front",
+    "globalstep.torch",
+    "globalstep.jax",
+)
 _PACKAGES = ("", ".ops", ".ps", ".ps.rules", ".worker", ".chief", ".deploy")
 _MODULES = sorted(
     {

@@ -10,12 +10,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 ROLES = ("proto", "ps", "worker", "chief", "deploy")
 GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
-#: Modules of src/globalstep that are faces: they name what lies on higher floors.
-FACES = {
+#: Modules of src/globalstep that are namespaces: they name what lies on higher layers.
+NAMESPACES = {
     *("__init__", "__main__", "absent", "app", "compat", "contrib", "initializers", "layers", "logging", "math", "nn"),
     *("python_io", "random", "summary", "test", "train"),
 }
-#: What each floor may import besides itself.
+#: What each layer may import besides itself.
 LOWER = {
     "proto": {"proto"},
     "shared": {"proto", "shared"},
@@ -23,31 +23,82 @@ LOWER = {
     "worker": {"proto", "shared", "worker"},
     "chief": {"proto", "shared", "worker", "chief"},
     "deploy": {"proto", "shared", "ps", "worker", "chief", "deploy"},
-    "face": {"proto", "shared", "ps", "worker", "chief", "deploy", "face"},
+    "namespace": {"proto", "shared", "ps", "worker", "chief", "deploy", "namespace"},
 }
 #: What knows no wire: neither gRPC nor protobuf.
 PURE = (
-    *("graph", "cluster", "schedules", "optimizers", "gradients", "declarations", "expressions"),
     *(
-        "ps.store",
-        "ps.arena",
-        "ps.checking",
-        "ps.reading",
-        "ps.snapshots",
-        "ps.sparse",
-        "ps.rules",
-        "ps.optimizer_table",
+        "graph.graph",
+        "cluster.cluster",
+        "optimizers.schedules",
+        "optimizers.optimizers",
+        "autodiff.gradients",
+        "wire.declarations",
+        "wire.expressions",
     ),
-    *("ps.attendance", "ps.life", "ps.cuts", "ps.applying", "ps.shard", "ps.counting", "ps.hogwild", "ps.ending"),
-    *("ps.layouts", "ps.answers", "ps.holding", "ps.finite", "ps.witness", "ps.statistics", "ps.shard_view"),
-    *("ps.signatures", "ps.fail_stop", "ps.cores", "ps.declared", "ps.run_guard", "ps.caller", "ps.in_flight", "told"),
-    *("ps.ledger", "ps.push_table", "ps.admission_policy", "ps.presence", "ps.office", "ps.hypers", "ps.journal"),
-    *("worker.plan", "worker.planner", "worker.splitting", "worker.coordinator"),
+    *(
+        "ps.store.store",
+        "ps.store.arena",
+        "ps.store.checking",
+        "ps.store.reading",
+        "ps.store.snapshots",
+        "ps.store.sparse",
+        "ps.rules",
+        "ps.store.optimizer_table",
+    ),
+    *(
+        "ps.members.attendance",
+        "ps.shard.life",
+        "ps.shard.cuts",
+        "ps.shard.applying",
+        "ps.shard.shard",
+        "ps.shard.counting",
+        "ps.shard.hogwild",
+        "ps.members.ending",
+    ),
+    *(
+        "ps.shard.layouts",
+        "ps.shard.answers",
+        "ps.shard.holding",
+        "ps.store.finite",
+        "ps.wal.witness",
+        "ps.shard.statistics",
+        "ps.shard.shard_view",
+    ),
+    *(
+        "ps.ledger.signatures",
+        "ps.shard.fail_stop",
+        "ps.store.cores",
+        "ps.shard.declared",
+        "ps.members.run_guard",
+        "ps.access.caller",
+        "ps.service.in_flight",
+        "wire.told",
+    ),
+    *(
+        "ps.ledger.ledger",
+        "ps.ledger.push_table",
+        "ps.ledger.admission_policy",
+        "ps.members.presence",
+        "ps.members.chief_lease",
+        "ps.store.hypers",
+        "ps.ledger.journal",
+    ),
+    *("worker.running.plan", "worker.running.planner", "worker.protocol.splitting", "worker.coordinator"),
 )
 #: What knows the formats of TensorFlow's files, which are protobuf's, but neither gRPC nor the cluster's messages.
 WIRELESS = (
-    *("hooks", "hooks_checkpoint", "hooks_prefetch", "hooks_profile", "hooks_progress", "hooks_statistics"),
-    *("hooks_step", "hooks_summary", "hooks_values", "saver", "checkpoint_state", "summaries", "timers", "retention"),
+    *("hooks.hooks", "hooks.checkpoint", "hooks.prefetch", "hooks.profile", "hooks.progress", "hooks.statistics"),
+    *(
+        "hooks.step",
+        "hooks.summary",
+        "hooks.values",
+        "checkpoints.saver",
+        "checkpoints.checkpoint_state",
+        "events.summaries",
+        "hooks.timers",
+        "checkpoints.retention",
+    ),
 )
 #: Of a class with its bases.
 MAX_LINES = 400
@@ -97,10 +148,10 @@ def _module(path):
     return ".".join(("globalstep", *parts)).removesuffix(".__init__")
 
 
-def _floor(module):
+def _layer(module):
     parts = module.split(".")
-    if len(parts) == 1 or parts[1] in FACES:
-        return "face"
+    if len(parts) == 1 or parts[1] in NAMESPACES:
+        return "namespace"
     return parts[1] if parts[1] in ROLES else "shared"
 
 
@@ -112,7 +163,7 @@ def _imports(path, top_level_only=False):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{_name(path)}:{node.lineno} is a relative import"
-            # `from globalstep.ps import store` imports the module globalstep.ps.store.
+            # `from globalstep.ps import store` imports the module globalstep.ps.store.store.
             for alias in node.names:
                 deeper = f"{node.module}.{alias.name}"
                 yield node.lineno, deeper if _exists(deeper) else node.module
@@ -131,11 +182,11 @@ def _exists(module):
 def test_imports_go_down():
     found = []
     for path in _sources():
-        floor = _floor(_module(path))
+        layer = _layer(_module(path))
         for line, module in _imports(path):
             top = module.split(".")[0]
-            if top in ROLES or (top == "globalstep" and _floor(module) not in LOWER[floor]):
-                found.append(f"{_name(path)}:{line}: {floor} imports {module}")
+            if top in ROLES or (top == "globalstep" and _layer(module) not in LOWER[layer]):
+                found.append(f"{_name(path)}:{line}: {layer} imports {module}")
     assert not found
 
 
@@ -143,7 +194,7 @@ def test_imports_make_no_circle():
     graph = {
         _module(path): {module for _, module in _imports(path, top_level_only=True) if module.startswith("globalstep.")}
         for path in _sources()
-        if _floor(_module(path)) != "face"
+        if _layer(_module(path)) != "namespace"
     }
     done, on_the_way = set(), []
 
@@ -165,7 +216,7 @@ def test_every_module_says_what_it_is_and_where():
     found = []
     for path in _sources():
         docstring = ast.get_docstring(_tree(path)) or ""
-        if not re.search(r"Floor: (the )?(proto|shared|ps|worker|chief|deploy|face)", docstring):
+        if not re.search(r"Layer: (the )?(proto|shared|ps|worker|chief|deploy|namespace)", docstring):
             found.append(_name(path))
     assert not found
 

@@ -25,7 +25,7 @@ def test_lines_read_as_the_seeds_show_them():
     program = (
         "import logging, globalstep as tf; tf.logging.set_verbosity(tf.logging.INFO); "
         "tf.logging.info('loss = %f at step %d', 1.39697, 1); "
-        "logging.getLogger('globalstep.chief.hooks').warning('beware')"
+        "logging.getLogger('globalstep.chief.hooks.hooks').warning('beware')"
     )
     assert run(program) == "INFO:globalstep:loss = 1.396970 at step 1\nWARNING:globalstep:beware\n"
 
@@ -35,10 +35,10 @@ def test_only_warnings_by_default():
 
 
 def test_lines_of_a_program_that_logs_nothing_itself_look_the_same():
-    program = "import logging, globalstep as gs; logging.getLogger('globalstep.worker.retry').warning('beware')"
+    program = "import logging, globalstep as gs; logging.getLogger('globalstep.worker.client.retry').warning('beware')"
     assert run(program) == "WARNING:globalstep:beware\n"
     line = json.loads(run("import os; os.environ['GLOBALSTEP_LOG_FORMAT'] = 'json'; " + program))
-    assert (line["level"], line["logger"], line["message"]) == ("WARNING", "globalstep.worker.retry", "beware")
+    assert (line["level"], line["logger"], line["message"]) == ("WARNING", "globalstep.worker.client.retry", "beware")
 
 
 def test_a_program_that_sets_up_logging_gets_each_record_once():

@@ -3,7 +3,7 @@ import pytest
 from evaluate import evaluate
 
 from globalstep import losses
-from globalstep.graph import GraphKeys, add_to_collection, get_collection
+from globalstep.graph.graph import GraphKeys, add_to_collection, get_collection
 from globalstep.ops import constant_ops as c
 
 Y = np.array([[0.0, 1.0], [1.0, 1.0]], np.float32)

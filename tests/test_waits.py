@@ -1,8 +1,8 @@
 """Nothing waits for ever without saying for whom: waits in the source that have no limit are listed here, with reasons.
 
 What is looked for is what a reader would: calls that block until something else happens, without a timeout. A new one
-fails this test; it gets a limit, or says now and then what it is for (globalstep.waiting), or comes into the table with
-what ends it.
+fails this test; it gets a limit, or says now and then what it is for (globalstep.runtime.waiting), or comes into the
+table with what ends it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RPCS = {method.name for method in pb.DESCRIPTOR.services_by_name["ParameterServ
 
 _CALL = "the call was made with a deadline, a few lines above"
 _SHUT = "its socket is shut down right before, or its event set: the thread is on its way out"
-_WATCHED = "a call on a lane has a deadline, and the heartbeat breaks the connection off when it has passed"
+_WATCHED = "a call on a transport has a deadline, and the heartbeat breaks the connection off when it has passed"
 _PEER = "a peer that says nothing is as good as one that waits; keepalive ends the connection of one that is gone"
 _TIMEOUT = "the socket has a timeout"
 _ENDED = "of a process that has closed its output, or was killed"
@@ -43,90 +43,92 @@ _COMPUTES = "another thread computes, and waits for nobody"
 
 #: File, and function in it -> what ends the wait.
 ALLOWED = {
-    "src/globalstep/faulty_lane.py": {"_Watched.result": _CALL},
-    "src/globalstep/peer_uid.py": {"_ask_kernel": _TIMEOUT},
-    "src/globalstep/metrics_port.py": {"MetricsPort.close": "the server looks twice a second whether it is to end"},
-    "src/globalstep/incoming_messages.py": {"Incoming.fill": f"worker: {_WATCHED}; PS: {_PEER}"},
-    "src/globalstep/shard_file.py": {"write_shard_from": _COMPUTES},
-    "src/globalstep/tls_probe.py": {
+    "src/globalstep/testing/faulty_transport.py": {"_Watched.result": _CALL},
+    "src/globalstep/security/peer_uid.py": {"_ask_kernel": _TIMEOUT},
+    "src/globalstep/runtime/metrics_port.py": {
+        "MetricsPort.close": "the server looks twice a second whether it is to end"
+    },
+    "src/globalstep/wire/incoming_messages.py": {"Incoming.fill": f"worker: {_WATCHED}; PS: {_PEER}"},
+    "src/globalstep/files/shard_file.py": {"write_shard_from": _COMPUTES},
+    "src/globalstep/security/tls_probe.py": {
         "_tls_client": _TIMEOUT,
         "_own_fault": "both sides are in memory",
         "_plain_server": _TIMEOUT,
     },
-    "src/globalstep/tls_socket.py": {
+    "src/globalstep/security/tls_socket.py": {
         "TlsSocket.recv": "it does not block: _when_ready waits, with the socket's timeout",
         "TlsSocket.recv_into": "the same",
         "TlsSocket.shutdown": "tells the kernel only",
     },
     "ps/__main__.py": {"main": "a PS task serves until the job is done; it says whom it has not heard of"},
-    "ps/control.py": {"Control._Declare": "a context variable", "Control._Heartbeat": "a context variable"},
-    "ps/handler.py": {"Handler.unary": "a context variable"},
-    "ps/slow_senders.py": {"SlowSenders.stop": _SHUT},
-    "ps/cores.py": {"Cores.share": _COMPUTES, "Cores.close": _COMPUTES},
-    "ps/hogwild.py": {"Gate._wait_for_turn": _COMPUTES, "Gate.wait_for_those_inside": _COMPUTES},
-    "ps/settler.py": {"Settler.stop": _SHUT},
-    "ps/socket_server.py": {
+    "ps/service/control.py": {"Control._Declare": "a context variable", "Control._Heartbeat": "a context variable"},
+    "ps/service/handler.py": {"Handler.unary": "a context variable"},
+    "ps/service/slow_senders.py": {"SlowSenders.stop": _SHUT},
+    "ps/store/cores.py": {"Cores.share": _COMPUTES, "Cores.close": _COMPUTES},
+    "ps/shard/hogwild.py": {"Gate._wait_for_turn": _COMPUTES, "Gate.wait_for_those_inside": _COMPUTES},
+    "ps/service/settler.py": {"Settler.stop": _SHUT},
+    "ps/service/socket_server.py": {
         "SocketServer.open": "a context variable",
         "SocketServer.close": _SHUT,
         "_Listener._run": "a port waits for whoever comes; close shuts it down",
         "_Listener.close": _SHUT,
     },
-    "ps/served_connection.py": {
+    "ps/service/served_connection.py": {
         "ServedConnection.end": "tells the kernel only",
         "ServedConnection._admitted": _TIMEOUT,
     },
-    "ps/turns.py": {"Turns._next": f"{_PEER}; SocketServer.close shuts all connections down"},
-    "worker/attendance.py": {"Attendance.let_end": _CALL},
-    "worker/control_calls.py": {"ControlCalls.each": _CALL},
+    "ps/service/turns.py": {"Turns._next": f"{_PEER}; SocketServer.close shuts all connections down"},
+    "worker/client/attendance.py": {"Attendance.let_end": _CALL},
+    "worker/client/control_calls.py": {"ControlCalls.each": _CALL},
     "worker/coordinator.py": {"Coordinator.wait_for_stop": "TensorFlow's: who gives no timeout asks for none"},
-    "worker/executor.py": {"Executor.run": "each push under way has a limit, and says whom it tries to reach"},
-    "worker/gradients_ahead.py": {"produced": "a context variable"},
-    "worker/grpc_lane.py": {
+    "worker/running/executor.py": {"Executor.run": "each push under way has a limit, and says whom it tries to reach"},
+    "worker/protocol/gradients_ahead.py": {"produced": "a context variable"},
+    "worker/transport/grpc_transport.py": {
         "_Stream.__init__": _CALL,
         "_Call._start": "the deadline is among the arguments",
         "_Call._answer": _CALL,
-        "GrpcLane._open_socket": _CALL,
+        "GrpcTransport._open_socket": _CALL,
     },
-    "worker/heartbeat.py": {
+    "worker/client/heartbeat.py": {
         "Heartbeat.stop": _SHUT,
         "Heartbeat.beat": _CALL,
         "Heartbeat.goodbye": _CALL,
         "Heartbeat.introduce": _CALL,
     },
-    "worker/run_view.py": {"RunView.statuses": _CALL},
-    "worker/push_protocol.py": {"PushProtocol.call": _WATCHED},
-    "worker/pushes_under_way.py": {
+    "worker/client/run_view.py": {"RunView.statuses": _CALL},
+    "worker/protocol/push_protocol.py": {"PushProtocol.call": _WATCHED},
+    "worker/running/pushes_under_way.py": {
         "PushesUnderWay.close": "it waits until nothing is under way before, and says so",
         "PushesUnderWay._run": "the sending thread waits for work; close ends it",
     },
-    "worker/recovering.py": {"_statuses": _CALL, "_recover": _CALL, "find_logs": _CALL},
-    "worker/shm_lane.py": {"SharedConnection._take": _WATCHED},
-    "worker/snapshot.py": {"Snapshot.close": _CALL},
-    "worker/socket_lane.py": {
+    "worker/client/recovering.py": {"_statuses": _CALL, "_recover": _CALL, "find_logs": _CALL},
+    "worker/transport/shm_transport.py": {"SharedConnection._take": _WATCHED},
+    "worker/client/snapshot.py": {"Snapshot.close": _CALL},
+    "worker/transport/socket_transport.py": {
         "SocketConnection._wait_for_room": _WATCHED,
         "SocketConnection._end": "tells the kernel only",
         "dial": _TIMEOUT,
         "_expect_welcome": _TIMEOUT,
     },
-    "worker/tickets.py": {"ConnectionTicket.result": _WATCHED},
-    "chief/background_saving.py": {
+    "worker/transport/tickets.py": {"ConnectionTicket.result": _WATCHED},
+    "chief/checkpoints/background_saving.py": {
         "BackgroundSave.__init__": "the save has ended without a cut",
         "BackgroundSave.result": "the thread that sets it has ended",
     },
-    "chief/hooks_checkpoint.py": {"CheckpointSaverHook._settle": "a BackgroundSave announces itself"},
-    "chief/journal_keeping.py": {"JournalKeeper.stop": _SHUT},
-    "deploy/cluster_watch.py": {"ClusterWatch.ask": _CALL},
-    "deploy/compose_cli.py": {"run": _LAUNCHED, "_follow": "docker gives each task time to end", "_let_end": _ENDED},
-    "deploy/cost_measuring.py": {"copy_bytes_sec": "they copy for a given time"},
-    "deploy/measured_cluster.py": {"_Child.line": _ENDED, "_Child.end": _ENDED},
-    "deploy/ray.py": {"_ray_runs": "Ray's own"},
-    "deploy/ray_member.py": {"Member.run": _ENDED},
-    "deploy/launcher.py": {
+    "chief/hooks/checkpoint.py": {"CheckpointSaverHook._settle": "a BackgroundSave announces itself"},
+    "chief/journal/journal_keeping.py": {"JournalKeeper.stop": _SHUT},
+    "deploy/status/cluster_watch.py": {"ClusterWatch.ask": _CALL},
+    "deploy/compose/cli.py": {"run": _LAUNCHED, "_follow": "docker gives each task time to end", "_let_end": _ENDED},
+    "deploy/bench/cost_measuring.py": {"copy_bytes_sec": "they copy for a given time"},
+    "deploy/bench/measured_cluster.py": {"_Child.line": _ENDED, "_Child.end": _ENDED},
+    "deploy/ray/job.py": {"_ray_runs": "Ray's own"},
+    "deploy/ray/member.py": {"Member.run": _ENDED},
+    "deploy/launch/launcher.py": {
         "Launcher.run": _LAUNCHED,
         "Launcher._until_done": "the futures are done",
         "Launcher._run_once": _LAUNCHED,
     },
-    "deploy/hosted_ps.py": {
+    "deploy/launch/hosted_ps.py": {
         "HostedPS._at_exit": "it says for whom it waits; Ctrl-C ends it",
         "HostedPS.stop": _ENDED,
     },
@@ -134,9 +136,9 @@ ALLOWED = {
         "Server.join": "HostedPS.join says for whom it waits",
         "Server._serve": "TensorFlow's: it serves until the job is done",
     },
-    "deploy/slurm_cli.py": {"run": _LAUNCHED},
-    "deploy/slurm_job.py": {"main": "Slurm's commands have a limit of their own, MessageTimeout"},
-    "deploy/slurm_step.py": {
+    "deploy/slurm/cli.py": {"run": _LAUNCHED},
+    "deploy/slurm/job.py": {"main": "Slurm's commands have a limit of their own, MessageTimeout"},
+    "deploy/slurm/step.py": {
         "main": "Slurm's commands have a limit of their own, MessageTimeout",
         "_Step.run": _LAUNCHED,
         "_Step._on_term": "Slurm's commands have a limit of their own, MessageTimeout",
@@ -186,7 +188,9 @@ def test_every_wait_has_a_limit_or_a_reason():
             for where, line, call in waits_in(ast.parse(path.read_text())):
                 found.setdefault(name, {})[where] = f"{name}:{line}: {call}"
     new = [text for name, waits in found.items() for where, text in waits.items() if where not in ALLOWED.get(name, {})]
-    assert not new, "give these a limit, or have them say what they wait for (globalstep.waiting):\n" + "\n".join(new)
+    assert not new, (
+        "give these a limit, or have them say what they wait for (globalstep.runtime.waiting):\n" + "\n".join(new)
+    )
     listed = [(name, where) for name, waits in ALLOWED.items() if (ROOT / name).exists() for where in waits]
     gone = [f"{name}: {where}" for name, where in listed if where not in found.get(name, {})]
     assert not gone, f"these wait no more; take them out of the table: {gone}"

@@ -1,4 +1,4 @@
 """The worker role: sessions, the client of a cluster, gradient front ends, input queues.
 
-Floor: worker. Imports nothing of ps, chief or deploy.
+Layer: worker. Imports nothing of ps, chief or deploy.
 """

@@ -2,7 +2,7 @@
 
 Follows TensorFlow 1.15, python/training/coordinator.py.
 
-Floor: worker.
+Layer: worker.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from globalstep.clock import SYSTEM_CLOCK, Clock
 from globalstep.errors import OutOfRangeError
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 
 __all__ = ["Coordinator", "LooperThread"]
 

@@ -3,7 +3,7 @@
 Needs the extra `metrics`; imported only where GLOBALSTEP_METRICS_PORT is set. The port is opened with the first
 session, and stays until the process ends.
 
-Floor: worker. Threads: a SessionsCollector is thread-safe.
+Layer: worker. Threads: a SessionsCollector is thread-safe.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from globalstep.metrics_port import MetricsPort, open_port
-from globalstep.worker.client import ClusterClient
+from globalstep.runtime.metrics_port import MetricsPort, open_port
+from globalstep.worker.client.client import ClusterClient
 
 __all__ = ["SessionsCollector", "watch"]
 

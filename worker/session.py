@@ -1,6 +1,6 @@
 """Sessions: where a program runs the nodes of its graph.
 
-Floor: worker.
+Layer: worker.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
-from globalstep.clock import SYSTEM_CLOCK, Clock
-from globalstep.declarations import Outcome
+from globalstep.cluster.run_policy import policy_of
 from globalstep.errors import JobDoneError
-from globalstep.graph import Graph, default_sessions, get_default_graph
-from globalstep.lanes import known_target
-from globalstep.own_variables import task_with_own
-from globalstep.run_policy import policy_of
-from globalstep.wire_options import wire_options_of
-from globalstep.worker.client import connect
-from globalstep.worker.executor import Executor
-from globalstep.worker.fetches import feeds_of, flatten
-from globalstep.worker.membership import RETRY_SECS
-from globalstep.worker.tracing import Trace
+from globalstep.graph.graph import Graph, default_sessions, get_default_graph
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.variables.own_variables import task_with_own
+from globalstep.wire.declarations import Outcome
+from globalstep.wire.transports import known_target
+from globalstep.wire.wire_options import wire_options_of
+from globalstep.worker.client.client import connect
+from globalstep.worker.client.membership import RETRY_SECS
+from globalstep.worker.running.executor import Executor
+from globalstep.worker.running.fetches import feeds_of, flatten
+from globalstep.worker.running.tracing import Trace
 
 if TYPE_CHECKING:
-    from globalstep.worker.client import ClusterClient
+    from globalstep.worker.client.client import ClusterClient
 
 __all__ = ["InteractiveSession", "Session", "get_default_session"]
 

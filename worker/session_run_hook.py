@@ -2,7 +2,7 @@
 
 Follows TensorFlow 1.15, python/training/session_run_hook.py.
 
-Floor: worker. Imports nothing of globalstep.
+Layer: worker. Imports nothing of globalstep.
 """
 
 from __future__ import annotations

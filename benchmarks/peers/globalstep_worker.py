@@ -21,7 +21,7 @@ import numpy as np
 
 import globalstep as gs
 from benchmarks import digits_job
-from benchmarks.laps import Laps, TimedLane
+from benchmarks.laps import Laps, TimedTransport
 from benchmarks.obey import obey
 from benchmarks.workload import (
     EMBEDDING_IDS,
@@ -34,9 +34,9 @@ from benchmarks.workload import (
     id_batches,
     shapes,
 )
-from globalstep.declarations import Increment, Op, OpKind, OptimizerUse, OutcomeKind, Push, Read
-from globalstep.lanes import lanes_to
-from globalstep.worker.client import ClusterClient
+from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, OutcomeKind, Push, Read
+from globalstep.wire.transports import transports_to
+from globalstep.worker.client.client import ClusterClient
 
 __all__ = ["GlobalstepWorker", "Program"]
 
@@ -70,8 +70,10 @@ class GlobalstepWorker:
 
     def _client(self, case: Case, form: str, profile: bool) -> ClusterClient:
         transport = "auto" if form == "session" else form
-        lanes: list[Any] = lanes_to("grpc://" + ",".join(self._addresses[: case.ps]), transport)
-        return ClusterClient([TimedLane(lane, self._laps) for lane in lanes] if profile else lanes)
+        transports: list[Any] = transports_to("grpc://" + ",".join(self._addresses[: case.ps]), transport)
+        return ClusterClient(
+            [TimedTransport(connection, self._laps) for connection in transports] if profile else transports
+        )
 
     def create(self, case: Case, form: str) -> None:
         """See Worker."""

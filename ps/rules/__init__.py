@@ -4,7 +4,7 @@ To add a rule: a file with a `RULE`, and a line in the table below. To add one w
 globalstep: a package with an entry point in the group "globalstep.rules" (see `rule.Rule`), installed on
 the PS tasks. No code ever comes over the wire.
 
-Floor: ps.
+Layer: ps.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import threading
 from importlib.metadata import entry_points
 from typing import cast
 
-from globalstep.declarations import OptimizerDecl
 from globalstep.errors import InvalidArgumentError
 from globalstep.ps.rules.rule import Array, Hypers, Rule
+from globalstep.wire.declarations import OptimizerDecl
 
 __all__ = ["ENTRY_POINT_GROUP", "Array", "Hypers", "Rule", "check_declaration", "get_rule", "merge_rows"]
 
@@ -126,7 +126,7 @@ def check_declaration(decl: OptimizerDecl) -> Rule:
 
 
 def merge_rows(indices: Array, rows: Array) -> tuple[Array, Array]:
-    """Sum the rows that have the same id; see `globalstep.sparse_rows.merge_rows`.
+    """Sum the rows that have the same id; see `globalstep.wire.sparse_rows.merge_rows`.
 
     Args:
         indices: int64 [n] row ids.
@@ -135,4 +135,4 @@ def merge_rows(indices: Array, rows: Array) -> tuple[Array, Array]:
     Returns:
         (ids, sums), no id twice.
     """
-    return cast("tuple[Array, Array]", importlib.import_module("globalstep.sparse_rows").merge_rows(indices, rows))
+    return cast("tuple[Array, Array]", importlib.import_module("globalstep.wire.sparse_rows").merge_rows(indices, rows))

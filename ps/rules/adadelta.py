@@ -1,6 +1,6 @@
 """Adadelta: steps scaled by the root mean square of earlier steps.
 
-Floor: ps.
+Layer: ps.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Adagrad: rates that shrink with the sum of squared gradients.
 
-Floor: ps.
+Layer: ps.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Adagrad with dual averaging, which keeps sparse linear models sparse. Plain numpy: it is rarely used.
 
-Floor: ps.
+Layer: ps.
 """
 
 from __future__ import annotations

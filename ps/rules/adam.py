@@ -1,6 +1,6 @@
 """Adam, with TensorFlow's two ways for sparse gradients: dense-equivalent here, cheap in `lazy_adam`.
 
-Floor: ps.
+Layer: ps.
 """
 
 from __future__ import annotations

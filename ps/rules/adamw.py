@@ -1,6 +1,6 @@
 """Adam with decoupled weight decay.
 
-Floor: ps.
+Layer: ps.
 """
 
 from __future__ import annotations

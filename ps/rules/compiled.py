@@ -4,7 +4,7 @@ A kernel is one loop over the elements, compiled once per dtype and kept in the 
 that the next PS process starts with it. It releases the GIL and is exact: no fused or reordered
 arithmetic, so that it equals the same expression in numpy bit for bit.
 
-Floor: ps. Importing this module imports numba, about half a second; `globalstep.ps.rules` therefore
+Layer: ps. Importing this module imports numba, about half a second; `globalstep.ps.rules` therefore
 imports a rule's module when its kind is first asked for.
 """
 
@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from globalstep.kernels import kernel, read_only
 from globalstep.ps.rules.rule import Array, Change, Hypers, Rule, check_alike
+from globalstep.runtime.kernels import kernel, read_only
 
 __all__ = ["CompiledRule", "check_alike", "kernel", "read_only"]
 

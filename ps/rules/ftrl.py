@@ -1,6 +1,6 @@
 """Ftrl-proximal, with L1, L2 and "shrinkage" L2.
 
-Floor: ps.
+Layer: ps.
 """
 
 from __future__ import annotations

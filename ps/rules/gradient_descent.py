@@ -1,6 +1,6 @@
 """Gradient descent: `values -= learning_rate * grad`.
 
-Floor: ps.
+Layer: ps.
 """
 
 from __future__ import annotations

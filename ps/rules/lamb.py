@@ -1,6 +1,6 @@
 """Lamb: Adam's step for each Variable, rescaled to the size of the Variable itself.
 
-Floor: ps.
+Layer: ps.
 """
 
 from __future__ import annotations

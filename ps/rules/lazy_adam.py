@@ -1,6 +1,6 @@
 """Adam whose sparse gradients touch only their own rows.
 
-Floor: ps.
+Layer: ps.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Lion: steps of one size, in the direction of a momentum's sign.
 
-Floor: ps.
+Layer: ps.
 """
 
 from __future__ import annotations

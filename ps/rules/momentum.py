@@ -1,6 +1,6 @@
 """Momentum, plain and Nesterov's.
 
-Floor: ps.
+Layer: ps.
 """
 
 from __future__ import annotations

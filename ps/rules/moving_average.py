@@ -1,6 +1,6 @@
 """Exponential moving averages: the shadow of a Variable, or of a pushed value, follows it.
 
-Floor: ps.
+Layer: ps.
 """
 
 from __future__ import annotations

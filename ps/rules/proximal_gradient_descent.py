@@ -1,6 +1,6 @@
 """Proximal gradient descent: a step, then shrinkage by L1 and L2.
 
-Floor: ps.
+Layer: ps.
 """
 
 from __future__ import annotations

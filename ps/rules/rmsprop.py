@@ -1,6 +1,6 @@
 """RMSProp, plain and centered.
 
-Floor: ps.
+Layer: ps.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A rule is pure: arrays and numbers in, arrays changed in place, nothing remembered between calls. The
 store owns the arrays and calls it; the graph's optimizers only name its kind. One rule a file.
 
-Floor: ps. Imports nothing of globalstep but errors.
+Layer: ps. Imports nothing of globalstep but errors.
 """
 
 from __future__ import annotations

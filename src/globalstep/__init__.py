@@ -1,14 +1,14 @@
 """globalstep: distributed parameter-server training with the TensorFlow 1.x training API.
 
 Import it as `import globalstep as gs`, or `import globalstep as tf` for a program written for
-TensorFlow 1.x. This module is the face: it names everything public and loads what is used.
+TensorFlow 1.x. This module is the namespace: it names everything public and loads what is used.
 
-Floor: face.
+Layer: namespace.
 """
 
 from globalstep.absent import ABSENT
-from globalstep.lazy import face
-from globalstep.log_format import write_to_stderr
+from globalstep.lazy import namespace
+from globalstep.runtime.log_format import write_to_stderr
 
 write_to_stderr()
 
@@ -18,24 +18,24 @@ _MODULES = (
 )
 
 _NAMES = {
-    "globalstep.assignments": "assign assign_add assign_sub scatter_add scatter_sub scatter_update",
-    "globalstep.clipping": "clip_by_average_norm clip_by_global_norm clip_by_norm clip_by_value global_norm",
+    "globalstep.variables.assignments": "assign assign_add assign_sub scatter_add scatter_sub scatter_update",
+    "globalstep.ops.clipping": "clip_by_average_norm clip_by_global_norm clip_by_norm clip_by_value global_norm",
     "globalstep.compat": "disable_eager_execution disable_v2_behavior",
     "globalstep.config": "ConfigProto GPUOptions GraphOptions OptimizerOptions RunMetadata RunOptions",
-    "globalstep.device": "DeviceSpec",
+    "globalstep.graph.device": "DeviceSpec",
     "globalstep.dtypes": (
         "DType as_dtype bool=bool_ complex64 complex128 double=float64 float16 float32 float64 "
         "half=float16 int8 int16 int32 int64 string uint8 uint16 uint32 uint64"
     ),
     "globalstep.errors": "GlobalStepError OpError",
-    "globalstep.gradients": "AggregationMethod gradients",
-    "globalstep.graph": (
+    "globalstep.autodiff.gradients": "AggregationMethod gradients",
+    "globalstep.graph.graph": (
         "Graph GraphKeys Node Operation Tensor=Node add_to_collection add_to_collections "
         "control_dependencies device get_collection get_collection_ref get_default_graph name_scope "
         "reset_default_graph"
     ),
-    "globalstep.indexed_slices": "IndexedSlices",
-    "globalstep.named_variables": "get_local_variable get_variable",
+    "globalstep.graph.indexed_slices": "IndexedSlices",
+    "globalstep.variables.named_variables": "get_local_variable get_variable",
     "globalstep.ops.array_ops": (
         "broadcast_static_shape broadcast_to check_numerics expand_dims identity matrix_transpose rank "
         "reshape shape shape_n size squeeze stop_gradient transpose"
@@ -86,35 +86,35 @@ _NAMES = {
     "globalstep.ops.summary_ops_v0": (
         "histogram_summary image_summary merge_all_summaries merge_summary scalar_summary"
     ),
-    "globalstep.partitioned_variables": (
+    "globalstep.variables.partitioned_variables": (
         "PartitionedVariable fixed_size_partitioner min_max_variable_partitioner variable_axis_size_partitioner"
     ),
-    "globalstep.run_policy": "RunPolicy",
-    "globalstep.shapes": "Dimension TensorShape",
-    "globalstep.tensorboard_protos": "Event GraphDef HistogramProto MetaGraphDef NodeDef SessionLog Summary",
-    "globalstep.variable_collections": (
+    "globalstep.cluster.run_policy": "RunPolicy",
+    "globalstep.graph.shapes": "Dimension TensorShape",
+    "globalstep.files.tensorboard_protos": "Event GraphDef HistogramProto MetaGraphDef NodeDef SessionLog Summary",
+    "globalstep.variables.variable_collections": (
         "all_variables assert_variables_initialized global_variables global_variables_initializer "
         "initialize_all_variables initialize_local_variables initialize_variables "
         "is_variable_initialized local_variables local_variables_initializer model_variables "
         "moving_average_variables report_uninitialized_variables trainable_variables "
         "variables_initializer"
     ),
-    "globalstep.variable_scope": (
+    "globalstep.variables.variable_scope": (
         "AUTO_REUSE VariableScope get_variable_scope no_regularizer variable_op_scope variable_scope"
     ),
-    "globalstep.variables": "Variable",
-    "globalstep.wire_options": "WireOptions",
-    "globalstep.worker.jax_front": "jax=jax_loss",
-    "globalstep.worker.py_loss": "py_loss",
-    "globalstep.worker.queues": "FIFOQueue PaddingFIFOQueue QueueBase RandomShuffleQueue",
-    "globalstep.worker.readers": (
+    "globalstep.variables.variables": "Variable",
+    "globalstep.wire.wire_options": "WireOptions",
+    "globalstep.worker.frameworks.jax_front": "jax=jax_loss",
+    "globalstep.worker.frameworks.py_loss": "py_loss",
+    "globalstep.worker.inputs.queues": "FIFOQueue PaddingFIFOQueue QueueBase RandomShuffleQueue",
+    "globalstep.worker.inputs.readers": (
         "FixedLengthRecordReader IdentityReader ReaderBase TFRecordReader TextLineReader WholeFileReader"
     ),
     "globalstep.worker.session": "InteractiveSession Session get_default_session",
-    "globalstep.worker.torch_front": "torch=torch_loss",
+    "globalstep.worker.frameworks.torch_front": "torch=torch_loss",
 }
 
 __version__ = "0.1.0"
 #: The release of TensorFlow whose names these are: programs choose by it between old and new ones.
 VERSION = "1.15.0"
-__all__ = ["VERSION", "__version__", *face(__name__, _NAMES, _MODULES.split(), ABSENT)]
+__all__ = ["VERSION", "__version__", *namespace(__name__, _NAMES, _MODULES.split(), ABSENT)]

@@ -1,6 +1,6 @@
 """`python -m globalstep`: the command line, as `globalstep` where that is not on the PATH.
 
-Floor: the face.
+Layer: namespace.
 """
 
 import sys

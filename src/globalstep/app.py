@@ -1,6 +1,6 @@
 """`gs.app.run`: parses the flags and calls the program's `main`.
 
-Floor: face.
+Layer: namespace.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `gs.compat.v1` is globalstep itself, so `import globalstep.compat.v1 as tf` works as well.
 
-Floor: face.
+Layer: namespace.
 """
 
 from __future__ import annotations

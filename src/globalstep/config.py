@@ -3,7 +3,7 @@
 They are accepted so that programs run unchanged. globalstep computes on the CPU and leaves memory and
 placement to the system, so most have no effect; each that is set and has none is logged once.
 
-Floor: shared. Thread-safe once built.
+Layer: shared. Thread-safe once built.
 """
 
 from __future__ import annotations

@@ -1,26 +1,28 @@
 """`gs.contrib`: the few parts of tf.contrib that parameter-server programs use.
 
-Floor: face.
+Layer: namespace.
 """
 
 from globalstep.absent import ABSENT_IN_CONTRIB
-from globalstep.lazy import namespace
+from globalstep.lazy import nested_namespace
 
 __all__ = ["framework", "layers", "opt", "training"]
 
-framework = namespace(
+framework = nested_namespace(
     f"{__name__}.framework",
     {
-        "globalstep.named_variables": "variable=get_variable",
-        "globalstep.training_util": ("assert_global_step create_global_step get_global_step get_or_create_global_step"),
-        "globalstep.variable_collections": (
+        "globalstep.variables.named_variables": "variable=get_variable",
+        "globalstep.variables.training_util": (
+            "assert_global_step create_global_step get_global_step get_or_create_global_step"
+        ),
+        "globalstep.variables.variable_collections": (
             "get_local_variables=local_variables get_model_variables=model_variables "
             "get_trainable_variables=trainable_variables get_variables=global_variables"
         ),
     },
     absent={"arg_scope": "give the arguments to each layer, or bind them with functools.partial."},
 )
-layers = namespace(
+layers = nested_namespace(
     f"{__name__}.layers",
     {
         "globalstep.ops.init_ops": (
@@ -38,10 +40,12 @@ layers = namespace(
         "optimize_loss": "use an optimizer's minimize, with gs.clip_by_global_norm between its two halves if needed.",
     },
 )
-opt = namespace(f"{__name__}.opt", {"globalstep.optimizers_modern": "AdamWOptimizer LazyAdamOptimizer"})
-training = namespace(
+opt = nested_namespace(
+    f"{__name__}.opt", {"globalstep.optimizers.optimizers_modern": "AdamWOptimizer LazyAdamOptimizer"}
+)
+training = nested_namespace(
     f"{__name__}.training",
-    {"globalstep.device": "GreedyLoadBalancingStrategy RandomStrategy byte_size_load_fn"},
+    {"globalstep.graph.device": "GreedyLoadBalancingStrategy RandomStrategy byte_size_load_fn"},
 )
 
 

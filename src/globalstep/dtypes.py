@@ -1,6 +1,6 @@
 """Dtypes under TensorFlow's names.
 
-Floor: shared. Imports nothing of globalstep.
+Layer: shared. Imports nothing of globalstep.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ programs catch keep TensorFlow's names (`tf.errors.AbortedError`, ...) and canon
 also gRPC's. `error_from_code` is the single table from a wire status to a type; nothing else in the
 project translates statuses.
 
-Floor: shared. Imports nothing of globalstep.
+Layer: shared. Imports nothing of globalstep.
 """
 
 from __future__ import annotations

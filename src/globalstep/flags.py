@@ -3,7 +3,7 @@
 TensorFlow's functions over argparse. As there, the command line is read when a flag's value is first
 asked for, and arguments that are no flags of the program are left for `main`.
 
-Floor: face. Flags are defined and first read by one thread.
+Layer: namespace. Flags are defined and first read by one thread.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`gs.gfile`: files and folders under TensorFlow's names, local paths only.
 
-Floor: face. Thread-safe as far as the file system is.
+Layer: namespace. Thread-safe as far as the file system is.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """`gs.initializers`: initializers of Variables under their short names.
 
-Floor: face.
+Layer: namespace.
 """
 
-from globalstep.lazy import face
+from globalstep.lazy import namespace
 
 _NAMES = {
     "globalstep.ops.init_ops": (
@@ -15,10 +15,10 @@ _NAMES = {
         "uniform_unit_scaling=uniform_unit_scaling_initializer "
         "variance_scaling=variance_scaling_initializer zeros=zeros_initializer"
     ),
-    "globalstep.variable_collections": (
+    "globalstep.variables.variable_collections": (
         "global_variables=global_variables_initializer local_variables=local_variables_initializer "
         "variables=variables_initializer"
     ),
 }
 
-__all__ = face(__name__, _NAMES)
+__all__ = namespace(__name__, _NAMES)

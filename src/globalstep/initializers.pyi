@@ -1,4 +1,4 @@
-# Made by scripts/generate_faces.py from the table in the .py beside it; do not edit.
+# Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
 
 from globalstep.ops.init_ops import constant_initializer as constant
 from globalstep.ops.init_ops import glorot_normal_initializer as glorot_normal
@@ -16,6 +16,6 @@ from globalstep.ops.init_ops import truncated_normal_initializer as truncated_no
 from globalstep.ops.init_ops import uniform_unit_scaling_initializer as uniform_unit_scaling
 from globalstep.ops.init_ops import variance_scaling_initializer as variance_scaling
 from globalstep.ops.init_ops import zeros_initializer as zeros
-from globalstep.variable_collections import global_variables_initializer as global_variables
-from globalstep.variable_collections import local_variables_initializer as local_variables
-from globalstep.variable_collections import variables_initializer as variables
+from globalstep.variables.variable_collections import global_variables_initializer as global_variables
+from globalstep.variables.variable_collections import local_variables_initializer as local_variables
+from globalstep.variables.variable_collections import variables_initializer as variables

@@ -1,13 +1,13 @@
 """`gs.layers`: layers that make their own Variables.
 
-Floor: face.
+Layer: namespace.
 """
 
 from globalstep.absent import ABSENT_IN_LAYERS
-from globalstep.lazy import face
+from globalstep.lazy import namespace
 
 _NAMES = {
     "globalstep.ops.layer_ops": "average_pooling2d batch_normalization conv2d dense dropout flatten max_pooling2d",
 }
 
-__all__ = face(__name__, _NAMES, absent=ABSENT_IN_LAYERS)
+__all__ = namespace(__name__, _NAMES, absent=ABSENT_IN_LAYERS)

@@ -1,4 +1,4 @@
-# Made by scripts/generate_faces.py from the table in the .py beside it; do not edit.
+# Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
 
 from globalstep.ops.layer_ops import average_pooling2d as average_pooling2d
 from globalstep.ops.layer_ops import batch_normalization as batch_normalization

@@ -2,9 +2,9 @@
 
 Everything goes to the logger "globalstep". Its lines read `INFO:globalstep:loss = 1.396970 at step 1` as
 long as the program has not set up logging by itself; then its handlers get them instead. With
-GLOBALSTEP_LOG_FORMAT=json they are JSON objects (globalstep.log_format, which writes them).
+GLOBALSTEP_LOG_FORMAT=json they are JSON objects (globalstep.runtime.log_format, which writes them).
 
-Floor: face. Thread-safe, as Python's logging is.
+Layer: namespace. Thread-safe, as Python's logging is.
 """
 
 from __future__ import annotations

@@ -3,14 +3,14 @@
 Each function gives the weighted loss of a batch and adds it to a collection, so that `get_total_loss` can
 sum up all of a model. Names, arguments and formulas are those of TensorFlow 1.15 `tf.losses`.
 
-Floor: shared.
+Layer: shared.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from globalstep.graph import GraphKeys, Node, add_to_collection, as_node, get_collection
+from globalstep.graph.graph import GraphKeys, Node, add_to_collection, as_node, get_collection
 from globalstep.ops import cross_entropy_ops, math_ops
 from globalstep.ops.array_ops import broadcast_to, squeeze, stop_gradient
 from globalstep.ops.array_ops import shape as shape_of

@@ -1,9 +1,9 @@
 """`gs.math`: mathematical functions of nodes, as TensorFlow 1.15 groups them.
 
-Floor: face.
+Layer: namespace.
 """
 
-from globalstep.lazy import face
+from globalstep.lazy import namespace
 
 _NAMES = {
     "globalstep.ops.math_ops": (
@@ -22,4 +22,4 @@ _NAMES = {
     ),
 }
 
-__all__ = face(__name__, _NAMES)
+__all__ = namespace(__name__, _NAMES)

@@ -1,4 +1,4 @@
-# Made by scripts/generate_faces.py from the table in the .py beside it; do not edit.
+# Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
 
 from globalstep.ops.math_ops import abs as abs
 from globalstep.ops.math_ops import accumulate_n as accumulate_n

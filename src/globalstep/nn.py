@@ -1,10 +1,10 @@
 """`gs.nn`: what neural networks are built of.
 
-Floor: face.
+Layer: namespace.
 """
 
 from globalstep.absent import ABSENT_IN_NN
-from globalstep.lazy import face
+from globalstep.lazy import namespace
 
 _NAMES = {
     "globalstep.ops.conv_ops": "avg_pool conv2d max_pool",
@@ -25,4 +25,4 @@ _NAMES = {
     ),
 }
 
-__all__ = face(__name__, _NAMES, absent=ABSENT_IN_NN)
+__all__ = namespace(__name__, _NAMES, absent=ABSENT_IN_NN)

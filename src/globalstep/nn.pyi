@@ -1,4 +1,4 @@
-# Made by scripts/generate_faces.py from the table in the .py beside it; do not edit.
+# Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
 
 from globalstep.ops.conv_ops import avg_pool as avg_pool
 from globalstep.ops.conv_ops import conv2d as conv2d

@@ -1,12 +1,12 @@
 """`gs.python_io`: TFRecord files, read and written by the program itself.
 
-Floor: face.
+Layer: namespace.
 """
 
-from globalstep.lazy import face
+from globalstep.lazy import namespace
 
 _NAMES = {
-    "globalstep.records": "TFRecordCompressionType TFRecordOptions TFRecordWriter tf_record_iterator",
+    "globalstep.files.records": "TFRecordCompressionType TFRecordOptions TFRecordWriter tf_record_iterator",
 }
 
-__all__ = face(__name__, _NAMES)
+__all__ = namespace(__name__, _NAMES)

@@ -1,9 +1,9 @@
 """`gs.random`: random nodes, as TensorFlow 1.15 groups them.
 
-Floor: face.
+Layer: namespace.
 """
 
-from globalstep.lazy import face
+from globalstep.lazy import namespace
 
 _NAMES = {
     "globalstep.ops.random_ops": (
@@ -13,4 +13,4 @@ _NAMES = {
     "globalstep.ops.sampling_ops": "log_uniform_candidate_sampler uniform_candidate_sampler",
 }
 
-__all__ = face(__name__, _NAMES)
+__all__ = namespace(__name__, _NAMES)

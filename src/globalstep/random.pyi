@@ -1,4 +1,4 @@
-# Made by scripts/generate_faces.py from the table in the .py beside it; do not edit.
+# Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
 
 from globalstep.ops.random_ops import multinomial as multinomial
 from globalstep.ops.random_ops import random_gamma as gamma

@@ -1,14 +1,14 @@
 """`gs.summary`: summary nodes and the writer of event files.
 
-Floor: face.
+Layer: namespace.
 """
 
-from globalstep.lazy import face
+from globalstep.lazy import namespace
 
-__all__ = face(
+__all__ = namespace(
     __name__,
     {
-        "globalstep.chief.summaries": (
+        "globalstep.chief.events.summaries": (
             "Event FileWriter FileWriterCache SessionLog Summary SummaryDescription TaggedRunMetadata "
             "histogram image merge merge_all scalar text"
         ),

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.contestants import Program, Team
 from benchmarks.processes import children
-from globalstep.clock import SYSTEM_CLOCK
+from globalstep.runtime.clock import SYSTEM_CLOCK
 
 _ECHO = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from globalstep.declarations import OpKind
+from globalstep.cluster.placement import declarations
 from globalstep.errors import FailedPreconditionError
-from globalstep.graph import get_default_graph
-from globalstep.placement import declarations
-from globalstep.shard_file import write_shard
-from globalstep.storage import Probe, sees_probe
+from globalstep.files.shard_file import write_shard
+from globalstep.files.storage import Probe, sees_probe
+from globalstep.graph.graph import get_default_graph
+from globalstep.wire.declarations import OpKind
 
 
 @dataclass
@@ -110,9 +110,9 @@ class FakeSession:
 @pytest.fixture
 def soon(monkeypatch):
     """Make seconds of real time short that a task waits: for an answer's next try, and for another's sign of life."""
-    from globalstep.chief import run_joining
-    from globalstep.worker import candidate, heartbeat
-    from globalstep.worker.retry import POLICIES, RetryPolicy
+    from globalstep.chief.sessions import run_joining
+    from globalstep.worker.client import candidate, heartbeat
+    from globalstep.worker.client.retry import POLICIES, RetryPolicy
 
     monkeypatch.setitem(POLICIES, "Status", RetryPolicy(POLICIES["Status"].deadline_secs, 0.02))
     monkeypatch.setattr(heartbeat, "_PERIOD_SECS", 0.05)
@@ -123,7 +123,7 @@ def soon(monkeypatch):
 @pytest.fixture
 def make_session():
     """Give a function that makes a FakeSession: shards, storage, blind shards, graph."""
-    from globalstep.storage import LocalStorage
+    from globalstep.files.storage import LocalStorage
 
     def make(shards=1, storage=None, blind=(), graph=None):
         return FakeSession(FakeCluster(storage or LocalStorage(), shards, set(blind)), graph)
@@ -134,7 +134,7 @@ def make_session():
 @pytest.fixture
 def graph():
     """A fresh default graph."""
-    from globalstep.graph import Graph
+    from globalstep.graph.graph import Graph
 
     with Graph().as_default() as made:
         yield made

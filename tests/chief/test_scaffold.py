@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 from small_model import build
 
-from globalstep.chief.monitored_session import MonitoredSession, SingularMonitoredSession
-from globalstep.chief.saver import Saver
+from globalstep.chief.checkpoints.saver import Saver
 from globalstep.chief.scaffold import Scaffold
-from globalstep.chief.session_creators import ChiefSessionCreator
-from globalstep.graph import GraphKeys, add_to_collection, get_collection, get_default_graph
+from globalstep.chief.sessions.monitored_session import MonitoredSession, SingularMonitoredSession
+from globalstep.chief.sessions.session_creators import ChiefSessionCreator
+from globalstep.graph.graph import GraphKeys, add_to_collection, get_collection, get_default_graph
 from globalstep.ops.constant_ops import placeholder
 from globalstep.ops.summary_ops import scalar
-from globalstep.variables import Variable
+from globalstep.variables.variables import Variable
 
 
 def test_what_is_missing_is_made_and_joins_its_collection():

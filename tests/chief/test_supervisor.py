@@ -3,10 +3,10 @@ import threading
 import pytest
 from small_model import LocalCluster, build
 
-from globalstep.chief.summaries import summary_iterator
+from globalstep.chief.events.summaries import summary_iterator
 from globalstep.chief.supervisor import Supervisor
 from globalstep.errors import OutOfRangeError
-from globalstep.graph import Graph, get_default_graph
+from globalstep.graph.graph import Graph, get_default_graph
 from globalstep.ops.constant_ops import constant
 from globalstep.ops.summary_ops import scalar
 from globalstep.proto import globalstep_pb2 as pb

@@ -3,7 +3,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from globalstep.chief.checkpoint_state import get_checkpoint_state
+from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_state
 from globalstep.deploy.cli import main
 
 GOLDEN = pathlib.Path(__file__).parent.parent / "golden" / "tf_checkpoints"

@@ -7,10 +7,10 @@ import json
 import pytest
 from certificates import Authority, environ_of
 
-from globalstep.credentials import Credentials
 from globalstep.deploy import health
-from globalstep.ps.security import SecurityOptions
+from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer
+from globalstep.security.credentials import Credentials
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from globalstep.cluster import from_tf_config
+from globalstep.cluster.cluster import from_tf_config
 
 yaml = pytest.importorskip("yaml")
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"

@@ -10,9 +10,9 @@ import pytest
 
 from globalstep.deploy.server import Server
 from globalstep.deploy.worker_join import wait_for_the_end
-from globalstep.lanes import lanes_to
 from globalstep.ps import local
-from globalstep.worker.client import ClusterClient, connect
+from globalstep.wire.transports import transports_to
+from globalstep.worker.client.client import ClusterClient, connect
 
 
 class CountingClock:
@@ -118,7 +118,7 @@ def test_a_worker_that_came_first_waits_for_the_ps_tasks(caplog):
         if secs > 10 and not started:
             assert "waiting for the job's parameter servers" in caplog.text
             started.append(Server({"ps": [target.removeprefix("grpc://")]}))
-            with contextlib.closing(ClusterClient(lanes_to(target), member=False)) as starter:
+            with contextlib.closing(ClusterClient(transports_to(target), member=False)) as starter:
                 starter.begin(open=True)
                 starter.finish()
 

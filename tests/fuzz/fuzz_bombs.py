@@ -22,20 +22,26 @@ from fuzz_choices import Finding
 from fuzz_senses import measured
 
 from globalstep import errors
-from globalstep.chief.checkpoint import CheckpointReader, verify
-from globalstep.chief.checkpoint_format import CheckpointIndex, SavedPart, SavedVariable, ShardFile, write_index
-from globalstep.chief.journal_files import SegmentName, read_segment
-from globalstep.chief.tf_bundle import TensorBundle
-from globalstep.clock import SYSTEM_CLOCK
+from globalstep.chief.checkpoints.checkpoint import CheckpointReader, verify
+from globalstep.chief.checkpoints.checkpoint_format import (
+    CheckpointIndex,
+    SavedPart,
+    SavedVariable,
+    ShardFile,
+    write_index,
+)
+from globalstep.chief.checkpoints.tf_bundle import TensorBundle
+from globalstep.chief.journal.journal_files import SegmentName, read_segment
 from globalstep.errors import GlobalStepError
+from globalstep.files.records import TFRecordOptions, encode_record, read_records
+from globalstep.files.shard_file import ShardReader, write_shard
+from globalstep.files.storage import storage_for
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps import checking
-from globalstep.ps.ledger import Ledger
-from globalstep.ps.log_file import SegmentReader, SegmentWriter, segment_path
-from globalstep.ps.recovery import Replay
-from globalstep.records import TFRecordOptions, encode_record, read_records
-from globalstep.shard_file import ShardReader, write_shard
-from globalstep.storage import storage_for
+from globalstep.ps.ledger.ledger import Ledger
+from globalstep.ps.store import checking
+from globalstep.ps.wal.log_file import SegmentReader, SegmentWriter, segment_path
+from globalstep.ps.wal.recovery import Replay
+from globalstep.runtime.clock import SYSTEM_CLOCK
 
 #: A file of a few bytes may have a segment of the journal, or tables, of its own.
 _SIZES = (0, 1, 3, 1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 31, 1 << 40, 1 << 50, 1 << 62)
@@ -47,7 +53,7 @@ _MEMORY_BYTES = 1 << 26
 
 def _bundle_writer() -> ModuleType:
     """What writes TensorFlow's tables for the tests of their reader."""
-    path = Path(__file__).parents[1] / "chief" / "test_tf_bundle.py"
+    path = Path(__file__).parents[1] / "chief" / "checkpoints" / "test_tf_bundle.py"
     spec = importlib.util.spec_from_file_location("bundle_writer", path)
     assert spec is not None
     assert spec.loader is not None

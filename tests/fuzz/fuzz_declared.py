@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from globalstep import codec
-from globalstep.codec import TensorWriter
-from globalstep.declarations import Op, OpKind, OptimizerDecl, Read, VariableDecl
-from globalstep.expressions import constant
-from globalstep.frames import padded
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.rules import get_rule
+from globalstep.wire import codec
+from globalstep.wire.codec import TensorWriter
+from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Read, VariableDecl
+from globalstep.wire.expressions import constant
+from globalstep.wire.frames import padded
 
 _KINDS = (
     "adadelta", "adagrad", "adagrad_da", "adam", "adamw", "centered_rmsprop", "ftrl", "gradient_descent", "lamb",

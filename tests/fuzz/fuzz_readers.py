@@ -23,31 +23,37 @@ from fuzz_choices import EDGES, Finding, mutated, noise, number
 from google.protobuf.message import DecodeError
 
 from globalstep import errors
-from globalstep.chief.checkpoint import verify
-from globalstep.chief.checkpoint_format import CheckpointIndex, SavedPart, SavedVariable, ShardFile, write_index
-from globalstep.chief.checkpoint_state import get_checkpoint_state
-from globalstep.chief.events import summary_iterator
-from globalstep.chief.journal_files import Batch, SegmentName, encode_batch, read_segment
-from globalstep.chief.tf_bundle import TensorBundle
-from globalstep.clock import SYSTEM_CLOCK
-from globalstep.cluster import from_tf_config
+from globalstep.chief.checkpoints.checkpoint import verify
+from globalstep.chief.checkpoints.checkpoint_format import (
+    CheckpointIndex,
+    SavedPart,
+    SavedVariable,
+    ShardFile,
+    write_index,
+)
+from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_state
+from globalstep.chief.checkpoints.tf_bundle import TensorBundle
+from globalstep.chief.events.events import summary_iterator
+from globalstep.chief.journal.journal_files import Batch, SegmentName, encode_batch, read_segment
+from globalstep.cluster.cluster import from_tf_config
+from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import GlobalStepError
-from globalstep.frames import Assembler, frames_of
-from globalstep.incoming_messages import Incoming
-from globalstep.journal_records import RECORD
+from globalstep.files.journal_records import RECORD
+from globalstep.files.records import TFRecordOptions, encode_record, read_records
+from globalstep.files.shard_file import ShardReader, write_shard
+from globalstep.files.storage import storage_for
+from globalstep.files.tensorboard_protos import Event
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.ledger import Ledger
-from globalstep.ps.log_file import SegmentReader, SegmentWriter, segment_path
-from globalstep.ps.recovery import Replay
-from globalstep.ps.role_tokens import parse_tokens
-from globalstep.ps.shared_blocks import SharedBlocks
-from globalstep.records import TFRecordOptions, encode_record, read_records
-from globalstep.run_policy import RunPolicy
-from globalstep.shard_file import ShardReader, write_shard
-from globalstep.socket_messages import Outgoing, Place, SocketMessage
-from globalstep.storage import storage_for
-from globalstep.tensorboard_protos import Event
-from globalstep.wire_options import WireOptions
+from globalstep.ps.access.role_tokens import parse_tokens
+from globalstep.ps.ledger.ledger import Ledger
+from globalstep.ps.service.shared_blocks import SharedBlocks
+from globalstep.ps.wal.log_file import SegmentReader, SegmentWriter, segment_path
+from globalstep.ps.wal.recovery import Replay
+from globalstep.runtime.clock import SYSTEM_CLOCK
+from globalstep.wire.frames import Assembler, frames_of
+from globalstep.wire.incoming_messages import Incoming
+from globalstep.wire.socket_messages import Outgoing, Place, SocketMessage
+from globalstep.wire.wire_options import WireOptions
 
 _LIMIT_BYTES = 1 << 20
 _SHM = Path("/dev/shm")

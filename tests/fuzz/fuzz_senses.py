@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from fuzz_choices import EDGES, Finding
 
-from globalstep import codec
-from globalstep.declarations import OpKind
-from globalstep.frames import padded
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps import arena
-from globalstep.ps.authorization import NOBODY, Caller, Role
-from globalstep.ps.layouts import LayoutMemory
-from globalstep.ps.shard import Shard
+from globalstep.ps.access.authorization import NOBODY, Caller, Role
+from globalstep.ps.shard.layouts import LayoutMemory
+from globalstep.ps.shard.shard import Shard
+from globalstep.ps.store import arena
+from globalstep.wire import codec
+from globalstep.wire.declarations import OpKind
+from globalstep.wire.frames import padded
 
 Array = np.ndarray[Any, Any]
 

@@ -17,13 +17,13 @@ from collections.abc import Callable
 import grpc
 from fuzz_choices import Finding, noise
 
-from globalstep.clock import ManualClock
 from globalstep.errors import GlobalStepError
-from globalstep.frames import Assembler
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.proto import globalstep_pb2_grpc as pb_grpc
 from globalstep.ps.server import PSOptions, PSServer
-from globalstep.ps.slow_senders import GRACE_SECS, SlowSenders
+from globalstep.ps.service.slow_senders import GRACE_SECS, SlowSenders
+from globalstep.runtime.clock import ManualClock
+from globalstep.wire.frames import Assembler
 
 #: Of a sender that is slow: how many bytes may have come that are not seen, and how many a second must.
 _SLACK_BYTES = 2 << 20

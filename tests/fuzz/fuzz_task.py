@@ -33,22 +33,23 @@ from fuzz_senses import (
 )
 from google.protobuf.message_factory import GetMessageClass
 
-from globalstep import codec, errors
-from globalstep.clock import ManualClock
-from globalstep.codec import TensorWriter
-from globalstep.declarations import Op, OpKind, OptimizerDecl, PushId, Read, VariableDecl, padded
+from globalstep import errors
 from globalstep.errors import GlobalStepError
-from globalstep.expressions import Expr, constant, step
-from globalstep.packing import pack
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps import checking
-from globalstep.ps.authorization import CALLER, NOBODY, Authorization, Caller, Role
-from globalstep.ps.control import Control
-from globalstep.ps.handler import Handler
-from globalstep.ps.hogwild import HogwildShard
-from globalstep.ps.in_flight import InFlightMemory
-from globalstep.ps.layouts import LayoutMemory
-from globalstep.ps.presence import State
+from globalstep.ps.access.authorization import CALLER, NOBODY, Authorization, Caller, Role
+from globalstep.ps.members.presence import State
+from globalstep.ps.service.control import Control
+from globalstep.ps.service.handler import Handler
+from globalstep.ps.service.in_flight import InFlightMemory
+from globalstep.ps.shard.hogwild import HogwildShard
+from globalstep.ps.shard.layouts import LayoutMemory
+from globalstep.ps.store import checking
+from globalstep.runtime.clock import ManualClock
+from globalstep.wire import codec
+from globalstep.wire.codec import TensorWriter
+from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, PushId, Read, VariableDecl, padded
+from globalstep.wire.expressions import Expr, constant, step
+from globalstep.wire.packing import pack
 
 Array = np.ndarray[Any, Any]
 

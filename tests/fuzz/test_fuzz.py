@@ -17,7 +17,7 @@ from fuzz_task import TaskTargets
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from globalstep.ps import checking
+from globalstep.ps.store import checking
 
 _HERE = Path(__file__).parent
 #: In all, over the parts.

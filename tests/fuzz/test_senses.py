@@ -14,15 +14,17 @@ from fuzz_choices import Finding
 from fuzz_silence import SilenceTargets
 from fuzz_task import TaskTargets
 
-from globalstep import codec
-from globalstep.chief import journal_files
-from globalstep.declarations import Increment
-from globalstep.ps import arena, checking, handler, optimizer_table, packed_data, rules, slow_senders, store
-from globalstep.ps.authorization import KINDS, METHODS, Authorization, Role
-from globalstep.ps.control import Control
+from globalstep.chief.journal import journal_files
+from globalstep.ps import rules
+from globalstep.ps.access.authorization import KINDS, METHODS, Authorization, Role
 from globalstep.ps.rules import compiled
 from globalstep.ps.rules.gradient_descent import RULE as DESCENT
-from globalstep.ps.store import VariableStore
+from globalstep.ps.service import handler, packed_data, slow_senders
+from globalstep.ps.service.control import Control
+from globalstep.ps.store import arena, checking, optimizer_table, store
+from globalstep.ps.store.store import VariableStore
+from globalstep.wire import codec
+from globalstep.wire.declarations import Increment
 
 #: More than a planted bug needs; none takes as many.
 MOST = 6000

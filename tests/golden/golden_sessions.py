@@ -5,9 +5,9 @@ import contextlib
 import globalstep as gs
 from globalstep.ps.local import LocalPS
 from globalstep.ps.server import PSOptions, PSServer
-from globalstep.worker.client import ClusterClient
-from globalstep.worker.grpc_lane import lanes_to
+from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.session import Session
+from globalstep.worker.transport.grpc_transport import transports_to
 
 KINDS = ("local-1", "local-3", "grpc-1", "grpc-3", "shm-1", "shm-3", "unix-3", "tcp-1")
 _TRANSPORTS = {"grpc": "grpc", "shm": "auto", "unix": "unix", "tcp": "tcp"}
@@ -16,18 +16,18 @@ _TRANSPORTS = {"grpc": "grpc", "shm": "auto", "unix": "unix", "tcp": "tcp"}
 @contextlib.contextmanager
 def open_session(kind):
     """Open a session of the current graph on new PS tasks, with everything initialized."""
-    lane, shards = kind.split("-")
+    transport, shards = kind.split("-")
     with contextlib.ExitStack() as stack:
-        if lane == "local":
-            lanes = LocalPS(int(shards)).lanes()
+        if transport == "local":
+            transports = LocalPS(int(shards)).transports()
         else:
             servers = [stack.enter_context(_serving()) for _ in range(int(shards))]
-            lanes = lanes_to(",".join(server.address for server in servers), _TRANSPORTS[lane])
-        client = stack.enter_context(contextlib.closing(ClusterClient(lanes)))
+            transports = transports_to(",".join(server.address for server in servers), _TRANSPORTS[transport])
+        client = stack.enter_context(contextlib.closing(ClusterClient(transports)))
         sess = stack.enter_context(contextlib.closing(Session(cluster=client)))
         sess.run(gs.global_variables_initializer())
         yield sess
-        assert lane == "local" or {used.kind for used in lanes} <= {lane, ""}
+        assert transport == "local" or {used.kind for used in transports} <= {transport, ""}
 
 
 @contextlib.contextmanager

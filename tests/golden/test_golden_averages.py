@@ -8,8 +8,8 @@ import pytest
 from golden_sessions import KINDS, open_session
 
 import globalstep as gs
-from globalstep.moving_averages import assign_moving_average, weighted_moving_average
-from globalstep.training_util import create_global_step
+from globalstep.optimizers.moving_averages import assign_moving_average, weighted_moving_average
+from globalstep.variables.training_util import create_global_step
 
 DATA = np.load(pathlib.Path(__file__).parent / "averages.npz")
 

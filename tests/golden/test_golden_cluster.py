@@ -1,4 +1,4 @@
-"""Optimizers follow TensorFlow's trajectories through sessions and a real PS, over every lane.
+"""Optimizers follow TensorFlow's trajectories through sessions and a real PS, over every transport.
 
 The data is that of test_golden_rules.py; here the rates decay on the PS, at the step that it holds.
 """
@@ -9,15 +9,15 @@ import golden_cases as cases
 import numpy as np
 import pytest
 from golden_sessions import KINDS, open_session
-from support.pairwise import pairwise
+from pairwise import pairwise
 
 import globalstep as gs
-from globalstep.named_variables import get_variable
 from globalstep.ops.embedding_ops import embedding_lookup
-from globalstep.partitioned_variables import fixed_size_partitioner
-from globalstep.schedules import exponential_decay
-from globalstep.training_util import create_global_step
-from globalstep.variable_scope import variable_scope
+from globalstep.optimizers.schedules import exponential_decay
+from globalstep.variables.named_variables import get_variable
+from globalstep.variables.partitioned_variables import fixed_size_partitioner
+from globalstep.variables.training_util import create_global_step
+from globalstep.variables.variable_scope import variable_scope
 
 DATA = np.load(pathlib.Path(__file__).parent / "optimizers.npz")
 ROOTS = ("Ftrl", "RMSProp")

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep import schedules
-from globalstep.closing import close
-from globalstep.expressions import evaluate
-from globalstep.training_util import create_global_step
+from globalstep.optimizers import schedules
+from globalstep.optimizers.closing import close
+from globalstep.variables.training_util import create_global_step
+from globalstep.wire.expressions import evaluate
 
 DATA = np.load(pathlib.Path(__file__).parent / "schedules.npz")
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from evaluate import evaluate
 
+from globalstep.autodiff.gradients import gradients
 from globalstep.errors import InvalidArgumentError
-from globalstep.gradients import gradients
 from globalstep.ops import array_ops as a
 from globalstep.ops import constant_ops as c
 from globalstep.ops import indexing_ops as ix

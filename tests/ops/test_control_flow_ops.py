@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from evaluate import evaluate
 
+from globalstep.autodiff.gradients import gradients
 from globalstep.errors import InvalidArgumentError
-from globalstep.gradients import gradients
-from globalstep.graph import control_dependencies
-from globalstep.indexed_slices import IndexedSlices
+from globalstep.graph.graph import control_dependencies
+from globalstep.graph.indexed_slices import IndexedSlices
 from globalstep.ops import constant_ops as c
 from globalstep.ops import control_flow_ops as cf
 from globalstep.ops.array_ops import identity

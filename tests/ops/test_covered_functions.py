@@ -12,8 +12,7 @@ import pytest
 from evaluate import evaluate
 
 from globalstep import nn
-from globalstep.clipping import clip_by_average_norm, clip_by_norm, clip_by_value
-from globalstep.gradients import gradients
+from globalstep.autodiff.gradients import gradients
 from globalstep.ops import array_ops as a
 from globalstep.ops import constant_ops as c
 from globalstep.ops import indexing_ops as ix
@@ -22,9 +21,10 @@ from globalstep.ops import math_ops as m
 from globalstep.ops import partition_ops as pt
 from globalstep.ops import product_ops as pr
 from globalstep.ops import reduction_ops as r
+from globalstep.ops.clipping import clip_by_average_norm, clip_by_norm, clip_by_value
 
-# The name `globalstep.gradients` is the function.
-gradients_module = importlib.import_module("globalstep.gradients")
+# The name `globalstep.autodiff.gradients` is the function.
+gradients_module = importlib.import_module("globalstep.autodiff.gradients")
 
 
 @dataclass

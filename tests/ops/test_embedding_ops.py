@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 from evaluate import evaluate
 
+from globalstep.autodiff.gradients import gradients
 from globalstep.errors import InvalidArgumentError
-from globalstep.gradients import gradients
-from globalstep.indexed_slices import IndexedSlices
+from globalstep.graph.indexed_slices import IndexedSlices
 from globalstep.ops import constant_ops as c
 from globalstep.ops.embedding_ops import SparseTensor, embedding_lookup, embedding_lookup_sparse
 from globalstep.ops.reduction_ops import reduce_sum
 from globalstep.ops.sampling_ops import nce_loss, sampled_softmax_loss
-from globalstep.variables import Variable
+from globalstep.variables.variables import Variable
 
 TABLE = np.arange(12.0, dtype=np.float32).reshape(6, 2) + 1
 

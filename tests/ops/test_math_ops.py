@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from evaluate import evaluate
 
+from globalstep.autodiff.gradients import gradients
 from globalstep.errors import InvalidArgumentError
-from globalstep.gradients import gradients
-from globalstep.graph import Graph, Node
-from globalstep.indexed_slices import IndexedSlices
+from globalstep.graph.graph import Graph, Node
+from globalstep.graph.indexed_slices import IndexedSlices
 from globalstep.ops import constant_ops as c
 from globalstep.ops import indexing_ops as ix
 from globalstep.ops import math_ops as m
@@ -165,7 +165,10 @@ def test_segments_check_their_ids():
 
 
 def test_an_operator_works_as_the_first_thing_that_is_imported():
-    code = "from globalstep.graph import as_node\nnode = 2.0 * as_node(3.0)\nprint(node.op_type, (-node)[()].op_type)\n"
+    code = (
+        "from globalstep.graph.graph import as_node\n"
+        "node = 2.0 * as_node(3.0)\nprint(node.op_type, (-node)[()].op_type)\n"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "Mul StridedSlice\n"
 

@@ -3,8 +3,8 @@ import pytest
 from evaluate import evaluate
 
 from globalstep import nn
+from globalstep.autodiff.gradients import gradients
 from globalstep.errors import InvalidArgumentError
-from globalstep.gradients import gradients
 from globalstep.ops import constant_ops as c
 
 

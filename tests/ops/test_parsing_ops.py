@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.example import BytesList, Example, Feature, Features, FloatList, Int64List
-from globalstep.graph import Graph, as_node
+from globalstep.files.example import BytesList, Example, Feature, Features, FloatList, Int64List
+from globalstep.graph.graph import Graph, as_node
 from globalstep.ops import parsing_ops as parsing
 
 

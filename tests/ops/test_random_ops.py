@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from evaluate import evaluate
 
-from globalstep.graph import Graph
+from globalstep.graph.graph import Graph
 from globalstep.ops import array_ops
 from globalstep.ops import constant_ops as c
 from globalstep.ops import init_ops as i

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 from counting_run import SHAPES, FaultPlan, declarations, expected, initialize, state, step_push
 
-from globalstep.clock import ManualClock, SystemClock
-from globalstep.declarations import Op, OpKind, OptimizerDecl, OptimizerUse, Push, Read, VariableDecl
 from globalstep.errors import (
     AbortedError,
     AlreadyExistsError,
@@ -20,17 +18,19 @@ from globalstep.errors import (
     InvalidArgumentError,
     UnavailableError,
 )
-from globalstep.expressions import constant
-from globalstep.faults import AFTER, NO_FAULTS
-from globalstep.frames import CHUNK_BYTES
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.proto import globalstep_pb2_grpc as pb_grpc
-from globalstep.ps.presence import LINGER_SECS, Standing
+from globalstep.ps.members.presence import LINGER_SECS, Standing
 from globalstep.ps.server import PSOptions, PSServer
-from globalstep.ps.settler import LONGEST_SECS, OVERDUE_SECS
-from globalstep.worker.client import ClusterClient
-from globalstep.worker.grpc_lane import lanes_to
-from globalstep.worker.push_protocol import PushProtocol
+from globalstep.ps.service.settler import LONGEST_SECS, OVERDUE_SECS
+from globalstep.runtime.clock import ManualClock, SystemClock
+from globalstep.testing.faults import AFTER, NO_FAULTS
+from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, OptimizerUse, Push, Read, VariableDecl
+from globalstep.wire.expressions import constant
+from globalstep.wire.frames import CHUNK_BYTES
+from globalstep.worker.client.client import ClusterClient
+from globalstep.worker.protocol.push_protocol import PushProtocol
+from globalstep.worker.transport.grpc_transport import transports_to
 
 #: Transport -> what carries the data of tasks on this machine.
 CARRIES = {"grpc": "grpc", "auto": "shm", "unix": "unix", "tcp": "tcp"}
@@ -51,7 +51,7 @@ class Cluster:
         return ",".join(server.address for server in self.servers)
 
     def client(self, **more):
-        self.clients.append(ClusterClient(lanes_to(self.addresses, self.transport), rng=random.Random(3), **more))
+        self.clients.append(ClusterClient(transports_to(self.addresses, self.transport), rng=random.Random(3), **more))
         return self.clients[-1]
 
     def close(self):
@@ -116,7 +116,9 @@ def test_three_workers_half_of_whose_replies_are_lost_make_exactly_2000_steps(cl
     assert clients[0].global_steps() == {"global_step": 2000}
     assert clients[0].pull([Read("w")])[0].tolist() == [2000.0] * 3
     assert faults.fired >= 2000
-    assert {lane.kind for client in clients for lane in client._run.lanes} == {CARRIES[cluster.transport]}
+    assert {connection.kind for client in clients for connection in client._run.transports} == {
+        CARRIES[cluster.transport]
+    }
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -233,10 +235,12 @@ def test_a_broken_connection_is_retried_under_the_same_id(clusters, shards):
     initialize(client)
     for _ in range(3):
         client.push(step_push())
-        for lane in client._run.lanes:
-            lane._connection.break_off(UnavailableError("the link was cut"))
+        for connection in client._run.transports:
+            connection._connection.break_off(UnavailableError("the link was cut"))
     assert state(client) == expected(3)
-    assert {lane.kind for lane in client._run.lanes} == {"grpc"}, "a socket that broke is not trusted again"
+    assert {connection.kind for connection in client._run.transports} == {"grpc"}, (
+        "a socket that broke is not trusted again"
+    )
 
 
 def test_the_end_waits_for_the_clients_that_are_there(clusters):
@@ -307,7 +311,7 @@ def test_a_late_stop_ends_neither_the_next_process_nor_a_task_that_goes_on():
             server.shard.begin(1, shard=0, shards=1, sequencer=0, owner="c", opened=True)
             server.shard.heartbeat("c", "", 10.0, Standing(candidate="chief", chief_term=7))
         before.shard.drain()
-        client = ClusterClient(lanes_to(before.address, "grpc"))
+        client = ClusterClient(transports_to(before.address, "grpc"))
         client._heartbeat.beat()
         assert client.draining == {0}
         named = client._heartbeat.processes[0]
@@ -315,8 +319,8 @@ def test_a_late_stop_ends_neither_the_next_process_nor_a_task_that_goes_on():
         client.close()
 
         def stop(server, **said):
-            with contextlib.closing(lanes_to(server.address, "grpc")[0]) as lane:
-                lane.unary("Stop", pb.StopRequest(**said), 5.0).result()
+            with contextlib.closing(transports_to(server.address, "grpc")[0]) as connection:
+                connection.unary("Stop", pb.StopRequest(**said), 5.0).result()
 
         with pytest.raises(FailedPreconditionError, match=f"meant for the process {named}"):
             stop(after, force=True, process=named)

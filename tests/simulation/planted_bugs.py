@@ -9,21 +9,21 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from globalstep.declarations import OutcomeKind, padded
 from globalstep.errors import AbortedError, NotFoundError
-from globalstep.ps import durability, write_ahead_log
-from globalstep.ps.applying import Applying
-from globalstep.ps.control import Control
-from globalstep.ps.cuts import Cuts
-from globalstep.ps.ledger import Ledger
-from globalstep.ps.life import Life
-from globalstep.ps.log_file import _RECORD, LogFiles, LoggedRecord, SegmentReader
-from globalstep.ps.presence import State
-from globalstep.ps.push_table import PushTable
-from globalstep.ps.shard import Shard
-from globalstep.ps.write_ahead_log import WriteAheadLog
-from globalstep.worker import membership
-from globalstep.worker.push_protocol import PushProtocol
+from globalstep.ps.ledger.ledger import Ledger
+from globalstep.ps.ledger.push_table import PushTable
+from globalstep.ps.members.presence import State
+from globalstep.ps.service.control import Control
+from globalstep.ps.shard.applying import Applying
+from globalstep.ps.shard.cuts import Cuts
+from globalstep.ps.shard.life import Life
+from globalstep.ps.shard.shard import Shard
+from globalstep.ps.wal import durability, write_ahead_log
+from globalstep.ps.wal.log_file import _RECORD, LogFiles, LoggedRecord, SegmentReader
+from globalstep.ps.wal.write_ahead_log import WriteAheadLog
+from globalstep.wire.declarations import OutcomeKind, padded
+from globalstep.worker.client import membership
+from globalstep.worker.protocol.push_protocol import PushProtocol
 
 __all__ = ["PLANTED", "planted"]
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from globalstep.ps import durability
-from globalstep.ps.log_file import LogFiles, SegmentReader
+from globalstep.ps.wal import durability
+from globalstep.ps.wal.log_file import LogFiles, SegmentReader
 
 __all__ = ["Crashed", "Disk", "disks"]
 

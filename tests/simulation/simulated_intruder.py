@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from simulated_network import Network, SimulatedLane
+from simulated_network import Network, SimulatedTransport
 from simulated_time import Process
 
 from globalstep.errors import OpError
@@ -48,14 +48,15 @@ class Intruder:
 
     def run(self) -> None:
         """Lie until the job is over, or it has lied enough."""
-        self._lanes = [SimulatedLane(self.network, self.process, shard) for shard in range(self.shards)]
+        self._transports = [SimulatedTransport(self.network, self.process, shard) for shard in range(self.shards)]
         for _ in range(_LIES):
             if self.over:
                 return
             self.process.sleep(0.5 * self.rng.random())
             try:
                 self._statuses = [
-                    lane.unary("Status", pb.StatusRequest(brief=True), _STATUS_SECS).result() for lane in self._lanes
+                    transport.unary("Status", pb.StatusRequest(brief=True), _STATUS_SECS).result()
+                    for transport in self._transports
                 ]
                 self.rng.choice(
                     [
@@ -86,7 +87,7 @@ class Intruder:
         return request
 
     def _send(self, shard: int, request: pb.Request) -> pb.Reply:
-        return self._lanes[shard].send(request, ()).result().reply
+        return self._transports[shard].send(request, ()).result().reply
 
     def _admit(self, shard: int) -> pb.AdmitReply:
         """Have a push admitted in which a shard takes part, and remember the shard's entries."""

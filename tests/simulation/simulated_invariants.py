@@ -16,17 +16,17 @@ from simulated_task import SimulatedTask
 from simulated_violation import Violation
 from simulated_workload import EMPTY, OTHER, STEP, Content, State, names_on
 
-from globalstep.declarations import OutcomeKind, PushId
 from globalstep.errors import AbortedError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.presence import State as TaskState
-from globalstep.ps.push_table import WINDOW
+from globalstep.ps.ledger.push_table import WINDOW
+from globalstep.ps.members.presence import State as TaskState
+from globalstep.wire.declarations import OutcomeKind, PushId
 
 __all__ = ["Checkpoint", "Entry", "Life", "Watch"]
 
 Steps = dict[str, int]
 _CHANGING = frozenset({"push", "stage", "admit", "commit"})
-_DATA_PLANE = frozenset({"pull", "push", "stage", "admit", "commit", "complete", "read_snapshot"})
+_DATA_PTRANSPORT = frozenset({"pull", "push", "stage", "admit", "commit", "complete", "read_snapshot"})
 
 
 @dataclass(eq=False, slots=True)
@@ -129,7 +129,7 @@ class Watch:
                 self.lives[shard._incarnation].limit = shard._ledger.limits.get(STEP)
             elif call.method == "Recover":
                 self._recovered(task)
-            elif call.method in _DATA_PLANE:
+            elif call.method in _DATA_PTRANSPORT:
                 self._served(task, call.method, request)
         # One that is told that the job is done before it was begun has no incarnation.
         if shard._incarnation:

@@ -1,8 +1,9 @@
-"""A simulated network: lanes whose messages are late, lost, doubled and overtake each other.
+"""A simulated network: transports whose messages are late, lost, doubled and overtake each other.
 
-A `SimulatedLane` is a client process's way to one PS task (globalstep.lanes.Lane). As with a stream or a socket, its
-data-plane calls share a connection, which breaks as a whole; what was sent before may still arrive afterwards, and so
-may a second copy of it. That is more than TCP would do, and all of it is what push-protocol.md says is harmless.
+A `SimulatedTransport` is a client process's way to one PS task (globalstep.wire.transports.Transport). As with a
+stream or a socket, its data-plane calls share a connection, which breaks as a whole; what was sent before may still
+arrive afterwards, and so may a second copy of it. That is more than TCP would do, and all of it is what
+push-protocol.md says is harmless.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from greenlet import getcurrent, greenlet
 from simulated_time import Hub, Process
 
 from globalstep.errors import OpError, UnavailableError, error_from_code
-from globalstep.frames import Assembler, Message, frames_of
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.presence import MAX_LEASE_SECS
+from globalstep.ps.members.presence import MAX_LEASE_SECS
+from globalstep.wire.frames import Assembler, Message, frames_of
 
-__all__ = ["Call", "Connection", "Network", "SimulatedLane", "Weather"]
+__all__ = ["Call", "Connection", "Network", "SimulatedTransport", "Weather"]
 
 _LIMIT_BYTES = 1 << 20
 
@@ -54,7 +55,7 @@ class Weather:
 
 @dataclass(eq=False)
 class Connection:
-    """What the data-plane calls of a lane share."""
+    """What the data-plane calls of a transport share."""
 
     calls: list[Call] = field(default_factory=list)
     broken: OpError | None = None
@@ -63,7 +64,7 @@ class Connection:
 
 
 class Call:
-    """A call under way; see lanes.Ticket and lanes.Pending."""
+    """A call under way; see transports.Ticket and transports.Pending."""
 
     __slots__ = ("client", "connection", "data", "error", "method", "request", "shard", "value", "waiter")
 
@@ -95,7 +96,7 @@ class Call:
             self.client.hub.after(0.0, self.client.wake, self.waiter)
 
     def result(self) -> Any:
-        """See lanes.Ticket."""
+        """See transports.Ticket."""
         if not self.settled:
             self.waiter = getcurrent()
             while not self.settled:
@@ -267,12 +268,12 @@ class Network:
         connection.calls.clear()
 
 
-class SimulatedLane:
-    """A client process's lane to one PS task; see globalstep.lanes.Lane.
+class SimulatedTransport:
+    """A client process's transport to one PS task; see globalstep.wire.transports.Transport.
 
     Args:
         network: Carries the calls.
-        client: Whose lane it is.
+        client: Whose transport it is.
         shard: Number of the task.
         sending: Told of every data-plane request before it is sent.
     """
@@ -290,7 +291,7 @@ class SimulatedLane:
         self._connection = Connection()
 
     def send(self, request: pb.Request, pieces: Sequence[memoryview]) -> Call:
-        """See Lane."""
+        """See Transport."""
         method = request.WhichOneof("kind") or ""
         self._before(method)
         if self._sending is not None:
@@ -309,7 +310,7 @@ class SimulatedLane:
         return call
 
     def unary(self, method: str, request: Any, timeout_secs: float) -> Call:
-        """See Lane."""
+        """See Transport."""
         self._before(method)
         if method == "Heartbeat" and self._network.lasting_leases:
             request.lease_secs = MAX_LEASE_SECS
@@ -326,13 +327,13 @@ class SimulatedLane:
             watch("send", self._client, method)
 
     def room(self, nbytes: int) -> None:
-        """See Lane; there is none."""
+        """See Transport; there is none."""
 
     def expire(self) -> None:
-        """See Lane; the network does it."""
+        """See Transport; the network does it."""
 
     def close(self) -> None:
-        """See Lane. What is under way may still arrive."""
+        """See Transport. What is under way may still arrive."""
 
 
 def _joined(pieces: Sequence[memoryview]) -> bytes:

@@ -9,21 +9,21 @@ from typing import Any, Protocol
 
 from greenlet import getcurrent
 from simulated_invariants import Checkpoint, Watch, starting_states
-from simulated_network import Network, SimulatedLane
+from simulated_network import Network, SimulatedTransport
 from simulated_time import Process, ProcessClock
 from simulated_workload import OTHER, STEP, Content, State, declarations, names_on, start_push, step_push
 
-from globalstep.chief.run_joining import RunOfTask
-from globalstep.chief.session_manager import SessionManager
-from globalstep.declarations import OutcomeKind, PushId, Read, StopLimit
+from globalstep.chief.sessions.run_joining import RunOfTask
+from globalstep.chief.sessions.session_manager import SessionManager
+from globalstep.cluster.run_identity import RunIdentity
+from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import AbortedError, DeadlineExceededError, JobDoneError, UnavailableError
-from globalstep.graph import Graph
-from globalstep.run_identity import RunIdentity
-from globalstep.run_policy import RunPolicy
-from globalstep.training_util import create_global_step
-from globalstep.worker.client import ClusterClient
+from globalstep.graph.graph import Graph
+from globalstep.variables.training_util import create_global_step
+from globalstep.wire.declarations import OutcomeKind, PushId, Read, StopLimit
+from globalstep.worker.client.client import ClusterClient
 
-__all__ = ["Job", "Program", "lanes_beside"]
+__all__ = ["Job", "Program", "transports_beside"]
 
 _RETRY_SECS = 600.0
 #: How long a worker waits for a chief.
@@ -167,16 +167,18 @@ class Program:
     def __post_init__(self) -> None:
         self.clock = ProcessClock(self.process)
 
-    def lanes(self) -> list[SimulatedLane]:
-        """New lanes to all PS tasks."""
-        return [SimulatedLane(self.job.network, self.process, shard, self._sending) for shard in range(self.job.shards)]
+    def transports(self) -> list[SimulatedTransport]:
+        """New transports to all PS tasks."""
+        return [
+            SimulatedTransport(self.job.network, self.process, shard, self._sending) for shard in range(self.job.shards)
+        ]
 
     def connect(self) -> ClusterClient:
         """A new client, as a new session has one."""
         self._clients += 1
         self._seen, self._visible = 0, {}
         self.client = ClusterClient(
-            self.lanes(),
+            self.transports(),
             task=f"/job:worker/{self.process.name}",
             clock=self.clock,
             rng=random.Random(self.rng.random()),
@@ -312,7 +314,7 @@ class Program:
         self.job.watch.saved(checkpoint)
 
 
-def lanes_beside(target: str, transport: str | None = None) -> list[SimulatedLane]:
-    """Stand in for globalstep.lanes.lanes_to: further lanes of the process that asks."""
-    lanes: list[SimulatedLane] = getcurrent().process.program.lanes()
-    return lanes
+def transports_beside(target: str, transport: str | None = None) -> list[SimulatedTransport]:
+    """Stand in for globalstep.wire.transports.transports_to: further transports of the process that asks."""
+    transports: list[SimulatedTransport] = getcurrent().process.program.transports()
+    return transports

@@ -9,18 +9,18 @@ from typing import Any
 
 from greenlet import getcurrent
 from simulated_disk import Crashed, Disk
-from simulated_network import Call, Network, SimulatedLane
+from simulated_network import Call, Network, SimulatedTransport
 from simulated_time import Hub, Process, ProcessClock
 from simulated_violation import Violation
 
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.control import Control
-from globalstep.ps.handler import Handler, encode_error
-from globalstep.ps.layouts import LayoutMemory
-from globalstep.ps.log_file import LOG_FILES
-from globalstep.ps.settler import Settler
-from globalstep.ps.shard import Shard
-from globalstep.ps.write_ahead_log import WriteAheadLog
+from globalstep.ps.service.control import Control
+from globalstep.ps.service.handler import Handler, encode_error
+from globalstep.ps.service.settler import Settler
+from globalstep.ps.shard.layouts import LayoutMemory
+from globalstep.ps.shard.shard import Shard
+from globalstep.ps.wal.log_file import LOG_FILES
+from globalstep.ps.wal.write_ahead_log import WriteAheadLog
 
 __all__ = ["SimulatedTask"]
 
@@ -184,8 +184,8 @@ class SimulatedTask:
             raise Crashed
 
     def _ask(self, address: str, request: pb.SettleRequest) -> pb.SettleReply:
-        lane = SimulatedLane(self._network, self.process, int(address.rpartition(":")[2]))
-        reply: pb.SettleReply = lane.unary("Settle", request, _SETTLE_SECS).result()
+        transport = SimulatedTransport(self._network, self.process, int(address.rpartition(":")[2]))
+        reply: pb.SettleReply = transport.unary("Settle", request, _SETTLE_SECS).result()
         return reply
 
     def handle(self, call: Call, data: memoryview) -> tuple[Any, pb.Error | None, Sequence[memoryview]] | None:

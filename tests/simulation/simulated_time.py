@@ -70,7 +70,7 @@ class Hub:
 
 
 class ProcessClock:
-    """The clock of one process; see globalstep.clock.Clock.
+    """The clock of one process; see globalstep.runtime.clock.Clock.
 
     Args:
         process: Whose threads wait by it.

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from globalstep.declarations import Increment, Op, OpKind, OptimizerDecl, OptimizerUse, Push, Read, VariableDecl
-from globalstep.expressions import Expr, constant, step
+from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerDecl, OptimizerUse, Push, Read, VariableDecl
+from globalstep.wire.expressions import Expr, constant, step
 
 __all__ = ["STEP", "Content", "State", "declarations", "names_on", "start_push", "step_push"]
 

@@ -16,13 +16,13 @@ from simulated_disk import Disk, disks
 from simulated_intruder import Intruder
 from simulated_invariants import Watch
 from simulated_network import Network
-from simulated_programs import Program, lanes_beside
+from simulated_programs import Program, transports_beside
 from simulated_scenarios import Fault, Scenario, scenario_of
 from simulated_task import SimulatedTask
 from simulated_time import Hub, Process
 from simulated_violation import Violation
 
-from globalstep.worker import snapshot
+from globalstep.worker.client import snapshot
 
 __all__ = ["Report", "Simulation", "run", "simulating"]
 
@@ -270,9 +270,9 @@ class Simulation:
 def simulating() -> Iterator[None]:
     """Put the simulated network in the place of the few things that are not arguments."""
     log = logging.getLogger("globalstep")
-    level, lanes_to, thresholds = log.level, snapshot.lanes_to, gc.get_threshold()
+    level, transports_to, thresholds = log.level, snapshot.transports_to, gc.get_threshold()
     log.setLevel(logging.CRITICAL)
-    snapshot.lanes_to = lanes_beside  # type: ignore[assignment]
+    snapshot.transports_to = transports_beside  # type: ignore[assignment]
     # A fourth of the time would go into looking for garbage among what is imported.
     gc.collect()
     gc.freeze()
@@ -283,7 +283,7 @@ def simulating() -> Iterator[None]:
     finally:
         gc.set_threshold(*thresholds)
         gc.unfreeze()
-        snapshot.lanes_to = lanes_to
+        snapshot.transports_to = transports_to
         log.setLevel(level)
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from soak_checks import faults_of
 from soak_cluster import Cluster, SoakError, repeat_command
 
-from globalstep.clock import SYSTEM_CLOCK
+from globalstep.runtime.clock import SYSTEM_CLOCK
 
 TRANSPORTS = ("shm", "unix", "tcp", "grpc")
 #: Steps that the clock allows in a second.

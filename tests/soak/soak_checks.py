@@ -12,11 +12,11 @@ import numpy as np
 from soak_job import TASKS, Model, rows_of, table_faults
 
 import globalstep as gs
-from globalstep.chief.checkpoint_state import latest_checkpoint
-from globalstep.chief.checkpoint_variables import list_variables, load_checkpoint
-from globalstep.deploy.audit_reading import Findings, read_volumes
-from globalstep.journal_records import EventKind
-from globalstep.told import Told
+from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
+from globalstep.chief.checkpoints.checkpoint_variables import list_variables, load_checkpoint
+from globalstep.deploy.audit.reading import Findings, read_volumes
+from globalstep.files.journal_records import EventKind
+from globalstep.wire.told import Told
 
 
 def expected_values(last_step: int) -> dict[str, np.ndarray]:

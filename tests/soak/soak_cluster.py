@@ -12,12 +12,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from globalstep.clock import SYSTEM_CLOCK
-from globalstep.deploy.launch import cluster_jobs, make_tasks, reserve_ports
-from globalstep.lanes import TRANSPORTS
-from globalstep.planned_faults import FAULTS_VARIABLE, TRACE_VARIABLE
-from globalstep.random_faults import START_VARIABLE
-from globalstep.run_policy import RUN_POLICY_VARIABLE
+from globalstep.cluster.run_policy import RUN_POLICY_VARIABLE
+from globalstep.deploy.launch.launch import cluster_jobs, make_tasks, reserve_ports
+from globalstep.runtime.clock import SYSTEM_CLOCK
+from globalstep.testing.planned_faults import FAULTS_VARIABLE, TRACE_VARIABLE
+from globalstep.testing.random_faults import START_VARIABLE
+from globalstep.wire.transports import TRANSPORTS
 
 JOB = Path(__file__).with_name("soak_job.py")
 PS, WORKERS = 3, 4
@@ -66,7 +66,7 @@ class Cluster:
     Args:
         folder: Of the round: logs, answers, trace and the run itself.
         seed: Of the faults.
-        transport: See globalstep.lanes.
+        transport: See globalstep.wire.transports.
         policy: The text of a RunPolicy.
         script: The job and its arguments.
         rate: Probability of a fault of a message at each point.

@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from globalstep.ps.log_file import LogFiles
-from globalstep.storage import LocalStorage
+from globalstep.files.storage import LocalStorage
+from globalstep.ps.wal.log_file import LogFiles
 
 __all__ = ["ERRORS", "CrashingFiles", "CrashingStorage", "Disk", "Killed", "Moves"]
 

@@ -3,8 +3,8 @@ import threading
 
 import pytest
 
-from globalstep.clock import ManualClock
 from globalstep.errors import InvalidArgumentError, OutOfRangeError
+from globalstep.runtime.clock import ManualClock
 from globalstep.worker.coordinator import Coordinator, LooperThread
 
 

@@ -8,12 +8,12 @@ import pytest
 from recording_cluster import RecordingCluster
 
 import globalstep as gs
-from globalstep.declarations import Outcome, OutcomeKind, StopLimit
 from globalstep.errors import InvalidArgumentError, JobDoneError, OutOfRangeError
-from globalstep.graph import Node, as_node
-from globalstep.indexed_slices import IndexedSlices
+from globalstep.graph.graph import Node, as_node
+from globalstep.graph.indexed_slices import IndexedSlices
 from globalstep.ops.constant_ops import placeholder
-from globalstep.worker.push_result import PushResult
+from globalstep.wire.declarations import Outcome, OutcomeKind, StopLimit
+from globalstep.worker.protocol.push_result import PushResult
 
 Pair = namedtuple("Pair", "first second")
 

@@ -1,6 +1,6 @@
 """Functions that change the form of an array: shapes, order of dimensions, joining and splitting.
 
-Floor: shared.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from autograd.tracer import getval
 
 from globalstep.dtypes import as_dtype
 from globalstep.errors import InvalidArgumentError
-from globalstep.graph import Node, as_node
+from globalstep.graph.graph import Node, as_node
+from globalstep.graph.shapes import TensorShape
 from globalstep.ops.building import (
     as_shape_node,
     elementwise,
@@ -23,7 +24,6 @@ from globalstep.ops.building import (
     static_ints,
 )
 from globalstep.ops.primitives import broadcast
-from globalstep.shapes import TensorShape
 
 __all__ = [
     "broadcast_static_shape",

@@ -1,6 +1,6 @@
 """How the functions of `ops` make nodes: operands with matching dtypes, static shapes, factories.
 
-Floor: shared.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from globalstep.dtypes import DType, as_dtype
-from globalstep.graph import Node, as_node, constant_array
-from globalstep.shapes import TensorShape
+from globalstep.graph.graph import Node, as_node, constant_array
+from globalstep.graph.shapes import TensorShape
 
 __all__ = [
     "binary",

@@ -3,7 +3,7 @@
 There are no loops and no parts of a graph that only run sometimes; both values are computed and one of them
 is given. So a branch may not do anything besides giving a value, which is checked when the graph is built.
 
-Floor: shared.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 from autograd.tracer import getval
 
-from globalstep.graph import Graph, Node, as_node
-from globalstep.mutations import Mutation
-from globalstep.shapes import TensorShape
-from globalstep.variables import Variable
+from globalstep.graph.graph import Graph, Node, as_node
+from globalstep.graph.mutations import Mutation
+from globalstep.graph.shapes import TensorShape
+from globalstep.variables.variables import Variable
 
 __all__ = ["cond"]
 

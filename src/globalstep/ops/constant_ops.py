@@ -1,6 +1,6 @@
 """Where values come from: constants, placeholders, and arrays filled with one number.
 
-Floor: shared.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from globalstep.dtypes import DType, as_dtype
-from globalstep.graph import Node, as_node, constant_array
-from globalstep.indexed_slices import IndexedSlices
+from globalstep.graph.graph import Node, as_node, constant_array
+from globalstep.graph.indexed_slices import IndexedSlices
+from globalstep.graph.shapes import TensorShape
 from globalstep.ops.building import as_shape_node, is_node, operand_list, sizes_of
 from globalstep.ops.primitives import broadcast
-from globalstep.shapes import TensorShape
 
 __all__ = [
     "constant",

@@ -1,6 +1,6 @@
 """Operations that order or bundle others, and those that call Python: group, Print, Assert, py_func.
 
-Floor: shared.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from autograd.tracer import getval
 
 from globalstep.dtypes import as_dtype
 from globalstep.errors import InvalidArgumentError
-from globalstep.graph import Node, as_node, control_dependencies, get_default_graph, tuple_item
-from globalstep.indexed_slices import IndexedSlices
+from globalstep.graph.graph import Node, as_node, control_dependencies, get_default_graph, tuple_item
+from globalstep.graph.indexed_slices import IndexedSlices
 from globalstep.ops.array_ops import identity
 
 __all__ = [

@@ -3,7 +3,7 @@
 Plain numpy: right, and quick enough for small images; a model that lives on convolutions is better off
 with `gs.torch` or `gs.jax`.
 
-Floor: shared.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import autograd.numpy as anp
 import numpy as np
 from autograd.extend import defvjp, primitive
 
-from globalstep.graph import Node, as_node
+from globalstep.graph.graph import Node, as_node
+from globalstep.graph.shapes import TensorShape
 from globalstep.ops.building import operands, require_float
 from globalstep.ops.primitives import largest
-from globalstep.shapes import TensorShape
 
 __all__ = ["avg_pool", "conv2d", "max_pool"]
 

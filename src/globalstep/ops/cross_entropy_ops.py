@@ -1,6 +1,6 @@
 """Losses of classifiers from unscaled scores: the cross entropies.
 
-Floor: shared.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import numpy as np
 from autograd.extend import defvjp, primitive
 from autograd.tracer import getval
 
+from globalstep.autodiff.slopes import Found, with_slope
 from globalstep.errors import InvalidArgumentError
-from globalstep.graph import Node, as_node
+from globalstep.graph.graph import Node, as_node
+from globalstep.graph.shapes import TensorShape
 from globalstep.ops import math_ops
 from globalstep.ops.array_ops import stop_gradient
 from globalstep.ops.building import normal_axes, operands, require_float
-from globalstep.shapes import TensorShape
-from globalstep.slopes import Found, with_slope
 
 __all__ = [
     "log_poisson_loss",

@@ -3,7 +3,7 @@
 Of a table that is a Variable, a run pulls only the rows that it looks up, and the gradient is
 IndexedSlices.
 
-Floor: shared.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import autograd.numpy as anp
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.graph import Node, as_node, tuple_item
+from globalstep.graph.graph import Node, as_node, tuple_item
+from globalstep.graph.shapes import TensorShape
 from globalstep.ops import math_ops
 from globalstep.ops.building import is_node, sizes_of
 from globalstep.ops.indexing_ops import gather
 from globalstep.ops.primitives import distinct_ids, scatter_rows, take_rows
 from globalstep.ops.primitives import maximum as maximum_array
-from globalstep.shapes import TensorShape
 
 __all__ = ["SparseTensor", "embedding_lookup", "embedding_lookup_sparse"]
 

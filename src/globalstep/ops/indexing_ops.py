@@ -1,6 +1,6 @@
 """Functions that pick elements: slices, gathers, masks, choices, one-hot rows.
 
-Floor: shared.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import numpy as np
 
 from globalstep.dtypes import as_dtype
 from globalstep.errors import InvalidArgumentError
-from globalstep.graph import Node, as_node
+from globalstep.graph.graph import Node, as_node
+from globalstep.graph.shapes import TensorShape
 from globalstep.ops.building import (
     as_shape_node,
     broadcast_shapes,
@@ -24,7 +25,6 @@ from globalstep.ops.building import (
     static_value,
 )
 from globalstep.ops.primitives import scatter_rows, select, take_rows
-from globalstep.shapes import TensorShape
 
 __all__ = [
     "boolean_mask",

@@ -3,7 +3,7 @@
 Each is called as `initializer(shape, dtype=None, partition_info=None)` and gives a node of that shape.
 Names, arguments and formulas are TensorFlow 1.x's; the random numbers are numpy's.
 
-Floor: shared.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from globalstep.dtypes import DType, as_dtype
-from globalstep.graph import Node, as_node, constant_array
+from globalstep.graph.graph import Node, as_node, constant_array
+from globalstep.graph.shapes import TensorShape
 from globalstep.ops.constant_ops import constant, eye, fill, filled
 from globalstep.ops.random_ops import random_normal, random_uniform, truncated_normal
-from globalstep.shapes import TensorShape
 
 __all__ = [
     "Constant",

@@ -1,6 +1,6 @@
 """Functions that put arrays together and take them apart: concat, stack, split, tile, pad, reverse.
 
-Floor: shared.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import autograd.numpy as anp
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.graph import Node, as_node, tuple_item
+from globalstep.graph.graph import Node, as_node, tuple_item
+from globalstep.graph.shapes import TensorShape
 from globalstep.ops.building import (
     as_shape_node,
     elementwise,
@@ -23,7 +24,6 @@ from globalstep.ops.building import (
 )
 from globalstep.ops.primitives import broadcast
 from globalstep.ops.primitives import flip as flip_array
-from globalstep.shapes import TensorShape
 
 __all__ = [
     "concat",

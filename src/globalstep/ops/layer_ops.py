@@ -3,7 +3,7 @@
 Names, arguments, defaults and Variable names are those of TensorFlow 1.15 `tf.layers`; a layer without a
 name gets "dense", "dense_1", ... and one with a name shares its Variables under `reuse`.
 
-Floor: shared. Source: TensorFlow 1.15 `python/layers/core.py`, `convolutional.py` and `normalization.py`.
+Layer: shared. Source: TensorFlow 1.15 `python/layers/core.py`, `convolutional.py` and `normalization.py`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from globalstep.dtypes import as_dtype
-from globalstep.graph import GraphKeys, Node, as_node, get_default_graph
-from globalstep.named_variables import get_variable
+from globalstep.graph.graph import GraphKeys, Node, as_node, get_default_graph
 from globalstep.ops import conv_ops, math_ops, nn_ops, normalization_ops
 from globalstep.ops.array_ops import reshape
 from globalstep.ops.array_ops import shape as shape_of
@@ -24,7 +23,8 @@ from globalstep.ops.conditional_ops import cond
 from globalstep.ops.init_ops import ones_initializer, zeros_initializer
 from globalstep.ops.joining_ops import stack
 from globalstep.ops.product_ops import matmul, tensordot
-from globalstep.variable_scope import variable_scope
+from globalstep.variables.named_variables import get_variable
+from globalstep.variables.variable_scope import variable_scope
 
 __all__ = ["average_pooling2d", "batch_normalization", "conv2d", "dense", "dropout", "flatten", "max_pooling2d"]
 

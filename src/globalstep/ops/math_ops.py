@@ -1,6 +1,6 @@
 """Functions of numbers, element by element, and products of matrices, under TensorFlow's names.
 
-Floor: shared.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import autograd.numpy as anp
 import numpy as np
 from autograd.extend import defvjp, primitive
 
+from globalstep.autodiff.slopes import Found, with_slope
 from globalstep.dtypes import as_dtype
-from globalstep.graph import Node, as_node
-from globalstep.indexed_slices import IndexedSlices
+from globalstep.graph.graph import Node, as_node
+from globalstep.graph.indexed_slices import IndexedSlices
 from globalstep.ops.building import (
     binary,
     elementwise,
@@ -26,7 +27,6 @@ from globalstep.ops.primitives import cast as cast_array
 from globalstep.ops.primitives import maximum as maximum_array
 from globalstep.ops.primitives import minimum as minimum_array
 from globalstep.ops.primitives import select, sum_to_shape
-from globalstep.slopes import Found, with_slope
 
 __all__ = [
     "abs",

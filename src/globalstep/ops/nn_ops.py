@@ -1,6 +1,6 @@
 """Layers of a neural network, element by element or row by row: activations, dropout, normalization.
 
-Floor: shared.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import numpy as np
 from autograd.extend import defvjp, primitive
 from autograd.tracer import getval
 
-from globalstep.graph import Node, as_node, tuple_item
+from globalstep.autodiff.slopes import with_slope
+from globalstep.graph.graph import Node, as_node, tuple_item
+from globalstep.graph.shapes import TensorShape
 from globalstep.ops import math_ops
 from globalstep.ops.array_ops import shape as shape_of
 from globalstep.ops.building import elementwise, is_node, normal_axes, operands, require_float, static_value
@@ -22,8 +24,6 @@ from globalstep.ops.primitives import minimum as minimum_array
 from globalstep.ops.primitives import select, take_rows
 from globalstep.ops.product_ops import matmul
 from globalstep.ops.random_ops import random_uniform
-from globalstep.shapes import TensorShape
-from globalstep.slopes import with_slope
 
 __all__ = [
     "bias_add",

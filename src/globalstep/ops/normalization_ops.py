@@ -1,13 +1,13 @@
 """Normalization of values over rows or batches.
 
-Floor: shared.
+Layer: shared.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from globalstep.graph import Node, as_node
+from globalstep.graph.graph import Node, as_node
 from globalstep.ops import math_ops
 from globalstep.ops.array_ops import shape as shape_of
 from globalstep.ops.array_ops import squeeze, stop_gradient

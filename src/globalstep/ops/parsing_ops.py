@@ -2,7 +2,7 @@
 
 Follows TensorFlow 1.15, python/ops/parsing_ops.py.
 
-Floor: shared.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from google.protobuf.message import DecodeError
 
 from globalstep.dtypes import DType, as_dtype
 from globalstep.errors import InvalidArgumentError
-from globalstep.example import Example
-from globalstep.graph import Node, as_node, name_scope, tuple_item
+from globalstep.files.example import Example
+from globalstep.graph.graph import Node, as_node, name_scope, tuple_item
+from globalstep.graph.shapes import TensorShape
 from globalstep.ops.embedding_ops import SparseTensor
-from globalstep.shapes import TensorShape
 
 __all__ = [
     "FixedLenFeature",

@@ -1,6 +1,6 @@
 """Functions that sort rows: into lists and back, by first occurrence, by length.
 
-Floor: shared.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 
 from globalstep.dtypes import as_dtype
 from globalstep.errors import InvalidArgumentError
-from globalstep.graph import Node, as_node, tuple_item
+from globalstep.graph.graph import Node, as_node, tuple_item
+from globalstep.graph.shapes import TensorShape
 from globalstep.ops.building import (
     operand_list,
     static_value,
 )
 from globalstep.ops.primitives import scatter_rows, take_rows
-from globalstep.shapes import TensorShape
 
 __all__ = [
     "dynamic_partition",

@@ -4,7 +4,7 @@ Each is an autograd primitive: a plain numpy function and its vector-Jacobian pr
 primitives again so that it can be differentiated once more. All keep the dtype of their operands:
 autograd's own `where`, `maximum`, `mean` and `max` turn float32 gradients into float64.
 
-Floor: shared, below every other module of `ops`.
+Layer: shared, below every other module of `ops`.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def distinct_ids(ids: Any) -> tuple[Any, Any]:
 
 def _kernels() -> Any:
     """The compiled kernels, whose import takes half a second; only large arrays are worth it."""
-    return importlib.import_module("globalstep.sparse_rows")
+    return importlib.import_module("globalstep.wire.sparse_rows")
 
 
 def _take_rows_vjp(ans: Any, params: Any, indices: Any, axis: int = 0) -> Any:

@@ -1,6 +1,6 @@
 """Products of matrices and of arrays over several axes.
 
-Floor: shared.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
-from globalstep.graph import Node
+from globalstep.autodiff.slopes import Found, with_slope
+from globalstep.graph.graph import Node
+from globalstep.graph.shapes import TensorShape
 from globalstep.ops.building import (
     operand_list,
     operands,
     static_ints,
 )
-from globalstep.shapes import TensorShape
-from globalstep.slopes import Found, with_slope
 
 __all__ = [
     "einsum",

@@ -4,7 +4,7 @@ With a graph seed (`set_random_seed`) or an operation seed, the sequence that a 
 is the same in every process that builds the same graph and runs it equally often. The numbers are
 numpy's, not TensorFlow's: the distributions agree, the draws do not.
 
-Floor: shared. Threads: a node's generator is locked while it draws.
+Layer: shared. Threads: a node's generator is locked while it draws.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from globalstep.dtypes import as_dtype
-from globalstep.graph import Node, as_node, get_default_graph
+from globalstep.graph.graph import Node, as_node, get_default_graph
+from globalstep.graph.shapes import TensorShape
 from globalstep.ops.array_ops import shape as shape_of
 from globalstep.ops.building import as_shape_node, sizes_of
 from globalstep.ops.indexing_ops import gather
 from globalstep.ops.math_ops import add, multiply
-from globalstep.shapes import TensorShape
 
 __all__ = [
     "Generator",

@@ -1,6 +1,6 @@
 """Functions that sum up an axis: reductions, positions of extremes, running sums and segments.
 
-Floor: shared.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import autograd.numpy as anp
 import numpy as np
 from autograd.tracer import getval
 
+from globalstep.autodiff.slopes import sum_slope, with_slope
 from globalstep.dtypes import as_dtype
 from globalstep.errors import InvalidArgumentError
-from globalstep.graph import Node, as_node
+from globalstep.graph.graph import Node, as_node
+from globalstep.graph.shapes import TensorShape
 from globalstep.ops.building import elementwise, normal_axes, static_ints
 from globalstep.ops.primitives import flip, largest, product, running_sum, scatter_rows, take_rows
-from globalstep.shapes import TensorShape
-from globalstep.slopes import sum_slope, with_slope
 
 __all__ = [
     "argmax",

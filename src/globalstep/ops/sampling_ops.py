@@ -1,6 +1,6 @@
 """Losses over many classes from a sample of them, and the samplers.
 
-Floor: shared.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from globalstep.graph import Node, as_node, tuple_item
+from globalstep.graph.graph import Node, as_node, tuple_item
 from globalstep.ops import math_ops
 from globalstep.ops.array_ops import reshape, stop_gradient
 from globalstep.ops.array_ops import shape as shape_of

@@ -4,7 +4,7 @@ Tags are scoped names as in TensorFlow: `scalar("loss", x)` within `name_scope("
 "train/loss", a second one "train/loss_1". Follows TensorFlow 1.15, python/summary/summary.py and
 python/ops/summary_op_util.py.
 
-Floor: shared.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.graph import GraphKeys, Node, add_to_collections, as_node, get_collection, name_scope
+from globalstep.files.tensorboard_protos import DATA_TYPES, Summary, TensorProto, TensorShapeProto
+from globalstep.graph.graph import GraphKeys, Node, add_to_collections, as_node, get_collection, name_scope
 from globalstep.ops.summary_values import histogram_proto, image_values, scalar_values
-from globalstep.tensorboard_protos import DATA_TYPES, Summary, TensorProto, TensorShapeProto
 
 __all__ = ["histogram", "image", "merge", "merge_all", "scalar", "text"]
 

@@ -1,6 +1,6 @@
 """Summary ops under the names and rules of TensorFlow 0.x: tags are given, not made from names.
 
-Floor: shared.
+Layer: shared.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import OutOfRangeError
-from globalstep.graph import GraphKeys, Node, as_node, get_collection
+from globalstep.files.tensorboard_protos import Summary
+from globalstep.graph.graph import GraphKeys, Node, as_node, get_collection
 from globalstep.ops.summary_ops import image_input, merged, serialized, summary_node
 from globalstep.ops.summary_values import histogram_proto, image_values, scalar_values
-from globalstep.tensorboard_protos import Summary
 
 __all__ = [
     "histogram_summary",

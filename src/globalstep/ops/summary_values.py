@@ -2,7 +2,7 @@
 
 Pure functions from arrays to messages; the nodes around them are in `summary_ops`.
 
-Floor: shared. The protocol buffers are those of the tensorboard package.
+Layer: shared. The protocol buffers are those of the tensorboard package.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.tensorboard_protos import HistogramProto, Summary
+from globalstep.files.tensorboard_protos import HistogramProto, Summary
 
 __all__ = ["bucket_limits", "histogram_proto", "image_values", "normalize_image", "scalar_values"]
 

@@ -8,11 +8,11 @@ from importlib.metadata import EntryPoint
 import numpy as np
 import pytest
 
-from globalstep.declarations import OptimizerDecl
 from globalstep.errors import InvalidArgumentError
-from globalstep.expressions import constant
 from globalstep.ps import rules
 from globalstep.ps.rules import Rule, check_declaration, get_rule
+from globalstep.wire.declarations import OptimizerDecl
+from globalstep.wire.expressions import constant
 
 
 class Halving(Rule):

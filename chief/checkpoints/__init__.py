@@ -1,0 +1,4 @@
+"""Checkpoints: saving, keeping, finding, restoring and importing them.
+
+Layer: chief.
+"""

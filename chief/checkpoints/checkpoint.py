@@ -1,0 +1,349 @@
+"""Reading and checking checkpoints; `checkpoint_format` says what they are.
+
+Layer: chief. A CheckpointReader belongs to one thread at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from globalstep.chief.checkpoints.boxes import Box, overlap
+from globalstep.chief.checkpoints.checkpoint_format import (
+    INDEX_SUFFIX,
+    CheckpointIndex,
+    SavedPart,
+    SavedVariable,
+    delete_indexes,
+    find_index,
+    index_path,
+    read_index,
+)
+from globalstep.dtypes import DType, as_dtype
+from globalstep.errors import CheckpointError, NotFoundError, OpError
+from globalstep.files.shard_file import ShardReader
+from globalstep.files.storage import PROBE, TEMPORARY, Storage, directory_of, storage_for
+
+__all__ = [
+    "CheckpointReader",
+    "NewCheckpointReader",
+    "delete_checkpoint",
+    "is_complete",
+    "remove_leftovers",
+    "verify",
+]
+
+Array = npt.NDArray[Any]
+
+
+class CheckpointReader:
+    """Reads single tensors of one checkpoint; each is checked against its checksum as it is read.
+
+    Close it, or use it in a `with` block. Not thread-safe.
+
+    Args:
+        prefix: The checkpoint's prefix, e.g. "/data/run/my-model-1000".
+        storage: Where it lies; by default as the prefix says.
+
+    Attributes:
+        prefix: As given.
+        index: The checkpoint's index.
+
+    Raises:
+        NotFoundError: If there is no such checkpoint.
+        CheckpointError: If its index is corrupt.
+    """
+
+    def __init__(self, prefix: str, storage: Storage | None = None) -> None:
+        self.prefix = prefix
+        self._storage = storage if storage is not None else storage_for(prefix)
+        self.index: CheckpointIndex = read_index(self._storage, prefix)
+        self._files: dict[int, ShardReader] = {}
+
+    def has_tensor(self, tensor_str: str) -> bool:
+        """Say whether the checkpoint has a tensor of that name."""
+        return tensor_str in self.index.variables
+
+    def get_variable_to_shape_map(self) -> dict[str, list[int]]:
+        """Give the shape of every tensor, by name."""
+        return {name: list(saved.shape) for name, saved in self.index.variables.items()}
+
+    def get_variable_to_dtype_map(self) -> dict[str, DType]:
+        """Give the dtype of every tensor, by name."""
+        return {name: as_dtype(saved.dtype) for name, saved in self.index.variables.items()}
+
+    def get_tensor(self, tensor_str: str) -> Array:
+        """Read a tensor.
+
+        Args:
+            tensor_str: Its name in the checkpoint.
+
+        Returns:
+            A new array of its dtype and shape.
+
+        Raises:
+            NotFoundError: If the checkpoint has none of that name.
+            CheckpointError: If its file is missing, cut off or changed; the text names file and tensor.
+        """
+        saved = self._saved(tensor_str)
+        return self.get_slice(tensor_str, (0,) * len(saved.shape), saved.shape)
+
+    def get_slice(self, name: str, offset: Sequence[int], shape: Sequence[int]) -> Array:
+        """Read a part of a tensor, from no more files than hold it.
+
+        Args:
+            name: The tensor's name in the checkpoint.
+            offset: Where the part begins, on each axis.
+            shape: Its shape.
+
+        Returns:
+            A new array.
+
+        Raises:
+            NotFoundError: If the checkpoint has no tensor of that name.
+            CheckpointError: As for `get_tensor`, or if only other parts of it were saved.
+        """
+        saved = self._saved(name)
+        whole = (tuple(offset), tuple(shape))
+        taken: list[tuple[Box, SavedPart]] = []
+        for part in saved.parts:
+            if (part.offset, part.shape) == whole:
+                return self._read(saved, part)
+            begin = [max(ours, its) for ours, its in zip(offset, part.offset, strict=True)]
+            end = [
+                min(ours + size, its + length)
+                for ours, size, its, length in zip(offset, shape, part.offset, part.shape, strict=True)
+            ]
+            if all(low < high for low, high in zip(begin, end, strict=True)):
+                sizes = tuple(high - low for low, high in zip(begin, end, strict=True))
+                taken.append(((tuple(begin), sizes), part))
+        covered = sum(math.prod(sizes) for (_, sizes), _ in taken)
+        # Before memory is taken for it: a shape is what the index says.
+        if not taken or covered != math.prod(shape) or overlap([box for box, _ in taken]):
+            raise CheckpointError(
+                f"{index_path(self.prefix)}: the saved parts of {name!r} hold {covered} of the {math.prod(shape)} "
+                f"elements from {list(offset)} on, or overlap; the Saver that wrote it did not have all parts."
+            )
+        value = np.empty(tuple(shape), saved.dtype)
+        for (at, sizes), part in taken:
+            into = tuple(slice(a - o, a - o + size) for a, size, o in zip(at, sizes, offset, strict=True))
+            out_of = tuple(slice(a - o, a - o + size) for a, size, o in zip(at, sizes, part.offset, strict=True))
+            value[into] = self._read(saved, part)[out_of]
+        return value
+
+    def debug_string(self) -> str:
+        """Give a line for every tensor: name, dtype, shape."""
+        return "".join(
+            f"{name} ({saved.dtype}) {list(saved.shape)}\n" for name, saved in sorted(self.index.variables.items())
+        )
+
+    def close(self) -> None:
+        """Close the files that were opened."""
+        for reader in self._files.values():
+            reader.close()
+        self._files.clear()
+
+    def __enter__(self) -> CheckpointReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # TensorFlow's readers have no close(), so programs written for it never call ours.
+        if hasattr(self, "_files"):
+            self.close()
+
+    def _saved(self, name: str) -> SavedVariable:
+        saved = self.index.variables.get(name)
+        if saved is None:
+            raise NotFoundError(f"Key {name} not found in checkpoint {self.prefix}")
+        return saved
+
+    def _read(self, saved: SavedVariable, part: SavedPart) -> Array:
+        """Read one part, and compare its checksum."""
+        path = self._path(part.file)
+        reader = self._open(part.file)
+        spec = reader.specs.get(part.tensor)
+        if spec is None or (spec.dtype, spec.shape) != (saved.dtype, part.shape):
+            found = "is not there" if spec is None else f"is {spec.dtype}{list(spec.shape)}"
+            raise CheckpointError(
+                f"{path}: the tensor {part.tensor!r} {found}, but the index {index_path(self.prefix)} says "
+                f"{saved.dtype}{list(part.shape)}: they are not of one checkpoint."
+            )
+        value = reader.read(part.tensor)
+        crc = zlib.crc32(value.reshape(-1).view(np.uint8).data) if value.size else 0
+        if crc != part.crc32:
+            raise CheckpointError(
+                f"{path}: the tensor {part.tensor!r} is corrupt: its checksum is {crc:#010x}, the index "
+                f"says {part.crc32:#010x}. Restore an older checkpoint, or a copy of this one."
+            )
+        return value
+
+    def _path(self, number: int) -> str:
+        return self._storage.join(directory_of(self.prefix), self.index.files[number].file)
+
+    def _open(self, number: int) -> ShardReader:
+        if number not in self._files:
+            path, expected = self._path(number), self.index.files[number].nbytes
+            size = _size(self._storage, path)
+            if size != expected:
+                raise CheckpointError(
+                    f"The checkpoint {self.prefix} is not complete: {path} "
+                    + ("is missing." if size is None else f"has {size} bytes instead of {expected}.")
+                )
+            self._files[number] = ShardReader(self._storage, path)
+        return self._files[number]
+
+
+def NewCheckpointReader(filepattern: str) -> CheckpointReader:  # noqa: N802 (TensorFlow's name)
+    """Open a checkpoint for reading, under TensorFlow's name.
+
+    Args:
+        filepattern: The checkpoint's prefix.
+    """
+    return CheckpointReader(filepattern)
+
+
+def is_complete(prefix: str, storage: Storage | None = None) -> bool:
+    """Say whether a checkpoint's index reads and all its files are there with the right sizes.
+
+    Cheap: no tensor is read. `verify` is thorough.
+
+    Args:
+        prefix: The checkpoint's prefix.
+        storage: Where it lies; by default as the prefix says.
+    """
+    storage = storage if storage is not None else storage_for(prefix)
+    try:
+        index = read_index(storage, prefix)
+    except OpError:
+        return False
+    directory = directory_of(prefix)
+    return all(_size(storage, storage.join(directory, file.file)) == file.nbytes for file in index.files)
+
+
+def verify(prefix: str, storage: Storage | None = None) -> CheckpointIndex:
+    """Read a whole checkpoint and compare every checksum.
+
+    Args:
+        prefix: The checkpoint's prefix.
+        storage: Where it lies; by default as the prefix says.
+
+    Returns:
+        Its index.
+
+    Raises:
+        NotFoundError: If there is no such checkpoint.
+        CheckpointError: If anything is missing or changed; the text names the file, and the tensor.
+    """
+    with CheckpointReader(prefix, storage) as reader:
+        for number in range(len(reader.index.files)):
+            reader._open(number)
+        for saved in reader.index.variables.values():
+            for part in saved.parts:
+                reader._read(saved, part)
+        return reader.index
+
+
+def delete_checkpoint(
+    prefix: str, storage: Storage | None = None, meta_graph_suffix: str = "meta", term: int = 0
+) -> None:
+    """Delete a checkpoint's files, its index first: what a crash leaves is no checkpoint any more.
+
+    Args:
+        prefix: The checkpoint's prefix; one that is not there is no error.
+        storage: Where it lies; by default as the prefix says.
+        meta_graph_suffix: Its `<prefix>.<suffix>` file goes too.
+        term: Of the chief that deletes: files of greater terms stay; 0 for all files.
+    """
+    storage = storage if storage is not None else storage_for(prefix)
+    directory = directory_of(prefix)
+    delete_indexes(storage, prefix, term)
+    base = _base(prefix)
+    pattern = _shard_pattern(re.escape(base))
+    for name in storage.list(directory):
+        match = pattern.fullmatch(name)
+        if (match and (not term or int(match["term"] or 0) <= term)) or name == f"{base}.{meta_graph_suffix}":
+            storage.delete(storage.join(directory, name))
+
+
+def remove_leftovers(storage: Storage, prefix: str, latest_filename: str = "checkpoint", term: int = 0) -> list[str]:
+    """Delete what saves that were cut short left in a directory.
+
+    Files under temporary names, and shard files that no index names, of the checkpoints
+    `<prefix>` and `<prefix>-<number>`; probes; temporary state files. Files that bear a term are of a chief that may
+    be at work: only a chief of a greater term deletes them. For the others, only the one process that saves under
+    `prefix` may call this.
+
+    Args:
+        storage: Where the directory lies.
+        prefix: Path of the checkpoints without their step.
+        latest_filename: Name of the state file.
+        term: Of the chief that cleans up; 0 for a program without one.
+
+    Returns:
+        The names of the deleted files.
+    """
+    directory = directory_of(prefix)
+    names = storage.list(directory)
+    numbered = rf"(?P<base>{re.escape(_base(prefix))}(?:-\d+)?)"
+    shard = _shard_pattern(numbered)
+    index = numbered.replace("<base>", "<of_index>") + rf"(?:{re.escape(INDEX_SUFFIX)}|\.index\.term-\d+\.json)"
+    temporary = re.compile(
+        rf"(?:{shard.pattern}|{index}|{re.escape(latest_filename)}){re.escape(TEMPORARY)}"
+        r"(?:(?P<owner>\d+)-)?[0-9a-f]+"
+        rf"|{re.escape(PROBE)}(?:(?P<asker>\d+)-)?[0-9a-f]+"
+    )
+    named: dict[str, set[str]] = {}
+    removed = []
+    for name in names:
+        unnamed = False
+        left = temporary.fullmatch(name)
+        match = shard.fullmatch(name)
+        words = {**(left.groupdict() if left else {}), **(match.groupdict() if match else {})}
+        its = max(int(words.get(key) or 0) for key in ("term", "owner", "asker"))
+        if its and its >= term:
+            continue
+        if match:
+            owner = storage.join(directory, match["base"])
+            if owner not in named:
+                named[owner] = _files_of(storage, owner, names)
+            unnamed = name not in named[owner]
+        if unnamed or left:
+            storage.delete(storage.join(directory, name))
+            removed.append(name)
+    return removed
+
+
+def _files_of(storage: Storage, prefix: str, names: Sequence[str]) -> set[str]:
+    """The files that a checkpoint's index names; all of `names` if it cannot be read: they may be rescued."""
+    if find_index(storage, prefix) is None:
+        return set()
+    try:
+        return {file.file for file in read_index(storage, prefix).files}
+    except OpError:
+        return set(names)
+
+
+def _base(prefix: str) -> str:
+    directory = directory_of(prefix)
+    return prefix[len(directory) :].lstrip("/") if directory else prefix
+
+
+def _shard_pattern(base: str) -> re.Pattern[str]:
+    term = r"\.term-(?P<term>\d{1,20})-[0-9a-f]{8}"
+    return re.compile(rf"{base}\.shard-\d{{5}}-of-\d{{5}}(?:{term}|\.r\d+)?\.safetensors")
+
+
+def _size(storage: Storage, path: str) -> int | None:
+    try:
+        return storage.size(path)
+    except OSError:
+        return None

@@ -1,0 +1,100 @@
+"""Restoring a checkpoint: its tensors are read, checked against the graph and pushed as one mutation.
+
+On which shard a tensor was saved does not matter, so a checkpoint restores onto any number of PS tasks.
+
+Layer: chief.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from globalstep.chief.checkpoints.checkpoint import CheckpointReader
+from globalstep.chief.checkpoints.checkpoint_format import SavedVariable
+from globalstep.chief.checkpoints.saveables import Saveable
+from globalstep.cluster.placement import declarations
+from globalstep.errors import InvalidArgumentError, NotFoundError
+from globalstep.wire.declarations import Op, OpKind, Push, VariableDecl
+
+__all__ = ["restore_into"]
+
+
+def restore_into(session: Any, reader: CheckpointReader, saveables: Sequence[Saveable], reshape: bool = False) -> None:
+    """Give Variables the values of a checkpoint, all in one push; nothing changes if anything is wrong.
+
+    Args:
+        session: The session, with `cluster` and `graph`.
+        reader: The open checkpoint.
+        saveables: What to restore; parts of a whole may be others than those that were saved.
+        reshape: Accept a tensor of another shape with as many elements.
+
+    Raises:
+        NotFoundError: If the checkpoint lacks a name.
+        InvalidArgumentError: If a shape or dtype is another.
+        CheckpointError: If a tensor is corrupt.
+    """
+    decls = _declarations(session, reader, saveables, reshape)
+    ops = []
+    for saveable in saveables:
+        name = saveable.variable.op_name
+        if saveable.part is None:
+            value = reader.get_tensor(saveable.name).reshape(decls[name].shape)
+        else:
+            value = reader.get_slice(saveable.name, saveable.part.var_offset, saveable.part.var_shape)
+        ops.append(Op(OpKind.ASSIGN, name, value=value))
+    session.cluster.push(Push(ops=ops))
+
+
+def _declarations(
+    session: Any, reader: CheckpointReader, saveables: Sequence[Saveable], reshape: bool
+) -> dict[str, VariableDecl]:
+    """Check every Variable against its tensor, then declare those that the cluster does not know yet."""
+    cluster = session.cluster
+    if any(saveable.variable.op_name not in cluster.variables for saveable in saveables):
+        cluster.refresh()
+    known: dict[str, VariableDecl] = dict(cluster.variables)
+    planned = None
+    for saveable in saveables:
+        name, variable = saveable.name, saveable.variable
+        saved = reader.index.variables.get(name)
+        if saved is None:
+            raise NotFoundError(
+                f"Key {name} not found in checkpoint {reader.prefix} (for Variable {variable.op_name!r})"
+            )
+        if variable.op_name not in known:
+            if planned is None:
+                planned = declarations(session.graph, cluster.shards)
+                known = {decl.name: decl for decl in planned.variables} | known
+            # A Variable made with validate_shape=False has the shape of what is assigned to it.
+            if variable.op_name not in known:
+                known[variable.op_name] = variable.declaration(saved.shape, planned.shards[variable.op_name])
+        decl = known[variable.op_name]
+        if saveable.part is None:
+            _require_match(reader.prefix, name, saved, decl, decl.shape, reshape)
+        else:
+            _require_match(reader.prefix, name, saved, decl, tuple(saveable.part.full_shape), False)
+    if planned is not None:
+        cluster.declare([decl for decl in known.values() if decl.name not in cluster.variables], planned.optimizers)
+    return known
+
+
+def _require_match(
+    prefix: str, name: str, saved: SavedVariable, decl: VariableDecl, shape: tuple[int, ...], reshape: bool
+) -> None:
+    if saved.dtype != decl.dtype:
+        raise InvalidArgumentError(
+            f"tensor_name = {name}; expected dtype {decl.dtype} does not equal original dtype {saved.dtype} "
+            f"(Variable {decl.name!r}, checkpoint {prefix})"
+        )
+    if saved.shape != shape and not (reshape and math.prod(saved.shape) == math.prod(shape)):
+        raise InvalidArgumentError(
+            "Assign requires shapes of both tensors to match. "
+            f"lhs shape= {_brackets(shape)} rhs shape= {_brackets(saved.shape)} "
+            f"(Variable {decl.name!r}, tensor {name!r} of checkpoint {prefix})"
+        )
+
+
+def _brackets(shape: tuple[int, ...]) -> str:
+    return f"[{','.join(str(size) for size in shape)}]"

@@ -1,0 +1,281 @@
+"""Writing a checkpoint: from one cut of the cluster to files and their index.
+
+Each PS that sees the checkpoint's directory writes its own file, all at once. A PS that does not (the
+directory is on the chief's own disk, or not mounted there) sends its tensors to the chief, which writes
+the file for it. A probe file with a random text tells the two apart, so two hosts' directories of the
+same name are never taken for one, and a checkpoint never lies on two hosts.
+
+Layer: chief.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from globalstep.chief.checkpoints.checkpoint import remove_leftovers
+from globalstep.chief.checkpoints.checkpoint_format import (
+    CheckpointIndex,
+    SavedPart,
+    SavedVariable,
+    ShardFile,
+    delete_indexes,
+    find_index,
+    index_path,
+    kind_of,
+    prefixes_in,
+    publish_index,
+    read_index,
+    shard_file_name,
+    write_index,
+)
+from globalstep.chief.checkpoints.saveables import Saveable, stored_parts
+from globalstep.errors import AbortedError, InternalError, OpError
+from globalstep.files.shard_file import SavedTensor, ShardWritten, TensorSpec, write_shard_from
+from globalstep.files.storage import Storage, directory_of, leave_probe
+from globalstep.wire.declarations import VariableDecl
+
+__all__ = ["Cut", "save_cut"]
+
+_log = logging.getLogger("globalstep")
+
+#: Variables that a warning names; the others are counted.
+_MOST_NAMED = 3
+
+
+class Cut(Protocol):
+    """What a snapshot of the cluster offers; see globalstep.worker.client.client."""
+
+    @property
+    def index(self) -> int:
+        """Its place in the mutation sequence."""
+        ...
+
+    @property
+    def steps(self) -> Mapping[str, int]:
+        """Every step."""
+        ...
+
+    @property
+    def ledger(self) -> bytes:
+        """The sequencer's record of answered pushes."""
+        ...
+
+    def read(self, names: Sequence[str]) -> Sequence[npt.NDArray[Any]]:
+        """Give values of Variables."""
+        ...
+
+    def write(
+        self, directory: str, files: Mapping[int, str], names: Mapping[str, str], probe: tuple[str, str]
+    ) -> Mapping[int, ShardWritten | None]:
+        """Make each shard write its file; None for a shard that does not see the directory."""
+        ...
+
+
+class Cluster(Protocol):
+    """What is asked of a client; see globalstep.worker.client.client."""
+
+    @property
+    def shards(self) -> int:
+        """How many PS tasks there are."""
+        ...
+
+    @property
+    def variables(self) -> Mapping[str, VariableDecl]:
+        """Declared Variables."""
+        ...
+
+    @property
+    def where(self) -> Mapping[str, int]:
+        """Declared Variable -> index of its PS task."""
+        ...
+
+
+def save_cut(
+    cut: Cut,
+    cluster: Cluster,
+    saveables: Sequence[Saveable],
+    prefix: str,
+    storage: Storage,
+    written_at: float,
+    in_state: bool = True,
+    term: int = 0,
+) -> list[int]:
+    """Write a checkpoint; it exists when this returns, and not before.
+
+    Args:
+        cut: The snapshot to write.
+        cluster: Which the cut is of.
+        saveables: What to write of it.
+        prefix: The checkpoint's prefix.
+        storage: Where it goes.
+        written_at: Time for the index, seconds since the epoch.
+        in_state: Whether the state file is going to name it.
+        term: Of the chief that saves; 0 for a program without one.
+
+    Returns:
+        The shards that do not see the directory, and whose tensors came through the chief.
+
+    Raises:
+        AbortedError: If a chief of a greater term has saved under `prefix`.
+        OpError: If a file cannot be written; what was there under `prefix` before is still there.
+    """
+    directory = directory_of(prefix)
+    base = prefix[len(directory) :].lstrip("/") if directory else prefix
+    before = _index_before(storage, prefix)
+    if before is not None and term and before.term > term:
+        raise AbortedError(
+            f"The checkpoint {prefix} was saved by the chief of term {before.term}; this one, of term {term}, has "
+            "been replaced."
+        )
+    rewrite = before.rewrite + 1 if before is not None else 0
+    saveables = stored_parts(saveables, cluster.variables)
+    names = {saveable.tensor: saveable.stored_name for saveable in saveables}
+    by_shard: dict[int, dict[str, str]] = {}
+    for name, variable in names.items():
+        by_shard.setdefault(cluster.where[variable], {})[name] = variable
+    files = {shard: shard_file_name(base, shard, cluster.shards, rewrite, term) for shard in sorted(by_shard)}
+    try:
+        with leave_probe(storage, directory, term) as probe:
+            # A PS may have another working directory.
+            target = os.path.abspath(directory) if storage.is_local else directory
+            written = dict(cut.write(target, files, names, (probe.file, probe.text)))
+        streamed = [shard for shard in files if written.get(shard) is None]
+        for shard in streamed:
+            mine = [saveable for saveable in saveables if saveable.tensor in by_shard[shard]]
+            written[shard] = _stream(cut, cluster.variables, mine, storage, directory, files[shard])
+        index = _index_of(cut, cluster.variables, saveables, files, written)
+        index = replace(index, written_at=written_at, rewrite=rewrite, in_state=in_state, term=term)
+        write_index(storage, prefix, index)
+    except BaseException:
+        # The error at hand says more than one about the clean-up would. Files that an index names stay:
+        # the failure may have come after the index was renamed.
+        with contextlib.suppress(Exception):
+            if term:
+                _remove(storage, prefix, files.values(), term)
+            else:
+                remove_leftovers(storage, prefix)
+        raise
+    try:
+        publish_index(storage, prefix, index)
+    except OpError as error:
+        _log.warning(
+            "Ignoring: the checkpoint %s is there, but the copy of its index could not be written: %s", prefix, error
+        )
+    _warn_of_nan(prefix, written, names, getattr(cluster, "labels", ()))
+    try:
+        if before is not None:
+            delete_indexes(storage, prefix, term, but=(index_path(prefix), index_path(prefix, term)))
+        for old in before.files if before is not None else ():
+            storage.delete(storage.join(directory, old.file))
+    except OSError as error:
+        _log.warning("Ignoring: a file that %s no longer uses could not be deleted: %s", prefix, error)
+    return streamed
+
+
+def _warn_of_nan(
+    prefix: str, written: Mapping[int, ShardWritten | None], names: Mapping[str, str], labels: Sequence[str]
+) -> None:
+    """Say loudly that a checkpoint holds NaN: saved it is as TensorFlow would, but nobody is to find out at the end."""
+    bad = [
+        f"{names[tensor.name]!r}" + (f" on {labels[shard]}" if labels else "")
+        for shard, done in sorted(written.items())
+        for tensor in (done.tensors if done is not None else ())
+        if tensor.has_nan
+    ]
+    if bad:
+        more = f" and {len(bad) - _MOST_NAMED} more" if len(bad) > _MOST_NAMED else ""
+        _log.warning(
+            "NaN: checkpoint %s holds NaN in Variable %s%s. Training has diverged; what is saved from here on is of no "
+            "use, and older checkpoints will be deleted. gs.train.NanTensorHook(loss) stops at the first loss that is "
+            'NaN; gs.RunPolicy(on_nan="stop") at the first gradient that is not finite, and names worker and step.',
+            prefix,
+            ", ".join(bad[:_MOST_NAMED]),
+            more,
+        )
+
+
+def _remove(storage: Storage, prefix: str, files: Iterable[str], term: int) -> None:
+    """Delete the files of a save of this term that failed, finished or not: these names, and no other's."""
+    own = index_path(prefix, term)
+    named = {file.file for file in read_index(storage, prefix).files} if find_index(storage, prefix) == own else set()
+    directory = directory_of(prefix)
+    mine = [name for name in files if name not in named]
+    for name in storage.list(directory):
+        if name.startswith(tuple(mine)):
+            storage.delete(storage.join(directory, name))
+
+
+def _index_before(storage: Storage, prefix: str) -> CheckpointIndex | None:
+    if find_index(storage, prefix) is None:
+        return None
+    try:
+        return read_index(storage, prefix)
+    except OpError as error:
+        _log.warning("Replacing a checkpoint that cannot be read: %s", error)
+        return CheckpointIndex(files=(), variables={}, term=prefixes_in(storage, directory_of(prefix)).get(prefix, 0))
+
+
+def _stream(
+    cut: Cut,
+    declared: Mapping[str, VariableDecl],
+    saveables: Sequence[Saveable],
+    storage: Storage,
+    directory: str,
+    file: str,
+) -> ShardWritten:
+    names = {saveable.tensor: saveable.stored_name for saveable in saveables}
+    specs: list[TensorSpec] = []
+    for saveable in saveables:
+        decl = declared[saveable.variable.op_name]
+        part = saveable.part
+        specs.append(TensorSpec(saveable.tensor, decl.dtype, decl.shape if part is None else tuple(part.var_shape)))
+    return write_shard_from(storage, directory, file, specs, lambda wanted: cut.read([names[name] for name in wanted]))
+
+
+def _index_of(
+    cut: Cut,
+    declared: Mapping[str, VariableDecl],
+    saveables: Sequence[Saveable],
+    files: Mapping[int, str],
+    written: Mapping[int, ShardWritten | None],
+) -> CheckpointIndex:
+    entries: list[ShardFile] = []
+    tensors: dict[str, tuple[int, SavedTensor]] = {}
+    for number, (shard, file) in enumerate(files.items()):
+        done = written[shard]
+        assert done is not None
+        entries.append(ShardFile(file, done.file_bytes))
+        tensors.update((saved.name, (number, saved)) for saved in done.tensors)
+    missing = [saveable.tensor for saveable in saveables if saveable.tensor not in tensors]
+    if missing:
+        raise InternalError(f"The PS tasks wrote their files, but not {', '.join(missing)}.")
+    variables: dict[str, SavedVariable] = {}
+    for saveable in saveables:
+        number, saved = tensors[saveable.tensor]
+        decl = declared[saveable.variable.op_name]
+        whole = saveable.part
+        part = SavedPart.of(number, saved, None if whole is None else whole.var_offset)
+        known = variables.get(saveable.name)
+        variables[saveable.name] = SavedVariable(
+            dtype=saved.dtype,
+            shape=saved.shape if whole is None else tuple(whole.full_shape),
+            parts=(part,) if known is None else (*known.parts, part),
+            kind=kind_of(decl),
+            primary=saveable.primary,
+            optimizer=decl.optimizer,
+            slot=decl.slot,
+        )
+    return CheckpointIndex(
+        files=tuple(entries),
+        variables=variables,
+        steps=dict(cut.steps),
+        mutation_index=cut.index,
+        ledger=cut.ledger,
+    )

@@ -1,0 +1,381 @@
+"""The Saver: names, keeps and restores checkpoints, as TensorFlow 1.15's does.
+
+What is different is listed in docs/checkpoints.md; above all, a checkpoint is one cut of the whole
+cluster, and is named by the step of that cut.
+
+Layer: chief. A Saver belongs to one thread at a time, but for `save` and `start_save`, which threads may call
+at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from globalstep.chief.checkpoints.background_saving import BackgroundSave
+from globalstep.chief.checkpoints.checkpoint import CheckpointReader
+from globalstep.chief.checkpoints.checkpoint_keeping import CheckpointKeeping
+from globalstep.chief.checkpoints.checkpoint_restore import restore_into
+from globalstep.chief.checkpoints.checkpoint_save import save_cut
+from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists, get_checkpoint_mtimes, greatest_term
+from globalstep.chief.checkpoints.retention import Retention
+from globalstep.chief.checkpoints.saveables import Saveable, saveables_of
+from globalstep.chief.sessions.causes import why_not_written
+from globalstep.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from globalstep.files.storage import Storage, directory_of, storage_for
+from globalstep.graph.graph import GraphKeys, Node, get_default_graph
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.variables.variables import Variable
+
+__all__ = ["Saver"]
+
+_log = logging.getLogger("globalstep")
+
+#: How often the journal is asked for before a checkpoint comes into being.
+_JOURNAL_TRIES = 3
+
+_RESTORE_FAILED = (
+    "Restoring from checkpoint failed. This is most likely due to {} from the checkpoint. Please ensure "
+    "that you have not altered the graph expected based on the checkpoint. Original error:\n\n{}"
+)
+
+
+class Saver:
+    """Saves Variables to checkpoints and restores them.
+
+    Args:
+        var_list: Variables, or a mapping from names in the checkpoint to Variables. Default: all global
+            Variables of the graph at this moment, slots and steps included. The parts of a partitioned
+            Variable are saved under the name of the whole, and may be restored in other parts.
+        reshape: When restoring, accept another shape with as many elements.
+        sharded: Accepted as in TensorFlow; a checkpoint always has a file for each PS.
+        max_to_keep: How many checkpoints to keep; None or 0 for all.
+        keep_checkpoint_every_n_hours: Of those beyond, keep one every so many hours for good.
+        name: Accepted as in TensorFlow.
+        restore_sequentially: Accepted as in TensorFlow.
+        saver_def: Accepted as in TensorFlow; must be None.
+        builder: Accepted as in TensorFlow.
+        defer_build: Take the Variables at `build()` instead of now.
+        allow_empty: Do nothing, instead of failing, when there are no Variables.
+        write_version: Accepted as in TensorFlow; there is one format.
+        pad_step_number: Write steps with at least 8 digits.
+        save_relative_paths: Write relative paths to the state file, so that its directory can be moved.
+        filename: Accepted as in TensorFlow.
+        clock: Where time comes from.
+        storage: Where checkpoints go; by default as their path says.
+
+    Raises:
+        ValueError: If there are no Variables, or two of one name, or `max_to_keep` is negative.
+        TypeError: If `var_list` holds something else than Variables.
+
+    Source: TensorFlow 1.15 `tf.train.Saver`.
+    """
+
+    def __init__(
+        self,
+        var_list: Sequence[Variable] | Mapping[str, Variable] | None = None,
+        reshape: bool = False,
+        sharded: bool = False,
+        max_to_keep: int | None = 5,
+        keep_checkpoint_every_n_hours: float = 10000.0,
+        name: str | None = None,
+        restore_sequentially: bool = False,
+        saver_def: Any = None,
+        builder: Any = None,
+        defer_build: bool = False,
+        allow_empty: bool = False,
+        write_version: Any = None,
+        pad_step_number: bool = False,
+        save_relative_paths: bool = False,
+        filename: str | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        storage: Storage | None = None,
+    ) -> None:
+        if defer_build and var_list:
+            raise ValueError(
+                "If `var_list` is provided then build cannot be deferred. Either set defer_build=False or "
+                "var_list=None."
+            )
+        if saver_def is not None:
+            raise ValueError("saver_def is not supported: make the Saver from its Variables.")
+        self._var_list = var_list
+        self._reshape = reshape
+        self._sharded = sharded
+        self._allow_empty = allow_empty
+        self._pad_step_number = pad_step_number
+        self._clock = clock
+        self._storage = storage
+        self._retention = Retention(max_to_keep, keep_checkpoint_every_n_hours, clock)
+        self._saveables: list[Saveable] | None = None
+        self._keeping = CheckpointKeeping(self._retention, save_relative_paths)
+        self._told_streamed = False
+        # Orders whole saves, files and all: a Supervisor's thread and its program save with one Saver, and
+        # each clears away what an interrupted save of the same path left. Nothing else takes it.
+        self._saving = threading.Lock()
+        if not defer_build:
+            self.build()
+
+    def build(self) -> None:
+        """Take the Variables; only needed with `defer_build`.
+
+        Raises:
+            ValueError: If there are none (and that is not allowed), or two of one name.
+            TypeError: If the list holds something else.
+        """
+        if self._saveables is not None:
+            return
+        found = self._var_list
+        if found is None:
+            found = get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES)
+        self._saveables = saveables_of(found)
+        if not self._saveables and not self._allow_empty:
+            self._saveables = None
+            raise ValueError("No variables to save")
+
+    @property
+    def last_checkpoints(self) -> list[str]:
+        """The checkpoints that were saved and are not deleted, oldest first."""
+        return self._retention.paths
+
+    def set_last_checkpoints(self, last_checkpoints: Sequence[str]) -> None:
+        """Set the list of checkpoints; the times are those of the files, or now.
+
+        Args:
+            last_checkpoints: Prefixes, oldest first.
+        """
+        now = self._clock.time()
+        self._retention.recover((path, next(iter(get_checkpoint_mtimes([path])), now)) for path in last_checkpoints)
+
+    def set_last_checkpoints_with_time(self, last_checkpoints_with_time: Iterable[tuple[str, float]]) -> None:
+        """Set the list of checkpoints.
+
+        Args:
+            last_checkpoints_with_time: (prefix, seconds since the epoch), oldest first.
+        """
+        self._keeping.list_is_given = True
+        self._retention.recover(last_checkpoints_with_time)
+
+    def recover_last_checkpoints(self, checkpoint_paths: Sequence[str]) -> None:
+        """Take over the checkpoints of an earlier run, so that they count for `max_to_keep`.
+
+        Args:
+            checkpoint_paths: Prefixes, oldest first; those that are not there are left out.
+        """
+        there = [path for path in checkpoint_paths if checkpoint_exists(path)]
+        self._retention.recover(zip(there, get_checkpoint_mtimes(there), strict=True))
+
+    def save(
+        self,
+        sess: Any,
+        save_path: str,
+        global_step: Any = None,
+        latest_filename: str | None = None,
+        meta_graph_suffix: str = "meta",
+        write_meta_graph: bool = True,
+        write_state: bool = True,
+        strip_default_attrs: bool = False,
+        save_debug_info: bool = False,
+    ) -> str | None:
+        """Write a checkpoint of one cut of the cluster; it is durable when this returns.
+
+        Args:
+            sess: A session (not a monitored one: use its `raw_session()`, or a hook's).
+            save_path: Path of the checkpoint without its step.
+            global_step: A number to put to the name; or a step Variable, whose value at the cut it is
+                then; or a tensor, evaluated just before the cut.
+            latest_filename: Name of the state file; default "checkpoint".
+            meta_graph_suffix: Accepted as in TensorFlow.
+            write_meta_graph: Accepted; the graph is written by `gs.train.write_graph`.
+            write_state: Whether to update the state file and delete old checkpoints.
+            strip_default_attrs: Accepted as in TensorFlow.
+            save_debug_info: Accepted as in TensorFlow.
+
+        Returns:
+            The checkpoint's prefix; None if there are no Variables.
+
+        Raises:
+            RuntimeError: If `build()` was not called.
+            TypeError: If `sess` is no session.
+            ValueError: If the directory is not there, or the state file's name is not possible.
+            FailedPreconditionError: If a Variable is not initialized.
+            OpError: If a file cannot be written; the checkpoints from before are still there.
+        """
+        return self._save(sess, save_path, global_step, latest_filename, meta_graph_suffix, write_state)
+
+    def start_save(
+        self,
+        sess: Any,
+        save_path: str,
+        global_step: Any = None,
+        latest_filename: str | None = None,
+        write_state: bool = True,
+    ) -> BackgroundSave:
+        """Save without waiting for the disk: returns once the cut is taken. Not in TensorFlow.
+
+        Saves of one Saver take turns: if another is being written, this one first waits until that is done.
+
+        Args:
+            sess: As for `save`; to be closed after the save has ended.
+            save_path: As for `save`.
+            global_step: As for `save`.
+            latest_filename: As for `save`.
+            write_state: As for `save`.
+
+        Returns:
+            The save; its `result()` waits for the end, and raises what went wrong after the cut.
+
+        Raises:
+            Exception: As `save`, for what goes wrong up to the cut.
+        """
+        return BackgroundSave(
+            lambda on_cut: self._save(sess, save_path, global_step, latest_filename, "meta", write_state, on_cut),
+            lambda: why_not_written(sess.cluster, directory_of(str(save_path))),
+        )
+
+    def _save(
+        self,
+        sess: Any,
+        save_path: str,
+        global_step: Any,
+        latest_filename: str | None,
+        meta_graph_suffix: str,
+        write_state: bool,
+        on_cut: Callable[[str], None] = lambda prefix: None,
+    ) -> str | None:
+        """Save; call `on_cut` with the checkpoint's prefix when nothing that happens later is in it any more."""
+        saveables = self._built("save")
+        latest_filename = latest_filename or "checkpoint"
+        if directory_of(latest_filename):
+            raise ValueError("'latest_filename' must not contain path components")
+        save_path = str(save_path)
+        directory = directory_of(save_path)
+        storage = self._storage_of(save_path)
+        if global_step is None and not self._sharded and save_path == storage.join(directory, latest_filename):
+            raise ValueError(f"'latest_filename' collides with 'save_path': '{latest_filename}' and '{save_path}'")
+        cluster = _cluster_of(sess)
+        if not saveables:
+            return None
+        if not storage.is_directory(directory):
+            raise ValueError(f"Parent directory of {save_path} doesn't exist, can't save.")
+        names = [saveable.variable.op_name for saveable in saveables]
+        if any(name not in cluster.variables for name in names):
+            cluster.refresh()
+        missing = [name for name in names if name not in cluster.variables]
+        if missing:
+            raise FailedPreconditionError(
+                f"Attempting to use uninitialized value {missing[0]}: run its initializer, or restore it, "
+                "before saving."
+            )
+        with self._saving:
+            term = _term_for(cluster, storage, save_path, latest_filename)
+            self._keeping.prepare(storage, save_path, latest_filename, term)
+            # A step Variable names the checkpoint by its value in the cut; anything else is evaluated now.
+            if isinstance(global_step, Node) and not _is_step(cluster, global_step):
+                global_step = int(sess.run(global_step))
+            with cluster.snapshot() as cut:
+                step = cut.steps[global_step.op_name] if isinstance(global_step, Node) else global_step
+                prefix = self._prefix(save_path, step)
+                on_cut(prefix)
+                if getattr(cluster, "journal", None) is not None:
+                    # What the journal proves is to reach as far as any checkpoint; a reply may get lost.
+                    any(cluster.journal.catch_up() for _ in range(_JOURNAL_TRIES))
+                streamed = save_cut(cut, cluster, saveables, prefix, storage, self._clock.time(), write_state, term)
+            self._tell_streamed(streamed, directory)
+            if term:
+                # So that one that was replaced meanwhile learns of it here; its files bear its term in any case.
+                cluster.candidate.confirm(cluster)
+            if write_state:
+                self._keeping.commit(storage, directory, prefix, latest_filename, meta_graph_suffix, term)
+            return prefix
+
+    def restore(self, sess: Any, save_path: str) -> None:
+        """Give the Variables their values from a checkpoint, all at once.
+
+        Args:
+            sess: A session.
+            save_path: The checkpoint's prefix, as `save` or `latest_checkpoint` gave it.
+
+        Raises:
+            ValueError: If there is no such checkpoint.
+            NotFoundError: If it lacks a Variable.
+            InvalidArgumentError: If a Variable's shape or dtype is another.
+            CheckpointError: If it is corrupt; nothing was changed.
+        """
+        saveables = self._built("restore")
+        if not saveables:
+            return
+        if save_path is None:
+            raise ValueError("Can't load save_path when it is None.")
+        save_path = str(save_path)
+        try:
+            reader = CheckpointReader(save_path, self._storage)
+        except NotFoundError as error:
+            raise ValueError(f"The passed save_path is not a valid checkpoint: {save_path}. {error.message}") from error
+        _log.info("Restoring parameters from %s", save_path)
+        with reader:
+            try:
+                restore_into(sess, reader, saveables, self._reshape)
+            except NotFoundError as error:
+                raise NotFoundError(
+                    _RESTORE_FAILED.format("a Variable name or other graph key that is missing", error)
+                ) from error
+            except InvalidArgumentError as error:
+                raise InvalidArgumentError(
+                    _RESTORE_FAILED.format("a mismatch between the current graph and the graph", error)
+                ) from error
+
+    def _built(self, what: str) -> list[Saveable]:
+        if self._saveables is None:
+            raise RuntimeError(f"`build()` should be called before {what} if defer_build==True")
+        return [saveable for saveable in self._saveables if not saveable.variable.is_own]
+
+    def _storage_of(self, path: str) -> Storage:
+        return self._storage if self._storage is not None else storage_for(path)
+
+    def _prefix(self, save_path: str, step: Any) -> str:
+        if step is None:
+            return save_path
+        number = operator.index(step)
+        return f"{save_path}-{number:08d}" if self._pad_step_number else f"{save_path}-{number}"
+
+    def _tell_streamed(self, shards: Sequence[int], directory: str) -> None:
+        if shards and not self._told_streamed:
+            self._told_streamed = True
+            _log.info(
+                "PS task(s) %s do not see this host's directory %s, so their part of each checkpoint goes "
+                "through the chief, which is slower. Put checkpoints on storage that all hosts share "
+                "(a network file system, or a URL such as s3://...) to write them in parallel.",
+                ", ".join(map(str, shards)),
+                directory or ".",
+            )
+
+
+def _cluster_of(sess: Any) -> Any:
+    cluster = getattr(sess, "cluster", None)
+    if cluster is None or not hasattr(cluster, "snapshot"):
+        raise TypeError(f"'sess' must be a Session; {sess}")
+    return cluster
+
+
+def _term_for(cluster: Any, storage: Storage, save_path: str, latest_filename: str) -> int:
+    """The term that a save of this chief bears; 0 without one.
+
+    Raises:
+        AbortedError: If the files are of a chief that has replaced this one.
+    """
+    if not getattr(cluster, "chief_term", 0):
+        return 0
+    found = greatest_term(storage, directory_of(save_path), save_path, latest_filename)
+    if found > cluster.chief_term:
+        # Of a successor, and this one is told so; or of before the clock of PS task 0 was set back.
+        cluster.candidate.confirm(cluster, above=found)
+    return int(cluster.chief_term)
+
+
+def _is_step(cluster: Any, node: Node) -> bool:
+    decl = cluster.variables.get(node.op_name) if isinstance(node, Variable) else None
+    return decl is not None and decl.is_step

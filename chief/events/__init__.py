@@ -1,0 +1,4 @@
+"""Summaries and event files.
+
+Layer: chief.
+"""

@@ -1,0 +1,276 @@
+"""FileWriter: what programs, hooks and the chief add summaries, graphs and session logs with.
+
+Follows TensorFlow 1.15, python/summary/writer/writer.py and writer_cache.py; `SummaryWriter` is the name
+of TensorFlow 0.x.
+
+Layer: chief.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from types import TracebackType
+from typing import Any, Self
+
+from globalstep.chief.events.events import EventFileWriter
+from globalstep.files.tensorboard_protos import Event, GraphDef, MetaGraphDef, SessionLog, Summary, TaggedRunMetadata
+from globalstep.graph.graph import Graph, get_default_graph
+from globalstep.graph.graph_def import graph_def as graph_def_of
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+
+__all__ = ["FileWriter", "FileWriterCache", "SummaryWriter", "SummaryWriterCache"]
+
+
+class FileWriter:
+    """Writes summaries and other events to an event file in `logdir`, without waiting for the disk.
+
+    Adding returns at once as long as fewer than `max_queue` events wait. An error of the writing thread
+    is raised by the next call. Thread-safe.
+
+    Args:
+        logdir: Directory of the event file, made if need be; a local path or a URL.
+        graph: A Graph (or a GraphDef) to add at once, for TensorBoard's Graphs tab.
+        max_queue: Events that may wait to be written before an `add_...` waits itself.
+        flush_secs: Seconds after which what was added is flushed to the file system.
+        graph_def: Deprecated in TensorFlow: a GraphDef instead of `graph`.
+        filename_suffix: Ends the file's name.
+        session: Accepted as in TensorFlow; the writer is the same with it.
+        clock: Where the events' wall times come from.
+
+    Raises:
+        OpError: If the file cannot be made.
+
+    >>> import tempfile
+    >>> import globalstep as gs
+    >>> with FileWriter(tempfile.mkdtemp()) as writer:
+    ...     writer.add_summary(Summary(value=[Summary.Value(tag="loss", simple_value=0.5)]), global_step=1)
+    >>> writer.closed
+    True
+    """
+
+    def __init__(
+        self,
+        logdir: str,
+        graph: Graph | GraphDef | None = None,
+        max_queue: int = 10,
+        flush_secs: float = 120,
+        graph_def: GraphDef | None = None,
+        filename_suffix: str | None = None,
+        session: Any = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        graph_event = None
+        if graph is not None or graph_def is not None:
+            graph_event = _graph_bytes(graph, graph_def)
+        self._clock = clock
+        self.event_writer = EventFileWriter(logdir, max_queue, flush_secs, filename_suffix, clock=clock)
+        # Guards the two sets of tags; held while an event is queued, so that a tag's metadata goes
+        # before its later values. Taken before the event writer's locks.
+        self._lock = threading.Lock()
+        self._seen_tags: set[str] = set()
+        self._run_tags: set[str] = set()
+        if graph_event is not None:
+            self._add(Event(graph_def=graph_event), None)
+
+    @property
+    def closed(self) -> bool:
+        """Whether what is added is dropped until `reopen`."""
+        return self.event_writer.closed
+
+    def get_logdir(self) -> str:
+        """Give the directory of the event file."""
+        return self.event_writer.get_logdir()
+
+    def add_summary(self, summary: Summary | bytes, global_step: Any = None) -> None:
+        """Add a summary: what a summary op gave, or a Summary made by hand.
+
+        Args:
+            summary: A `Summary`, or one serialized; not changed.
+            global_step: Step to show it at; default 0.
+
+        Raises:
+            google.protobuf.message.DecodeError: If the bytes are no Summary.
+            OpError: If writing failed since the last call.
+        """
+        event = Event()
+        if isinstance(summary, Summary):
+            event.summary.CopyFrom(summary)
+        else:
+            event.summary.ParseFromString(bytes(summary))
+        with self._lock:
+            for value in event.summary.value:
+                # TensorBoard needs a tag's metadata once a run; repeating it only makes files larger.
+                if value.HasField("metadata"):
+                    if value.tag in self._seen_tags:
+                        value.ClearField("metadata")
+                    else:
+                        self._seen_tags.add(value.tag)
+            self._add(event, global_step)
+
+    def add_session_log(self, session_log: SessionLog, global_step: Any = None) -> None:
+        """Add a session log: START at `global_step` makes TensorBoard drop the steps from there on.
+
+        Args:
+            session_log: What happened (START, STOP, CHECKPOINT).
+            global_step: Step at which it did.
+        """
+        self._add(Event(session_log=session_log), global_step)
+
+    def add_graph(
+        self, graph: Graph | GraphDef | None = None, global_step: Any = None, graph_def: GraphDef | None = None
+    ) -> None:
+        """Add a graph, which TensorBoard then draws.
+
+        Args:
+            graph: A Graph, or a GraphDef as in TensorFlow 0.x.
+            global_step: Step to record it at.
+            graph_def: Deprecated in TensorFlow: a GraphDef instead of `graph`.
+
+        Raises:
+            ValueError: With both.
+            TypeError: If `graph` is neither.
+        """
+        self._add(Event(graph_def=_graph_bytes(graph, graph_def)), global_step)
+
+    def add_meta_graph(self, meta_graph_def: MetaGraphDef, global_step: Any = None) -> None:
+        """Add a MetaGraphDef.
+
+        Raises:
+            TypeError: If it is none.
+        """
+        if not isinstance(meta_graph_def, MetaGraphDef):
+            raise TypeError(f"meta_graph_def must be type MetaGraphDef, saw type: {type(meta_graph_def)}")
+        self._add(Event(meta_graph_def=meta_graph_def.SerializeToString()), global_step)
+
+    def add_run_metadata(self, run_metadata: Any, tag: str, global_step: Any = None) -> None:
+        """Add what was recorded of one run (a RunMetadata) under a tag used only once.
+
+        Raises:
+            ValueError: If the tag was used before.
+        """
+        with self._lock:
+            if tag in self._run_tags:
+                raise ValueError("The provided tag was already used for this event type")
+            self._run_tags.add(tag)
+        tagged = TaggedRunMetadata(tag=tag, run_metadata=run_metadata.SerializeToString())
+        self._add(Event(tagged_run_metadata=tagged), global_step)
+
+    def add_event(self, event: Event) -> None:
+        """Add an event as it is.
+
+        Raises:
+            OpError: If writing failed since the last call.
+        """
+        self._warn_if_closed()
+        self.event_writer.add_event(event)
+
+    def flush(self) -> None:
+        """Wait until everything added so far is handed to the file system."""
+        self._warn_if_closed()
+        self.event_writer.flush()
+
+    def close(self) -> None:
+        """Write everything, close the file, end the thread; closing twice does nothing."""
+        self.event_writer.close()
+
+    def reopen(self) -> None:
+        """Start a new event file after `close`; does nothing while open."""
+        if self.closed:
+            with self._lock:
+                self._seen_tags.clear()
+            self.event_writer.reopen()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _add(self, event: Event, step: Any) -> None:
+        event.wall_time = self._clock.time()
+        if step is not None:
+            event.step = int(step)
+        self.add_event(event)
+
+    def _warn_if_closed(self) -> None:
+        if self.closed:
+            warnings.warn(
+                "Attempting to use a closed FileWriter. The operation will be a noop unless the FileWriter "
+                "is explicitly reopened.",
+                stacklevel=4,
+            )
+
+
+def _graph_bytes(graph: Any, graph_def: GraphDef | None) -> bytes:
+    if graph is not None and graph_def is not None:
+        raise ValueError("Please pass only graph, or graph_def (deprecated), but not both.")
+    chosen: Any = graph_def if graph is None else graph
+    if isinstance(chosen, Graph):
+        chosen = graph_def_of(chosen)
+    if not isinstance(chosen, GraphDef):
+        raise TypeError("The passed graph must be an instance of `Graph` or the deprecated `GraphDef`")
+    data: bytes = chosen.SerializeToString()
+    return data
+
+
+class SummaryWriter(FileWriter):
+    """FileWriter under the name and with the argument order of TensorFlow 0.x.
+
+    Args:
+        logdir: Directory of the event file.
+        graph_def: A GraphDef (or a Graph) to add at once.
+        max_queue: Events that may wait to be written before an `add_...` waits itself.
+        flush_secs: Seconds after which what was added is flushed to the file system.
+        graph: A Graph instead of `graph_def`.
+    """
+
+    def __init__(
+        self,
+        logdir: str,
+        graph_def: Any = None,
+        max_queue: int = 10,
+        flush_secs: float = 120,
+        graph: Graph | None = None,
+    ) -> None:
+        if isinstance(graph_def, Graph):
+            graph, graph_def = graph_def, None
+        super().__init__(logdir, graph, max_queue, flush_secs, graph_def)
+
+
+class FileWriterCache:
+    """One FileWriter a directory, shared by the hooks of a process. Thread-safe."""
+
+    # Guards _writers; held while a writer is made, so that a directory gets one.
+    _lock = threading.Lock()
+    _writers: dict[str, FileWriter] = {}
+
+    @staticmethod
+    def get(logdir: str) -> FileWriter:
+        """Give the writer of `logdir`, made with the default graph on first use or after it was closed.
+
+        Args:
+            logdir: Directory of the event file.
+        """
+        with FileWriterCache._lock:
+            writer = FileWriterCache._writers.get(logdir)
+            if writer is None or writer.closed:
+                writer = FileWriter(logdir, graph=get_default_graph())
+                FileWriterCache._writers[logdir] = writer
+            return writer
+
+    @staticmethod
+    def clear() -> None:
+        """Close all writers and forget them."""
+        with FileWriterCache._lock:
+            writers = list(FileWriterCache._writers.values())
+            FileWriterCache._writers.clear()
+        for writer in writers:
+            writer.close()
+
+
+#: The name of TensorFlow 0.x.
+SummaryWriterCache = FileWriterCache

@@ -1,0 +1,4 @@
+"""Hooks: what happens around each run of a session.
+
+Layer: chief.
+"""

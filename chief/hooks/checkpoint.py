@@ -1,0 +1,315 @@
+"""The hook that saves checkpoints, and who listens to it.
+
+Follows TensorFlow 1.15, python/training/basic_session_run_hooks.py, but that a checkpoint bears the step
+of its own cut: `model.ckpt-N` holds exactly the pushes 1..N (invariant I3). And training goes on while one is
+written: a run waits for the cut only.
+
+Layer: chief. Threads: one for a save under way, which the hook joins; all else happens in the session's thread,
+the listeners' calls too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from globalstep.chief.checkpoints.background_saving import BackgroundSave
+from globalstep.chief.checkpoints.saver import Saver
+from globalstep.chief.events.summaries import SummaryWriterCache
+from globalstep.chief.events.write_graph import write_graph
+from globalstep.chief.hooks.step import global_step_for, step_now
+from globalstep.chief.hooks.timers import SecondOrStepTimer
+from globalstep.errors import OpError
+from globalstep.files.tensorboard_protos import SessionLog
+from globalstep.graph.graph import GraphKeys, get_default_graph
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.worker.session_run_hook import (
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
+
+__all__ = ["CheckpointSaverHook", "CheckpointSaverListener", "saver_from"]
+
+_log = logging.getLogger("globalstep")
+
+
+class CheckpointSaverListener:
+    """Base of those who act around a CheckpointSaverHook's saves. Every method here does nothing."""
+
+    def begin(self) -> None:
+        """Prepare before the session exists."""
+
+    def before_save(self, session: Any, global_step_value: int) -> None:
+        """Act before a save.
+
+        Args:
+            session: The session below the hooks.
+            global_step_value: The global step just before the save.
+        """
+
+    def after_save(self, session: Any, global_step_value: int) -> bool | None:
+        """Act when a checkpoint is durable: within a run or at the end, perhaps some steps after its own.
+
+        Args:
+            session: The session below the hooks.
+            global_step_value: The step of the checkpoint.
+
+        Returns:
+            True to ask for training to stop.
+        """
+        return None
+
+    def end(self, session: Any, global_step_value: int) -> None:
+        """Act at the end of the session, after the last save.
+
+        Args:
+            session: The session below the hooks.
+            global_step_value: The last global step.
+        """
+
+
+class CheckpointSaverHook(SessionRunHook):
+    """Saves a checkpoint at the start, every so many steps or seconds, and at the end.
+
+    The first and the last are durable before training begins and when the session has ended. Those in
+    between are written while training goes on, one at a time: a save that is due while another is being
+    written waits for that, and the run with it. What goes wrong while writing is raised in the next run, or
+    at the end. A saver whose class has a `save` of its own saves within the run.
+
+    Args:
+        checkpoint_dir: Where checkpoints go.
+        save_secs: Save every so many seconds.
+        save_steps: Or every so many global steps.
+        saver: Saves; default the scaffold's, or the one of the collection SAVERS.
+        checkpoint_basename: Name of the checkpoints before "-<step>".
+        scaffold: Where to take the saver from.
+        listeners: Called around each save.
+        clock: Where time comes from.
+
+    Raises:
+        ValueError: If both a saver and a scaffold are given, or not exactly one of `save_secs` and
+            `save_steps`.
+    """
+
+    def __init__(
+        self,
+        checkpoint_dir: str | os.PathLike[str],
+        save_secs: float | None = None,
+        save_steps: int | None = None,
+        saver: Any = None,
+        checkpoint_basename: str = "model.ckpt",
+        scaffold: Any = None,
+        listeners: Sequence[CheckpointSaverListener] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        _log.info("Create CheckpointSaverHook.")
+        if saver is not None and scaffold is not None:
+            raise ValueError("You cannot provide both saver and scaffold.")
+        self._saver = saver
+        self._scaffold = scaffold
+        self._checkpoint_dir = os.fspath(checkpoint_dir)
+        self._save_path = os.path.join(self._checkpoint_dir, checkpoint_basename)
+        self._timer = SecondOrStepTimer(every_secs=save_secs, every_steps=save_steps, clock=clock)
+        self._save_steps = save_steps
+        # The step from which on the next save is due, where saves are by steps; None before the first save.
+        self._due_from: int | None = None
+        self._listeners = list(listeners or ())
+        self._writer: Any = None
+        self._step: Any = None
+        self._coord: Any = None
+        # The save that is being written, or whose end nobody has heard of yet.
+        self._under_way: BackgroundSave | None = None
+
+    def begin(self) -> None:
+        """See SessionRunHook."""
+        self._writer = SummaryWriterCache.get(self._checkpoint_dir)
+        self._step = global_step_for("CheckpointSaverHook")
+        for listener in self._listeners:
+            listener.begin()
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """See SessionRunHook: writes the graph, and a checkpoint of the state as it starts."""
+        self._coord = coord
+        self._settle_old(session)
+        graph = get_default_graph()
+        write_graph(graph, self._checkpoint_dir, "graph.pbtxt")
+        self._writer.add_graph(graph)
+        self._save(session)
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
+        """See SessionRunHook."""
+        self._settle_done(run_context)
+        return SessionRunArgs(self._step)
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """See SessionRunHook: saves when it is time."""
+        self._settle_done(run_context)
+        if run_values.results is None:
+            return
+        if getattr(run_context.session.cluster, "draining", None):
+            self._save_before_a_drain(run_context)
+            return
+        if self._is_asked(run_context.session) and self._start_save(run_context.session):
+            run_context.request_stop()
+        if self._is_due(int(run_values.results) + 1):
+            step = step_now(run_context.session, self._step)
+            if self._is_due(step) and self._start_save(run_context.session):
+                run_context.request_stop()
+
+    def _is_asked(self, session: Any) -> bool:
+        """Whether PS tasks ask for a checkpoint, because their write-ahead logs are long, and none is being written."""
+        take = getattr(session.cluster, "take_save_asked", None)
+        asked = take() if take is not None else ()
+        if not asked or self._under_way is not None:
+            return False
+        labels = ", ".join(session.cluster.labels[shard] for shard in sorted(asked))
+        _log.info("Saving a checkpoint now, beside those that are due: the write-ahead log of %s is long.", labels)
+        return True
+
+    def _is_due(self, step: int) -> bool:
+        """Whether to save at a step: at the marks that lie `save_steps` apart, however late the save before was."""
+        if self._due_from is not None:
+            return step >= self._due_from and step != self._timer.last_triggered_step()
+        return self._timer.should_trigger_for_step(step)
+
+    def _saved_at(self, step: int) -> None:
+        self._timer.update_last_triggered_step(step)
+        if self._save_steps is None:
+            return
+        if self._due_from is None:
+            self._due_from = step + self._save_steps
+        elif step >= self._due_from:
+            # A run that ended beyond the mark, since other workers push too, does not shift the marks to come.
+            self._due_from += self._save_steps * (1 + (step - self._due_from) // self._save_steps)
+
+    def end(self, session: Any) -> None:
+        """See SessionRunHook: saves the last step, unless it is saved."""
+        try:
+            self._settle(session)
+        finally:
+            # The last step is saved even where the save before it failed.
+            last_step = _admitted_step(session, self._step)
+            if last_step != self._timer.last_triggered_step():
+                self._save(session)
+        if getattr(session.cluster, "draining", None):
+            session.cluster.let_end(session.cluster.draining)
+        for listener in self._listeners:
+            listener.end(session, last_step)
+
+    def _save_before_a_drain(self, run_context: SessionRunContext) -> None:
+        """Save for PS tasks that are about to end, and tell them that they may."""
+        cluster = run_context.session.cluster
+        shards = cluster.draining
+        _log.info("Saving a checkpoint now: %s about to end.", ", ".join(cluster.labels[shard] for shard in shards))
+        should_stop = self._settle(run_context.session)
+        if self._save(run_context.session) or should_stop:
+            run_context.request_stop()
+        cluster.let_end(shards)
+
+    def _save(self, session: Any) -> bool:
+        """Save, and wait until it is durable; say whether a listener wants training to stop."""
+        step = self._before_save(session)
+        # The step goes along as a node, so that the saver names the checkpoint by its own cut: other
+        # workers push between our read and it.
+        path = self._find_saver().save(session, self._save_path, global_step=self._step)
+        step = _step_of(path, step)
+        self._saved_at(step)
+        return self._after_save(session, step)
+
+    def _start_save(self, session: Any) -> bool:
+        """Take the cut, and have it written; say whether a listener wants training to stop."""
+        saver = self._find_saver()
+        if type(saver).save is not Saver.save:
+            return self._save(session)
+        should_stop = self._settle(session)
+        step = self._before_save(session)
+        self._under_way = saver.start_save(session, self._save_path, global_step=self._step)
+        if self._coord is not None:
+            # So a session that fails waits for the checkpoint before it takes the PS tasks away.
+            self._coord.register_thread(self._under_way.thread)
+        self._saved_at(_step_of(self._under_way.prefix, step))
+        return should_stop
+
+    def _settle_done(self, run_context: SessionRunContext) -> None:
+        """Do what follows a save if it has ended; raises what it failed with."""
+        if self._under_way is not None and self._under_way.done() and self._settle(run_context.session):
+            run_context.request_stop()
+
+    def _settle(self, session: Any) -> bool:
+        """Wait for the save under way; say whether a listener wants training to stop."""
+        if self._under_way is None:
+            return False
+        save, self._under_way = self._under_way, None
+        path = save.result()
+        return self._after_save(session, _step_of(path, 0))
+
+    def _settle_old(self, session: Any) -> None:
+        """Do what follows a save of a session that was lost; that it was lost needs no saying again."""
+        try:
+            self._settle(session)
+        except OpError as error:
+            _log.info("The checkpoint under way when the session was lost is not there: %s", error)
+
+    def _before_save(self, session: Any) -> int:
+        """Tell log and listeners of a save; gives the step."""
+        step = step_now(session, self._step)
+        _log.info("Saving checkpoints for %d into %s.", step, self._save_path)
+        for listener in self._listeners:
+            listener.before_save(session, step)
+        return step
+
+    def _after_save(self, session: Any, step: int) -> bool:
+        """Tell events and listeners of a checkpoint; say whether one of them wants training to stop."""
+        self._writer.add_session_log(SessionLog(status=SessionLog.CHECKPOINT, checkpoint_path=self._save_path), step)
+        should_stop = False
+        for listener in self._listeners:
+            if listener.after_save(session, step):
+                _log.info("A CheckpointSaverListener requested that training be stopped. listener: %s", listener)
+                should_stop = True
+        return should_stop
+
+    def _find_saver(self) -> Any:
+        if self._saver is None:
+            self._saver = self._scaffold.saver if self._scaffold is not None else saver_from()
+        return self._saver
+
+
+def saver_from(collection: str = GraphKeys.SAVERS) -> Any:
+    """Give the one saver of a collection of the default graph.
+
+    Args:
+        collection: Name of the collection.
+
+    Returns:
+        The saver.
+
+    Raises:
+        RuntimeError: If there is none, or more than one.
+    """
+    savers = get_default_graph().get_collection(collection)
+    if not savers:
+        raise RuntimeError(
+            f"No items in collection {collection}. Please add a saver to the collection or provide a saver or scaffold."
+        )
+    if len(savers) > 1:
+        raise RuntimeError(
+            f"More than one item in collection {collection}. Please indicate which one to use by passing "
+            "it to the constructor."
+        )
+    return savers[0]
+
+
+def _admitted_step(session: Any, step: Any) -> int:
+    """Read a step with the pushes that are decided but not yet applied everywhere: a save would hold them."""
+    known = [status.steps[step.op_name] for status in session.cluster.refresh() if step.op_name in status.steps]
+    return max(known) if known else step_now(session, step)
+
+
+def _step_of(path: Any, default: int) -> int:
+    found = re.search(r"-(\d+)$", path) if isinstance(path, str) else None
+    return int(found.group(1)) if found else default

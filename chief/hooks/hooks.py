@@ -1,0 +1,39 @@
+"""All hooks under one roof; each stands in the module of its kind.
+
+Layer: chief.
+"""
+
+from globalstep.chief.hooks.checkpoint import CheckpointSaverHook, CheckpointSaverListener
+from globalstep.chief.hooks.prefetch import PrefetchLookupHook
+from globalstep.chief.hooks.profile import ProfilerHook
+from globalstep.chief.hooks.progress import ProgressHook
+from globalstep.chief.hooks.statistics import ClusterStatisticsHook
+from globalstep.chief.hooks.step import GlobalStepWaiterHook, StepCounterHook, StopAtStepHook
+from globalstep.chief.hooks.summary import SummarySaverHook
+from globalstep.chief.hooks.timers import SecondOrStepTimer
+from globalstep.chief.hooks.values import (
+    FeedFnHook,
+    FinalOpsHook,
+    LoggingTensorHook,
+    NanLossDuringTrainingError,
+    NanTensorHook,
+)
+
+__all__ = [
+    "CheckpointSaverHook",
+    "CheckpointSaverListener",
+    "ClusterStatisticsHook",
+    "FeedFnHook",
+    "FinalOpsHook",
+    "GlobalStepWaiterHook",
+    "LoggingTensorHook",
+    "NanLossDuringTrainingError",
+    "NanTensorHook",
+    "PrefetchLookupHook",
+    "ProfilerHook",
+    "ProgressHook",
+    "SecondOrStepTimer",
+    "StepCounterHook",
+    "StopAtStepHook",
+    "SummarySaverHook",
+]

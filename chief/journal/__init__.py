@@ -1,0 +1,4 @@
+"""A run's directory: its identity, its journal, its report.
+
+Layer: chief.
+"""

@@ -1,0 +1,257 @@
+"""What the chief of a run tells whoever started it: where it begins, how far it is, and how it ended.
+
+On a terminal one line changes every second; elsewhere there is a log line after 10 s and, once two minutes are over,
+every minute. Under `globalstep launch` the launcher shows the line. It is on unless `MonitoredTrainingSession` is told
+`progress=False`, or GLOBALSTEP_PROGRESS=0 is in the environment.
+
+Layer: chief. Threads: that of the session; it starts none.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+from globalstep.chief.checkpoints.checkpoint_format import read_index
+from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
+from globalstep.chief.hooks.live_line import LiveLine
+from globalstep.chief.hooks.progress import PROGRESS_PREFIX, ProgressHook, progress_line
+from globalstep.chief.hooks.step import step_now
+from globalstep.errors import OpError
+from globalstep.files.storage import storage_for
+from globalstep.graph.graph import get_default_graph
+from globalstep.optimizers.minimized import loss_of
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.runtime.log_format import VARIABLE as FORMAT_VARIABLE
+from globalstep.variables.training_util import integer_step
+from globalstep.worker.running.fetches import flatten
+from globalstep.worker.session_run_hook import (
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
+
+__all__ = ["PROGRESS_VARIABLE", "RunReport", "is_wanted"]
+
+PROGRESS_VARIABLE = "GLOBALSTEP_PROGRESS"
+_LAUNCHER_VARIABLE = "GLOBALSTEP_LAUNCH"
+# A child of its own, since "globalstep" shows warnings only unless a program asks for more.
+_log = logging.getLogger("globalstep.progress")
+_log.setLevel(logging.INFO)
+
+_LIVE_SECS = 1.0
+_PLAIN_SECS = 10.0
+_LATER_PLAIN_SECS = 60.0
+#: How long a run is new, and its log lines come more often.
+_NEW_SECS = 120.0
+
+
+def is_wanted(progress: bool | None, environ: Mapping[str, str] = os.environ) -> bool:
+    """Decide whether a run is reported: an argument beats the environment.
+
+    >>> [is_wanted(progress, {"GLOBALSTEP_PROGRESS": "0"}) for progress in (None, True, False)], is_wanted(None, {})
+    ([False, True, False], True)
+    """
+    if progress is not None:
+        return progress
+    return environ.get(PROGRESS_VARIABLE, "").lower() not in ("0", "off", "no", "false")
+
+
+class RunReport(SessionRunHook):
+    """Tells how a run fares: a hook of the chief, which also has to be told the end.
+
+    The loss is that of the train op that a run carries out; it is fetched with it, only where a line is due.
+
+    Args:
+        hooks: All hooks of the session: one of them may know the last step, or show progress itself.
+        checkpoint_dir: Where the run is kept; None for nowhere.
+        clock: Where time comes from.
+        stream: Where the live line goes; default sys.stderr.
+        environ: Says whether the launcher started this process.
+    """
+
+    def __init__(
+        self,
+        hooks: Sequence[Any],
+        checkpoint_dir: str | None,
+        clock: Clock = SYSTEM_CLOCK,
+        stream: TextIO | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._hooks = list(hooks)
+        self._directory = checkpoint_dir
+        self._clock = clock
+        stream = sys.stderr if stream is None else stream
+        self._launched = environ.get(_LAUNCHER_VARIABLE) == "1"
+        shows_itself = any(isinstance(hook, ProgressHook) for hook in self._hooks)
+        live = not self._launched and stream.isatty() and environ.get("TERM") != "dumb"
+        self._live = LiveLine(stream) if live and environ.get(FORMAT_VARIABLE) != "json" else None
+        self._shows_lines = not shows_itself
+        self._step: Any = None
+        self._first_step: int | None = None
+        self._last_known = 0
+        self._began_at = 0.0
+        # Where the speed is counted from: the last line shown, or the first run.
+        self._shown_at: float | None = None
+        self._shown_step = 0
+        # Decided before a run, so that a line that is due has the loss of its run.
+        self._due = False
+        self._loss: Any = None
+        self._concluded = False
+
+    def begin(self) -> None:
+        """See SessionRunHook."""
+        self._step = integer_step(get_default_graph())
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """See SessionRunHook: tells what was restored, at first and after each loss."""
+        if self._step is None:
+            return
+        step = self._last_known = step_now(session, self._step)
+        self._shown_at = None
+        if self._first_step is None:
+            self._first_step, self._began_at = step, self._clock.monotonic()
+        if session.restored_from:
+            self._say(f"restored {session.restored_from}{_ps_tasks(session.restored_from, session.cluster.shards)}")
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        """See SessionRunHook: asks for the loss where a line is due and the run computes it anyway."""
+        self._due = self._shows_lines and self._is_due()
+        if not self._due:
+            return None
+        graph = run_context.session.graph
+        loss = loss_of(graph, flatten(run_context.original_args.fetches, graph)[0])
+        return None if loss is None else SessionRunArgs(loss)
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """See SessionRunHook: shows a line where it is due."""
+        outcome = None if self._step is None else run_context.session.last_outcome
+        if outcome is None:
+            return
+        step = self._last_known = outcome.steps.get(self._step.op_name, self._last_known)
+        if run_values.results is not None:
+            self._loss = run_values.results
+        if self._shown_at is None:
+            # What comes before, compiling say, is no measure of the speed.
+            self._shown_at, self._shown_step = self._clock.monotonic(), step
+        elif self._due:
+            self._show(step)
+
+    def end(self, session: Any) -> None:
+        """See SessionRunHook: reads the last step."""
+        if self._step is not None:
+            self._last_known = step_now(session, self._step)
+
+    def conclude(self, stopped: bool = False, failed: type[BaseException] | None = None) -> None:
+        """Tell how the run ended. Does nothing the second time, or where this task never was the chief.
+
+        Args:
+            stopped: Whether the process was asked to end.
+            failed: What it failed with.
+        """
+        if self._concluded:
+            return
+        self._concluded = True
+        if self._live is not None:
+            self._live.close()
+        if self._first_step is not None:
+            self._say(self._conclusion(stopped, failed))
+
+    def _conclusion(self, stopped: bool, failed: type[BaseException] | None) -> str:
+        step, last_step = self._last_known, self._last_step()
+        newest = self._newest()
+        is_saved = _step_in(newest) == step
+        if failed is not None or stopped:
+            how = f"stopped at step {step}"
+            if failed is not None:
+                how = f"{'failed' if issubclass(failed, Exception) else 'ended'} at step {step} ({failed.__name__})"
+            if self._directory is None:
+                return f"{how}; without a checkpoint_dir nothing is kept"
+            if is_saved:
+                return f"{how}, saved {newest}; the same command continues"
+            return f"{how}; {f'the same command continues from {newest}' if newest else 'there is no checkpoint yet'}"
+        if last_step is not None and (self._first_step or 0) >= last_step:
+            return (
+                f"already at {step} of {last_step}, nothing to do: a larger last step, or another directory, trains on"
+            )
+        secs = self._clock.monotonic() - self._began_at
+        done = f"done: {step - (self._first_step or 0)} steps in {_duration(secs)}, now at {step}"
+        if last_step is not None:
+            done += f" of {last_step}"
+        if self._directory is None:
+            return f"{done}; without a checkpoint_dir nothing is kept"
+        kept = f"saved {newest}" if is_saved else f"the newest checkpoint is {newest}" if newest else "no checkpoint"
+        directory = shlex.quote(self._directory)
+        return f"{done}; {kept}; next: tensorboard --logdir {directory}, globalstep audit {directory}"
+
+    def _last_step(self) -> int | None:
+        known = [step for hook in self._hooks if isinstance(step := getattr(hook, "last_step", None), int)]
+        return min(known, default=None)
+
+    def _newest(self) -> str | None:
+        try:
+            return latest_checkpoint(self._directory, thorough=False) if self._directory else None
+        except (OpError, OSError):
+            return None
+
+    def _is_due(self) -> bool:
+        now = self._clock.monotonic()
+        every_secs = _LIVE_SECS
+        if self._live is None and not self._launched:
+            every_secs = _PLAIN_SECS if now - self._began_at < _NEW_SECS else _LATER_PLAIN_SECS
+        return self._shown_at is not None and now - self._shown_at >= every_secs
+
+    def _show(self, step: int) -> None:
+        now = self._clock.monotonic()
+        rate = (step - self._shown_step) / (now - self._shown_at) if self._shown_at is not None else 0.0
+        self._shown_at, self._shown_step = now, step
+        line = progress_line(step, rate, self._last_step(), self._loss)
+        if self._live is not None:
+            self._live.show(line)
+        elif self._launched:
+            # One write, so that no other line of this process comes between.
+            sys.stdout.write(f"{PROGRESS_PREFIX}{line}\n")
+            sys.stdout.flush()
+        else:
+            self._say(line)
+
+    def _say(self, text: str) -> None:
+        if self._live is not None:
+            self._live.say(text)
+        elif logging.getLogger("globalstep").isEnabledFor(logging.WARNING):
+            _log.info("%s", text)
+
+
+def _ps_tasks(prefix: str, now: int) -> str:
+    """Say how many PS tasks there were when a checkpoint was written, if they were more or fewer."""
+    try:
+        files = read_index(storage_for(prefix), prefix).files
+    except (OpError, OSError):
+        return ""
+    found = re.search(r"-of-(\d+)", files[0].file if files else "")
+    then = int(found.group(1)) if found else now
+    return "" if then == now else f" ({then} PS then, {now} now)"
+
+
+def _step_in(prefix: str | None) -> int | None:
+    found = re.search(r"-(\d+)$", prefix or "")
+    return int(found.group(1)) if found else None
+
+
+def _duration(secs: float) -> str:
+    """Put a time into words.
+
+    >>> _duration(3.14), _duration(200), _duration(7260)
+    ('3.1 s', '3m20s', '2h01m')
+    """
+    if secs < 60:
+        return f"{secs:.1f} s"
+    minutes, seconds = divmod(round(secs), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{seconds:02d}s"

@@ -1,0 +1,143 @@
+"""Why a session is not ready yet: the likeliest reasons, one of them found by asking.
+
+Layer: chief.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from globalstep.cluster.task_state import State
+from globalstep.errors import OpError
+from globalstep.files.storage import storage_for
+from globalstep.worker.client.causes import ASK_SECS, why_no_answer
+
+__all__ = ["why_no_checkpoint", "why_no_chief", "why_not_ended", "why_not_left", "why_not_written"]
+
+#: A chief gives a sign of life every few seconds.
+_SILENT_SECS = 15.0
+#: So does each client, every second.
+_QUIET_SECS = 5.0
+
+
+def why_no_chief(statuses: Sequence[Any]) -> str:
+    """Say why the chief has not made the model ready.
+
+    Args:
+        statuses: What each PS task says of itself.
+    """
+    lease = statuses[0].chief
+    chief = lease.task or lease.holder
+    if not chief:
+        return (
+            "no chief has come to PS task 0: it was not started yet, no task says is_chief=True, or the chief's "
+            "cluster names other PS tasks"
+        )
+    if lease.silent_secs > _SILENT_SECS:
+        return (
+            f"{chief} is the chief, and was last heard {lease.silent_secs:.0f} s ago: it has died or is being started "
+            "again, it cannot reach PS task 0, or it is stopped; with failover_secs another task takes its place"
+        )
+    if any(status.state == State.VACANT for status in statuses):
+        return (
+            f"{chief} is the chief, and was heard {lease.silent_secs:.0f} s ago: it waits for a PS task that it "
+            "cannot reach, or for a checkpoint, or it has not noticed yet that one was started again"
+        )
+    return (
+        f"{chief} is the chief, and was heard {lease.silent_secs:.0f} s ago: it is initializing or restoring the "
+        "model, which takes its time where that is large, its init_fn does something long, or it stands in a debugger"
+    )
+
+
+def why_not_ended(client: Any) -> str:
+    """Say why the chief has not saved the last step and ended the job.
+
+    Args:
+        client: A worker's, which waits for that.
+    """
+    statuses = client.statuses(timeout_secs=ASK_SECS, brief=True)
+    if isinstance(statuses[0], OpError):
+        return why_no_answer(client)
+    lease = statuses[0].chief
+    chief = lease.task or lease.holder
+    if not chief:
+        return "nobody has the chief's lease: the chief has left or died, and no task with failover_secs has asked yet"
+    if lease.silent_secs > _QUIET_SECS:
+        return (
+            f"{chief} is the chief, and was last heard {lease.silent_secs:.0f} s ago: it has died, it is stopped, or "
+            "it cannot reach PS task 0; this task takes its place when its failover_secs are over"
+        )
+    return (
+        f"{chief} is the chief, and was heard {lease.silent_secs:.0f} s ago: it is in a long step, it saves, which "
+        "takes its time where values are large, or its loop does not ask should_stop()"
+    )
+
+
+def why_not_left(client: Any, tasks: Sequence[str]) -> str:
+    """Say why tasks have not left a job that is done.
+
+    Args:
+        client: The chief's.
+        tasks: Their names.
+    """
+    statuses = client.statuses(timeout_secs=ASK_SECS, brief=True)
+    if any(isinstance(status, OpError) for status in statuses):
+        return why_no_answer(client)
+    silent: dict[str, float] = {}
+    for one in (one for status in statuses for one in status.clients):
+        name = next((name for name in (one.task, one.client) if name in tasks), "")
+        if name:
+            silent[name] = min(one.silent_secs, silent.get(name, one.silent_secs))
+    if not silent:
+        return f"{tasks[0]} has not come yet: it is being started, it was never started, or it died before it came"
+    name = max(silent, key=lambda name: silent[name])
+    if silent[name] > _QUIET_SECS:
+        return (
+            f"{name} was last heard {silent[name]:.0f} s ago: it has died, its machine or process stands still, or it "
+            "cannot reach the PS tasks any more; it counts as gone when its lease of 15 s is over"
+        )
+    return (
+        f"{name} was heard {silent[name]:.0f} s ago, so it runs: its loop does not ask should_stop(), a step of it "
+        "takes long, or it does something after its loop before it closes its session"
+    )
+
+
+def why_not_written(client: Any, directory: str) -> str:
+    """Say why a checkpoint is not written yet.
+
+    Args:
+        client: The chief's.
+        directory: Where it goes.
+    """
+    found = why_no_answer(client)
+    if found:
+        return found
+    return (
+        f"all PS tasks answer: the storage of {directory or '.'} is slow or hangs, the values are large, or pushes "
+        "that come before the cut are still on their way"
+    )
+
+
+def why_no_checkpoint(directory: str) -> str:
+    """Say why there is no checkpoint in a directory.
+
+    Args:
+        directory: Path or URL.
+    """
+    storage = storage_for(directory)
+    if not storage.is_directory(directory):
+        return (
+            f"{directory} does not exist on this machine: nobody has saved yet, it is another machine's disk, or the "
+            "path is not the one that the chief has"
+        )
+    parts = [name for name in storage.list(directory) if ".index" in name or ".shard-" in name]
+    if parts:
+        return (
+            f"{directory} has files of checkpoints ({parts[0]}), but none that is whole: one is being written, files "
+            "were deleted, or they have not come to this machine yet"
+        )
+    return (
+        f"{directory} has no file of a checkpoint: the chief has not come to its first save, it saves somewhere else, "
+        "or nobody saves (no save_checkpoint_secs, no CheckpointSaverHook)"
+    )

@@ -1,0 +1,215 @@
+"""Who acts as chief: the one place where a task of a training job becomes the chief, or stops being it.
+
+The configured chief asks PS task 0 for the chief's lease when its session is made. With a failover time, other tasks
+ask for it once the chief has been silent for so long, or has left; whoever is given it makes its session anew, with
+the chief's hooks and the right to restore and to finish. A chief that wakes and finds that it was replaced goes on as
+a worker, and may ask again. docs/operations/failures.md tells users, docs/design/push-protocol.md the rules.
+
+Layer: chief.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from globalstep.chief.hooks.checkpoint import CheckpointSaverHook
+from globalstep.chief.sessions.causes import why_not_ended
+from globalstep.chief.sessions.chief_claim import ChiefClaim, NotChiefError
+from globalstep.chief.sessions.patience import Patience
+from globalstep.chief.sessions.session_creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
+from globalstep.errors import OpError
+from globalstep.graph.graph import get_default_graph
+from globalstep.runtime.clock import Clock
+from globalstep.worker.client.candidate import Candidate
+from globalstep.worker.session_run_hook import SessionRunHook
+
+__all__ = ["FAILOVER_VARIABLE", "RoleSessionCreator", "as_role", "failover_of"]
+
+_log = logging.getLogger("globalstep")
+
+#: For programs that must not be changed: what `failover_secs` says where that is not given.
+FAILOVER_VARIABLE = "GLOBALSTEP_FAILOVER_SECS"
+
+
+class _NowChiefError(Exception):
+    """A task that waited for the chief has been given its lease."""
+
+
+def failover_of(failover_secs: float | None, environ: Mapping[str, str] = os.environ) -> float | None:
+    """Decide on a task's failover time: an argument beats the environment.
+
+    Args:
+        failover_secs: The argument; 0 for never.
+        environ: For GLOBALSTEP_FAILOVER_SECS.
+
+    Returns:
+        Seconds; None for never.
+
+    Raises:
+        ValueError: If it is no positive number.
+
+    >>> failover_of(None, {"GLOBALSTEP_FAILOVER_SECS": "30"})
+    30.0
+    """
+    given: Any = failover_secs if failover_secs is not None else environ.get(FAILOVER_VARIABLE) or 0
+    try:
+        secs = float(given)
+    except ValueError:
+        secs = -1.0
+    if not 0 <= secs < float("inf"):
+        raise ValueError(f"The failover time is {given!r}; it must be a number of seconds, or 0 for never.")
+    return secs or None
+
+
+class RoleSessionCreator(SessionCreator):
+    """Makes the chief's session where this task has the chief's lease, and a worker's where it has not.
+
+    Args:
+        chief: Makes the chief's.
+        worker: Makes a worker's.
+        is_chief: Whether this is the configured chief, which asks for the chief's lease first.
+        failover_secs: The chief's silence after which this task asks for its lease; None for never, and for a
+            configured chief that takes it from whoever has it.
+        chief_hooks: The hooks of whoever acts as chief; the configured chief's have begun already.
+        clock: Where time comes from.
+    """
+
+    def __init__(
+        self,
+        chief: ChiefSessionCreator,
+        worker: WorkerSessionCreator,
+        *,
+        is_chief: bool,
+        failover_secs: float | None,
+        chief_hooks: Sequence[SessionRunHook],
+        clock: Clock,
+    ) -> None:
+        self._chief = chief
+        self._worker = worker
+        self._is_chief = is_chief
+        self._candidate = Candidate(failover_secs=failover_secs, configured=is_chief)
+        self._claim = ChiefClaim(self._candidate, clock)
+        self._chief_hooks = list(chief_hooks)
+        self._own_hooks: list[SessionRunHook] = []
+        self._begun = is_chief
+        self._acts = False
+        self._clock = clock
+        worker.run = chief.run
+        chief.admit = self._admit_chief
+        worker.admit = self._admit_worker
+
+    def use_hooks(self, hooks: Sequence[SessionRunHook]) -> None:
+        """See SessionCreator."""
+        ours = set(map(id, self._chief_hooks))
+        self._own_hooks = [hook for hook in hooks if id(hook) not in ours]
+        self._chief.use_hooks([*self._chief_hooks, *self._own_hooks])
+        self._worker.use_hooks(self._own_hooks)
+
+    def watch_clients(self, attend: Callable[[Any], None]) -> None:
+        """See SessionCreator."""
+        self._chief.watch_clients(attend)
+        self._worker.watch_clients(attend)
+
+    def create_session(self) -> Any:
+        """See SessionCreator."""
+        while True:
+            if (self._is_chief and not self._claim.beside) or self._candidate.term:
+                with contextlib.suppress(NotChiefError):
+                    session = self._chief.create_session()
+                    self._acts = True
+                    return session
+            self._acts = False
+            # Another task is the chief: its program, and its checkpoints, may lack what this one's has.
+            self._worker.initializes_rest = self._is_chief
+            try:
+                session = self._worker.create_session()
+                self._chief.had_session = True
+                return session
+            except _NowChiefError:
+                _log.warning("%s acts as chief from now on: there has been none.", self._candidate.task or "This task")
+
+    def active_hooks(self) -> list[SessionRunHook]:
+        """See SessionCreator: the chief's stand before the task's own."""
+        if not self._acts:
+            # There is one that saves: the chief.
+            saves = CheckpointSaverHook if self._is_chief else ()
+            return [hook for hook in self._own_hooks if not isinstance(hook, saves)]
+        if not self._begun:
+            self._begun = True
+            graph = get_default_graph()
+            frozen, graph.finalized = graph.finalized, False
+            try:
+                for hook in self._chief_hooks:
+                    hook.begin()
+            finally:
+                graph.finalized = frozen
+        return [*self._chief_hooks, *self._own_hooks]
+
+    def outdated(self, session: Any) -> str:
+        """See SessionCreator: when this task became the chief, or is it no more."""
+        candidate = self._candidate
+        if candidate.failover_secs is None:
+            return ""
+        if self._acts:
+            return "" if candidate.term else f"{candidate.chief or 'another task'} has replaced this task as chief"
+        if candidate.try_to_claim(session.cluster):
+            return f"{candidate.task or 'this task'} acts as chief from now on: the one before is gone"
+        return ""
+
+    def takes_over_at_end(self, session: Any, stop_grace_period_secs: float) -> bool:
+        """See SessionCreator: a worker that may act as chief sees to it that the last step is saved."""
+        candidate, cluster = self._candidate, session.cluster
+        if self._acts or candidate.failover_secs is None:
+            return False
+        patience = Patience(self._clock, stop_grace_period_secs + candidate.failover_secs, cluster)
+        try:
+            while not cluster.job_done() and _at_limit(cluster):
+                if candidate.try_to_claim(cluster):
+                    return True
+                chief = candidate.chief or "a chief"
+                if not patience.pause(
+                    f"waiting for {chief} to save the last step and to end the job", lambda: why_not_ended(cluster)
+                ):
+                    return False
+        except OpError as error:
+            _log.debug("The job seems to have ended: %s", error)
+        return False
+
+    def before_end(self, session: Any, stop_grace_period_secs: float) -> None:
+        """See SessionCreator."""
+        if self._acts:
+            self._chief.before_end(session, stop_grace_period_secs)
+
+    def after_end(self, session: Any) -> None:
+        """See SessionCreator."""
+        if self._acts:
+            self._chief.after_end(session)
+
+    def _admit_chief(self, cluster: Any) -> None:
+        self._claim.admit(cluster, self._chief.saved_term())
+
+    def _admit_worker(self, cluster: Any) -> None:
+        cluster.candidate = self._candidate
+        if self._candidate.failover_secs is not None and self._candidate.claim(cluster):
+            raise _NowChiefError
+
+
+def as_role(chief: ChiefSessionCreator, clock: Clock) -> RoleSessionCreator:
+    """Have a program's own ChiefSessionCreator make the chief's sessions where its task is the chief.
+
+    Args:
+        chief: The program's.
+        clock: Where time comes from.
+    """
+    return RoleSessionCreator(chief, chief.as_worker(), is_chief=True, failover_secs=None, chief_hooks=(), clock=clock)
+
+
+def _at_limit(cluster: Any) -> bool:
+    """Whether a step has reached its limit, so that there is nothing left to do but to save it."""
+    return any(
+        status.steps.get(step, last - 1) >= last for status in cluster.refresh() for step, last in status.limits.items()
+    )

@@ -1,0 +1,193 @@
+"""How a chief comes to a cluster: what it finds there, and what is to be done about it.
+
+Three cases (invariant I4): all PS tasks are vacant, and a run begins; all hold one incarnation, and a
+chief that was started again takes over without touching it; some lost their state, and all go back
+together to the newest complete checkpoint.
+
+Layer: chief.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from globalstep.chief.journal.journal_files import last_stored
+from globalstep.chief.sessions.patience import Patience
+from globalstep.errors import DeadlineExceededError, OpError, UnavailableError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.runtime.clock import Clock
+from globalstep.wire.declarations import StopLimit
+from globalstep.wire.told import Known
+from globalstep.wire.told_messages import read_told
+from globalstep.worker.client.causes import why_no_answer
+
+__all__ = ["Found", "announce_return", "not_serving", "nothing_left", "stop_limits", "survey", "wait_for_answers"]
+
+_log = logging.getLogger("globalstep")
+
+_SERVING = (pb.STATE_READY, pb.STATE_DONE)
+_STATE_WORDS = {pb.STATE_VACANT: "vacant", pb.STATE_INITIALIZING: "being initialized"}
+
+
+class Found(enum.Enum):
+    """What a chief finds on the PS tasks."""
+
+    #: None of them holds anything.
+    VACANT = "vacant"
+    #: All serve one incarnation.
+    RUNNING = "running"
+    #: Some lost their state, or whoever began never came to an end of it.
+    BROKEN = "broken"
+
+
+def survey(statuses: Sequence[Any]) -> Found:
+    """Judge the state of a cluster.
+
+    Args:
+        statuses: What each PS task says of itself.
+
+    Returns:
+        The case.
+    """
+    if all(status.state == pb.STATE_VACANT for status in statuses):
+        return Found.VACANT
+    one_life = len({status.incarnation for status in statuses}) == 1
+    if one_life and statuses[0].incarnation and all(status.state in _SERVING for status in statuses):
+        return Found.RUNNING
+    return Found.BROKEN
+
+
+def nothing_left(statuses: Sequence[Any]) -> str:
+    """Say why there is no use in waiting for a model that is not ready; "" where there is.
+
+    Once the job is declared done nobody initializes or restores anything: neither a Variable that only one task's
+    program has, nor a PS task that lost its state.
+
+    Args:
+        statuses: What each PS task says of itself.
+    """
+    empty = [str(at) for at, s in enumerate(statuses) if not s.incarnation]
+    if all(s.state == pb.STATE_DONE for s in statuses) and not empty:
+        return "the job was declared done"
+    if not empty or all(s.state != pb.STATE_DONE for s in statuses):
+        return ""
+    return f"the job was declared done, and PS task {', '.join(empty)} has lost its state since"
+
+
+def not_serving(statuses: Sequence[Any], labels: Sequence[str]) -> str:
+    """Say which PS tasks are not ready to serve, and why.
+
+    Args:
+        statuses: What each PS task says of itself.
+        labels: What to call them.
+
+    Returns:
+        A text for people; "" when all are ready.
+    """
+    named = list(zip(labels, statuses, strict=True))
+    missing = [
+        f"{label} is {_STATE_WORDS.get(status.state, 'vacant')}"
+        for label, status in named
+        # One that was restarted after the job's end is done, and holds nothing.
+        if status.state not in _SERVING or not status.incarnation
+    ]
+    if missing:
+        return "the chief to initialize or restore the model: " + "; ".join(missing)
+    if len({status.incarnation for status in statuses}) > 1:
+        lives = "; ".join(f"{label}: {status.incarnation}" for label, status in named)
+        return f"the chief to restore all PS tasks together; they are in different incarnations ({lives})"
+    return ""
+
+
+def wait_for_answers(client: Any, clock: Clock, max_wait_secs: float) -> list[Any]:
+    """Ask every PS task for its status, and wait for those that do not answer.
+
+    Args:
+        client: The cluster's client.
+        clock: Where time comes from.
+        max_wait_secs: When to give up.
+
+    Returns:
+        The status of each PS task.
+
+    Raises:
+        DeadlineExceededError: If some never answered; the text names them.
+        UnavailableError: If the process has been asked to end.
+    """
+    patience = Patience(clock, max_wait_secs, client)
+    while True:
+        try:
+            return list(client.refresh())
+        except UnavailableError as error:
+            if not patience.pause(f"waiting for the parameter servers: {error}", lambda: why_no_answer(client)):
+                raise DeadlineExceededError(
+                    f"Session was not ready after waiting {max_wait_secs:.0f} secs. {error}"
+                ) from error
+
+
+def stop_limits(hooks: Sequence[Any], step_name: str, step: int, in_force: Mapping[str, int]) -> list[StopLimit]:
+    """Gather the stop limits that hooks ask for: the lowest, as an absolute step.
+
+    Args:
+        hooks: The hooks; those with a `store_limit` count.
+        step_name: Name of the global step.
+        step: Its present value, which a number of steps is counted from.
+        in_force: Limits that a running cluster enforces; a hook that counts from its start keeps to it.
+
+    Returns:
+        At most one limit.
+    """
+    lasts: list[int] = []
+    for hook in hooks:
+        ask: Callable[[str], StopLimit] | None = getattr(hook, "store_limit", None)
+        if ask is None:
+            continue
+        limit = ask(step_name)
+        if limit.last_step is not None:
+            lasts.append(limit.last_step)
+        else:
+            lasts.append(in_force.get(step_name, step + (limit.num_steps or 0)))
+    return [StopLimit(step_name, last_step=min(lasts))] if lasts else []
+
+
+def announce_return(
+    client: Any, statuses: Sequence[Any], step: str, step_after: int, prefix: str | None, directory: str | None
+) -> None:
+    """Say that training goes back, from where to where and why.
+
+    From where is known exactly from a sequencer that was there when the incarnation ended. Else it is at least what
+    this process was told, what other clients have said that they were, and what the journal has.
+
+    Args:
+        client: The chief's, in the new incarnation.
+        statuses: What each PS task said of itself before that began.
+        step: Name of the global step.
+        step_after: Its value that training goes on from.
+        prefix: The checkpoint; None for a start from the initial values.
+        directory: The run's, where its journal is; None for none.
+    """
+    for status in (*statuses, *client.statuses(brief=True)):
+        if not isinstance(status, OpError):
+            read_told(client.told, status.told, trusted=True)
+    stored = last_stored(directory, client.incarnation) if directory else None
+    if stored is not None:
+        client.told.hear(*stored)
+    known = client.told.before(client.incarnation)
+    newest = known[max(known)] if known else Known()
+    lost = [label for label, s in zip(client.labels, statuses, strict=True) if s.state == pb.STATE_VACANT]
+    before = "a step that nobody here was told of"
+    if step in newest.steps:
+        before = f"{'' if newest.last else 'at least '}step {newest.steps[step]}"
+    whose = "its" if len(lost) == 1 else "their"
+    cause = f"{', '.join(lost)} lost {whose} state." if lost else "An earlier start had not come to its end."
+    source = f"checkpoint {prefix}" if prefix else "the initial values, since there is no checkpoint"
+    _log.warning(
+        "%s All PS tasks go back together, from %s to step %d, to %s.",
+        cause,
+        before,
+        step_after,
+        source,
+    )

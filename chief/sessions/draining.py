@@ -1,0 +1,179 @@
+"""How a session notices that its process has been asked to end, by SIGTERM or Ctrl-C, without the program's doing.
+
+The step that is under way is finished, `should_stop()` is True after it, and at the end of the session the process
+exits with 143, so that an engine starts it again, or with 130 after Ctrl-C. A program that handles the signal itself
+is left alone, and so is Ctrl-C where somebody types at Python's prompt.
+
+Layer: chief. Threads: belongs to the main thread, where Python runs signal handlers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+__all__ = ["EXIT_DRAINED", "Drain", "InterruptedRun"]
+
+_log = logging.getLogger("globalstep")
+
+#: How long threads of a process that has been asked to end may take to do so.
+_HASTY_JOIN_SECS = 5.0
+#: What a shell gives for a process that SIGTERM has ended.
+EXIT_DRAINED = 128 + signal.SIGTERM
+#: The signals, and what handles them in a program that does not care.
+_DEFAULTS: dict[int, Any] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+_NAMES = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
+_PATIENCE = b"\nCtrl-C: the step under way is finished, then this task ends; press it again to end at once.\n"
+
+
+class InterruptedRun(SystemExit, KeyboardInterrupt):
+    """Ends a process after Ctrl-C, with 130 and without a traceback; `except KeyboardInterrupt` catches it."""
+
+
+class Drain:
+    """Whether the process has been asked to end.
+
+    A second signal of the same kind ends the process at once.
+
+    Attributes:
+        asked: Whether it has been.
+        by: The signal's name, for people.
+        on_ask: Called within the signal handler, so it may take no lock.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.by = ""
+        self._number: int = signal.SIGTERM
+        # Children that were forked have the handlers too, but not this session.
+        self._pid = os.getpid()
+        self.on_ask: Callable[[], None] = _nothing
+        self._installed = False
+        self._interruptible = False
+        #: Signal -> what handled it before: nothing, or another session. Of the signals that are watched.
+        self._before: dict[int, Any] = {}
+
+    @property
+    def exit_code(self) -> int:
+        """What the process is to exit with: what a shell gives for one that the signal has ended."""
+        return 128 + self._number
+
+    def exit(self) -> SystemExit:
+        """Give the exception that ends the process."""
+        return (InterruptedRun if self._number == signal.SIGINT else SystemExit)(self.exit_code)
+
+    def watch(self) -> None:
+        """Notice the signals from now on: in the main thread, and unless the program has handlers of its own."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number, default in _DEFAULTS.items():
+            handler = signal.getsignal(number)
+            if number == signal.SIGINT and (hasattr(sys, "ps1") or sys.flags.interactive):
+                continue
+            if handler is default or _session_of(handler) is not None:
+                self._before[number] = handler
+                signal.signal(number, self._on_signal)
+                self._installed = True
+
+    def unwatch(self) -> None:
+        """Leave the signals as they were found. Safe to call twice."""
+        if not self._installed or threading.current_thread() is not threading.main_thread():
+            return
+        self._installed = False
+        for number, before in self._before.items():
+            now, other = signal.getsignal(number), _watching(number, before)
+            if now == self._on_signal:
+                signal.signal(number, _DEFAULTS[number] if other is None else other._on_signal)
+            elif now is signal.SIG_DFL and other is None:
+                # It came: a program that goes on all the same has Python's own handler again.
+                signal.signal(number, _DEFAULTS[number])
+
+    def attend(self, cluster: Any) -> None:
+        """Have a client told when the process is asked to end, or has been.
+
+        The exception of `interruptible` may be lost, in a finalizer say: so what waits for a task looks for itself.
+        """
+        self.on_ask = getattr(cluster, "hurry", self.on_ask)
+        if self.asked:
+            self.on_ask()
+
+    @contextlib.contextmanager
+    def interruptible(self, doing: str) -> Iterator[None]:
+        """Exit at once, within the block, when asked: nothing is under way that could be finished.
+
+        Args:
+            doing: What the task does meanwhile, for the log.
+        """
+        before = self._interruptible
+        try:
+            if self.asked:
+                raise self.exit()
+            self._interruptible = True
+            yield
+        except SystemExit:
+            if self.asked:
+                _log.warning("%s came while this task %s: it waits for nothing any more.", self.by, doing)
+            raise
+        finally:
+            self._interruptible = before
+
+    def join(self, coord: Any, grace_secs: float) -> None:
+        """Wait for a session's threads; not for long where the process has been asked to end, now or meanwhile.
+
+        Args:
+            coord: The session's Coordinator; a stop has been requested of it.
+            grace_secs: How long to wait otherwise.
+        """
+        if not self.asked:
+            try:
+                with self.interruptible("waited for its threads"):
+                    coord.join(stop_grace_period_secs=grace_secs, ignore_live_threads=True)
+                return
+            except SystemExit:
+                if not self.asked:
+                    raise
+        coord.join(stop_grace_period_secs=min(grace_secs, _HASTY_JOIN_SECS), ignore_live_threads=True)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._pid:
+            # A child that was forked meanwhile, of a pool say: nothing of it is to be handed over.
+            signal.signal(number, _DEFAULTS[number])
+            os.kill(os.getpid(), number)
+            return
+        signal.signal(number, signal.SIG_DFL)
+        if number == signal.SIGINT:
+            with contextlib.suppress(OSError):
+                os.write(2, _PATIENCE)
+        drain: Drain | None = self
+        while drain is not None:
+            if not drain.asked:
+                drain.asked, drain.by, drain._number = True, _NAMES[signal.Signals(number)], number
+                drain.on_ask()
+            drain = _watching(number, drain._before[number])
+        if self._interruptible:
+            raise self.exit()
+
+
+def _watching(number: int, handler: Any) -> Drain | None:
+    """The session whose handler it is, or the next before it that still watches a signal."""
+    found = _session_of(handler)
+    while found is not None and not found._installed:
+        found = _session_of(found._before.get(number))
+    return found
+
+
+def _session_of(handler: Any) -> Drain | None:
+    """The Drain whose handler it is; None for another one."""
+    owner = getattr(handler, "__self__", None)
+    return owner if isinstance(owner, Drain) else None
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,144 @@
+"""A session with hooks around each of its runs.
+
+Follows TensorFlow 1.15, python/training/monitored_session.py.
+
+Layer: chief.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from globalstep.errors import AbortedError, JobDoneError, OpError, UnavailableError
+from globalstep.graph.graph import Node, Operation
+from globalstep.worker.session_run_hook import (
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
+
+__all__ = ["PREEMPTION_ERRORS", "HookedSession", "let_go_of"]
+
+#: Errors after which the same run on a new session may succeed.
+PREEMPTION_ERRORS = (AbortedError, UnavailableError)
+
+_CALLER = "caller"
+
+
+class HookedSession:
+    """Runs the fetches of the caller and of all hooks as one run.
+
+    Args:
+        session: The session below.
+        hooks: Called in this order.
+
+    Attributes:
+        lost: Why the session cannot be used any more, found by a hook after a run: that run is done, and
+            its caller gets its values, but the next needs a new session.
+    """
+
+    def __init__(self, session: Any, hooks: Sequence[SessionRunHook]) -> None:
+        self._session = session
+        self._hooks = list(hooks)
+        self._stop_requested = False
+        self._refused = False
+        self.lost: OpError | None = None
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether a hook asked for a stop, or the job is done."""
+        return self._stop_requested or self._refused or self._session.cluster.job_done()
+
+    def run(
+        self, fetches: Any, feed_dict: Mapping[Any, Any] | None, options: Any = None, run_metadata: Any = None
+    ) -> Any:
+        """Run with hooks; see MonitoredSession.run.
+
+        A run whose push is refused because the job is done returns normally, with the values that were
+        computed before the push and None for the others.
+        """
+        if self._stop_requested:
+            raise RuntimeError("Run called even after should_stop requested.")
+        context = SessionRunContext(SessionRunArgs(fetches, feed_dict), self._session)
+        asked: dict[Any, Any] = {_CALLER: fetches}
+        feeds = self._before_run(context, asked, feed_dict)
+        try:
+            values: Any = self._session.run(asked, feeds, options=options, run_metadata=run_metadata)
+        except JobDoneError as done:
+            self._refused = True
+            values = nothing_for(asked) if done.values is None else done.values
+        except UnavailableError:
+            if not self._session.cluster.job_done():
+                raise
+            # The PS tasks have ended with the job, as they had said; no push would be accepted any more.
+            self._refused = True
+            values = nothing_for(asked)
+        try:
+            for position, hook in enumerate(self._hooks):
+                hook.after_run(context, SessionRunValues(values.get(position), options, run_metadata))
+        except PREEMPTION_ERRORS as error:
+            self.lost = error
+        self._stop_requested = self._stop_requested or context.stop_requested
+        return values[_CALLER]
+
+    def _before_run(
+        self, context: SessionRunContext, asked: dict[Any, Any], feed_dict: Mapping[Any, Any] | None
+    ) -> dict[Any, Any] | None:
+        """Collect what the hooks ask for into `asked`; give all that is to be fed."""
+        hook_feeds: dict[Any, Any] = {}
+        for position, hook in enumerate(self._hooks):
+            request = hook.before_run(context)
+            if request is None:
+                continue
+            if request.fetches is not None:
+                asked[position] = request.fetches
+            if request.feed_dict:
+                _check_disjoint(hook_feeds, request.feed_dict, "Same tensor is fed by two hooks.")
+                hook_feeds.update(request.feed_dict)
+        if not feed_dict:
+            return hook_feeds or None
+        _check_disjoint(feed_dict, hook_feeds, "Same tensor is fed by a SessionRunHook and user.")
+        return {**hook_feeds, **feed_dict}
+
+
+def let_go_of(error: BaseException | None) -> None:
+    """Have the frames that an error went through, and what led to it, hold nothing any more: values, a lost session.
+
+    Args:
+        error: One that has been dealt with. Frames that still run are left alone.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+def _check_disjoint(one: Mapping[Any, Any], other: Mapping[Any, Any], message: str) -> None:
+    clash = set(one) & set(other)
+    if clash:
+        names = sorted(str(getattr(node, "name", node)) for node in clash)
+        raise RuntimeError(f"{message} Conflict(s): {names}")
+
+
+def nothing_for(fetches: Any) -> Any:
+    """Give the structure of `fetches` with None for every value.
+
+    Args:
+        fetches: A node, or dicts, lists, tuples and namedtuples of them.
+
+    >>> nothing_for({"a": ["x", ("y",)]})
+    {'a': [None, (None,)]}
+    """
+    if isinstance(fetches, (Node, Operation, str)):
+        return None
+    if isinstance(fetches, Mapping):
+        return {key: nothing_for(item) for key, item in fetches.items()}
+    if isinstance(fetches, tuple) and hasattr(fetches, "_fields"):
+        return type(fetches)(*(nothing_for(item) for item in fetches))
+    if isinstance(fetches, (list, tuple)):
+        return type(fetches)(nothing_for(item) for item in fetches)
+    return None

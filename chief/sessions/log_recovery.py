@@ -1,0 +1,91 @@
+"""How a chief brings PS tasks back from their write-ahead logs before it thinks of a checkpoint.
+
+Layer: chief.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from globalstep.chief.sessions.cluster_start import wait_for_answers
+from globalstep.chief.sessions.patience import Patience
+from globalstep.errors import AbortedError, LostStateError, OpError, UnavailableError
+from globalstep.files.storage import storage_for
+from globalstep.runtime.clock import Clock
+from globalstep.worker.client.causes import why_no_answer
+
+__all__ = ["absolute", "come_back"]
+
+_log = logging.getLogger("globalstep")
+
+
+def absolute(directory: str | None) -> str:
+    """Name a directory so that a PS task, which may have another working directory, means the same one."""
+    name = str(directory or "")
+    return os.path.abspath(name) if name and storage_for(name).is_local else name
+
+
+def come_back(
+    client: Any, statuses: Sequence[Any], directory: str | None, clock: Clock, max_wait_secs: float, run: str = ""
+) -> list[Any]:
+    """Have PS tasks that lost their state recover, where the run has a log; else leave all as it is.
+
+    Args:
+        client: The cluster's client.
+        statuses: What each PS task said of itself.
+        directory: The run's, for the case that all lost their state; None where that is another one's business.
+        clock: Where time comes from.
+        max_wait_secs: How long to wait for tasks that cannot be reached, or have no room for their logs.
+        run: Id of the run that is to come back; "" where the directory has none yet.
+
+    Returns:
+        What each PS task says of itself now.
+    """
+    patience = Patience(clock, max_wait_secs, client)
+    # Lives whose logs are damaged, or gone.
+    lost: set[int] = set()
+    tried = 0
+    while True:
+        living = [status for status in statuses if status.incarnation]
+        lives = {status.incarnation for status in living}
+        if len(living) == len(statuses) or len(lives) > 1:
+            return list(statuses)
+        try:
+            if living:
+                if living[0].policy.durability != "log":
+                    return list(statuses)
+                came = living[0]
+                tried = came.incarnation
+                client.recover(came.incarnation, came.sequencer, came.directory, came.run.id)
+            elif directory is None:
+                return list(statuses)
+            else:
+                found = [life for life in client.find_logs(directory, run) if life[0] not in lost]
+                if not found:
+                    return list(statuses)
+                tried = found[0][0]
+                client.recover(*found[0], directory, run)
+        except UnavailableError as error:
+            if not patience.pause(
+                f"waiting for the parameter servers to recover from their logs: {error}", lambda: why_no_answer(client)
+            ):
+                _log.warning("No recovery from the write-ahead logs, but from a checkpoint: %s", error)
+                return list(statuses)
+        except LostStateError as error:
+            if tried in lost or living:
+                _log.warning("No recovery from the write-ahead logs, but from a checkpoint: %s", error)
+                return list(statuses)
+            _log.warning(
+                "No recovery from the write-ahead logs of life %d; those of others are tried: %s", tried, error
+            )
+            lost.add(tried)
+        except AbortedError as error:
+            _log.warning("No recovery from the write-ahead logs, but from a checkpoint: %s", error)
+            return list(statuses)
+        except OpError as error:
+            _log.warning("Recovering from the write-ahead logs failed: %s", error)
+            return list(statuses)
+        statuses = wait_for_answers(client, clock, max_wait_secs)

@@ -1,0 +1,399 @@
+"""MonitoredSession: a session with hooks that initializes, recovers, stops its threads and ends well.
+
+Follows TensorFlow 1.15, python/training/monitored_session.py. What differs: a recovery waits longer each
+time and gives up in the end; a run that is refused because the job is done returns normally.
+
+Layer: chief.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from globalstep.chief.scaffold import Scaffold
+from globalstep.chief.sessions.chief_role import as_role
+from globalstep.chief.sessions.draining import Drain
+from globalstep.chief.sessions.hooked_session import PREEMPTION_ERRORS, HookedSession, let_go_of
+from globalstep.chief.sessions.session_creators import ChiefSessionCreator, SessionCreator
+from globalstep.chief.sessions.step_context import StepContext
+from globalstep.errors import JobDoneError, OpError, OutOfRangeError
+from globalstep.graph.graph import Graph, GraphKeys, get_collection, get_default_graph
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.worker.coordinator import Coordinator
+from globalstep.worker.inputs.queue_runner import start_queue_runners
+from globalstep.worker.session_run_hook import SessionRunHook
+
+__all__ = ["MonitoredSession", "SingularMonitoredSession", "StepContext"]
+
+_log = logging.getLogger("globalstep")
+
+#: Recoveries in a row, without a run that completed in between, before the error is raised.
+MAX_RECOVERIES = 20
+_FIRST_BACKOFF_SECS = 0.1
+_LAST_BACKOFF_SECS = 10.0
+
+
+class _MonitoredSession:
+    """What MonitoredSession and SingularMonitoredSession share; `recover` is where they differ."""
+
+    def __init__(
+        self,
+        session_creator: Any,
+        hooks: Sequence[SessionRunHook] | None,
+        recover: bool,
+        stop_grace_period_secs: float,
+        clock: Clock,
+    ) -> None:
+        self._graph_was_finalized = get_default_graph().finalized
+        self._hooks = list(hooks or ())
+        if type(session_creator) is ChiefSessionCreator:
+            session_creator = as_role(session_creator, clock)
+        self._creator = session_creator
+        self._ours = session_creator if isinstance(session_creator, SessionCreator) else None
+        # The hooks of the present session: those of the chief come and go with its lease.
+        self._active = self._hooks
+        self._recover_errors = PREEMPTION_ERRORS if recover else ()
+        self._grace_secs = stop_grace_period_secs
+        self._clock = clock
+        self._recoveries = 0
+        self._never = threading.Event()
+        self._closed = False
+        self._drain = Drain()
+        # Whether the program asks should_stop(), and so ends by itself when it should.
+        self._asks = False
+        self._over = False
+        self._session: Any = None
+        self._hooked: HookedSession | None = None
+        self._coord: Coordinator | None = None
+        for hook in self._hooks:
+            hook.begin()
+        if self._ours is not None:
+            self._ours.use_hooks(self._hooks)
+            self._ours.watch_clients(self._drain.attend)
+        self._drain.watch()
+        try:
+            self._session_for_run()
+        except JobDoneError as done:
+            # There is nothing left to do: should_stop() is True from the start.
+            _log.info("%s", done)
+            self._over = True
+        except BaseException:
+            self._drain.unwatch()
+            self._unfreeze_graph()
+            raise
+
+    @property
+    def graph(self) -> Graph | None:
+        """The graph of the session; None once it is closed."""
+        return None if self._session is None else self._session.graph
+
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: Any = None,
+        run_metadata: Any = None,
+    ) -> Any:
+        """Run the fetches, with what the hooks add; on a new session if the old one is lost.
+
+        Args:
+            fetches: A node, or a structure of nodes.
+            feed_dict: Values for placeholders.
+            options: Accepted as in TensorFlow.
+            run_metadata: Accepted as in TensorFlow.
+
+        Returns:
+            The values, in the structure of `fetches`. If the job is done and the push of this run was
+            therefore refused: what was computed before the push, None for the rest; `should_stop()` is
+            True from then on.
+
+        Raises:
+            RuntimeError: After a hook asked for a stop; if two feed one node; if it is closed.
+            AbortedError: If the session was lost again and again.
+            UnavailableError: The same.
+        """
+        return self._recovering(lambda hooked: hooked.run(fetches, feed_dict, options, run_metadata))
+
+    def run_step_fn(self, step_fn: Callable[..., Any]) -> Any:
+        """Call a function that runs several times, some of them without hooks.
+
+        Args:
+            step_fn: Function of one argument, named `step_context`: a StepContext.
+
+        Returns:
+            What it returns.
+
+        Raises:
+            ValueError: If its arguments are others.
+            StopIteration: If it calls `step_context.request_stop()`.
+        """
+        names = tuple(inspect.signature(step_fn).parameters)
+        if names not in (("step_context",), ("self", "step_context")):
+            raise ValueError(
+                "`step_fn` may either have one `step_context` argument, or `self` and `step_context` "
+                f"arguments if it's an instance method. Got {names} instead."
+            )
+        return self._recovering(lambda hooked: step_fn(StepContext(self._session, hooked.run)))
+
+    def should_stop(self) -> bool:
+        """Say whether the loop should end: a hook asked, a thread failed, job done, SIGTERM, Ctrl-C, or closed."""
+        self._asks = True
+        if self._closed or self._over or self._drain.asked:
+            return True
+        try:
+            hooked = self._session_for_run()
+            if self._coord is not None:
+                self._coord.raise_requested_exception()
+        except Exception as error:
+            if not self._recover_errors:
+                raise
+            if not isinstance(error, self._recover_errors):
+                return True
+            self._discard(error)
+            return False
+        return hooked.should_stop or (self._coord is not None and self._coord.should_stop())
+
+    def close(self) -> None:
+        """End: the hooks' `end`, then the threads, then the session.
+
+        Raises:
+            RuntimeError: If it is closed already.
+        """
+        self._close(None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        drained = self._drain.asked and kind is not None and issubclass(kind, (SystemExit, KeyboardInterrupt))
+        clean = kind is None or drained or issubclass(kind, (OutOfRangeError, StopIteration))
+        self._close(None if clean else kind)
+        return clean
+
+    def _tf_sess(self) -> Any:
+        """The session below the hooks."""
+        return self._session
+
+    def _recovering(self, act: Callable[[HookedSession], Any]) -> Any:
+        while True:
+            if self._closed:
+                raise RuntimeError("Attempted to use a closed session.")
+            if self._drain.asked and not self._asks:
+                raise self._drain.exit()
+            try:
+                result = self._coordinated(act)
+            except self._recover_errors as error:
+                self._discard(error)
+                continue
+            self._recoveries = 0
+            # The run was carried out and must not be again; only its session is lost.
+            lost = self._hooked.lost if self._hooked is not None else None
+            if lost is not None:
+                if not self._recover_errors:
+                    raise lost
+                self._discard(lost)
+            return result
+
+    def _coordinated(self, act: Callable[[HookedSession], Any]) -> Any:
+        hooked = self._session_for_run()
+        try:
+            return act(hooked)
+        except PREEMPTION_ERRORS:
+            raise
+        except Exception:
+            # A thread's lost connection may be the cause of whatever this run met.
+            if self._coord is not None:
+                try:
+                    self._coord.raise_requested_exception()
+                except PREEMPTION_ERRORS:
+                    raise
+                except Exception as reported:
+                    _log.debug("A thread had reported: %s", reported)
+            raise
+
+    def _session_for_run(self) -> HookedSession:
+        """Give the session, made if there is none, and anew if this task's role has changed."""
+        if self._hooked is not None and self._ours is not None and (why := self._ours.outdated(self._session)):
+            _log.warning("The session is made anew: %s.", why)
+            self._release()
+        while self._hooked is None:
+            try:
+                with self._drain.interruptible("made its session"):
+                    self._create()
+            except self._recover_errors as error:
+                self._discard(error)
+        return self._hooked
+
+    def _create(self) -> None:
+        self._session = self._creator.create_session()
+        hooks = self._ours.active_hooks() if self._ours is not None else None
+        self._active = self._hooks if hooks is None else hooks
+        self._drain.attend(getattr(self._session, "cluster", None))
+        # Every exception of a thread counts here: none is a clean stop.
+        self._coord = Coordinator(clean_stop_exception_types=(), clock=self._clock)
+        try:
+            if get_collection(GraphKeys.QUEUE_RUNNERS):
+                start_queue_runners(sess=self._session, coord=self._coord)
+            for hook in self._active:
+                hook.after_create_session(self._session, self._coord)
+        except BaseException:
+            # What was started must not outlive the error, which is the one to be told of.
+            with contextlib.suppress(Exception):
+                self._release()
+            raise
+        self._hooked = HookedSession(self._session, self._active)
+
+    def _discard(self, error: BaseException) -> None:
+        """Close a session that is lost, and wait a little; raises `error` once that was done too often."""
+        if self._drain.asked:
+            _log.warning("What was under way when %s came is not done: %s", self._drain.by, error)
+            raise self._drain.exit() from error
+        self._recoveries += 1
+        if self._recoveries > MAX_RECOVERIES:
+            _log.error("Giving up after %d recoveries without a completed run.", MAX_RECOVERIES)
+            raise error
+        backoff_secs = min(_FIRST_BACKOFF_SECS * 2 ** (self._recoveries - 1), _LAST_BACKOFF_SECS)
+        text = (
+            "The session was lost and is closed; a new one is made in %.1f s (recovery %d of at most %d in a row). "
+            "Cause: %s: %s"
+        )
+        _log.warning(text, backoff_secs, self._recoveries, MAX_RECOVERIES, type(error).__name__, error)
+        let_go_of(error)
+        try:
+            self._release()
+        except Exception as late:
+            _log.info("While closing the lost session: %s: %s", type(late).__name__, late)
+        with self._drain.interruptible("had lost its session"):
+            self._clock.wait(self._never, backoff_secs)
+
+    def _close(self, failed: type[BaseException] | None) -> None:
+        if self._closed:
+            raise RuntimeError("Session is already closed.")
+        drained = self._drain.asked and not (self._hooked is not None and self._hooked.should_stop)
+        try:
+            if failed is None and self._session is not None:
+                if drained:
+                    self._hand_over()
+                else:
+                    self._end()
+        finally:
+            self._closed = True
+            try:
+                self._release(for_good=True)
+            finally:
+                self._unfreeze_graph()
+                self._drain.unwatch()
+        if drained and failed is None:
+            raise self._drain.exit()
+
+    def _end(self) -> None:
+        """Do what is owed at the end of the job."""
+        ours = self._ours
+        if ours is not None:
+            if not self._drain.asked:
+                with self._drain.interruptible("waited for a chief to end the job"):
+                    takes_over = ours.takes_over_at_end(self._session, self._grace_secs)
+                if takes_over:
+                    self._release()
+                    self._session_for_run()
+            ours.before_end(self._session, self._grace_secs)
+        for hook in self._active:
+            hook.end(self._session)
+        if ours is not None:
+            ours.after_end(self._session)
+
+    def _hand_over(self) -> None:
+        """Do what is owed when the process ends and the job goes on: the chief's hooks save."""
+        _log.warning("%s: this task hands over its work and exits with %d.", self._drain.by, self._drain.exit_code)
+        for hook in self._active:
+            try:
+                hook.end(self._session)
+            except OpError as error:
+                _log.warning("%s could not end as it should: %s", type(hook).__name__, error)
+
+    def _unfreeze_graph(self) -> None:
+        if not self._graph_was_finalized:
+            get_default_graph().finalized = False
+
+    def _release(self, for_good: bool = False) -> None:
+        """Stop the threads, then close the session; for good, the chief's lease is left too."""
+        coord, session = self._coord, self._session
+        self._hooked = self._coord = self._session = None
+        try:
+            if coord is not None:
+                coord.request_stop()
+                self._drain.join(coord, self._grace_secs)
+        finally:
+            if session is not None:
+                if self._ours is not None and (for_good or self._drain.asked):
+                    session.cluster.leaves_lease = True
+                session.close()
+
+
+class MonitoredSession(_MonitoredSession):
+    """A session with hooks that is made anew, from the last checkpoint if need be, when it is lost.
+
+    Args:
+        session_creator: Makes the sessions; default ChiefSessionCreator().
+        hooks: Called around every run, in this order.
+        stop_grace_period_secs: Time for threads to end, and on the chief for the other workers to
+            leave, in seconds.
+        clock: Where time comes from.
+    """
+
+    def __init__(
+        self,
+        session_creator: Any = None,
+        hooks: Sequence[SessionRunHook] | None = None,
+        stop_grace_period_secs: float = 120,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        creator = ChiefSessionCreator() if session_creator is None else session_creator
+        super().__init__(creator, hooks, True, stop_grace_period_secs, clock)
+
+
+class SingularMonitoredSession(_MonitoredSession):
+    """A session with hooks for one process: chief always, without recovery.
+
+    Args:
+        hooks: Called around every run, in this order.
+        scaffold: What makes the model ready.
+        master: Target of the session.
+        config: Configuration of the session.
+        checkpoint_dir: Where to restore from.
+        stop_grace_period_secs: Time for threads to end, in seconds.
+        checkpoint_filename_with_path: A checkpoint to restore instead.
+        clock: Where time comes from.
+    """
+
+    def __init__(
+        self,
+        hooks: Sequence[SessionRunHook] | None = None,
+        scaffold: Scaffold | None = None,
+        master: Any = "",
+        config: Any = None,
+        checkpoint_dir: str | None = None,
+        stop_grace_period_secs: float = 120,
+        checkpoint_filename_with_path: str | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        creator = ChiefSessionCreator(
+            scaffold=scaffold,
+            master=master,
+            config=config,
+            checkpoint_dir=checkpoint_dir,
+            checkpoint_filename_with_path=checkpoint_filename_with_path,
+        )
+        super().__init__(creator, hooks, False, stop_grace_period_secs, clock)
+
+    def raw_session(self) -> Any:
+        """Give the session below the hooks."""
+        return self._tf_sess()

@@ -1,0 +1,76 @@
+"""Waiting that says what it waits for: quiet at first, then a line now and again, then an end.
+
+Layer: chief.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from globalstep.errors import UnavailableError
+from globalstep.runtime.clock import Clock
+from globalstep.runtime.waiting import likeliest
+
+__all__ = ["Patience"]
+
+_log = logging.getLogger("globalstep")
+
+_QUIET_SECS = 5.0
+_REMIND_SECS = 30.0
+_FIRST_POLL_SECS = 0.1
+_LAST_POLL_SECS = 1.0
+_POLL_GROWTH = 1.5
+
+
+class Patience:
+    """One wait: paces a polling loop, reports, and says when time is up.
+
+    Args:
+        clock: Where time comes from.
+        max_wait_secs: When to give up; infinity for never.
+        client: Of the cluster; when its process is asked to end, so does the wait.
+    """
+
+    def __init__(self, clock: Clock, max_wait_secs: float, client: Any = None) -> None:
+        self._clock = clock
+        self._max_wait_secs = max_wait_secs
+        self._client = client
+        self._never = threading.Event()
+        self._since = clock.monotonic()
+        self._next_report = self._since + _QUIET_SECS
+        self._poll_secs = _FIRST_POLL_SECS
+
+    @property
+    def waited_secs(self) -> float:
+        """Seconds since the wait began."""
+        return self._clock.monotonic() - self._since
+
+    def pause(self, waiting_for: str, why: Callable[[], str] = str) -> bool:
+        """Wait a moment before the next poll; report when due.
+
+        Args:
+            waiting_for: What is missing, for people: which task, at which address.
+            why: Asked when a report is due: the likeliest reasons; "" where none are known.
+
+        Returns:
+            False, without a wait, once the time is up; else True.
+
+        Raises:
+            UnavailableError: If the process has been asked to end.
+        """
+        if getattr(self._client, "hurried", False):
+            raise UnavailableError(f"This process has been asked to end, after {self.waited_secs:.0f} s: {waiting_for}")
+        left = self._max_wait_secs - self.waited_secs
+        if left <= 0:
+            return False
+        now = self._clock.monotonic()
+        if now >= self._next_report:
+            # Whoever started a task alone by hand is to see why nothing happens, whatever the verbosity.
+            _log.warning("Waited %.0f s so far: %s%s", self.waited_secs, waiting_for, likeliest(why))
+            self._next_report = now + _REMIND_SECS
+        self._clock.wait(self._never, min(self._poll_secs, left))
+        self._poll_secs = min(self._poll_secs * _POLL_GROWTH, _LAST_POLL_SECS)
+        return True

@@ -1,0 +1,97 @@
+"""Whether a session's model is ready, as its ready_op says; and what this task itself makes ready.
+
+Layer: chief.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from globalstep.errors import FailedPreconditionError
+from globalstep.graph.graph import GraphKeys
+from globalstep.variables.variables import variables_of
+
+__all__ = ["initialize_own", "initialize_rest", "why_not_ready"]
+
+
+def initialize_own(session: Any) -> str:
+    """Give the Variables on this task's own device their initial values, where they have none.
+
+    The chief initializes what all tasks share; nobody else can initialize these.
+
+    Args:
+        session: A session of the model.
+
+    Returns:
+        What they wait for, for people; "" for nothing.
+    """
+    own = [variable for variable in variables_of(session.graph) if variable.is_own and not session.has_value(variable)]
+    if not own:
+        return ""
+    try:
+        session.run([variable.initializer for variable in own])
+    except FailedPreconditionError as error:
+        return f"what this task's own Variables are initialized from: {error}"
+    return ""
+
+
+def initialize_rest(session: Any) -> str:
+    """Give the Variables of a task's program their initial values that its run, which is ready, has none for.
+
+    The chief has initialized what its program has; these are this program's alone.
+
+    Args:
+        session: A session of the model.
+
+    Returns:
+        What they wait for, for people; "" for nothing.
+    """
+    shared = session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
+    rest = [variable for variable, has in zip(shared, session.have_values(shared), strict=True) if not has]
+    if not rest:
+        return ""
+    try:
+        session.run([variable.initializer for variable in rest])
+    except FailedPreconditionError as error:
+        return f"what the Variables of this task's program alone are initialized from: {error}"
+    return ""
+
+
+def why_not_ready(ready_op: Any, session: Any, failure: str) -> str:
+    """Run an operation that gives the names of what is missing.
+
+    Args:
+        ready_op: The operation; None for a model that always is ready.
+        session: Where to run it.
+        failure: What to say if it cannot be run, because something that it reads is not initialized.
+
+    Returns:
+        What is missing, for people; "" for nothing.
+    """
+    if ready_op is None:
+        return ""
+    try:
+        missing = session.run(ready_op)
+    except FailedPreconditionError as error:
+        return f"{failure}: {error}"
+    if missing is None or np.size(missing) == 0:
+        return ""
+    names = ", ".join(name.decode() if isinstance(name, bytes) else str(name) for name in np.ravel(missing))
+    return f"Variables not initialized: {names}{_of_nobody(session, names.split(', '))}"
+
+
+def _of_nobody(session: Any, names: Sequence[str]) -> str:
+    """Say what Variables are that no program of the run has initialized, and where a task's own belong."""
+    known = session.cluster.variables
+    if not known or all(name in known for name in names):
+        return ""
+    task = session.cluster.task or "/job:worker/task:1"
+    missing = next(name for name in names if name not in known)
+    return (
+        f". The run has no Variable {missing!r}: its chief's program has none of that name, and initializes only its "
+        "own. All programs of a run build the same model; what is this task's alone, such as an A3C worker's net, "
+        f'belongs on its own device, gs.device("{task}"), or into collections=[gs.GraphKeys.LOCAL_VARIABLES]'
+    )

@@ -1,0 +1,194 @@
+"""Whether a task may join the run that the PS tasks hold, begin its own there, or is to be refused.
+
+Two jobs on one address would mix their models: see docs/design/push-protocol.md, "Which run".
+
+Layer: chief.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from globalstep.chief.journal.run_directory import keep_identity, kept_identity
+from globalstep.cluster.process_place import ALIVE_SECS, Process, is_gone, this_process
+from globalstep.cluster.run_identity import RunIdentity, TaskRun, new_run_id, other_run, run_name, takes_over
+from globalstep.errors import FailedPreconditionError, OpError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.runtime.clock import Clock
+
+__all__ = ["RunOfTask"]
+
+_log = logging.getLogger("globalstep")
+
+_POLL_SECS = 0.2
+_SERVING = (pb.STATE_INITIALIZING, pb.STATE_READY)
+
+
+@dataclass(slots=True)
+class RunOfTask:
+    """Which run a task is of, over all of its sessions.
+
+    Args:
+        clock: Paces its looks at others.
+        joined: Id of the run that this process has joined; "" for none.
+        found: Id of the run that the PS tasks held when they were looked at last, where that is not another one's.
+    """
+
+    clock: Clock
+    joined: str = ""
+    found: str = ""
+
+    def told(self, directory: str, is_chief: bool) -> TaskRun:
+        """Say what the task knows of its run.
+
+        Args:
+            directory: Of its checkpoints, absolute; "" where it has none.
+            is_chief: Whether it begins the run.
+        """
+        kept = ""
+        try:
+            kept = kept_identity(directory).id if directory else ""
+        except OpError:
+            if is_chief:
+                raise
+        return TaskRun(is_chief, self.joined, kept, run_name(), directory)
+
+    def look(self, client: Any, statuses: Sequence[Any], mine: TaskRun) -> bool:
+        """Look whether the PS tasks hold another run than this task's.
+
+        Args:
+            client: The cluster's client.
+            statuses: What each PS task says of itself.
+            mine: What the task knows of its run.
+
+        Returns:
+            Whether they hold another one, which is to be dropped by who may begin.
+
+        Raises:
+            FailedPreconditionError: If that one's members are there, and this task is not told to take over.
+        """
+        held, serves = _other_than(mine, statuses)
+        self.found = "" if held is not None else next((status.run.id for status in statuses if status.run.id), "")
+        if held is None or not serves:
+            return held is not None
+        if mine.is_chief and takes_over():
+            _log.warning("The PS tasks serve %s; it is dropped, as this task is told to take over.", held)
+            return True
+        began, never = self.clock.monotonic(), threading.Event()
+        while waiting := _members(statuses, held.id):
+            waited_secs = self.clock.monotonic() - began
+            alive = [member for member in waiting if member.silent_secs < waited_secs]
+            if alive:
+                named = sorted(f"{m.name} ({m.process}, heard {m.silent_secs:.1f} s ago)" for m in alive)
+                raise FailedPreconditionError(other_run(_where(client, statuses, held), held, mine.identity, named))
+            self.clock.wait(never, _POLL_SECS)
+            statuses = client.refresh()
+        if mine.is_chief:
+            _log.warning(
+                "The PS tasks hold %s%s, and nobody of it is left: its members have left, or have been silent "
+                "for longer than their leases. What they hold is dropped, and this task's run begins.",
+                held,
+                _at(statuses),
+            )
+        return True
+
+    def begins(self, mine: TaskRun) -> RunIdentity:
+        """Give the run that a chief is about to begin, whose directory says so from now on."""
+        run = RunIdentity(mine.id or self.found or new_run_id(), mine.name, mine.directory)
+        if run.directory:
+            keep_identity(run)
+        self.joined = run.id
+        return run
+
+    def joins(self, run: RunIdentity, mine: TaskRun) -> None:
+        """Take note of the run that the task has joined; a chief's directory that does not name one gets its id."""
+        self.joined = run.id or self.joined
+        if mine.is_chief and mine.directory and run.id and not mine.kept:
+            keep_identity(RunIdentity(run.id, mine.name, mine.directory))
+
+    def refuse_second(self, client: Any) -> None:
+        """Take the task for this process; refuse it where another living process has it.
+
+        Raises:
+            FailedPreconditionError: Then; names both processes.
+        """
+        if not client.task or client.has_task:
+            return
+        client.take_task()
+        began, never = self.clock.monotonic(), threading.Event()
+        while True:
+            status = client.refresh()[0]
+            mine = next((one.joined_secs for one in status.clients if one.client == client.client_id), 0.0)
+            rivals = [
+                one
+                for one in status.clients
+                if one.task == client.task
+                and one.takes_task
+                and one.joined_secs >= mine
+                and one.client != client.client_id
+                and one.silent_secs < ALIVE_SECS
+                and _is_elsewhere(Process.decode(one.process))
+            ]
+            waited_secs = self.clock.monotonic() - began
+            for one in rivals:
+                if one.silent_secs < waited_secs:
+                    raise FailedPreconditionError(
+                        f"Two processes are {client.task}: {Process.decode(one.process)}, which joined "
+                        f"{one.joined_secs:.0f} s ago and gave a sign of life {one.silent_secs:.1f} s ago, and this "
+                        f"one, {this_process()}. Nothing was pushed. Start each task once, or give this one a task "
+                        "index of its own."
+                    )
+            if not rivals:
+                return
+            self.clock.wait(never, _POLL_SECS)
+
+
+def _other_than(mine: TaskRun, statuses: Sequence[Any]) -> tuple[RunIdentity | None, bool]:
+    """Give a run that PS tasks hold and that is not the task's, if there is one, and whether they serve it."""
+    found: RunIdentity | None = None
+    for status in statuses:
+        held = RunIdentity.decode(status.run)
+        if status.incarnation and mine.is_other(held):
+            if status.state in _SERVING:
+                return held, True
+            found = held
+    return found, False
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    name: str
+    process: Process
+    silent_secs: float
+
+
+def _is_elsewhere(process: Process) -> bool:
+    """Whether a process may live, and is not this one."""
+    return bool(process) and process != this_process() and not is_gone(process)
+
+
+def _members(statuses: Sequence[Any], run: str) -> list[_Member]:
+    """Give those of a run who may be there: their leases are not over, and nobody has seen them dead."""
+    found: dict[str, _Member] = {}
+    for status in statuses:
+        for one in status.clients:
+            process = Process.decode(one.process)
+            if one.run == run and _is_elsewhere(process):
+                known = found.get(one.client)
+                silent_secs = min(one.silent_secs, known.silent_secs) if known else one.silent_secs
+                found[one.client] = _Member(one.task or one.client, process, silent_secs)
+    return list(found.values())
+
+
+def _where(client: Any, statuses: Sequence[Any], held: RunIdentity) -> str:
+    labels = [label for label, status in zip(client.labels, statuses, strict=True) if status.run.id == held.id]
+    return ", ".join(labels) + _at(statuses)
+
+
+def _at(statuses: Sequence[Any]) -> str:
+    steps = {name: value for status in statuses for name, value in status.steps.items()}
+    return f" (at {', '.join(f'{name} {value}' for name, value in sorted(steps.items()))})" if steps else ""

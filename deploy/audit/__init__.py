@@ -1,0 +1,4 @@
+"""`globalstep audit`: whether a run's step is the number of its accepted pushes.
+
+Layer: deploy.
+"""

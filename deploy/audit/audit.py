@@ -1,0 +1,204 @@
+"""The audit of a run's journal: whether its step is the number of its accepted pushes, and who pushed them.
+
+Proven is, for the newest incarnation and those whose checkpoints it goes back to: every entry has its place in one
+sequence without a gap; no push was decided twice; each step is its first value and what the accepted pushes moved it
+on; each incarnation began with exactly what its checkpoint held; and the newest checkpoint agrees.
+
+Layer: deploy. Single thread: the caller's.
+"""
+
+from __future__ import annotations
+
+import json
+
+from globalstep.chief.checkpoints.checkpoint_format import CheckpointIndex, read_index
+from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
+from globalstep.deploy.audit.checks import Decided, Mark, Reader
+from globalstep.deploy.audit.reading import Findings, Volume, read_volumes
+from globalstep.deploy.audit.result import Audit, Incarnation, StepProof
+from globalstep.errors import OpError
+from globalstep.files.storage import storage_for
+from globalstep.wire.told import Known, Told
+
+__all__ = ["audit"]
+
+_NO_LIMIT = 2**63 - 1
+
+
+def audit(directory: str) -> Audit:
+    """Audit the journal of a run.
+
+    Args:
+        directory: The run's, path or URL.
+
+    Returns:
+        The result. What is damaged or missing is among its findings; nothing is raised for it.
+    """
+    result = Audit()
+    findings = result.findings
+    told = Told()
+    volumes = read_volumes(directory, findings, told)
+    if not volumes:
+        findings.unreadable.append(f"{directory} holds no journal.")
+        return result
+    chain = _chain(volumes, findings)
+    saved = _Saved.newest(directory, findings)
+    proofs: dict[str, StepProof] = {}
+    decided = Decided()
+    last_steps: dict[str, int] = {}
+    for volume in volumes:
+        child = chain.get(volume.incarnation)
+        begin = volume.header.begin_index if volume.header is not None else 0
+        kept_until = begin if volume.incarnation not in chain else _NO_LIMIT
+        if volume.incarnation == min(chain) and volume.header is not None:
+            proofs.update((name, StepProof(base=value)) for name, value in volume.header.begin_steps.items())
+        marks = []
+        if child is not None and child.header is not None:
+            kept_until = child.header.begin_index
+            marks.append(Mark(kept_until))
+        ours = saved is not None and saved.incarnation == volume.incarnation
+        if saved is not None and ours:
+            marks.append(saved.mark)
+        reader = Reader(
+            volume,
+            kept_until,
+            marks,
+            saved.outcomes if saved is not None and ours else (),
+            proofs if volume.incarnation in chain else None,
+            decided,
+            result,
+        )
+        found = reader.read()
+        if volume is not volumes[-1]:
+            _add_unrecorded(found, told.of(volume.incarnation), volume.complete, reader.most_by)
+        result.incarnations.append(found)
+        last_steps = found.steps
+        if child is not None:
+            _check_join(findings, volume, found.last_index, child, marks[0])
+        if saved is not None and ours:
+            saved.compare(findings, found.last_index, begin, reader.pushes)
+    for client, sequence in decided.twice():
+        findings.wrong.append(f"Push {sequence} of client {client} was decided twice.")
+    for name, proof in proofs.items():
+        proof.value = last_steps.get(name, 0)
+        if proof.base + proof.moved != proof.value:
+            findings.wrong.append(
+                f"{name} is {proof.value}, but {proof.base} and what {proof.pushes} accepted pushes moved it on make "
+                f"{proof.base + proof.moved}."
+            )
+    result.steps = proofs
+    if saved is not None:
+        result.checkpoint, result.checkpoint_steps = saved.prefix, saved.steps
+        if all(volume.incarnation != saved.incarnation for volume in volumes):
+            findings.wrong.append(
+                f"Checkpoint {saved.prefix} is of incarnation {saved.incarnation}, of which there is no journal."
+            )
+    return result
+
+
+def _chain(volumes: list[Volume], findings: Findings) -> dict[int, Volume | None]:
+    """Give the incarnations that the newest one goes back to, each with the one that began from its checkpoint."""
+    by_number = {volume.incarnation: volume for volume in volumes}
+    chain: dict[int, Volume | None] = {}
+    volume, child = volumes[-1], None
+    while True:
+        chain[volume.incarnation] = child
+        header = volume.header
+        if header is None or (not header.parent and not header.begin_index):
+            return chain
+        parent = by_number.get(header.parent)
+        if parent is None or parent.incarnation >= volume.incarnation:
+            findings.wrong.append(
+                f"Incarnation {volume.incarnation} began after entry {header.begin_index} of incarnation "
+                f"{header.parent or '(not known)'}, of which there is no journal."
+            )
+            return chain
+        volume, child = parent, volume
+
+
+def _add_unrecorded(found: Incarnation, told: Known | None, complete: bool, most_by: int) -> None:
+    """Add what an incarnation lost besides what its journal has, as far as anybody was told.
+
+    Args:
+        found: The incarnation, which a later one has followed.
+        told: How far it came, as far as anybody who was left knew.
+        complete: Whether its journal was whole, but for what came of clients that came later.
+        most_by: The most that one push moved a step on.
+    """
+    told = told or Known()
+    if told.index > found.last_index:
+        moved = [value - found.steps.get(name, 0) for name, value in told.steps.items()]
+        found.unrecorded = max(-(-max(moved, default=0) // most_by), 0)
+        found.lost += found.unrecorded
+        found.lost_at_least = True
+    else:
+        found.lost_at_least = not (complete or told.last)
+
+
+def _check_join(findings: Findings, volume: Volume, last_index: int, child: Volume, mark: Mark) -> None:
+    """An incarnation begins with exactly what the one before it held at that place."""
+    assert child.header is not None
+    if last_index < mark.index:
+        findings.wrong.append(
+            f"Incarnation {child.incarnation} began after entry {mark.index} of incarnation {volume.incarnation}, "
+            f"whose journal ends at entry {last_index}."
+        )
+    elif any(mark.steps.get(name, 0) != value for name, value in child.header.begin_steps.items()):
+        findings.wrong.append(
+            f"Incarnation {child.incarnation} began with {dict(child.header.begin_steps)}; after entry {mark.index} of "
+            f"incarnation {volume.incarnation}, from which it began, the journal has {mark.steps}."
+        )
+
+
+class _Saved:
+    """The newest checkpoint's ledger, as evidence beside the journal."""
+
+    def __init__(self, prefix: str, index: CheckpointIndex) -> None:
+        state = json.loads(index.ledger)
+        self.prefix = prefix
+        self.incarnation = int(state.get("incarnation", 0))
+        self.mark = Mark(int(state["index"]))
+        self.steps = {str(name): int(value) for name, value in state["steps"].items()}
+        self._index_steps = dict(index.steps)
+        #: Index -> whose push is on record there.
+        self.outcomes = {
+            int(at): (str(client), int(sequence))
+            for client, kept in state["clients"].items()
+            for sequence, _, at, *_ in kept["outcomes"]
+            if at
+        }
+
+    @classmethod
+    def newest(cls, directory: str, findings: Findings) -> _Saved | None:
+        """Read the newest checkpoint of a directory; None if there is none, or none that can be read."""
+        prefix = latest_checkpoint(directory)
+        if prefix is None:
+            return None
+        try:
+            return cls(prefix, read_index(storage_for(prefix), prefix))
+        except OpError as error:
+            findings.unreadable.append(str(error))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            findings.unreadable.append(f"Checkpoint {prefix} has no ledger that can be read: {error!r}.")
+        return None
+
+    def compare(self, findings: Findings, last_index: int, begin: int, pushes: dict[int, tuple[str, int]]) -> None:
+        """Hold it against the journal of its incarnation."""
+        at = f"entry {self.mark.index} of incarnation {self.incarnation}"
+        if last_index < self.mark.index:
+            findings.wrong.append(
+                f"Checkpoint {self.prefix} was taken after {at}, but the journal ends at entry {last_index}."
+            )
+            return
+        for name, value in (*self.steps.items(), *self._index_steps.items()):
+            if self.mark.steps.get(name, 0) != value:
+                findings.wrong.append(
+                    f"Checkpoint {self.prefix} has {name} = {value}; after {at} the journal has "
+                    f"{self.mark.steps.get(name)}."
+                )
+        for index, push in self.outcomes.items():
+            if index > begin and pushes.get(index, push) != push:
+                findings.wrong.append(
+                    f"Checkpoint {self.prefix} has push {push[1]} of client {push[0]} at entry {index} of incarnation "
+                    f"{self.incarnation}; the journal has push {pushes[index][1]} of client {pushes[index][0]} there."
+                )

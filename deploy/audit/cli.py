@@ -1,0 +1,186 @@
+"""`globalstep audit RUN_DIR`: prove from a run's journal that its step is the number of its accepted pushes.
+
+Layer: deploy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from globalstep.deploy.audit.audit import audit
+from globalstep.deploy.audit.result import Audit, StepProof, Worker
+from globalstep.errors import GlobalStepError
+from globalstep.wire.names import printable
+
+__all__ = ["configure", "run"]
+
+PROVEN, NOT_PROVEN, UNREADABLE = 0, 1, 2
+_BAR = "▁▂▃▄▅▆▇█"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommand's arguments."""
+    parser.add_argument("directory", metavar="RUN_DIR", help="the run's directory (its checkpoint_dir), path or URL")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the subcommand.
+
+    Args:
+        args: Parsed arguments.
+
+    Returns:
+        The exit code: 0 proven, 1 not proven, 2 if something cannot be read.
+    """
+    try:
+        result = audit(args.directory)
+    except (GlobalStepError, OSError, ValueError) as error:
+        print(f"globalstep audit: {error}", file=sys.stderr)
+        return UNREADABLE
+    if args.json:
+        print(json.dumps(_as_json(result), indent=2, sort_keys=True))
+    else:
+        print("\n".join(map(printable, _lines(args.directory, result))))
+    if result.findings.unreadable:
+        return UNREADABLE
+    return NOT_PROVEN if result.findings.wrong else PROVEN
+
+
+def _lines(directory: str, result: Audit) -> Iterable[str]:
+    """What a person is told."""
+    yield f"journal     {directory}: {len(result.incarnations)} incarnation(s)"
+    for name, proof in sorted(result.steps.items()):
+        yield f"step        {_sum(name, proof)}"
+    yield from _lost(result)
+    if result.checkpoint:
+        yield f"checkpoint  {result.checkpoint}: {_beside(result)}"
+    else:
+        yield "checkpoint  none to compare with"
+    if result.incarnations:
+        yield ""
+        yield from _table(
+            [
+                ("INCARNATION", "BEGAN AFTER", "LAST ENTRY", "KEPT UNTIL", "LOST PUSHES"),
+                *(
+                    (
+                        str(item.number),
+                        f"{item.begin_index} of {item.parent}" if item.parent else str(item.begin_index),
+                        str(item.last_index),
+                        str(item.kept_until),
+                        _at_least(item.lost, item.lost_at_least),
+                    )
+                    for item in result.incarnations
+                ),
+            ]
+        )
+    if result.workers:
+        yield ""
+        workers = sorted(result.workers.items())
+        yield from _table([_WORKER_COLUMNS, *(_row(task, item, result.lost_at_least) for task, item in workers)])
+    yield ""
+    yield from (f"UNREADABLE  {text}" for text in result.findings.unreadable)
+    yield from (f"WRONG       {text}" for text in result.findings.wrong)
+    yield "PROVEN" if result.proven else "NOT PROVEN"
+
+
+def _lost(result: Audit) -> Iterable[str]:
+    lost = sum(item.lost for item in result.incarnations)
+    unrecorded = sum(item.unrecorded for item in result.incarnations)
+    of_them = f"; {unrecorded} of them are in no journal, but clients were told of them" if unrecorded else ""
+    if not result.lost_at_least and lost:
+        yield f"lost        {lost} accepted pushes, which restores discarded{of_them}"
+    elif result.lost_at_least and lost:
+        yield f"lost        at least {lost} accepted pushes, which restores discarded{of_them}"
+    elif result.lost_at_least:
+        yield "lost        not known: a sequencer ended without telling what it had not stored (docs/audit.md)"
+
+
+def _at_least(count: int, more: bool) -> str:
+    """Write a number that may be greater; of one that is 0 nothing is known."""
+    if not more:
+        return str(count)
+    return f"≥{count}" if count else "?"
+
+
+def _sum(name: str, proof: StepProof) -> str:
+    if proof.moved == proof.pushes:
+        return f"{name} = {proof.value} = {proof.base} + {proof.pushes} accepted pushes"
+    return f"{name} = {proof.value} = {proof.base} + {proof.moved} by {proof.pushes} accepted pushes"
+
+
+def _beside(result: Audit) -> str:
+    told = {name: proof.value for name, proof in result.steps.items()}
+    saved = {name: value for name, value in result.checkpoint_steps.items() if name in told}
+    text = ", ".join(f"{name} = {value}" for name, value in sorted(saved.items()))
+    return f"{text}, the journal's last" if saved == told else f"{text}; the journal goes on to {told}"
+
+
+_WORKER_COLUMNS = (
+    "TASK", "CLIENTS", "PUSHES", "LOST", "DUPLICATES", "REFUSED", "STALE", "NAN", "ABANDONED",
+    "STALENESS: MEDIAN", "P95", "MAX", "0, 1, 2-3, 4-7, ...",
+)  # fmt: skip
+
+
+def _row(task: str, worker: Worker, lost_at_least: bool) -> tuple[str, ...]:
+    counts = (
+        len(worker.clients),
+        worker.pushes,
+        _at_least(worker.lost, lost_at_least),
+        worker.duplicates,
+        worker.refused,
+        worker.dropped_stale,
+        worker.dropped_nan,
+        worker.abandoned,
+        worker.quantile(0.5),
+        worker.quantile(0.95),
+        max(worker.staleness, default=0),
+    )
+    return (task, *map(str, counts), _histogram(worker))
+
+
+def _histogram(worker: Worker) -> str:
+    """Draw the staleness of a worker's pushes, a character for 0 and for each power of two."""
+    counts: dict[int, int] = {}
+    for staleness, count in worker.staleness.items():
+        bucket = max(staleness, 0).bit_length()
+        counts[bucket] = counts.get(bucket, 0) + count
+    most = max(counts.values(), default=0)
+    buckets = range(max(counts, default=-1) + 1)
+    return "".join(_BAR[(counts[i] * 7 + most - 1) // most] if counts.get(i) else " " for i in buckets)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _as_json(result: Audit) -> dict[str, Any]:
+    """What a program is told."""
+    workers = {}
+    for task, worker in result.workers.items():
+        told = asdict(worker)
+        told["clients"] = sorted(worker.clients)
+        told["staleness"] = {
+            "median": worker.quantile(0.5),
+            "p95": worker.quantile(0.95),
+            "max": max(worker.staleness, default=0),
+            "counts": {str(value): count for value, count in sorted(worker.staleness.items())},
+        }
+        workers[task] = told
+    return {
+        "proven": result.proven,
+        "wrong": result.findings.wrong,
+        "unreadable": result.findings.unreadable,
+        "steps": {name: asdict(proof) for name, proof in result.steps.items()},
+        "incarnations": [asdict(item) for item in result.incarnations],
+        "workers": workers,
+        "checkpoint": result.checkpoint,
+        "checkpoint_steps": result.checkpoint_steps,
+    }

@@ -1,0 +1,111 @@
+"""What comes of an audit: plain data, for people and programs.
+
+Layer: deploy.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from globalstep.deploy.audit.reading import Findings
+
+__all__ = ["Audit", "Incarnation", "StepProof", "Worker"]
+
+
+@dataclass(slots=True)
+class Worker:
+    """What one task did; all its clients, one after the other, count together."""
+
+    clients: set[str] = field(default_factory=set[str])
+    #: Accepted pushes that moved a step on, and that the run still holds.
+    pushes: int = 0
+    #: Accepted pushes that a restore discarded.
+    lost: int = 0
+    #: Other entries: assigns, reads over several shards, snapshots.
+    others: int = 0
+    duplicates: int = 0
+    refused: int = 0
+    dropped_stale: int = 0
+    dropped_nan: int = 0
+    abandoned: int = 0
+    #: Of the pushes that the run still holds: staleness -> how many.
+    staleness: Counter[int] = field(default_factory=Counter[int])
+
+    def quantile(self, part: float) -> int:
+        """Give the staleness that `part` of the pushes do not exceed; 0 for none."""
+        left = part * sum(self.staleness.values())
+        for value, count in sorted(self.staleness.items()):
+            left -= count
+            if left <= 0:
+                return value
+        return 0
+
+
+@dataclass(slots=True)
+class StepProof:
+    """How a step came to its value."""
+
+    #: Its first value, or what the program assigned last.
+    base: int = 0
+    #: Accepted pushes since that carry it.
+    pushes: int = 0
+    #: What they moved it on, together.
+    moved: int = 0
+    value: int = 0
+
+
+@dataclass(slots=True)
+class Incarnation:
+    """What the journal says of one incarnation."""
+
+    number: int
+    begin_index: int
+    #: The incarnation of the checkpoint that it began from; 0 for none.
+    parent: int
+    last_index: int = 0
+    #: Index up to which a later incarnation, or the end, holds its pushes.
+    kept_until: int = 0
+    #: Accepted pushes beyond it, which a restore discarded: those that the journal has, and as many more as it must
+    #: have been for the step to come to where somebody was told that it had come.
+    lost: int = 0
+    #: Whether there may have been more, that nobody who was left knew of: the sequencer was killed.
+    lost_at_least: bool = False
+    #: Of those lost, the ones that the journal has not: nobody knows whose they were.
+    unrecorded: int = 0
+    policy: dict[str, Any] = field(default_factory=dict[str, Any])
+    #: Its steps at the end.
+    steps: dict[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(slots=True)
+class Audit:
+    """What came of an audit.
+
+    Attributes:
+        proven: Whether everything that is to be proven is.
+        findings: What is wrong, or cannot be read.
+        steps: By name, at the end of the newest incarnation.
+        incarnations: In order.
+        workers: By task; by client id where that did not say its task.
+        checkpoint: Prefix of the newest checkpoint; "" for none.
+        checkpoint_steps: What its ledger has.
+    """
+
+    findings: Findings = field(default_factory=Findings)
+    steps: dict[str, StepProof] = field(default_factory=dict[str, StepProof])
+    incarnations: list[Incarnation] = field(default_factory=list[Incarnation])
+    workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
+    checkpoint: str = ""
+    checkpoint_steps: dict[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def lost_at_least(self) -> bool:
+        """Whether more may be lost than anybody knows of."""
+        return any(item.lost_at_least for item in self.incarnations)
+
+    @property
+    def proven(self) -> bool:
+        """See the class."""
+        return not self.findings.wrong and not self.findings.unreadable

@@ -1,0 +1,4 @@
+"""`globalstep compose`: a cluster as the services of docker compose.
+
+Layer: deploy.
+"""

@@ -1,0 +1,166 @@
+"""`globalstep compose up`: writes a file for docker compose, and starts the job.
+
+Layer: deploy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+from globalstep.deploy.compose.file import ComposeJob, compose_file, project_name
+from globalstep.deploy.launch.security import with_run_token
+
+__all__ = ["configure", "run"]
+
+_POLL_SECS = 1.0
+_LAST_LINES_SECS = 3.0
+#: Services that end; others, a TensorBoard or what somebody has added to the file, go on.
+_TASK = re.compile(r"(ps|chief|worker)-\d+")
+#: The exit code of a process that was ended by SIGKILL.
+_KILLED = 137
+_SHOWN = '{{.Id}} {{index .Config.Labels "com.docker.compose.service"}} {{.State.Status}} {{.State.ExitCode}}'
+
+#: A docker that says nothing for so long has hung.
+_ANSWER_SECS = 60.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommand's arguments."""
+    parser.add_argument("action", choices=["up", "write"], help="write the file and start the job, or only write it")
+    parser.add_argument("--ps", type=int, default=1, metavar="N", help="number of PS tasks (default 1)")
+    parser.add_argument(
+        "--workers", type=int, default=1, metavar="M",
+        help="number of workers (default 1); without --chief the first of them is the chief",
+    )  # fmt: skip
+    parser.add_argument("--chief", action="store_true", help="start a chief besides the workers")
+    parser.add_argument("--tensorboard", action="store_true", help="start a TensorBoard on port 6006 of this machine")
+    parser.add_argument("--file", type=Path, metavar="FILE", help="where to write it (default: NAME.compose.yml, here)")
+    parser.add_argument(
+        "--run", default="", metavar="NAME", dest="run_name",
+        help="the run's name, and docker compose's for the project: what two runs of one machine are told apart by "
+        "(default: FOLDER-SCRIPT, of the file's folder and the script)",
+    )  # fmt: skip
+    parser.add_argument("--detach", action="store_true", help="do not wait for the job's end")
+    parser.add_argument("script", help="the training script, run by every worker and the chief; its folder is mounted")
+    rest = parser.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
+    # argparse counts it as missing where the script is.
+    rest.required = False
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the subcommand; gives its exit code: with `up`, that of the chief."""
+    script = Path(args.script)
+    if args.ps < 1 or args.workers < (0 if args.chief else 1):
+        return _say("at least one PS and one worker (or the chief) are needed")
+    if not script.is_file():
+        return _say(f"there is no script {args.script}")
+    file = args.file or Path(f"{script.stem}.compose.yml")
+    run = args.run_name or f"{file.resolve().parent.name}-{script.stem}"
+    if args.run_name and project_name(run) != run:
+        return _say(f"--run {run} must be of small letters, digits, - and _, and begin with a letter or a digit")
+    scripts = str(script.resolve().parent)
+    job = ComposeJob(script.name, scripts, args.args, args.ps, args.workers, args.chief, args.tensorboard, run)
+    file.write_text(compose_file(job))
+    if args.action == "write":
+        print(f"written: {file}")
+        return 0
+    compose = _compose_command()
+    if compose is None:
+        return _say(f"there is no docker compose on this machine; {file} is written")
+    compose += ["--project-name", job.project, "--file", str(file)]
+    # Not `up` in the foreground: it would not end while a TensorBoard runs, and says 0 whatever containers did; its
+    # --exit-code-from would end the job with the first container that ends.
+    environ = with_run_token(os.environ)
+    code = subprocess.run([*compose, "up", "--detach"], env=environ, check=False).returncode
+    return code if code or args.detach else _follow(compose, file)
+
+
+def _follow(compose: list[str], file: Path) -> int:
+    """Show what the tasks print until all have ended; gives the chief's exit code."""
+    logs = subprocess.Popen([*compose, "logs", "--follow", *([] if sys.stdout.isatty() else ["--no-color"])])
+    try:
+        ended = _until_all_have_ended(compose)
+    except KeyboardInterrupt:
+        subprocess.run([*compose, "stop"], check=False)
+        return 130
+    except subprocess.TimeoutExpired as error:
+        return _say(f"docker does not say how the tasks are: {error}")
+    finally:
+        _let_end(logs)
+    if "tensorboard" in ended:
+        print(f"TensorBoard runs until: {' '.join(compose)} down")
+    if "chief-0" not in ended:
+        return _say(f"the containers of {file} are gone")
+    return ended["chief-0"].exit_code
+
+
+class _Container(NamedTuple):
+    """What Docker says of a container; `exit_code` is 0 while it runs."""
+
+    id: str
+    service: str
+    status: str
+    exit_code: int
+
+
+def _until_all_have_ended(compose: list[str]) -> dict[str, _Container]:
+    """Wait for the end of all tasks, and start again what `docker kill` has ended: Docker itself does not.
+
+    Returns:
+        The containers by the names of their services; none when somebody has removed them.
+    """
+    ids, pause = _ask([*compose, "ps", "--all", "--quiet"]).stdout.split(), threading.Event()
+    while containers := _inspect(ids):
+        tasks = [one for one in containers if _TASK.fullmatch(one.service)]
+        # One that Docker is about to start again is "restarting".
+        ended = [one for one in tasks if one.status in ("exited", "dead")]
+        killed = [one for one in ended if one.exit_code == _KILLED]
+        for one in killed:
+            print(f"globalstep compose: {one.service} was killed, and starts again", file=sys.stderr)
+            _ask(["docker", "start", one.id])
+        if len(ended) == len(tasks) and not killed:
+            return {one.service: one for one in containers}
+        pause.wait(_POLL_SECS)
+    return {}
+
+
+def _inspect(ids: list[str]) -> list[_Container]:
+    shown = _ask(["docker", "inspect", f"--format={_SHOWN}", *ids])
+    lines = [line.split() for line in shown.stdout.splitlines() if line]
+    return [_Container(id, service, status, int(code)) for id, service, status, code in lines]
+
+
+def _let_end(logs: subprocess.Popen[bytes]) -> None:
+    """Let the last lines be shown; it ends by itself unless a TensorBoard runs."""
+    try:
+        logs.wait(_LAST_LINES_SECS)
+    except subprocess.TimeoutExpired:
+        logs.kill()
+        logs.wait()
+
+
+def _ask(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_ANSWER_SECS)
+
+
+def _compose_command() -> list[str] | None:
+    """Find docker compose: the plugin, or the older program of its own."""
+    for command in (["docker", "compose"], ["docker-compose"]):
+        try:
+            if _ask([*command, "version"]).returncode == 0:
+                return command
+        except (FileNotFoundError, subprocess.TimeoutExpired):
+            continue
+    return None
+
+
+def _say(text: str) -> int:
+    print(f"globalstep compose: {text}", file=sys.stderr)
+    return 2

@@ -1,0 +1,4 @@
+"""`globalstep launch`: a whole cluster of processes on this machine.
+
+Layer: deploy.
+"""

@@ -1,0 +1,125 @@
+"""What the launcher shows: the lines of all tasks, each with its task's name, and one line of progress.
+
+Layer: deploy. Not thread-safe: the launcher writes from its one event loop.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from typing import TextIO
+
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.wire.names import printable
+
+__all__ = ["PROGRESS_MARK", "Console"]
+
+#: A line that starts with this is progress; the rest of it is the text to show (see ProgressHook).
+PROGRESS_MARK = "\x1eprogress "
+_COLOURS = {"chief": "32", "worker": "36", "ps": "35", "evaluator": "33"}
+_CLEAR_LINE = "\r\x1b[K"
+
+
+class Console:
+    """Writes the lines of many tasks to one stream.
+
+    On a terminal the newest progress stays visible as the last line; elsewhere progress is written as a
+    plain line now and then.
+
+    Args:
+        stream: Where to write.
+        environ: The environment; colours are left out when NO_COLOR is set, as they are off a terminal.
+        progress_secs: Shortest time between two plain progress lines, in seconds.
+        clock: Where time comes from.
+        json_lines: Write each line as a JSON object with its task; one that is an object already gets it.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO,
+        environ: Mapping[str, str],
+        progress_secs: float = 5.0,
+        clock: Clock = SYSTEM_CLOCK,
+        json_lines: bool = False,
+    ) -> None:
+        self._json_lines = json_lines
+        self._stream = stream
+        self._live = stream.isatty() and environ.get("TERM") != "dumb"
+        self._colours = self._live and not environ.get("NO_COLOR")
+        self._progress_secs = progress_secs
+        self._clock = clock
+        self._progress = ""
+        self._last_plain: float | None = None
+
+    def line(self, task: str, text: str) -> None:
+        """Write a line of output.
+
+        Args:
+            task: Name of the task it is from, e.g. "ps:0".
+            text: The line, without a line end.
+        """
+        if self._json_lines:
+            self._write_json(task, text)
+        elif text.startswith(PROGRESS_MARK):
+            self._show_progress(task, text.removeprefix(PROGRESS_MARK))
+        else:
+            if not self._live:
+                # Progress that was held back would be out of date, and out of order, after this line.
+                self._progress = ""
+            self._write(f"{self._prefix(task)} {text}")
+
+    def say(self, text: str, below: Iterable[str] = ()) -> None:
+        """Write a line of the launcher's own, and what somebody else said in lines below it."""
+        lines = [text, *(f"    {line}" for line in below)]
+        if self._json_lines:
+            self._write_json("launch", "\n".join(lines))
+        else:
+            self._write("\n".join(map(printable, lines)))
+
+    def finish(self) -> None:
+        """Write the newest progress if it has not been shown, and leave the cursor on a new line."""
+        if self._progress and self._live:
+            self._stream.write("\n")
+        elif self._progress:
+            self._stream.write(self._progress + "\n")
+        self._progress = ""
+        self._stream.flush()
+
+    def _write_json(self, task: str, text: str) -> None:
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            is_progress = text.startswith(PROGRESS_MARK)
+            message = text.removeprefix(PROGRESS_MARK)
+            found = {"time": self._clock.time(), "message": message} | ({"progress": True} if is_progress else {})
+        self._stream.write(json.dumps({"task": task, **found}, ensure_ascii=False) + "\n")
+        self._stream.flush()
+
+    def _show_progress(self, task: str, text: str) -> None:
+        self._progress = f"{self._prefix(task)} {text}"
+        if self._live:
+            # A line wider than the terminal would wrap, and then could not be drawn over.
+            room = shutil.get_terminal_size().columns - len(f"[{task}] ") - 1
+            self._progress = f"{self._prefix(task)} {text[:room]}"
+            self._stream.write(_CLEAR_LINE + self._progress)
+            self._stream.flush()
+            return
+        now = self._clock.monotonic()
+        if self._last_plain is None or now - self._last_plain >= self._progress_secs:
+            self._last_plain = now
+            self._write(self._progress)
+            self._progress = ""
+
+    def _write(self, text: str) -> None:
+        if self._live and self._progress:
+            self._stream.write(f"{_CLEAR_LINE}{text}\n{self._progress}")
+        else:
+            self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def _prefix(self, task: str) -> str:
+        colour = _COLOURS.get(task.partition(":")[0])
+        return f"\x1b[{colour}m[{task}]\x1b[0m" if self._colours and colour else f"[{task}]"

@@ -1,0 +1,211 @@
+"""`globalstep launch`: a whole cluster of processes on this machine, from one command.
+
+Every task gets a TF_CONFIG; PS tasks run `python -m globalstep.ps`, all others the user's script. The
+launcher ends when the job does, and says which task failed if one did.
+
+Layer: deploy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from globalstep.cluster.run_identity import RUN_VARIABLE, new_run_id
+from globalstep.deploy.launch import options as launch_options
+from globalstep.deploy.launch.console import Console
+from globalstep.deploy.launch.launcher import Launcher, Task
+from globalstep.deploy.launch.run_tokens import kept
+from globalstep.deploy.launch.security import add_arguments, environ_for_all, environ_of_task
+from globalstep.deploy.launch.table import LiveConsole, watch_cluster
+from globalstep.errors import FailedPreconditionError, InvalidArgumentError
+from globalstep.runtime.process_env import tuned
+from globalstep.security.credentials import RUN_TOKEN
+
+__all__ = ["chief_of", "cluster_jobs", "configure", "make_tasks", "reserve_ports", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommand's arguments."""
+    parser.add_argument("--ps", type=int, default=1, metavar="N", help="number of PS processes (default 1)")
+    parser.add_argument(
+        "--workers", type=int, default=1, metavar="M",
+        help="number of worker processes (default 1); without --chief worker 0 is the chief",
+    )  # fmt: skip
+    parser.add_argument(
+        "--chief", action="store_true", help='start a chief besides the workers, as a job "chief" of its own'
+    )
+    parser.add_argument(
+        "--host-flags",
+        action="store_true",
+        help="give the script --job_name, --task_index, --ps_hosts and --worker_hosts too (it reads no TF_CONFIG)",
+    )
+    parser.add_argument(
+        "--max-restarts", type=int, default=0, metavar="K",
+        help="how often each failed process is started again (default 0)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--grace-secs", type=float, default=10.0, metavar="S",
+        help="how long processes may take to end when asked, and PS when the job is done (default 10)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--failover", type=float, default=0.0, metavar="SECS",
+        help="a worker acts as chief when the chief has been silent for so long (default 0: never)",
+    )  # fmt: skip
+    add_arguments(parser)
+    launch_options.add_arguments(parser)
+    parser.add_argument("--log-dir", type=Path, metavar="DIR", help="also write each task's output to a file")
+    parser.add_argument("script", help="the training script, run by every worker and the chief")
+    rest = parser.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
+    # argparse counts it as missing where the script is.
+    rest.required = False
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the subcommand; gives its exit code."""
+    if args.ps < 1 or args.workers < (0 if args.chief else 1):
+        print("globalstep launch: at least one PS and one worker (or the chief) are needed", file=sys.stderr)
+        return 2
+    if not Path(args.script).is_file():
+        print(f"globalstep launch: there is no script {args.script}", file=sys.stderr)
+        return 2
+    with reserve_ports(args.ps + args.workers + args.chief) as ports:
+        cluster = cluster_jobs(args.ps, ports, chief=args.chief)
+        failover = {"GLOBALSTEP_FAILOVER_SECS": str(args.failover)} if args.failover else {}
+        try:
+            name = f"{Path(args.script).stem}-{new_run_id()[:6]}"
+            environ = environ_for_all(args, {RUN_VARIABLE: name, **os.environ, **failover})
+            tasks = make_tasks(cluster, [args.script, *args.args], environ, args.host_flags)
+            log_format = launch_options.apply_options(args, tasks)
+        except (FailedPreconditionError, InvalidArgumentError) as error:
+            print(f"globalstep launch: {error}", file=sys.stderr)
+            return 2
+        console = _console(log_format)
+        launcher = Launcher(
+            tasks, console, args.max_restarts, args.grace_secs, args.log_dir, failover=bool(args.failover)
+        )
+        try:
+            with kept(cluster["ps"], environ.get(RUN_TOKEN, "")):
+                return asyncio.run(_run_watched(launcher, tasks, cluster["ps"], console))
+        finally:
+            console.finish()
+
+
+def _console(log_format: str) -> Console:
+    """Choose how output is shown: with a live table on a terminal, as lines elsewhere."""
+    if log_format == "text" and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+        return LiveConsole(sys.stdout, os.environ)
+    return Console(sys.stdout, os.environ, json_lines=log_format == "json")
+
+
+async def _run_watched(launcher: Launcher, tasks: Sequence[Task], ps: Sequence[str], console: Console) -> int:
+    if not isinstance(console, LiveConsole):
+        return await launcher.run()
+    chief = next(task for task in tasks if task.is_chief)
+    watching = asyncio.create_task(watch_cluster(tasks, ps, console, chief.environ))
+    try:
+        return await launcher.run()
+    finally:
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+
+
+@contextlib.contextmanager
+def reserve_ports(count: int) -> Iterator[list[int]]:
+    """Hold free loopback ports for the tasks.
+
+    The sockets stay bound, but never listen, within the block: no other program is given these ports, and
+    the tasks can bind them all the same because gRPC's servers set SO_REUSEPORT as well.
+
+    Args:
+        count: How many.
+    """
+    with contextlib.ExitStack() as stack:
+        ports: list[int] = []
+        for _ in range(count):
+            held = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            held.bind(("127.0.0.1", 0))
+            ports.append(held.getsockname()[1])
+        yield ports
+
+
+def cluster_jobs(ps: int, ports: Sequence[int], chief: bool = False) -> dict[str, list[str]]:
+    """Lay out the cluster: first the PS, then a chief if there is to be one, then workers.
+
+    Without a job "chief" worker 0 is the chief: most programs for TensorFlow 1.x know ps and worker only.
+
+    Args:
+        ps: Number of PS tasks.
+        ports: One for each task.
+        chief: Whether the first task after the PS is of a job "chief".
+
+    >>> cluster_jobs(1, [1, 2, 3])
+    {'ps': ['127.0.0.1:1'], 'worker': ['127.0.0.1:2', '127.0.0.1:3']}
+    >>> cluster_jobs(1, [1, 2, 3], chief=True)
+    {'ps': ['127.0.0.1:1'], 'chief': ['127.0.0.1:2'], 'worker': ['127.0.0.1:3']}
+    """
+    addresses = [f"127.0.0.1:{port}" for port in ports]
+    others = ps + chief
+    jobs = {"ps": addresses[:ps], "chief": addresses[ps:others], "worker": addresses[others:]}
+    return {job: tasks for job, tasks in jobs.items() if tasks}
+
+
+def make_tasks(
+    jobs: Mapping[str, list[str]], script: list[str], environ: Mapping[str, str], host_flags: bool = False
+) -> list[Task]:
+    """Say what to start for each task of the cluster, and in which environment.
+
+    Args:
+        jobs: Job name -> addresses.
+        script: The script and its arguments.
+        environ: The environment to start from; what it sets already stays.
+        host_flags: Whether the script is told its place by flags, too.
+
+    Raises:
+        FailedPreconditionError: If it names a file of tokens that has none for a task.
+    """
+    # Its parent's death ends a task even when the launcher is killed outright.
+    guard = [setpriv, "--pdeathsig", "TERM"] if (setpriv := shutil.which("setpriv")) else []
+    threads = max(1, (os.cpu_count() or 1) // sum(map(len, jobs.values())))
+    base = tuned(environ, threads) | {"PYTHONUNBUFFERED": "1", "GLOBALSTEP_LAUNCH": "1"}
+    tasks = []
+    for job, addresses in jobs.items():
+        for index in range(len(addresses)):
+            config = {"cluster": jobs, "task": {"type": job, "index": index}}
+            acts_as = "chief" if f"{job}:{index}" == chief_of(jobs) else job
+            shown = environ_of_task(base, acts_as) | {"TF_CONFIG": json.dumps(config)}
+            flags = _host_flags(jobs, job, index) if host_flags else []
+            program = ["-m", "globalstep.ps"] if job == "ps" else [*script, *flags]
+            tasks.append(Task(f"{job}:{index}", [*guard, sys.executable, *program], shown, is_chief=acts_as == "chief"))
+    return tasks
+
+
+def chief_of(jobs: Mapping[str, list[str]]) -> str:
+    """Name the task that is the chief: that of the job "chief", else worker 0.
+
+    >>> chief_of({"ps": ["a:1"], "worker": ["b:1", "c:1"]})
+    'worker:0'
+    """
+    return "chief:0" if "chief" in jobs else "worker:0"
+
+
+def _host_flags(jobs: Mapping[str, list[str]], job: str, index: int) -> list[str]:
+    """The flags of TensorFlow's own distributed trainer; a chief is listed as the first of the workers."""
+    chiefs = jobs.get("chief", [])
+    number = index if job == "chief" else index + len(chiefs)
+    return [
+        "--job_name=worker",
+        f"--task_index={number}",
+        f"--ps_hosts={','.join(jobs['ps'])}",
+        f"--worker_hosts={','.join([*chiefs, *jobs.get('worker', [])])}",
+    ]

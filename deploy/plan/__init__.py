@@ -1,0 +1,4 @@
+"""`globalstep plan`: how many PS tasks a job needs, by simulation.
+
+Layer: deploy.
+"""

@@ -1,0 +1,154 @@
+"""`globalstep plan`: how many PS tasks a job needs, what will hold it up, how stale its pushes will be, how fast it is.
+
+Layer: deploy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from globalstep.deploy.bench.cost_profile import default_path, load
+from globalstep.deploy.plan.job import OPTIMIZERS, Job
+from globalstep.deploy.plan.sizing import make_plan
+from globalstep.deploy.plan.view import draw_plan, plot_plan
+from globalstep.errors import GlobalStepError
+
+__all__ = ["configure", "job_of", "run"]
+
+_ITEMSIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommand's arguments."""
+    job = parser.add_argument_group("the job")
+    job.add_argument("--params", type=_count, required=True, metavar="N", help="parameters, e.g. 1e9")
+    job.add_argument("--workers", type=_count, required=True, metavar="N", help="workers, e.g. 200")
+    job.add_argument(
+        "--step-time", type=float, required=True, metavar="SECS",
+        help="how long a worker computes a step, without any PS",
+    )  # fmt: skip
+    job.add_argument(
+        "--step-time-spread", type=float, default=0.1, metavar="PART",
+        help="standard deviation of that, as a part of it (default 0.1)",
+    )  # fmt: skip
+    job.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="adam", help="default adam")
+    job.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="on the PS (default float32)")
+    job.add_argument(
+        "--sparse-rows", type=_rows, default=(0, 0), metavar="ROWSxWIDTH",
+        help="all parameters are a table, of which a step reads and pushes so many different rows, e.g. 2000x64",
+    )  # fmt: skip
+    job.add_argument(
+        "--wire", choices=("bfloat16", "float16", "float32"), default="",
+        help="numbers on the wire, as of gs.WireOptions (default: as on the PS)",
+    )  # fmt: skip
+    job.add_argument("--batch", type=_count, default=0, metavar="N", help="examples of a worker's step, for examples/s")
+    machines = parser.add_argument_group("the machines")
+    machines.add_argument("--nic", type=float, default=10.0, metavar="GBIT/S", help="network of each (default 10)")
+    machines.add_argument(
+        "--round-trip", type=float, default=1e-4, metavar="SECS", help="of the network (default 0.0001)"
+    )
+    machines.add_argument("--ps", type=_ps, default=0, metavar="N", help="PS tasks, or auto (the default)")
+    machines.add_argument(
+        "--ps-cores", type=_count, default=0, metavar="N", help="cores of each PS task (default: as of the profile)"
+    )
+    machines.add_argument(
+        "--transport", choices=("grpc", "tcp", "unix", "shm"), default="",
+        help="default grpc, and shm with --shared-cores",
+    )  # fmt: skip
+    machines.add_argument(
+        "--shared-cores", type=float, default=0.0, metavar="N",
+        help="all processes are on one machine, and compete for so many cores; there is no network",
+    )  # fmt: skip
+    machines.add_argument(
+        "--accelerator", action="store_true", help="with --shared-cores: computing takes none of these cores"
+    )
+    parser.add_argument(
+        "--profile", type=Path, metavar="FILE", help="what `globalstep bench` has measured (default: where it writes)"
+    )
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it, e.g. as PNG; needs globalstep[bench]")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--seed", type=int, default=0, help="of the simulation (default 0)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the subcommand.
+
+    Args:
+        args: Parsed arguments.
+
+    Returns:
+        The exit code: 0, or 1 if something that was asked for cannot be.
+    """
+    console = Console(stderr=True)
+    try:
+        profile = load(args.profile or default_path())
+        job = job_of(args, profile.cores)
+        with console.status("simulating") as status:
+            plan = make_plan(
+                job, profile, args.ps, args.seed, lambda tried: status.update(f"simulating: {tried.ps} PS are done")
+            )
+        if args.plot:
+            plot_plan(plan, args.plot)
+    except (GlobalStepError, OSError, ValueError) as error:
+        print(f"globalstep plan: {error}", file=sys.stderr)
+        return 1
+    if args.json:
+        print(json.dumps(plan.as_json(), indent=2))
+    else:
+        Console(soft_wrap=True).print(draw_plan(plan, args.batch), highlight=False)
+    return 0
+
+
+def job_of(args: argparse.Namespace, cores: int) -> Job:
+    """Give the job that the arguments describe.
+
+    Args:
+        args: Parsed arguments.
+        cores: Of a PS task where they do not say.
+
+    Raises:
+        InvalidArgumentError: If there can be no such job.
+    """
+    rows, width = args.sparse_rows
+    alone = args.shared_cores > 0
+    return Job(
+        params=args.params,
+        workers=args.workers,
+        step_secs=args.step_time,
+        step_spread=args.step_time_spread,
+        nic_gbps=float("inf") if alone else args.nic,
+        round_trip_secs=0.0 if alone else args.round_trip,
+        optimizer=args.optimizer,
+        itemsize=_ITEMSIZES[args.dtype],
+        wire_itemsize=_ITEMSIZES[args.wire or args.dtype],
+        rows=rows,
+        row_width=width,
+        ps_cores=args.ps_cores or cores,
+        transport=args.transport or ("shm" if alone else "grpc"),
+        shared_cores=args.shared_cores,
+        compute_takes_core=not args.accelerator,
+    )
+
+
+def _count(text: str) -> int:
+    value = float(text)
+    if not value >= 1 or value != int(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 1")
+    return int(value)
+
+
+def _ps(text: str) -> int:
+    return 0 if text == "auto" else _count(text)
+
+
+def _rows(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"([\d.e+]+)x(\d+)", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form ROWSxWIDTH, e.g. 2000x64")
+    return _count(found[1]), _count(found[2])

@@ -1,0 +1,8 @@
+"""`globalstep ray`: a cluster as the actors of a Ray placement group.
+
+Layer: deploy.
+"""
+
+from globalstep.deploy.ray.job import launch
+
+__all__ = ["launch"]

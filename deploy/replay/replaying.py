@@ -1,0 +1,258 @@
+"""Plays the logs of all shards of a run up to one entry, and looks for the push that brought the first NaN.
+
+Layer: deploy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from globalstep.errors import DataLossError, NotFoundError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.wal.log_file import SegmentReader, readers, segment_path, segments_in
+from globalstep.ps.wal.recovery import Replay, bases_in
+from globalstep.runtime.clock import SYSTEM_CLOCK
+from globalstep.wire import codec
+
+__all__ = ["Decision", "NotFinite", "RunLogs", "find_logs"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An entry of the run, as its sequencer decided."""
+
+    index: int
+    kind: int
+    client: str
+    sequence: int
+    #: "" where the client did not say.
+    task: str
+    staleness: int
+    #: Every step after it.
+    steps: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class NotFinite:
+    """The push after which a value was not finite for the first time."""
+
+    index: int
+    #: Variables whose values were not finite after it, and those whose gradients were not.
+    values: list[str] = field(default_factory=list[str])
+    gradients: list[str] = field(default_factory=list[str])
+    #: Square of the norm of the push's gradients, over all shards.
+    squares: float = 0.0
+
+    @property
+    def norm(self) -> float:
+        """Norm of all gradients of the push."""
+        return math.sqrt(self.squares)
+
+
+@dataclass(frozen=True, slots=True)
+class RunLogs:
+    """The logs of one incarnation.
+
+    Attributes:
+        incarnation: Which.
+        folders: Shard -> its log.
+        sequencer: Which shard decided.
+    """
+
+    incarnation: int
+    folders: Mapping[int, Path]
+    sequencer: int
+
+    def decisions(self) -> Iterator[Decision]:
+        """Give what was accepted, in order, as far back as the sequencer's log goes."""
+        folder = self.folders[self.sequencer]
+        for reader in readers(folder, segments_in(folder)):
+            for logged in reader.records():
+                record = pb.LogRecord.FromString(logged.head)
+                told = record.push
+                if record.HasField("push") and told.outcome.kind == pb.OUTCOME_ACCEPTED:
+                    yield Decision(
+                        told.outcome.index,
+                        told.kind,
+                        told.id.client,
+                        told.id.sequence,
+                        told.task,
+                        told.outcome.staleness,
+                        dict(told.outcome.steps),
+                    )
+
+    def values(self, shard: int, up_to: int | None) -> dict[str, Array]:
+        """Give what a shard held after an entry; None for the last.
+
+        Raises:
+            NotFoundError: If the log does not go back so far.
+            DataLossError: If it is damaged.
+        """
+        stop = _StopAfter(up_to)
+        replay = Replay(self.folders[shard], SYSTEM_CLOCK, stop.before, start=self._start(shard, up_to))
+        replay.run()
+        return replay.shard.values()
+
+    def _start(self, shard: int, up_to: int | None) -> int:
+        """Give the newest segment from which an entry can be reached."""
+        folder = self.folders[shard]
+        oldest = None
+        for segment in reversed(bases_in(folder)):
+            oldest = _begins_after(folder, segment)
+            if up_to is None or oldest <= up_to:
+                return segment
+        if oldest is None:
+            raise DataLossError(f"The log in {folder} has neither its beginning nor the values of a checkpoint.")
+        raise NotFoundError(
+            f"The log of shard {shard} begins after entry {oldest}, so it does not tell what was at entry {up_to}. A "
+            "run with RunPolicy(keep_log=True) keeps it from its first step."
+        )
+
+    def find_not_finite(self, shard: int, up_to: int | None) -> NotFinite | None:
+        """Find the first entry of a shard after which a value was not finite.
+
+        Raises:
+            DataLossError: If the log is damaged.
+        """
+        stop = _StopAfter(up_to)
+        search = _Search(stop)
+        replay = Replay(self.folders[shard], SYSTEM_CLOCK, search.before, start=bases_in(self.folders[shard])[0])
+        replay.run()
+        search.look(replay)
+        return search.found
+
+    def gradient_squares(self, shard: int, push: tuple[str, int]) -> tuple[float, list[str]]:
+        """Give the sum of squares of a push's gradients on a shard, and the Variables where it is not finite."""
+        for reader in readers(self.folders[shard], segments_in(self.folders[shard])):
+            for logged in reader.records():
+                record = pb.LogRecord.FromString(logged.head)
+                told = record.push if record.HasField("push") else record.stage
+                if record.part and (told.id.client, told.id.sequence) == push:
+                    return _squares_of(record, logged.data)
+        return 0.0, []
+
+
+def find_logs(logs: Path, incarnation: int | None = None) -> RunLogs:
+    """Find the logs of a run, one for each shard.
+
+    Args:
+        logs: RUN_DIR/log, or what was given to the PS tasks as --log-dir.
+        incarnation: Which; the newest by default.
+
+    Raises:
+        NotFoundError: If there are none, or some shard's is missing.
+    """
+    found = sorted(int(folder.name) for folder in logs.glob("*") if folder.name.isdigit())
+    if not found or (incarnation is not None and incarnation not in found):
+        which = "" if incarnation is None else f" of incarnation {incarnation}"
+        raise NotFoundError(
+            f'There is no write-ahead log{which} in {logs}. A run has one with RunPolicy(durability="log"), and keeps '
+            "it when it is over with keep_log=True."
+        )
+    chosen = found[-1] if incarnation is None else incarnation
+    folders: dict[int, Path] = {}
+    shards = 0
+    for folder in (logs / str(chosen)).glob("shard-*-of-*"):
+        _, shard, _, count = folder.name.split("-")
+        folders[int(shard)] = folder
+        shards = int(count)
+    missing = [shard for shard in range(max(shards, 1)) if shard not in folders]
+    if missing:
+        raise NotFoundError(f"The logs of shards {missing} are not in {logs / str(chosen)}: copy them there.")
+    return RunLogs(chosen, folders, _begin_of(folders[0]).sequencer)
+
+
+class _StopAfter:
+    """Lets a replay go on up to an entry, that one included."""
+
+    def __init__(self, up_to: int | None) -> None:
+        self._up_to = up_to
+
+    def before(self, replay: Replay, record: pb.LogRecord, data: memoryview) -> bool:
+        if self._up_to is None:
+            return True
+        if record.HasField("push") and record.push.outcome.kind == pb.OUTCOME_ACCEPTED:
+            return record.push.outcome.index <= self._up_to
+        if record.HasField("entries"):
+            wanted = [entry for entry in record.entries.entries if entry.index <= self._up_to]
+            if not wanted and record.entries.entries:
+                return False
+            del record.entries.entries[len(wanted) :]
+        return True
+
+
+class _Search:
+    """Looks, after every entry, at the Variables that it changed."""
+
+    def __init__(self, stop: _StopAfter) -> None:
+        self._stop = stop
+        self._changed: dict[tuple[str, int], list[str]] = {}
+        self._index = 0
+        self._last: list[str] = []
+        self.found: NotFinite | None = None
+
+    def before(self, replay: Replay, record: pb.LogRecord, data: memoryview) -> bool:
+        self.look(replay)
+        if self.found is not None or not self._stop.before(replay, record, data):
+            return False
+        if record.part:
+            told = record.push if record.HasField("push") else record.stage
+            part = pb.LogPart.FromString(record.part)
+            self._changed[told.id.client, told.id.sequence] = [op.variable for op in part.ops]
+        if record.HasField("push") and record.push.outcome.kind == pb.OUTCOME_ACCEPTED:
+            self._index, self._last = record.push.outcome.index, self._of(record.push.id)
+        elif record.HasField("entries") and record.entries.entries:
+            # Entries that were brought together are looked at one by one.
+            replay.split_entries(record)
+            entry = record.entries.entries[0]
+            self._index, self._last = entry.index, self._of(entry.push)
+        return True
+
+    def _of(self, push: pb.PushId) -> list[str]:
+        return self._changed.pop((push.client, push.sequence), [])
+
+    def look(self, replay: Replay) -> None:
+        """See whether what was changed last is finite."""
+        if self._last:
+            bad = replay.shard.not_finite(self._last)
+            if bad:
+                self.found = NotFinite(self._index, bad)
+            self._last = []
+
+
+def _squares_of(record: pb.LogRecord, data: memoryview) -> tuple[float, list[str]]:
+    squares, bad = 0.0, []
+    for message in pb.LogPart.FromString(record.part).ops:
+        op = codec.decode_op(message, data)
+        if op.value is not None and op.value.dtype.kind == "f":
+            with np.errstate(all="ignore"):
+                squares += float(np.sum(np.square(op.value.astype(np.float64))))
+            if not np.isfinite(op.value).all():
+                bad.append(op.variable)
+    return squares, bad
+
+
+def _begin_of(folder: Path) -> pb.BeginRequest:
+    segments: Sequence[int] = bases_in(folder)
+    record = _first_record(folder, segments[0]) if segments else pb.LogRecord()
+    return record.base.begin if record.HasField("base") else record.begin
+
+
+def _begins_after(folder: Path, segment: int) -> int:
+    """Give the last entry before a segment."""
+    return int(_first_record(folder, segment).base.applied)
+
+
+def _first_record(folder: Path, segment: int) -> pb.LogRecord:
+    for logged in SegmentReader(segment_path(folder, segment)).records():
+        return pb.LogRecord.FromString(logged.head)
+    raise DataLossError(f"{segment_path(folder, segment)} holds no record.")

@@ -1,0 +1,4 @@
+"""`globalstep slurm`: a cluster as the tasks of a Slurm job.
+
+Layer: deploy.
+"""

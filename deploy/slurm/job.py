@@ -1,0 +1,117 @@
+"""What a batch script of Slurm runs: every task of the cluster as a step of its own, restarts, and the end of the job.
+
+It is `globalstep launch` with srun before each command: see slurm_step.
+
+Layer: deploy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from globalstep.cluster.cluster import ClusterSpec
+from globalstep.cluster.run_identity import RUN_VARIABLE
+from globalstep.cluster.slurm import cluster_on, expand_counts, expand_hosts, hosts_of_tasks, port_of_job
+from globalstep.deploy.launch.console import Console
+from globalstep.deploy.launch.launcher import Launcher, Task
+from globalstep.deploy.launch.run_tokens import kept
+from globalstep.deploy.launch.security import environ_of_task, with_run_token
+from globalstep.deploy.slurm.cli import add_cluster
+from globalstep.deploy.slurm.script import SlurmJob
+from globalstep.runtime.process_env import tuned
+from globalstep.security.credentials import RUN_TOKEN
+
+__all__ = ["addresses_of_nodes", "main", "make_tasks"]
+
+
+def addresses_of_nodes(nodes: str, shown: str) -> dict[str, str]:
+    r"""Find the addresses by which Slurm itself reaches nodes.
+
+    Args:
+        nodes: In Slurm's short form.
+        shown: What `scontrol --oneliner show node` says of them.
+
+    Returns:
+        Node -> its name in the network, or its IP address.
+
+    >>> addresses_of_nodes("n[1-2]", "NodeName=n1 NodeAddr=10.0.0.1 \nNodeName=n2 Arch=x86_64")
+    {'n1': '10.0.0.1', 'n2': 'n2'}
+    """
+    addresses: dict[str, str] = {}
+    for line in shown.splitlines():
+        fields = {found[1]: found[2] for found in re.finditer(r"\b(NodeName|NodeAddr)=(\S+)", line)}
+        if "NodeName" in fields:
+            addresses[fields["NodeName"]] = fields.get("NodeAddr", fields["NodeName"])
+    return {node: addresses.get(node, node) for node in expand_hosts(nodes)}
+
+
+def make_tasks(
+    nodes: Sequence[str], cluster: ClusterSpec, script: Sequence[str], cpus: int, environ: Mapping[str, str]
+) -> list[Task]:
+    """Say what to start for each task of the cluster.
+
+    Args:
+        nodes: The node of each task, in the cluster's order.
+        cluster: The cluster.
+        script: The script and its arguments.
+        cpus: CPUs of each task.
+        environ: The environment to start from; what it sets already stays.
+    """
+    # With srun's own variables of the batch script's a step would be laid out like the job.
+    kept = {
+        name: value for name, value in environ.items() if not re.match(r"SLURM_(NTASKS_PER|TASKS_PER|DISTRI)", name)
+    }
+    base = tuned(kept, max(1, cpus)) | {"PYTHONUNBUFFERED": "1", "GLOBALSTEP_LAUNCH": "1"}
+    if job_id := environ.get("SLURM_JOB_ID"):
+        # The same when Slurm begins the job again, and no other job's.
+        base.setdefault(RUN_VARIABLE, f"{environ.get('SLURM_JOB_NAME', 'job')}-{job_id}")
+    jobs = cluster.as_dict()
+    tasks: list[Task] = []
+    members = [(job, index) for job in cluster.jobs for index in cluster.task_indices(job)]
+    for (job, index), node in zip(members, nodes, strict=True):
+        step = [sys.executable, "-m", "globalstep.deploy.slurm.step", f"--name={job}-{index}", f"--node={node}"]
+        # Others know a PS task by its node's address.
+        step += [f"--cpus={cpus}", *(["--stay"] if job == "ps" else []), "--", sys.executable]
+        program = ["-m", "globalstep.ps"] if job == "ps" else list(script)
+        config = json.dumps({"cluster": jobs, "task": {"type": job, "index": index}})
+        tasks.append(Task(f"{job}:{index}", step + program, environ_of_task(base, job) | {"TF_CONFIG": config}))
+    return tasks
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the job to its end; gives the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m globalstep.deploy.slurm.job", description=__doc__.splitlines()[0])
+    add_cluster(parser)
+    args = parser.parse_args(argv)
+    environ = with_run_token(os.environ)
+    names = environ["SLURM_JOB_NODELIST"]
+    shown = subprocess.run(
+        ["scontrol", "--oneliner", "show", "node", names], check=True, capture_output=True, text=True
+    ).stdout
+    addresses = addresses_of_nodes(names, shown)
+    # Round the nodes, so that the PS tasks are on different ones, within what Slurm has given of each.
+    nodes = hosts_of_tasks(list(addresses), expand_counts(environ["SLURM_TASKS_PER_NODE"]), "cyclic")
+    job = SlurmJob(args.script, ps=args.ps, workers=args.workers, chief=args.chief)
+    cluster = cluster_on([addresses[node] for node in nodes], job.jobs, port_of_job(args.port, environ))
+    tasks = make_tasks(nodes, cluster, [args.script, *args.args], args.cpus, environ)
+    log_dir = Path(args.log_dir) if args.log_dir else None
+    if log_dir is not None and (restarts := environ.get("SLURM_RESTART_COUNT")):
+        log_dir /= f"requeue-{restarts}"
+    console = Console(sys.stdout, environ)
+    try:
+        with kept([task for task in cluster.job_tasks("ps") if task], environ.get(RUN_TOKEN, "")):
+            return asyncio.run(Launcher(tasks, console, args.max_restarts, args.grace_secs, log_dir).run())
+    finally:
+        console.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""One task of a cluster as a step of a Slurm job: started on its node, asked to end kindly, and its true exit code.
+
+srun alone does not do: a SIGTERM makes it kill the task at once, and when the task's node is lost it ends with 0.
+
+Layer: deploy. One thread; only this module's standard library and Slurm's commands are needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+from globalstep.cluster.slurm import expand_hosts
+
+__all__ = ["choose_node", "main"]
+
+EXIT_TERMINATED = 128 + signal.SIGTERM
+EXIT_LOST = 128 + signal.SIGKILL
+#: How long to wait for the signal that comes with the end of the job.
+_ENDING_SECS = 30
+#: A line that the task's shell prints last, so that its end can be told from its node's.
+_MARK = "\x1eglobalstep step ended "
+_SHELL = f"""trap : TERM INT; "$@"; code=$?; printf '\\n{_MARK}%s\\n' $code; exit $code"""
+
+
+def choose_node(node: str, up: Sequence[str], stay: bool) -> str:
+    """Choose the node for a task.
+
+    Args:
+        node: Where it was, or is to be.
+        up: The nodes that the job has now.
+        stay: Whether it can run on no other.
+
+    Returns:
+        The node; "" if there is none.
+
+    >>> choose_node("n3", ["n1", "n2"], stay=False)
+    'n2'
+    """
+    if node in up:
+        return node
+    if stay or not up:
+        return ""
+    # Not the first, which has the batch script and the chief already.
+    return up[-1]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the task to its end; gives its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m globalstep.deploy.slurm.step", description=__doc__.splitlines()[0])
+    parser.add_argument("--name", required=True, help="of the step")
+    parser.add_argument("--node", required=True, help="where to run it")
+    parser.add_argument("--cpus", type=int, default=1)
+    parser.add_argument("--stay", action="store_true", help="it can run on no other node")
+    parser.add_argument("command", nargs="+")
+    args = parser.parse_args(argv)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    job = os.environ["SLURM_JOB_ID"]
+    state, nodes = _job_now(job)
+    if state != "RUNNING":
+        # Requeued or cancelled: all tasks have been asked to end, and the launcher hears of it in a moment.
+        signal.sigtimedwait([signal.SIGTERM], _ENDING_SECS)
+        return EXIT_TERMINATED
+    node = choose_node(args.node, nodes, args.stay)
+    if not node:
+        print(f"node {args.node} is lost, and {args.name} can run on no other: the job begins again", flush=True)
+        if subprocess.run(["scontrol", "requeue", job], check=False).returncode:
+            return 1
+        signal.sigtimedwait([signal.SIGTERM], _ENDING_SECS)
+        return EXIT_TERMINATED
+    if node != args.node:
+        print(f"node {args.node} is lost: {args.name} runs on {node} now", flush=True)
+    return _Step(job, args.name).run(
+        ["srun", "--no-kill", "--exact", "--overlap", "--input=none", "-N1", "-n1", f"-c{args.cpus}", f"-w{node}"],
+        args.command,
+    )
+
+
+class _Step:
+    def __init__(self, job: str, name: str) -> None:
+        self._job = job
+        self._name = name
+
+    def run(self, srun: list[str], command: list[str]) -> int:
+        process = subprocess.Popen(
+            [*srun, f"--job-name={self._name}", "sh", "-c", _SHELL, "sh", *command],
+            stdout=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            # The launcher's signals are for this process: a SIGTERM to srun would kill the task.
+            start_new_session=True,
+            # This process takes the signal only once there is a step to pass it to.
+            preexec_fn=_unblock,
+        )
+        signal.signal(signal.SIGTERM, self._on_term)
+        _unblock()
+        code_of_task: int | None = None
+        assert process.stdout is not None
+        blank = b""
+        for line in process.stdout:
+            if line.startswith(_MARK.encode()):
+                code_of_task = int(line.removeprefix(_MARK.encode()))
+                # The empty line before it is the shell's too.
+                blank = b""
+                continue
+            sys.stdout.buffer.write(blank + (b"" if line == b"\n" else line))
+            sys.stdout.buffer.flush()
+            blank = line if line == b"\n" else b""
+        sys.stdout.buffer.write(blank)
+        sys.stdout.buffer.flush()
+        code = process.wait()
+        if code_of_task is not None:
+            return code_of_task
+        if code == 0:
+            print(f"the node of {self._name} is lost", flush=True)
+            return EXIT_LOST
+        return 128 - code if code < 0 else code
+
+    def _on_term(self, signum: int, frame: FrameType | None) -> None:
+        """Ask the task to end; where the whole job ends, Slurm has asked already, and twice would end it at once."""
+        if _job_now(self._job)[0] != "RUNNING":
+            return
+        listed = _output("squeue", "--noheader", "--steps", f"--jobs={self._job}", "--format=%i %j")
+        for line in listed.splitlines():
+            step, _, name = line.strip().partition(" ")
+            if name.strip() == self._name:
+                subprocess.run(["scancel", "--signal=TERM", step], check=False)
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+
+
+def _job_now(job: str) -> tuple[str, list[str]]:
+    """Give the job's state and the nodes that it has."""
+    state, _, nodes = _output("squeue", "--noheader", f"--jobs={job}", "--format=%T %N").strip().partition(" ")
+    return state, expand_hosts(nodes) if nodes else []
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True).stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,4 @@
+"""`globalstep status` and `globalstep where`: a running cluster, seen from outside.
+
+Layer: deploy.
+"""

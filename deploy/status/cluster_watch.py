@@ -1,0 +1,111 @@
+"""Asks the PS tasks of a running cluster for their Status, without becoming a member of the run.
+
+Layer: deploy. Threads: a ClusterWatch belongs to one thread at a time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+from globalstep.cluster.cluster import ClusterSpec
+from globalstep.deploy.launch.run_tokens import find_run_token
+from globalstep.deploy.status.cluster_status import Answer
+from globalstep.errors import InvalidArgumentError, OpError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.security.credentials import Credentials
+from globalstep.wire.protocol_version import own_protocol
+from globalstep.worker.transport.grpc_transport import GrpcTransport
+
+__all__ = ["ClusterWatch", "addresses_of"]
+
+#: How long a task may take to answer.
+ANSWER_SECS = 3.0
+
+
+def addresses_of(arguments: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Say which PS tasks are meant.
+
+    Args:
+        arguments: Addresses as they were given, each "host:port", or several with commas.
+        environ: For TF_CONFIG, where none were given.
+
+    Raises:
+        InvalidArgumentError: If there are none.
+        ValueError, TypeError: If TF_CONFIG has no cluster that makes sense.
+
+    >>> addresses_of(["grpc://a:1,b:2", "c:3"], {})
+    ['a:1', 'b:2', 'c:3']
+    """
+    found = [one for text in arguments for one in text.removeprefix("grpc://").split(",") if one]
+    if not found and environ.get("TF_CONFIG"):
+        # Of a tool's TF_CONFIG only the cluster matters: it is no task of it.
+        cluster = ClusterSpec(json.loads(environ["TF_CONFIG"]).get("cluster", {}))
+        found = [task for task in (cluster.job_tasks("ps") if "ps" in cluster.jobs else []) if task]
+    if not found:
+        raise InvalidArgumentError("Name the addresses of the PS tasks, host:port, in order, or set TF_CONFIG.")
+    return found
+
+
+def _for_address(shown: Credentials, address: str) -> Credentials:
+    """Give what to show to a PS task: the token of its run where this user has started it here, and named no other."""
+    if shown.token or shown.token_file or shown.tls is not None:
+        return shown
+    return dataclasses.replace(shown, token=find_run_token(address))
+
+
+class ClusterWatch:
+    """Connections to the PS tasks of a cluster; use it in a `with` block.
+
+    They show what the environment says of certificates and tokens, as a session's do.
+
+    Args:
+        addresses: Of the PS tasks, in order.
+        environ: Names certificates and token; by default this process's.
+    """
+
+    def __init__(self, addresses: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
+        self.addresses = list(addresses)
+        shown = Credentials.from_environ(os.environ if environ is None else environ)
+        self._transports = [
+            GrpcTransport(address, index, "grpc", credentials=_for_address(shown, address))
+            for index, address in enumerate(self.addresses)
+        ]
+
+    def __enter__(self) -> ClusterWatch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def ask(self, brief: bool = True, timeout_secs: float = ANSWER_SECS) -> list[Answer]:
+        """Ask all at once.
+
+        Args:
+            brief: Leave out Variables.
+            timeout_secs: How long one may take.
+
+        Returns:
+            In order: what each has answered, or why it has not.
+        """
+        calls = [
+            transport.unary("Status", pb.StatusRequest(brief=brief, protocol=own_protocol()), timeout_secs)
+            for transport in self._transports
+        ]
+        answers: list[Answer] = []
+        for call in calls:
+            try:
+                answers.append(call.result())
+            except OpError as error:
+                answers.append(error)
+        return answers
+
+    def close(self) -> None:
+        """Give up the connections."""
+        for transport in self._transports:
+            transport.close()

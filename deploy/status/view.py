@@ -1,0 +1,200 @@
+"""Draws a cluster's status, and where its Variables lie, as tables for a terminal.
+
+Pure: data in, something that rich prints out.
+
+Layer: deploy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from globalstep.deploy.status.cluster_status import ClusterStatus, ShardStatus
+from globalstep.deploy.status.where import Placed
+from globalstep.wire.names import printable
+
+__all__ = ["cell", "draw_status", "draw_where", "human_bytes", "short_task"]
+
+_STYLES = {"ready": "green", "done": "cyan", "vacant": "yellow", "initializing": "yellow"}
+
+
+def human_bytes(count: float) -> str:
+    """Give bytes for a person.
+
+    >>> human_bytes(512), human_bytes(1_500_000), human_bytes(3.2e9)
+    ('512 B', '1.5 MB', '3.2 GB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def short_task(task: str) -> str:
+    """Give a task as a person says it.
+
+    >>> short_task("/job:worker/task:1"), short_task("")
+    ('worker:1', '(session)')
+    """
+    return task.replace("/job:", "").replace("/task", "") or "(session)"
+
+
+def cell(text: str) -> str:
+    """Give a text that others chose for a cell of a table: no markup, and nothing that speaks to terminals."""
+    return escape(printable(text))
+
+
+def _text(line: str, style: str = "") -> Text:
+    return Text(printable(line), style)
+
+
+def draw_status(status: ClusterStatus) -> RenderableType:
+    """Draw a cluster's status.
+
+    Args:
+        status: What is known of it.
+
+    Returns:
+        For a rich console.
+    """
+    parts: list[RenderableType] = [_text(line) for line in _headline(status)]
+    if status.workers:
+        parts.append(_workers(status))
+    parts.append(
+        _Fitting(
+            _shards(status.shards, *_STATE, *_FLOW), _shards(status.shards, *_STATE), _shards(status.shards, *_FLOW)
+        )
+    )
+    parts.extend(_text(f"! {problem}", "bold red") for problem in status.problems)
+    return Group(*parts)
+
+
+def _headline(status: ClusterStatus) -> Iterable[str]:
+    for step in status.steps:
+        limit = f" of {step.limit:,}" if step.limit is not None else ""
+        rate = f", {step.per_sec:.1f} steps/s" if step.per_sec is not None else ""
+        left = (step.limit or 0) - step.value
+        end = f", {_duration(left / step.per_sec)} to go" if step.limit and step.per_sec and left > 0 else ""
+        yield f"{step.name}: {step.value:,}{limit}{rate}{end}"
+    pushes = "" if status.pushes_per_sec is None else f"{status.pushes_per_sec:.1f} pushes/s, "
+    lag = "" if status.mean_staleness is None else f"staleness {status.mean_staleness:.2f}, "
+    dropped = status.dropped_stale + status.dropped_nan
+    if status.steps:
+        yield f"{pushes}{lag}refused {status.refused}, dropped {dropped}, duplicates {status.duplicates}"
+    chief = short_task(status.chief) if status.chief else "none has said so"
+    silent = "" if status.chief_silent_secs is None else f" (heard {status.chief_silent_secs:.0f} s ago)"
+    policy = ", ".join(f"{name}={value}" for name, value in status.policy.items()) or "the defaults"
+    yield f"incarnation {status.incarnation or '-'}; chief: {chief}{silent}; policy: {policy}"
+    if status.directory:
+        yield f"directory: {status.directory}"
+    save = status.last_save
+    if save is not None:
+        steps = ", ".join(f"{name} {value:,}" for name, value in save.steps.items())
+        yield f"last checkpoint: {steps}, {_duration(save.age_secs)} ago"
+    elif status.steps:
+        yield "last checkpoint: none in this incarnation"
+
+
+def _duration(secs: float) -> str:
+    minutes, rest = divmod(round(secs), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for at, column in enumerate(columns):
+        left = at == 0 or column in ("STATE", "SHARD")
+        # Where there is no room a name goes on in the next line; everything else stays whole.
+        table.add_column(column, justify="left" if left else "right", no_wrap=at > 0, overflow="fold")
+    return table
+
+
+def _workers(status: ClusterStatus) -> Table:
+    table = _table("WORKER", "PUSHES", "PUSHES/S", "STALENESS", "SILENT")
+    for worker in status.workers:
+        table.add_row(
+            cell(short_task(worker.task)),
+            f"{worker.pushes:,}",
+            _number(worker.pushes_per_sec),
+            f"{worker.staleness:.2f}",
+            f"{worker.silent_secs:.0f} s",
+        )
+    return table
+
+
+#: Columns of the table of PS tasks; side by side, or below each other where there is no room.
+_STATE = ("STATE", "VALUES", "MEMORY", "STAGED", "REQUESTS")
+_FLOW = ("IN/S", "OUT/S", "APPLIES/S", "LOAD")
+
+
+class _Fitting:
+    """A table where there is room for it; else narrower ones."""
+
+    def __init__(self, wide: Table, *narrow: Table) -> None:
+        self._wide = wide
+        self._narrow = narrow
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        needed = console.measure(self._wide, options=options.update(max_width=10_000)).maximum
+        yield from [self._wide] if needed <= options.max_width else self._narrow
+
+
+def _shards(shards: Sequence[ShardStatus], *columns: str) -> Table:
+    table = _table("PS", *columns)
+    for shard in shards:
+        name = cell(shard.address) + (" *" if shard.sequencer else "")
+        if shard.error:
+            table.add_row(name, *["[red]no answer[/red]"] * ("STATE" in columns))
+            continue
+        state = shard.state + (", draining" if shard.draining else "")
+        cells = {
+            "STATE": f"[{_STYLES.get(shard.state, 'red')}]{cell(state)}[/]",
+            "VALUES": human_bytes(shard.value_bytes),
+            "MEMORY": human_bytes(shard.resident_bytes),
+            "STAGED": f"{shard.staged_parts} ({human_bytes(shard.staged_bytes)})",
+            "REQUESTS": str(shard.requests),
+            "IN/S": _bytes(shard.bytes_in_per_sec),
+            "OUT/S": _bytes(shard.bytes_out_per_sec),
+            "APPLIES/S": _number(shard.applies_per_sec),
+            "LOAD": "-" if shard.load is None else f"{shard.load:.0%}",
+        }
+        table.add_row(name, *(cells[column] for column in columns))
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _bytes(value: float | None) -> str:
+    return "-" if value is None else human_bytes(value)
+
+
+def draw_where(variables: Sequence[Placed], problems: Sequence[str]) -> RenderableType:
+    """Draw where Variables lie.
+
+    Args:
+        variables: They.
+        problems: What is not as it should be.
+
+    Returns:
+        For a rich console.
+    """
+    table = _table("VARIABLE", "SHARD", "BYTES", "DTYPE", "SHAPE", "INITIALIZED", "PUSHES", "PUSHES/S")
+    for item in variables:
+        shards = ",".join(map(str, item.shards)) + (f" ({item.parts} parts)" if item.parts > 1 else "")
+        table.add_row(
+            cell(item.name), shards, human_bytes(item.nbytes), cell(item.dtype), cell(str(list(item.shape))),
+            "yes" if item.initialized else "[red]no[/red]", f"{item.pushes:,}", _number(item.pushes_per_sec),
+        )  # fmt: skip
+    total = sum(item.nbytes for item in variables)
+    parts: list[RenderableType] = [table, _text(f"{len(variables)} Variables, {human_bytes(total)}")]
+    parts.extend(_text(f"! {problem}", "bold red") for problem in problems)
+    return Group(*parts)

@@ -1,0 +1,108 @@
+"""Where each Variable of a running cluster lies, how large it is, and how often it changes.
+
+Pure: Status replies in, plain data out.
+
+Layer: deploy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from globalstep.deploy.status.cluster_status import Answer, same_life
+from globalstep.proto import globalstep_pb2 as pb
+
+__all__ = ["Placed", "as_json", "placed_variables"]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A Variable, or one that is split by rows with all its parts.
+
+    Attributes:
+        name: Its name; of a split one, that of the whole.
+        dtype: numpy's name.
+        shape: Of the whole.
+        shards: PS tasks that it lies on, in order of its rows.
+        parts: How many parts it has; 1 if it is not split.
+        nbytes: Of its values.
+        initialized: Whether all of it has a value.
+        slot_of: The Variable whose slot it is; "" if it is none.
+        pushes: That changed it, since the PS tasks started; of a step: its value.
+        pushes_per_sec: Of late; of a split one, its busiest part's. None without a first reading.
+    """
+
+    name: str
+    dtype: str
+    shape: Sequence[int]
+    shards: Sequence[int]
+    parts: int
+    nbytes: int
+    initialized: bool
+    trainable: bool
+    slot_of: str
+    pushes: int
+    pushes_per_sec: float | None
+
+
+def placed_variables(now: Sequence[Answer], before: Sequence[Answer] = ()) -> list[Placed]:
+    """Say where Variables lie.
+
+    Args:
+        now: What each PS task has answered, in order; those that have not are left out.
+        before: What each had answered some time earlier; empty for none.
+
+    Returns:
+        By name.
+    """
+    pieces: dict[str, list[tuple[pb.VariableDecl, int, bool, int, float | None]]] = {}
+    first: Sequence[Answer | None] = before or [None] * len(now)
+    for place, (reply, old) in enumerate(zip(now, first, strict=True)):
+        if not isinstance(reply, pb.StatusReply):
+            continue
+        known = old if isinstance(old, pb.StatusReply) and same_life(old, reply) else None
+        missing = set(reply.uninitialized)
+        for decl in reply.variables:
+            pushes, rate = _pushes(decl, reply, known)
+            shard = reply.shard if reply.incarnation else place
+            pieces.setdefault(decl.whole or decl.name, []).append((decl, shard, decl.name not in missing, pushes, rate))
+    return [_placed(name, sorted(found, key=lambda item: item[0].first_row)) for name, found in sorted(pieces.items())]
+
+
+def _pushes(decl: pb.VariableDecl, reply: pb.StatusReply, old: pb.StatusReply | None) -> tuple[int, float | None]:
+    counts = reply.steps if decl.is_step else reply.variable_pushes
+    pushes = counts.get(decl.name, 0)
+    if old is None:
+        return pushes, None
+    earlier = old.steps if decl.is_step else old.variable_pushes
+    was = earlier.get(decl.name, 0)
+    return pushes, (pushes - was) / (reply.statistics.secs - old.statistics.secs)
+
+
+def _placed(name: str, found: Sequence[tuple[pb.VariableDecl, int, bool, int, float | None]]) -> Placed:
+    first = found[0][0]
+    shape = [first.whole_rows, *first.shape[1:]] if first.whole else list(first.shape)
+    rates = [rate for *_, rate in found if rate is not None]
+    item = np.dtype(first.dtype).itemsize
+    return Placed(
+        name,
+        first.dtype,
+        shape,
+        [shard for _, shard, *_ in found],
+        len(found),
+        sum(item * int(np.prod(decl.shape, dtype=np.int64)) for decl, *_ in found),
+        all(ready for _, _, ready, *_ in found),
+        first.trainable,
+        first.primary,
+        max(pushes for *_, pushes, _ in found),
+        max(rates) if rates else None,
+    )
+
+
+def as_json(variables: Sequence[Placed], problems: Sequence[str]) -> dict[str, Any]:
+    """Give it as JSON has it; `format` changes when a name's meaning does."""
+    return {"format": 1, "variables": [asdict(item) for item in variables], "problems": list(problems)}

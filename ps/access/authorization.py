@@ -1,0 +1,405 @@
+"""Who may do what on a PS task: roles, the tables of what each may call, and how a caller's role is known.
+
+The one place where that is decided. A caller proves its role by a token (in the metadata of every gRPC call), by its
+certificate's name, or by both. A stream, and a connection beside gRPC, has the role that it was opened with.
+
+Without a file of tokens, and unless roles are required, a caller that shows no role may do everything, as in a cluster
+without roles; what shows one has no more than that.
+
+Layer: ps. Threads: an Authorization is thread-safe; a Caller is a value.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
+from fnmatch import fnmatchcase
+from typing import Any
+
+from globalstep.errors import OpError, PermissionDeniedError, UnauthenticatedError
+from globalstep.graph.graph_keys import GraphKeys
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.access.caller import NOBODY, Caller, Role
+from globalstep.ps.access.log_limit import LogLimit
+from globalstep.ps.access.own_user import OwnUser
+from globalstep.ps.access.role_tokens import RoleTokens, RunTokens
+from globalstep.ps.access.run_paths import RunPaths
+from globalstep.runtime.clock import Clock
+from globalstep.security.certificate_role import role_in_names
+from globalstep.security.credentials import SESSION_KEY, holder_of, mark_of
+from globalstep.security.token_proofs import Claim, answer, new_number, proof
+from globalstep.wire.names import shown
+
+__all__ = [
+    "CALLER",
+    "KINDS",
+    "METHODS",
+    "NOBODY",
+    "Authorization",
+    "Caller",
+    "Role",
+    "TokenRevokedError",
+    "UnprovenError",
+]
+
+_log = logging.getLogger(__name__)
+
+
+_CHIEFS = frozenset({Role.CHIEF, Role.STANDBY})
+_CLIENTS = _CHIEFS | {Role.WORKER}
+_PS_TASKS = frozenset({Role.PS})
+_NOBODY: frozenset[Role] = frozenset()
+
+#: RPC -> who may call it. Every method of the service is here; what is not may be called by nobody who has a role.
+METHODS: Mapping[str, frozenset[Role]] = {
+    "Status": _CLIENTS | _PS_TASKS,
+    "Heartbeat": _CLIENTS,
+    "Leave": _CLIENTS,
+    "GetGlobalStep": _CLIENTS,
+    "Pull": _CLIENTS,
+    "Push": _CLIENTS,
+    # What comes in a stream, or on a connection, is looked at call by call: KINDS.
+    "Exchange": _CLIENTS,
+    "OpenLane": _CLIENTS,
+    # A worker declares what its program has. While a run is being initialized, only the chief's client is served.
+    "Declare": _CLIENTS,
+    "ClaimChief": _CHIEFS,
+    "Begin": _CHIEFS,
+    "Open": _CHIEFS,
+    "Finish": _CHIEFS,
+    "Stop": _CHIEFS,
+    "WriteSnapshot": _CHIEFS,
+    "ReleaseSnapshot": _CHIEFS,
+    "ReadJournal": _CHIEFS,
+    "FindLog": _CHIEFS,
+    "Recover": _CHIEFS,
+    "Settle": _PS_TASKS,
+}
+
+#: Data-plane request -> who may send it.
+KINDS: Mapping[str, frozenset[Role]] = {
+    "pull": _CLIENTS,
+    "push": _CLIENTS,
+    "ahead": _CLIENTS,
+    "stage": _CLIENTS,
+    "admit": _CLIENTS,
+    "commit": _CLIENTS,
+    "complete": _CLIENTS,
+    "read_snapshot": _CHIEFS,
+}
+
+_ASSIGNS = frozenset({int(pb.OP_ASSIGN), int(pb.OP_ASSIGN_ADD), int(pb.OP_ASSIGN_SUB)})
+#: What only the acting chief says of itself.
+_OF_CHIEFS = ("candidate", "chief_term")
+#: Who asks for one of these is named in the log: they begin, end and change a run as a whole, or write files.
+_TOLD = frozenset({"Begin", "Open", "Finish", "Stop", "WriteSnapshot", "Recover", "ClaimChief"})
+
+
+class TokenRevokedError(UnauthenticatedError):
+    """The token that a connection was opened with is none any more: the connection ends."""
+
+
+class UnprovenError(UnauthenticatedError):
+    """The caller has yet to prove that it has the token.
+
+    Attributes:
+        challenge: What to prove it with, and this task's own proof; see globalstep.security.token_proofs.
+    """
+
+    def __init__(self, message: str, challenge: str) -> None:
+        super().__init__(message)
+        self.challenge = challenge
+
+
+#: Who makes the unary call that this thread carries out.
+CALLER: ContextVar[Caller] = ContextVar("globalstep_caller", default=NOBODY)
+
+
+class Authorization:
+    """Decides for one PS task. Thread-safe.
+
+    Args:
+        clock: Time, so that refusals do not flood the log.
+        tokens: Token -> role; None for none.
+        require_role: Refuse callers without a role also where there are no tokens.
+        workers_assign: Whether workers may assign to Variables.
+        paths: Where requests may have files written and read.
+        own_user: Refuses other users of this machine; None where something else says who may call.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        tokens: RoleTokens | None = None,
+        *,
+        require_role: bool = False,
+        workers_assign: bool = True,
+        paths: RunPaths | None = None,
+        own_user: OwnUser | None = None,
+    ) -> None:
+        self._clock = clock
+        self._tokens = tokens
+        self._require_role = require_role or tokens is not None
+        self._workers_assign = workers_assign
+        self._paths = paths or RunPaths()
+        self._own_user = own_user
+        #: "host:port" that the task serves on, once it does.
+        self.address = ""
+        # Proofs are made for this process alone.
+        self._challenge = new_number()
+        # Guards the attributes below; a leaf.
+        self._lock = threading.Lock()
+        #: Client ids that the chief, or a standby, goes by: nobody else may.
+        self._chiefs_ids: set[str] = set()
+        self._said = LogLimit(clock)
+        #: Who has been named in the log for a privileged call.
+        self._told: set[tuple[str, Role | None, str, str]] = set()
+
+    def identify(self, method: str, metadata: Iterable[Any], names: Iterable[bytes], peer: str) -> Caller:
+        """Find out who makes a call.
+
+        Args:
+            method: The RPC, for messages.
+            metadata: Of the call: pairs.
+            names: Of the caller's certificate, which TLS has proven.
+            peer: Its address.
+
+        Raises:
+            UnauthenticatedError: If it shows a wrong token, or nothing at all where that is needed.
+            PermissionDeniedError: If its certificate names another role than its token.
+        """
+        if self._own_user is not None and (why := self._own_user.refusal(peer)):
+            raise self._refuse(peer, UnauthenticatedError, f"{method}: {why}", method)
+        named = _role_in(names)
+        shown = line = None
+        told = {key: str(value) for key, value in metadata}
+        token = self._token_of(method, told.get("authorization", ""), peer)
+        if token and self._tokens is not None:
+            line = self._tokens.find(token)
+            if line is None:
+                text = f"{method}: the token shown is none of this PS task's."
+                raise self._refuse(peer, UnauthenticatedError, text, method)
+            shown = Role(line.role)
+        if shown is not None and named is not None and shown is not named:
+            raise self._refuse(
+                peer,
+                PermissionDeniedError,
+                f"{method}: the token is of role {shown.value!r}, the certificate of role {named.value!r}.",
+                method,
+            )
+        role = shown or named
+        if role is None and self._require_role:
+            what = "a token (GLOBALSTEP_TOKEN_FILE)" if self._tokens is not None else "a certificate named role=..."
+            text = f"{method}: the caller shows no role; it needs {what}."
+            raise self._refuse(peer, UnauthenticatedError, text, method)
+        return Caller(role, peer, mark_of(told[SESSION_KEY]) if SESSION_KEY in told else "", line)
+
+    def revoked(self, caller: Caller) -> bool:
+        """Whether the token that a caller was let in with is in the file no more."""
+        line, tokens = caller.line, self._tokens
+        return line is not None and tokens is not None and not tokens.holds(line.mark)
+
+    def _token_of(self, method: str, header: str, peer: str) -> str:
+        """Give the token that a caller shows, or proves to have; "" for none.
+
+        Raises:
+            UnauthenticatedError: If it is still to be proven, or was not; with what the caller needs for that.
+        """
+        claim = Claim.parse(header)
+        if claim is None:
+            return header.removeprefix("Bearer ")
+        token = self._tokens.token_of(claim.token_id) if self._tokens is not None else ""
+        if not token:
+            return "none of this task's" if self._tokens is not None else ""
+        words = self._challenge, claim.number, claim.address
+        if self._is_here(claim.address) and hmac.compare_digest(claim.proof, proof(token, *words, method)):
+            return token
+        if not self._is_here(claim.address):
+            text = f"{method}: the caller proves a token for {claim.address}; this PS task is at {self.address}."
+            raise self._refuse(peer, UnauthenticatedError, text, method)
+        # It has not been asked to yet, or has proven it to a process that was here before.
+        raise UnprovenError(f"{method}: the token is to be proven.", f"{self._challenge} {answer(token, *words)}")
+
+    def _is_here(self, address: str) -> bool:
+        """Whether an address that a caller has dialled is this task's, as far as can be told."""
+        host, _, port = address.rpartition(":")
+        own_host, _, own_port = self.address.rpartition(":")
+        return port == own_port and (host == own_host or not (_is_literal(host) and _is_literal(own_host)))
+
+    def check_method(self, caller: Caller, method: str, request: Any = None) -> None:
+        """Refuse a call that the caller's role may not make.
+
+        Args:
+            caller: Who calls.
+            method: The RPC.
+            request: Its message; None where it is not there yet.
+
+        Raises:
+            PermissionDeniedError: If it may not, or not there.
+            InvalidArgumentError: If it names a file that cannot be.
+        """
+        allowed = METHODS.get(method, _NOBODY)
+        if caller.role is not None and caller.role not in allowed:
+            raise self._denied(caller, method, allowed, method)
+        if request is None:
+            return
+        self._paths.check(request)
+        if method in _TOLD:
+            self._tell(caller, method, shown(_asker(request)))
+        if caller.role is None:
+            return
+        if caller.role in _CHIEFS:
+            self._learn(request)
+            return
+        for name in _OF_CHIEFS:
+            if getattr(request, name, 0):
+                raise self._denied(caller, f"{method} as chief", _CHIEFS, method)
+        self._check_id(caller, method, _client_of(request))
+        if method == "Push":
+            self._check_ops(caller, method, request.ops)
+        if method in ("Push", "Pull"):
+            self._check_variables(caller, method, request)
+
+    def check_request(self, caller: Caller, request: pb.Request) -> None:
+        """Refuse a data-plane request that the caller's role may not make.
+
+        Raises:
+            PermissionDeniedError: If it may not.
+            TokenRevokedError: If its token is none any more; its connection is to be ended.
+        """
+        role = caller.role
+        if role is None:
+            return
+        if self.revoked(caller):
+            text = f"The token that {caller} was let in with is none of this PS task's any more; its connection ends."
+            raise self._refuse(caller.peer, TokenRevokedError, text, "")
+        kind = request.WhichOneof("kind") or ""
+        allowed = KINDS.get(kind, _NOBODY)
+        if role not in allowed:
+            raise self._denied(caller, kind, allowed, kind)
+        if role in _CHIEFS:
+            return
+        message = getattr(request, kind)
+        self._check_id(caller, kind, _client_of(message))
+        if kind in ("pull", "push", "stage", "admit"):
+            self._check_variables(caller, kind, message.part if kind == "admit" else message)
+        if kind in ("push", "stage"):
+            self._check_ops(caller, kind, message.ops)
+        elif kind == "admit":
+            if message.kind == pb.ENTRY_SNAPSHOT:
+                raise self._denied(caller, "take a snapshot (admit)", _CHIEFS, kind)
+            self._check_ops(caller, kind, message.part.ops)
+
+    def restricts(self, caller: Caller) -> bool:
+        """Whether a caller may change values by gradients only, as the chief's program has declared."""
+        return not self._workers_assign and caller.role is not None and caller.role not in _CHIEFS
+
+    def denied(self, caller: Caller, what: str) -> OpError:
+        """Give the error for what is the chief's to do, and say in the log that somebody tried."""
+        return self._denied(caller, what, _CHIEFS, "declare")
+
+    def _learn(self, request: Any) -> None:
+        """Remember by which id the chief goes."""
+        for name in (getattr(request, "owner", ""), _client_of(request)):
+            if name and name not in self._chiefs_ids:
+                with self._lock:
+                    self._chiefs_ids.add(name)
+
+    def _check_id(self, caller: Caller, what: str, client: str) -> None:
+        if client in self._chiefs_ids:
+            raise self._denied(caller, f"{what} in the name of the chief's client {client}", _CHIEFS, what)
+        holder = holder_of(client)
+        if holder and holder != caller.mark:
+            role = caller.role.value if caller.role is not None else ""
+            text = f"Role {role!r} may not {what} in the name of client {client}, which is another process's."
+            raise self._refuse(caller.peer, PermissionDeniedError, text, what)
+
+    def _check_ops(self, caller: Caller, what: str, ops: Iterable[pb.Op]) -> None:
+        if self._workers_assign:
+            return
+        for op in ops:
+            if int(op.kind) in _ASSIGNS:
+                text = f"{what} with an assignment to {shown(op.variable)} (--no-worker-assigns)"
+                raise self._denied(caller, text, _CHIEFS, what)
+
+    def _check_variables(self, caller: Caller, what: str, message: Any) -> None:
+        """Refuse a message with a Variable that the caller's token is not for; a known layout was looked at before."""
+        patterns = caller.line.variables if caller.line is not None else None
+        if patterns is None:
+            return
+        ops = getattr(message, "ops", ())
+        names = {op.variable for op in ops} | {op.source for op in ops if op.HasField("source")}
+        # Everybody may know the steps: GetGlobalStep tells them.
+        names |= {read.variable for read in message.reads} - {GraphKeys.GLOBAL_STEP}
+        for name in sorted(names):
+            if not any(fnmatchcase(name, pattern) for pattern in patterns):
+                text = f"The token of {caller} is for Variables {', '.join(patterns)}; it may not {what} {shown(name)}."
+                raise self._refuse(caller.peer, PermissionDeniedError, text, what)
+
+    def _denied(self, caller: Caller, what: str, allowed: frozenset[Role], method: str) -> OpError:
+        whose = " or ".join(repr(role.value) for role in Role if role in allowed) or "nobody"
+        role = caller.role.value if caller.role is not None else ""
+        text = f"Role {role!r} may not {what}; this is for {whose}. SECURITY.md has the roles."
+        return self._refuse(caller.peer, PermissionDeniedError, text, method)
+
+    def _tell(self, caller: Caller, method: str, client: str) -> None:
+        """Say in the log who makes a privileged call.
+
+        At the level DEBUG only of one that has been named for it, and where all of a run have one token, so that every
+        caller is the same.
+        """
+        who = method, caller.role, caller.line.name if caller.line is not None else "", client
+        with self._lock:
+            if len(self._told) > 1000:
+                self._told.clear()
+            level = logging.DEBUG if who in self._told or isinstance(self._tokens, RunTokens) else logging.INFO
+            self._told.add(who)
+        _log.log(level, "%s, as client %s, asks for %s.", caller, client, method)
+
+    def _refuse(self, peer: str, kind: type[OpError], text: str, method: str) -> OpError:
+        """Say in the log, not too often, that somebody was refused; gives the error.
+
+        Args:
+            peer: Whom.
+            kind: Of what type the error is.
+            text: What to say. Callers choose some of it: one that says something else each time gets no line more.
+            method: What was asked for, of METHODS or KINDS.
+        """
+        # A port says nothing, and makes every connection look like somebody new.
+        whose = peer.rpartition(":")[0] or peer
+        if (more := self._said.due((whose, method, kind.__name__))) is not None:
+            _log.warning("Refused %s: %s%s", peer or "a caller", text, more)
+        return kind(text)
+
+
+def _asker(request: Any) -> str:
+    return str(getattr(request, "owner", "") or getattr(request, "candidate", "") or _client_of(request))
+
+
+def _is_literal(host: str) -> bool:
+    """Whether a host is the address of one interface; a name may mean any, and so does 0.0.0.0."""
+    try:
+        return not ipaddress.ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return False
+
+
+def _client_of(request: Any) -> str:
+    """Give the client id that a message bears; "" where it bears none."""
+    client = getattr(request, "client", "")
+    if client:
+        return str(client)
+    for name in ("id", "snapshot"):
+        inner = getattr(request, name, None)
+        if inner is not None:
+            return str(inner.client)
+    return ""
+
+
+def _role_in(names: Iterable[bytes]) -> Role | None:
+    found = role_in_names(name.decode(errors="replace") for name in names)
+    return None if found is None else Role(found)

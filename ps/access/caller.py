@@ -1,0 +1,51 @@
+"""Callers: who makes a call on a PS task, as far as it has proven who it is. Values, without a wire.
+
+Layer: ps.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from globalstep.ps.access.role_tokens import TokenLine
+
+__all__ = ["NOBODY", "Caller", "Role"]
+
+
+class Role(enum.StrEnum):
+    """What a caller is."""
+
+    CHIEF = "chief"
+    #: May take the chief's place at any time, and so may do all that it may.
+    STANDBY = "standby"
+    WORKER = "worker"
+    #: Another PS task of the cluster.
+    PS = "ps"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who makes a call.
+
+    Attributes:
+        role: What it has proven to be; None for a caller without a role where none is asked for.
+        peer: Its address, for messages.
+        mark: Of the session secret that it has shown; the ids of its clients bear it. "" for none.
+        line: Of the tokens file, by which it was let in; None without a token.
+    """
+
+    role: Role | None = None
+    peer: str = ""
+    mark: str = ""
+    line: TokenLine | None = None
+
+    def __str__(self) -> str:
+        name = f" {self.line.name!r}" if self.line is not None and self.line.name else ""
+        return (f"role {self.role.value!r}{name}" if self.role is not None else "a caller without a role") + (
+            f" at {self.peer}" if self.peer else ""
+        )
+
+
+#: A caller of whom nothing is known.
+NOBODY = Caller()

@@ -1,0 +1,62 @@
+"""Serving one user of this machine: what a PS task on the loopback interface does that was given no tokens.
+
+Layer: ps. Threads: an OwnUser is thread-safe.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+
+from globalstep.security.peer_uid import is_ours, uid_of_connection
+
+__all__ = ["OwnUser", "kernel_tells"]
+
+
+class OwnUser:
+    """Refuses who is another user of this machine than the one whose process this is. Thread-safe.
+
+    Root is let in: it may do everything anyway.
+
+    Args:
+        uid_of: As `uid_of_connection`.
+
+    Attributes:
+        address: "host:port" that the task serves on; to be set before the first call.
+    """
+
+    def __init__(self, uid_of: Callable[[str, str, int], int | None] = uid_of_connection) -> None:
+        self._uid_of = uid_of
+        self.address = "127.0.0.1:0"
+
+    def refusal(self, peer: str) -> str:
+        """Say why a caller is not served; "" for one that is.
+
+        Args:
+            peer: The caller as grpc names it.
+        """
+        host, _, port = self.address.rpartition(":")
+        uid = self._uid_of(peer, host, int(port))
+        if is_ours(uid):
+            return ""
+        who = "a process of a user that the kernel does not tell" if uid is None else f"a process of user {uid}"
+        return (
+            f"the caller is {who}, and this PS task has no tokens: so it serves user {os.geteuid()} alone. Give it "
+            "--tokens-file, and the caller a token; or --insecure (GLOBALSTEP_INSECURE=1), to serve every user of this "
+            "machine. docs/security.md has the steps."
+        )
+
+
+def kernel_tells() -> bool:
+    """Whether this kernel says whose a connection is; some sandboxes have tables without a word of truth."""
+    try:
+        with (
+            socket.create_server(("127.0.0.1", 0)) as listener,
+            socket.create_connection(listener.getsockname(), 1.0) as near,
+        ):
+            host, port = near.getsockname()
+            found = uid_of_connection(f"ipv4:{host}:{port}", *listener.getsockname())
+            return found == os.geteuid()
+    except OSError:
+        return False

@@ -1,0 +1,229 @@
+"""The sequencer's part of a run's journal: every decision is written down in memory until the chief has stored it.
+
+Compact and bounded: 44 bytes a record, and no more than `limit_records` of them. What has to go before anybody has
+stored it leaves a gap in the numbers, so that it is never taken for nothing.
+
+Layer: ps. Single thread: the caller's; `ps/ledger/ledger.py` writes and `ps/ledger/admission_policy.py` reads under
+    the shard's lock.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from globalstep.files.journal_records import MAX_STALENESS, NO_STEP, RECORD, RECORD_DTYPE, EventKind
+from globalstep.wire.declarations import Increment, Outcome, OutcomeKind, PushId
+
+if TYPE_CHECKING:
+    from globalstep.ps.ledger.ledger import Ledger
+
+__all__ = ["Journal", "JournalPart"]
+
+#: 176 MB, an hour of a thousand pushes a second.
+LIMIT_RECORDS = 4 << 20
+_CHUNK_RECORDS = 1 << 14
+_LIMIT_CLIENTS = 1 << 16
+_MAX_PART_RECORDS = 1 << 14
+
+_NOT_ACCEPTED = {
+    OutcomeKind.REFUSED_DONE: EventKind.REFUSED_DONE,
+    OutcomeKind.DROPPED_STALE: EventKind.DROPPED_STALE,
+    OutcomeKind.DROPPED_NAN: EventKind.DROPPED_NAN,
+    OutcomeKind.STOPPED_NAN: EventKind.DROPPED_NAN,
+    OutcomeKind.ABANDONED: EventKind.ABANDONED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JournalPart:
+    """Some records, and what is needed to read them."""
+
+    life: str
+    #: Position of the first of them.
+    first: int
+    #: Position after the last that there is; more than these may be.
+    end: int
+    records: bytes
+    #: (number, client id, task) of clients that the reader does not know.
+    clients: Sequence[tuple[int, str, str]]
+    #: Names of steps; a record's `step` is a place in it.
+    steps: Sequence[str]
+    #: Where the incarnation began.
+    begin_index: int
+    begin_steps: Mapping[str, int]
+    #: The incarnation whose checkpoint it began from; 0 for none.
+    parent: int
+
+
+class Journal:
+    """What the sequencer of one incarnation decided, in order.
+
+    Args:
+        life: Names this journal among those of the sequencer's process and of others.
+        ledger: The book that it begins with.
+        task_of: Gives the task of a client, "" where that is not known.
+        limit_records: How many are kept that nobody has stored.
+
+    Attributes:
+        task_of: As given.
+    """
+
+    def __init__(
+        self, life: str, ledger: Ledger, task_of: Callable[[str], str], limit_records: int = LIMIT_RECORDS
+    ) -> None:
+        self._life = life
+        self.task_of = task_of
+        self._begin_index, self._begin_steps, self._parent = ledger.index, dict(ledger.steps), ledger.parent
+        # Chunk i holds the records from position (_dropped + i) * _CHUNK_RECORDS on; only the last is not full.
+        self._chunks: deque[bytearray] = deque()
+        self._dropped = 0
+        self._end = 0
+        self._max_chunks = max(limit_records // _CHUNK_RECORDS, 2)
+        self._numbers: OrderedDict[str, int] = OrderedDict()
+        self._clients: deque[tuple[int, str, str]] = deque()
+        self._client_count = 0
+        self._steps: dict[str, int] = {}
+
+    # ---- Writing ------------------------------------------------------------------------------
+
+    def accepted(
+        self,
+        push: PushId,
+        kind: EventKind,
+        index: int,
+        increments: Sequence[Increment],
+        steps: Mapping[str, int],
+        staleness: int,
+    ) -> None:
+        """Write down an accepted push or a snapshot.
+
+        Args:
+            push: Its id.
+            kind: PUSH or SNAPSHOT.
+            index: Its place.
+            increments: Steps that it moved on.
+            steps: Their values after it.
+            staleness: In steps.
+        """
+        client = self._number(push.client)
+        staleness = max(min(staleness, MAX_STALENESS), -MAX_STALENESS)
+        moved: dict[str, int] = {}
+        for item in increments:
+            moved[item.step] = moved.get(item.step, 0) + item.by
+        if not moved:
+            self._write(index, push.sequence, 0, 0, client, staleness, kind, NO_STEP)
+        for name, by in moved.items():
+            self._write(index, push.sequence, steps[name], by, client, staleness, kind, self._step(name))
+            kind = EventKind.CARRIED
+
+    def assigned(self, push: PushId, index: int, step: str, value: int) -> None:
+        """Write down that the last accepted push assigned a value to a step."""
+        number = self._number(push.client)
+        self._write(index, push.sequence, value, 0, number, 0, EventKind.ASSIGNED, self._step(step))
+
+    def not_accepted(self, push: PushId, kind: OutcomeKind, staleness: int) -> None:
+        """Write down that a push was refused, dropped or abandoned."""
+        staleness = max(min(staleness, MAX_STALENESS), -MAX_STALENESS)
+        self._write(0, push.sequence, 0, 0, self._number(push.client), staleness, _NOT_ACCEPTED[kind], NO_STEP)
+
+    def duplicate(self, push: PushId, known: Outcome) -> None:
+        """Write down that a retry was answered with what is recorded."""
+        number = self._number(push.client)
+        self._write(known.index, push.sequence, 0, 0, number, known.staleness, EventKind.DUPLICATE, NO_STEP)
+
+    def _write(self, *fields: int) -> None:
+        at = self._end % _CHUNK_RECORDS
+        if at == 0:
+            if len(self._chunks) == self._max_chunks:
+                self._drop_chunk()
+            self._chunks.append(bytearray(_CHUNK_RECORDS * RECORD.size))
+        RECORD.pack_into(self._chunks[-1], at * RECORD.size, *fields)
+        self._end += 1
+
+    def _drop_chunk(self) -> None:
+        self._chunks.popleft()
+        self._dropped += 1
+
+    def _number(self, client: str) -> int:
+        number = self._numbers.get(client)
+        if number is None:
+            number = self._client_count
+            self._client_count += 1
+            self._numbers[client] = number
+            self._clients.append((number, client, self.task_of(client)))
+            # One that comes back after so many others gets a new number, under which it is told again.
+            if len(self._numbers) > _LIMIT_CLIENTS:
+                self._numbers.popitem(last=False)
+            if len(self._clients) > 2 * _LIMIT_CLIENTS:
+                self._clients.popleft()
+        return number
+
+    def _step(self, name: str) -> int:
+        return self._steps.setdefault(name, min(len(self._steps), NO_STEP - 1))
+
+    # ---- Reading ------------------------------------------------------------------------------
+
+    def read(self, life: str, position: int, known_clients: int, after_index: int, max_records: int) -> JournalPart:
+        """Give records from a position on; those before it are stored by whoever asks, and may go.
+
+        Args:
+            life: Of the position. Of another one it means nothing, and `after_index` is used.
+            position: Of the first record wanted.
+            known_clients: How many clients of that life the reader knows.
+            after_index: Last entry that the reader knows of.
+            max_records: At most so many; 0 for as many as one reply takes.
+        """
+        if life == self._life:
+            self._forget(position, known_clients)
+        else:
+            known_clients = 0
+            position = self._position_after(after_index)
+        first = min(max(position, self._dropped * _CHUNK_RECORDS), self._end)
+        last = min(self._end, first + min(max_records or _MAX_PART_RECORDS, _MAX_PART_RECORDS))
+        clients = [item for item in self._clients if item[0] >= known_clients]
+        return JournalPart(
+            self._life,
+            first,
+            self._end,
+            self._bytes(first, last),
+            clients,
+            list(self._steps),
+            self._begin_index,
+            self._begin_steps,
+            self._parent,
+        )
+
+    def _forget(self, position: int, known_clients: int) -> None:
+        while len(self._chunks) > 1 and (self._dropped + 1) * _CHUNK_RECORDS <= position:
+            self._drop_chunk()
+        while self._clients and self._clients[0][0] < known_clients:
+            self._clients.popleft()
+
+    def _bytes(self, first: int, last: int) -> bytes:
+        out = bytearray()
+        while first < last:
+            chunk, at = divmod(first, _CHUNK_RECORDS)
+            count = min(_CHUNK_RECORDS - at, last - first)
+            whole = self._chunks[chunk - self._dropped]
+            out += memoryview(whole)[at * RECORD.size : (at + count) * RECORD.size]
+            first += count
+        return bytes(out)
+
+    def _position_after(self, index: int) -> int:
+        """Where the records after an entry begin, as far as they are here."""
+        position = self._dropped * _CHUNK_RECORDS
+        if index <= self._begin_index:
+            return position
+        for chunk in self._chunks:
+            count = min(self._end - position, _CHUNK_RECORDS)
+            events = np.frombuffer(chunk, RECORD_DTYPE, count)
+            places = (events["kind"] <= EventKind.SNAPSHOT) & (events["index"] > index)
+            if places.any():
+                return position + int(places.argmax())
+            position += count
+        return position

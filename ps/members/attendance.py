@@ -1,0 +1,77 @@
+"""Who takes part in a run: clients and their leases, the chief's lease, and whether this task is about to leave.
+
+The lowest part of the shard's state machine, with its lock; `ps/shard/life.py` adds the run itself. Pure of I/O: time
+comes from a clock.
+
+Layer: ps.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from globalstep.ps.members.chief_lease import ChiefLease, ChiefLeaseView, Claim
+from globalstep.ps.members.presence import ClientView, LostClient, Presence
+from globalstep.runtime.clock import Clock
+from globalstep.wire.told import Told
+
+__all__ = ["Attendance"]
+
+
+class Attendance:
+    """Who takes part. Thread-safe: every public method takes the one lock.
+
+    Args:
+        clock: Tells how long clients have been silent.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        # Guards all attributes of this class, of Life and of Shard, the presence and the chief's lease. A leaf: nothing
+        # else is taken under it, and no I/O is done under it.
+        self._lock = threading.Lock()
+        self._clock = clock
+        self.presence = Presence(clock)
+        self.lease = ChiefLease(clock)
+        self._draining = False
+        self.told = Told()  # how far incarnations came, as far as clients, and this task itself, know
+
+    def clients(self) -> list[ClientView]:
+        """Clients with a live lease."""
+        with self._lock:
+            return self.presence.clients()
+
+    def claim_chief(self, claim: Claim, term: int) -> tuple[bool, ChiefLeaseView, bool]:
+        """Give the chief's lease, or take a sign of life of who holds it in `term`; see ChiefLease.
+
+        Returns:
+            Whether the caller has it, who has it, and whether the caller would get it if that one stayed silent.
+        """
+        with self._lock:
+            self.lease.adopt(claim.known_term)
+            granted = self.lease.claim_or_sign(claim, term)
+            return granted, self.lease.view(), not (term or granted) and self.lease.contests(claim)
+
+    def check_chief(self, term: int) -> None:
+        """Refuse a chief that has been replaced; see ChiefLease.check."""
+        with self._lock:
+            self.lease.check(term)
+
+    def find_losses(self) -> list[LostClient]:
+        """Give the clients whose lease has run out since this was last asked."""
+        with self._lock:
+            return self.presence.find_losses()
+
+    def losses_after(self, known: int) -> tuple[int, list[LostClient]]:
+        """Give how many clients were lost so far, and those after the first `known`."""
+        with self._lock:
+            return self.presence.losses, self.presence.losses_after(known)
+
+    def drain(self) -> None:
+        """Say from now on that this task is about to end, so that the chief saves a checkpoint before."""
+        with self._lock:
+            self._draining = True
+
+    @property
+    def draining(self) -> bool:
+        """Whether this task is about to end."""
+        return self._draining

@@ -1,0 +1,341 @@
+"""Who is here: the clients of a run, their leases, and whether the PS may end.
+
+Pure: time comes from a clock; no lock of its own, since `ps/shard/shard.py` calls it under its lock.
+
+Layer: ps. Single thread: the caller's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from globalstep.cluster.process_place import NO_PROCESS, Process
+from globalstep.cluster.run_identity import NO_RUN, RunIdentity
+from globalstep.cluster.task_state import State
+from globalstep.errors import ResourceExhaustedError
+from globalstep.ps.shard.statistics import MOST_COUNTED
+from globalstep.runtime.clock import Clock
+
+__all__ = ["NO_STANDING", "Absence", "ClientView", "LostClient", "Presence", "Standing", "State"]
+
+#: How long a finished PS waits for tasks of the ClusterSpec that never showed up.
+LINGER_SECS = 30.0
+#: Longest lease that a client may ask for.
+MAX_LEASE_SECS = 600.0
+#: Silence after which a client tries nothing again: sessions give up before.
+GONE_SECS = 600.0
+#: Lease, since its last sign of life, of a client whose task another one has joined as: a task that was started
+#: again. A client that lives, and gives signs of it, keeps its own lease.
+REPLACED_LEASE_SECS = 5.0
+#: Tasks that are remembered to have been here, of which a run may come to expect some.
+_MOST_SEEN = 1 << 14
+#: Losses that are remembered for a chief that has not asked yet.
+_LOSSES_KEPT = 64
+#: Clients that left, of which a sign of life may still be on its way.
+_DEPARTED_KEPT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a client says of itself besides its task."""
+
+    process: Process = NO_PROCESS
+    #: Whether it trains as its task.
+    takes_task: bool = False
+    #: The run that it takes part in, as far as it knows.
+    run: RunIdentity = NO_RUN
+    #: Of the acting chief: its id, and its term.
+    candidate: str = ""
+    chief_term: int = 0
+    #: The greatest term of a chief that it knows of.
+    known_term: int = 0
+
+
+#: Of a client that says nothing.
+NO_STANDING = Standing()
+
+
+@dataclass(slots=True)
+class _Lease:
+    task: str
+    lease_secs: float
+    heard: float
+    joined: float
+    standing: Standing
+    pushes: int = 0
+    staleness: int = 0
+    staleness_sum: int = 0
+    steps: Mapping[str, int] = field(default_factory=dict[str, int])
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClientView:
+    """A client with a live lease."""
+
+    client: str
+    task: str
+    silent_secs: float
+    #: Accepted pushes that moved a step on, since it joined.
+    pushes: int
+    #: Of those: how many steps the last one lagged behind, and all together.
+    staleness: int = 0
+    staleness_sum: int = 0
+    #: Since its first sign of life.
+    joined_secs: float = 0.0
+    standing: Standing = NO_STANDING
+
+
+@dataclass(frozen=True, slots=True)
+class LostClient:
+    """A client whose lease ran out: it died, hangs, or cannot be reached."""
+
+    client: str
+    task: str
+    silent_secs: float
+    #: Accepted pushes that moved a step on, since it joined.
+    pushes: int
+    #: What its last one led to.
+    steps: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """Who is not here."""
+
+    #: Nobody has been here for so many seconds; where somebody is, and the job is done, it has been for `done_secs`.
+    since_secs: float
+    done_secs: float
+    #: Whether anybody has ever come.
+    came: bool
+    #: Tasks that were told to come, and those of them that never did.
+    expected: Sequence[str]
+    missing: Sequence[str]
+    #: Task -> how it left, where that was no good end and it has not come back.
+    failed: Mapping[str, str]
+
+    def later(self, busy_secs: float) -> Absence:
+        """The same, where somebody who keeps no lease was here so many seconds ago."""
+        return replace(self, since_secs=min(self.since_secs, busy_secs))
+
+
+class Presence:
+    """The clients of a run.
+
+    Args:
+        clock: Tells when a lease is over.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        #: How many clients may be here; a server says.
+        self.most_leases = 1 << 62
+        self._leases: dict[str, _Lease] = {}
+        self._seen_tasks: set[str] = set()
+        self._expected: set[str] = set()
+        # Clients that have left: what is still on its way of them brings none back.
+        self._departed: dict[str, None] = {}
+        self._finished_at: float | None = None
+        # The task's last client, and how it went where that was no good end. Clients that do not name their task
+        # share one place.
+        self._last_of: dict[str, str] = {}
+        self._failed: dict[str, str] = {}
+        self._changed_at = clock.monotonic()
+        self._came = False
+        #: Clients whose lease has run out so far.
+        self.losses = 0
+        self._lost: deque[LostClient] = deque(maxlen=_LOSSES_KEPT)
+
+    def begin(self, expected_tasks: Sequence[str]) -> None:
+        """Start a new incarnation: who was here stays, who is expected is told anew."""
+        self._expected = set(expected_tasks)
+        self._finished_at = None
+        self._came, self._changed_at = True, self._clock.monotonic()
+
+    @property
+    def expected(self) -> list[str]:
+        """Tasks that were told to come."""
+        return sorted(self._expected)
+
+    def finish(self) -> None:
+        """Take note that the job is done."""
+        if self._finished_at is None:
+            self._finished_at = self._clock.monotonic()
+
+    def heard(self, client: str, task: str, lease_secs: float, standing: Standing = NO_STANDING) -> None:
+        """Take note of a sign of life; one that was overtaken by its client's leaving is none.
+
+        Raises:
+            ResourceExhaustedError: If too many others are here. Nothing is changed.
+        """
+        if client in self._departed:
+            return
+        lease = self._leases.get(client)
+        if lease is None:
+            self._make_room()
+        if lease is None and task:
+            for other in self._leases.values():
+                if other.task == task:
+                    other.lease_secs = min(other.lease_secs, REPLACED_LEASE_SECS)
+        lease_secs = min(max(lease_secs, 0.1), MAX_LEASE_SECS)
+        now = self._clock.monotonic()
+        if lease is None:
+            lease = self._leases[client] = _Lease(task, lease_secs, now, now, standing)
+        lease.task, lease.lease_secs, lease.heard, lease.lost = task, lease_secs, now, False
+        lease.standing = standing
+        self._came = True
+        if self._remembers(task):
+            self._last_of[task] = client
+            self._failed.pop(task, None)
+
+    def _remembers(self, task: str) -> bool:
+        """Take note that a task has been here; says whether there is room for what becomes of it."""
+        if task and (len(self._seen_tasks) < _MOST_SEEN or task in self._expected):
+            self._seen_tasks.add(task)
+        return not task or task in self._seen_tasks
+
+    def _make_room(self) -> None:
+        """Have room for one lease more: who has been lost for longest goes first."""
+        if len(self._leases) < self.most_leases:
+            return
+        gone = min(
+            (name for name, lease in self._leases.items() if lease.lost),
+            key=lambda name: self._leases[name].heard,
+            default=None,
+        )
+        if gone is None:
+            raise ResourceExhaustedError(
+                f"{len(self._leases)} clients are here, and give signs of life; {self.most_leases} are the most "
+                "(four times --max-clients).",
+                retry_secs=REPLACED_LEASE_SECS,
+            )
+        del self._leases[gone]
+
+    def takes_part(self, client: str, run: RunIdentity) -> None:
+        """Take note that a client is of a run; it says so itself with its next sign of life."""
+        lease = self._leases.get(client)
+        if lease is not None:
+            lease.standing = replace(lease.standing, run=run)
+
+    def pushed(self, client: str, steps: Mapping[str, int], staleness: int = 0) -> None:
+        """Count a client's push that moved a step on, to `steps`. Who keeps no lease is not counted."""
+        lease = self._leases.get(client)
+        if lease is not None:
+            lease.pushes += 1
+            lease.staleness = max(staleness, 0)
+            lease.staleness_sum = min(lease.staleness_sum + lease.staleness, MOST_COUNTED)
+            lease.steps = steps
+
+    def find_losses(self) -> list[LostClient]:
+        """Give the clients whose lease has run out since this was last asked, each once until it comes back."""
+        now = self._clock.monotonic()
+        found = []
+        for client, lease in self._leases.items():
+            if not lease.lost and now - lease.heard > lease.lease_secs:
+                lease.lost = True
+                if self._last_of.get(lease.task) == client:
+                    self._failed[lease.task] = "is gone, without having left"
+                found.append(LostClient(client, lease.task, now - lease.heard, lease.pushes, lease.steps))
+        self.losses += len(found)
+        self._lost.extend(found)
+        return found
+
+    def losses_after(self, known: int) -> list[LostClient]:
+        """Give the losses, of those that are remembered, after the first `known`."""
+        # Whoever knows of more knew a process that was here before.
+        news = self.losses - known if known <= self.losses else self.losses
+        return list(self._lost)[-news:] if news else []
+
+    def left(self, client: str, task: str = "", unfinished: bool = False) -> None:
+        """Take note that a client is gone for good.
+
+        Args:
+            client: Its id.
+            task: Its name, which may never have been heard before.
+            unfinished: Its process failed, or was asked to end: its task may come back.
+        """
+        lease = self._leases.pop(client, None)
+        task = task or (lease.task if lease is not None else "")
+        if lease is not None or task:
+            self._came, self._changed_at = True, self._clock.monotonic()
+        if self._remembers(task) and self._last_of.setdefault(task, client) == client:
+            self._failed.pop(task, None)
+            if unfinished:
+                self._failed[task] = "left before the end of the job"
+        self._departed[client] = None
+        if len(self._departed) > _DEPARTED_KEPT:
+            del self._departed[next(iter(self._departed))]
+
+    def task_of(self, client: str) -> str:
+        """Give a client's task; "" where it did not say."""
+        lease = self._leases.get(client)
+        return "" if lease is None else lease.task
+
+    def expired(self) -> set[str]:
+        """Clients that did not leave, and have been silent for longer than any session tries a call."""
+        now = self._clock.monotonic()
+        return {name for name, lease in self._leases.items() if now - lease.heard > max(lease.lease_secs, GONE_SECS)}
+
+    def forget(self, clients: Sequence[str]) -> None:
+        """Forget clients that are not here any more."""
+        for client in self.expired().intersection(clients):
+            del self._leases[client]
+
+    def silent_secs(self, client: str) -> float:
+        """Give how long nothing has been heard of a client; infinity for one that keeps no lease."""
+        lease = self._leases.get(client)
+        return math.inf if lease is None else self._clock.monotonic() - lease.heard
+
+    def clients(self) -> list[ClientView]:
+        """Clients whose lease is not over."""
+        now = self._clock.monotonic()
+        return [
+            ClientView(
+                client,
+                lease.task,
+                now - lease.heard,
+                lease.pushes,
+                lease.staleness,
+                lease.staleness_sum,
+                now - lease.joined,
+                lease.standing,
+            )
+            for client, lease in self._leases.items()
+            if now - lease.heard <= lease.lease_secs
+        ]
+
+    def of_run(self, run: str) -> list[ClientView]:
+        """Clients whose lease is not over and that take part in a run.
+
+        Args:
+            run: Its id.
+        """
+        return [view for view in self.clients() if view.standing.run.id == run]
+
+    def others(self, client: str) -> list[str]:
+        """Tasks (or ids) of live clients besides one."""
+        return [view.task or view.client for view in self.clients() if view.client != client]
+
+    def absence(self) -> Absence:
+        """Say who is not here, and since when."""
+        now = self._clock.monotonic()
+        until = max([self._changed_at, *(lease.heard + lease.lease_secs for lease in self._leases.values())])
+        return Absence(
+            max(now - (self._changed_at if self.clients() else until), 0.0),
+            now - (now if self._finished_at is None else self._finished_at),
+            self._came,
+            self.expected,
+            sorted(self._expected - self._seen_tasks),
+            {task or "a client that named no task": how for task, how in self._failed.items()},
+        )
+
+    def empty(self) -> bool:
+        """Whether nobody is here and nobody is waited for any longer."""
+        if self.clients():
+            return False
+        missing = self._expected - self._seen_tasks
+        waited = self._clock.monotonic() - (self._finished_at or 0.0)
+        return not missing or waited > LINGER_SECS

@@ -1,0 +1,390 @@
+"""The control plane: the unary RPCs that begin, open, watch and end a run, and write snapshots.
+
+Like `ps/service/handler.py` without a transport: messages in, messages out, errors raised.
+
+Layer: ps. Threads: any number at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from globalstep.cluster.process_place import Process
+from globalstep.cluster.run_identity import RunIdentity
+from globalstep.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OpError,
+    PermissionDeniedError,
+    UnimplementedError,
+)
+from globalstep.files.shard_file import write_shard
+from globalstep.files.storage import Probe, sees_probe, storage_for
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.access.authorization import CALLER
+from globalstep.ps.ledger import entries
+from globalstep.ps.members.chief_lease import ChiefLeaseView, Claim
+from globalstep.ps.members.presence import Standing
+from globalstep.ps.service.handler import Handler, floors_of, push_ids
+from globalstep.ps.service.load_report import LoadReport
+from globalstep.ps.wal.durability import Durability
+from globalstep.ps.wal.log_file import LOG_FILES, LogFiles
+from globalstep.runtime.clock import SYSTEM_CLOCK
+from globalstep.testing.faults import AFTER, BEFORE, method_name
+from globalstep.wire import codec
+from globalstep.wire.names import check_request
+from globalstep.wire.protocol_version import check_protocol, own_protocol
+from globalstep.wire.told_messages import read_told, told_messages
+
+__all__ = ["Control"]
+
+_log = logging.getLogger(__name__)
+
+#: Also carried out here, by the handler, which has points of its own.
+_DATA_PTRANSPORT = ("Pull", "Push")
+#: Their replies tell nothing of pushes, or only what has been on disk: they need not wait for one.
+_TELL_NOTHING = ("Begin", "ClaimChief", "FindLog", "Heartbeat", "Leave", "OpenLane", "Recover", "Stop")
+
+
+@dataclass(slots=True)
+class Control:
+    """Carries out control-plane requests.
+
+    Args:
+        handler: The data plane, for Pull and Push as unary calls and for the shard.
+        process: Identity of this process, new with every start.
+        host: Host name.
+        ended: Set when the process is to end.
+        log_dir: Where write-ahead logs are; "" for the run's directory.
+        log_files: Writes them.
+        open_lane: Makes ready for a connection beside gRPC, as SocketServer.open; None where there are none.
+    """
+
+    handler: Handler
+    process: str
+    host: str
+    ended: threading.Event = field(default_factory=threading.Event)
+    log_dir: str = ""
+    log_files: LogFiles = LOG_FILES
+    open_lane: Callable[[pb.LaneKind.ValueType], tuple[str, bytes]] | None = None
+
+    durability: Durability = field(init=False)
+    load: LoadReport = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.durability = Durability(self.handler, SYSTEM_CLOCK, self.log_dir, self.log_files)
+        self.load = LoadReport(self.handler, SYSTEM_CLOCK)
+
+    def call(self, method: str, request: Any) -> Any:
+        """Carry out the unary RPC `method` of the service.
+
+        Raises:
+            GlobalStepError: What went wrong; nothing was changed.
+        """
+        check_request(request)
+        if method in _DATA_PTRANSPORT:
+            return getattr(self, f"_{method}")(request)
+        name = method_name(method)
+        self.handler.faults.at(BEFORE, name)
+        witness = self.handler.shard.witness
+        reply = getattr(self, f"_{method}")(request)
+        if method not in _TELL_NOTHING and not (method == "Status" and not reply.incarnation):
+            self.handler.shard.secure(witness)
+        self.handler.faults.at(AFTER, name)
+        return reply
+
+    def brief_status(self) -> pb.StatusReply:
+        """Say what this task is and has counted, without its Variables."""
+        reply: pb.StatusReply = self.call("Status", pb.StatusRequest(brief=True))
+        return reply
+
+    def _Status(self, request: pb.StatusRequest) -> pb.StatusReply:  # noqa: N802 - the RPC's own name
+        if not request.brief:
+            check_protocol(request.protocol, "this PS task", "the client")
+        shard = self.handler.shard
+        view = shard.view(request.brief)
+        bytes_in, bytes_out = self.handler.traffic.view()
+        counted = view.statistics
+        reply = pb.StatusReply(
+            state=int(view.state),  # type: ignore[arg-type]
+            incarnation=view.incarnation,
+            shard=view.shard,
+            shards=view.shards,
+            sequencer=view.sequencer,
+            variables=[codec.encode_variable(decl) for decl in view.variables],
+            optimizers=[codec.encode_optimizer(decl) for decl in view.optimizers],
+            uninitialized=view.uninitialized,
+            steps=view.steps,
+            limits=view.limits,
+            applied=view.applied,
+            floors=[pb.Floor(shard=shard, index=index) for shard, index in enumerate(view.floors) if index],
+            clients=[
+                pb.ClientInfo(
+                    client=item.client,
+                    task=item.task,
+                    silent_secs=item.silent_secs,
+                    pushes=item.pushes,
+                    staleness=item.staleness,
+                    staleness_sum=item.staleness_sum,
+                    process=item.standing.process.encode(),
+                    takes_task=item.standing.takes_task,
+                    joined_secs=item.joined_secs,
+                    run=item.standing.run.id,
+                )
+                for item in shard.clients()
+            ],
+            owner=view.owner,
+            process=self.process,
+            spent_incarnations=shard.spent_incarnations,
+            host=self.host,
+            policy=codec.encode_policy(view.policy),
+            directory=view.directory,
+            draining=view.draining,
+            chief=_lease(view.chief),
+            told=told_messages(shard.told),
+            protocol=own_protocol(),
+            run=view.run.encode(),
+            statistics=pb.Statistics(
+                secs=view.secs,
+                accepted=counted.accepted,
+                ordered_reads=counted.ordered_reads,
+                refused=counted.refused,
+                dropped_stale=counted.dropped_stale,
+                dropped_nan=counted.dropped_nan,
+                duplicates=counted.duplicates,
+                applied=counted.applied,
+                apply_secs=counted.apply_secs,
+                bytes_in=bytes_in,
+                bytes_out=bytes_out,
+                staleness=counted.staleness,
+                staleness_sum=counted.staleness_sum,
+                staleness_squares=counted.staleness_squares,
+            ),
+        )
+        self.load.fill(reply, request.brief)
+        return reply
+
+    def _Begin(self, request: pb.BeginRequest) -> pb.BeginReply:  # noqa: N802
+        self.handler.shard.check_chief(request.chief_term)
+        incarnation, owner = self.durability.begin(request)
+        return pb.BeginReply(incarnation=incarnation, owner=owner)
+
+    def _Declare(self, request: pb.DeclareRequest) -> pb.DeclareReply:  # noqa: N802
+        authorization, caller = self.handler.authorization, CALLER.get()
+        try:
+            self.handler.shard.declare(
+                request.incarnation,
+                request.client,
+                [codec.decode_variable(item) for item in request.variables],
+                [codec.decode_optimizer(item) for item in request.optimizers],
+                nothing_new=authorization.restricts(caller),
+            )
+        except PermissionDeniedError as error:
+            raise authorization.denied(caller, f"declare: {error}") from None
+        return pb.DeclareReply()
+
+    def _Open(self, request: pb.OpenRequest) -> pb.OpenReply:  # noqa: N802
+        self.handler.shard.check_chief(request.chief_term)
+        limits = [codec.decode_limit(item) for item in request.limits]
+        run = RunIdentity.decode(request.run)
+        in_force = self.handler.shard.open(request.incarnation, request.client, limits, run)
+        self.durability.opened()
+        return pb.OpenReply(limits=in_force)
+
+    def _Heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:  # noqa: N802
+        if not request.client:
+            raise InvalidArgumentError("A Heartbeat must name its client.")
+        shard = self.handler.shard
+        read_told(shard.told, request.told)
+        # Who may not be chief is not to be able to end a chief's term.
+        known_term = 0 if self.handler.authorization.restricts(CALLER.get()) else request.known_term
+        run = RunIdentity.decode(request.run)
+        process = Process.decode(request.process)
+        standing = Standing(process, request.takes_task, run, request.candidate, request.chief_term, known_term)
+        state, incarnation, chief = shard.heartbeat(request.client, request.task, request.lease_secs, standing)
+        reply = pb.HeartbeatReply(
+            process=self.process,
+            state=int(state),  # type: ignore[arg-type]
+            incarnation=incarnation,
+            draining=shard.draining,
+            chief=_lease(chief),
+        )
+        if request.chief_term:
+            reply.save_asked = self.durability.asks_for_save()
+            reply.losses, lost = shard.losses_after(request.losses_known)
+            for one in lost:
+                reply.lost.add(
+                    client=one.client, task=one.task, silent_secs=one.silent_secs, pushes=one.pushes, steps=one.steps
+                )
+        return reply
+
+    def _ClaimChief(self, request: pb.ClaimChiefRequest) -> pb.ClaimChiefReply:  # noqa: N802
+        if not request.candidate:
+            raise InvalidArgumentError("A ClaimChief must name its candidate.")
+        claim = Claim(
+            request.candidate,
+            request.task,
+            request.after_secs,
+            request.configured,
+            Process.decode(request.process),
+            RunIdentity.decode(request.run),
+            request.gone,
+            request.take_over,
+            request.known_term,
+        )
+        granted, chief, contested = self.handler.shard.claim_chief(claim, request.term)
+        return pb.ClaimChiefReply(granted=granted, chief=_lease(chief), contested=contested)
+
+    def _Leave(self, request: pb.LeaveRequest) -> pb.LeaveReply:  # noqa: N802
+        self.handler.shard.leave(
+            request.client, request.candidate, request.task, request.unfinished, request.chief_term
+        )
+        self.durability.end()
+        return pb.LeaveReply()
+
+    def _Finish(self, request: pb.FinishRequest) -> pb.FinishReply:  # noqa: N802
+        self.handler.shard.check_chief(request.chief_term)
+        remaining = self.handler.shard.finish(request.incarnation, request.client, self._not_meant(request.process))
+        self.durability.end()
+        return pb.FinishReply(remaining=remaining)
+
+    def _not_meant(self, process: str) -> str:
+        """Say for which other process a call is meant; "" for this one."""
+        if process == self.process:
+            return ""
+        return (
+            f"the call is meant for the process {process or 'that it does not name'}, and this is {self.process}. "
+            "A task was started again since; ask it for its Status."
+        )
+
+    def _OpenLane(self, request: pb.OpenLaneRequest) -> pb.OpenLaneReply:  # noqa: N802
+        if self.open_lane is None:
+            raise UnimplementedError("This PS task has no transports but gRPC.")
+        address, token = self.open_lane(request.kind)
+        return pb.OpenLaneReply(address=address, token=token)
+
+    def _GetGlobalStep(self, request: pb.GetGlobalStepRequest) -> pb.GetGlobalStepReply:  # noqa: N802
+        floors = floors_of(request.floors)
+        return pb.GetGlobalStepReply(steps=self.handler.shard.global_steps(request.incarnation, floors))
+
+    def _Pull(self, request: pb.PullRequest) -> pb.PullReply:  # noqa: N802
+        reply: pb.PullReply = self.handler.unary("pull", request)
+        return reply
+
+    def _Push(self, request: pb.PushRequest) -> pb.PushReply:  # noqa: N802
+        reply: pb.PushReply = self.handler.unary("push", request)
+        return reply
+
+    def _Settle(self, request: pb.SettleRequest) -> pb.SettleReply:  # noqa: N802
+        found = self.handler.shard.settle(request.incarnation, push_ids(request.pushes), request.shard, request.applied)
+        floors = self.handler.shard.view(brief=True).floors
+        floor = floors[request.shard] if request.shard < len(floors) else 0
+        return pb.SettleReply(entries=[entries.encode(entry) for entry in found], floor=floor)
+
+    def _ReadJournal(self, request: pb.ReadJournalRequest) -> pb.ReadJournalReply:  # noqa: N802
+        shard = self.handler.shard
+        # Asked first: who comes after that comes later than the records that follow.
+        alone = shard.moves_no_more(request.client)
+        part = shard.read_journal(
+            request.incarnation,
+            request.client,
+            request.life,
+            request.position,
+            request.known_clients,
+            request.after_index,
+            request.max_records,
+        )
+        view = shard.view(brief=True)
+        return pb.ReadJournalReply(
+            life=part.life,
+            first=part.first,
+            end=part.end,
+            records=part.records,
+            clients=[pb.JournalClient(number=n, client=client, task=task) for n, client, task in part.clients],
+            steps=part.steps,
+            begin_index=part.begin_index,
+            begin_steps=part.begin_steps,
+            parent=part.parent,
+            shards=view.shards,
+            policy=codec.encode_policy(view.policy),
+            told=told_messages(shard.told),
+            alone=alone,
+        )
+
+    def _WriteSnapshot(self, request: pb.WriteSnapshotRequest) -> pb.WriteSnapshotReply:  # noqa: N802
+        self.handler.shard.check_chief(request.chief_term)
+        values, _ = self.handler.shard.snapshot(request.incarnation, codec.decode_push_id(request.snapshot))
+        try:
+            storage = storage_for(request.directory)
+        except OpError as error:
+            # An optional package is not installed here; the chief has it, or it would not have asked.
+            _log.info("The chief writes this task's part of the checkpoint: %s", error)
+            return pb.WriteSnapshotReply(shared=False)
+        if not sees_probe(storage, request.directory, Probe(request.probe_file, request.probe_text)):
+            return pb.WriteSnapshotReply(shared=False)
+        missing = [name for name in request.names.values() if name not in values]
+        if missing:
+            raise InvalidArgumentError(f"The snapshot does not hold {missing}: they had no value.")
+        tensors = [(name, values[variable]) for name, variable in sorted(request.names.items())]
+        written = write_shard(storage, request.directory, request.file, tensors)
+        self.load.wrote(codec.decode_push_id(request.snapshot), f"{request.directory}/{request.file}")
+        if storage.is_local and all(name == variable for name, variable in request.names.items()):
+            path = Path(request.directory, request.file)
+            self.durability.written(codec.decode_push_id(request.snapshot), path, written.tensors)
+        return pb.WriteSnapshotReply(
+            shared=True,
+            tensors=[
+                pb.SavedTensor(
+                    name=t.name, dtype=t.dtype, shape=t.shape, crc32=t.crc32, nbytes=t.nbytes, has_nan=t.has_nan
+                )
+                for t in written.tensors
+            ],
+            file_bytes=written.file_bytes,
+        )
+
+    def _ReleaseSnapshot(self, request: pb.ReleaseSnapshotRequest) -> pb.ReleaseSnapshotReply:  # noqa: N802
+        snapshot = codec.decode_push_id(request.snapshot)
+        stored = request.journal_index if request.HasField("journal_index") else None
+        self.durability.releasing(request.incarnation, snapshot, stored)
+        self.load.releasing(request.incarnation, snapshot)
+        self.handler.shard.release(request.incarnation, snapshot)
+        return pb.ReleaseSnapshotReply()
+
+    def _FindLog(self, request: pb.FindLogRequest) -> pb.FindLogReply:  # noqa: N802
+        found = self.durability.find(request.directory, request.shard, request.shards, request.run)
+        return pb.FindLogReply(logs=[pb.FoundLog(incarnation=n, sequencer=at) for n, at in found.items()])
+
+    def _Recover(self, request: pb.RecoverRequest) -> pb.RecoverReply:  # noqa: N802
+        return self.durability.recover(request)
+
+    def _Stop(self, request: pb.StopRequest) -> pb.StopReply:  # noqa: N802
+        shard = self.handler.shard
+        shard.check_chief(request.chief_term)
+        not_meant = self._not_meant(request.process)
+        if (request.process or request.force) and not_meant:
+            raise FailedPreconditionError(f"This PS task does not end: {not_meant}")
+        if request.force and not (shard.draining or shard.done):
+            raise FailedPreconditionError("This PS task does not end: the job is not done, and nobody asked it to end.")
+        if not request.force and not shard.done:
+            raise FailedPreconditionError(
+                "The job is not done; a PS task that is draining ends with `force` and the name of its `process`."
+            )
+        self.ended.set()
+        return pb.StopReply()
+
+
+def _lease(view: ChiefLeaseView) -> pb.ChiefLease:
+    return pb.ChiefLease(
+        term=view.term,
+        holder=view.holder,
+        task=view.task,
+        silent_secs=view.silent_secs,
+        process=view.process.encode(),
+        run=view.run.encode(),
+        why=view.why,
+    )

@@ -1,0 +1,399 @@
+"""From messages to the shard's state machine and back: every RPC, without a transport.
+
+The gRPC servicer and the in-process transport both call it, so no behaviour depends on the transport.
+
+Layer: ps. Threads: any number at once; the shard's lock orders them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from globalstep.errors import (
+    GlobalStepError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+    code_of,
+)
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.access.authorization import CALLER, Authorization, Caller, TokenRevokedError
+from globalstep.ps.ledger import entries
+from globalstep.ps.ledger.signatures import Floor
+from globalstep.ps.service.in_flight import RETRY_SECS, InFlightMemory, RoomInFlight, ShareInFlight
+from globalstep.ps.service.packed_data import pack_reply, unpack_request, unpacked_bytes
+from globalstep.ps.shard.answers import Admission, Answer
+from globalstep.ps.shard.counting import CountingPush, CountingShard
+from globalstep.ps.shard.layouts import LayoutMemory
+from globalstep.ps.shard.statistics import Traffic
+from globalstep.ps.shard.told_pushes import Decision, check_counts, counting_push, decision_of, known_decision, parts_of
+from globalstep.ps.store.reading import Room
+from globalstep.ps.wal.witness import NO_WITNESS
+from globalstep.runtime.clock import SYSTEM_CLOCK
+from globalstep.testing.faults import AFTER, BEFORE, NO_FAULTS, ConnectionCutError, Faults
+from globalstep.wire import codec
+from globalstep.wire.codec import TensorWriter
+from globalstep.wire.declarations import ALIGNMENT, PushId, Read, padded
+
+__all__ = ["Handler"]
+
+#: Characters of an error's text.
+_MOST_SAID = 4096
+
+
+class Handler:
+    """Carries out requests on a shard.
+
+    Args:
+        shard: The state machine.
+        faults: What a test makes fail.
+        limit_bytes: Largest tensor bytes of one message, unpacked.
+        in_flight: Memory for what is under way; unlimited by default.
+
+    Attributes:
+        shard: As given.
+        in_flight: As given.
+        authorization: Who may do what; everybody everything, until a server says otherwise.
+        traffic: Counts the tensor bytes of all requests and replies.
+    """
+
+    def __init__(
+        self,
+        shard: CountingShard,
+        faults: Faults = NO_FAULTS,
+        limit_bytes: int = 16 << 30,
+        in_flight: InFlightMemory | None = None,
+    ) -> None:
+        self.shard = shard
+        self.in_flight = in_flight or InFlightMemory(1 << 62, SYSTEM_CLOCK)
+        self._limit_bytes = limit_bytes
+        self.authorization = Authorization(SYSTEM_CLOCK)
+        self.traffic = Traffic()
+        self._faults = shard.faults = faults
+        self._methods: dict[str, Callable[[Any, memoryview, pb.Reply, TensorWriter, LayoutMemory], None]] = {
+            "pull": self._pull,
+            "push": self._push,
+            "stage": self._stage,
+            "admit": self._admit,
+            "commit": self._commit,
+            "complete": self._complete,
+            "read_snapshot": self._read_snapshot,
+            "ahead": self._ahead,
+        }
+
+    @property
+    def faults(self) -> Faults:
+        """What a test makes fail."""
+        return self._faults
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether an answer may wait for more than other pushes: for a disk, or for a test."""
+        return self.shard.witness is not NO_WITNESS or self._faults is not NO_FAULTS
+
+    def stream_memory(self, caller: Caller, room: Room | None = None) -> LayoutMemory:
+        """Make the memory of a new stream.
+
+        Args:
+            caller: Whose it is.
+            room: Where values for its replies are to be put.
+        """
+        share = ShareInFlight(self.in_flight)
+        return LayoutMemory(room, RoomInFlight(self.in_flight, room, share), share, caller)
+
+    def handle(
+        self, request: pb.Request, data: memoryview, memory: LayoutMemory, shared: bool = False
+    ) -> tuple[pb.Reply, list[memoryview]]:
+        """Carry out a data-plane request.
+
+        Args:
+            request: The message.
+            data: Bytes of its tensors.
+            memory: What its stream remembers.
+            shared: The client may write to `data` at any time.
+
+        Returns:
+            The reply and the bytes of its tensors; an error is a reply too, and has changed nothing unless
+            a test injected it after the fact.
+
+        Raises:
+            ConnectionCutError: If a test ends the connection here.
+            TokenRevokedError: If the connection is to be ended, since its token is none any more.
+        """
+        method = request.WhichOneof("kind") or ""
+        tensors = TensorWriter()
+        self.traffic.arrive()
+        bytes_out = 0
+        try:
+            if method not in self._methods:
+                raise InvalidArgumentError("A Request must hold one of the data-plane messages.")
+            if data.nbytes % ALIGNMENT:
+                raise InvalidArgumentError(
+                    f"A message has {data.nbytes} bytes of data; every tensor must be padded to {ALIGNMENT} bytes."
+                )
+            self._faults.at(BEFORE, method)
+            reply = pb.Reply()
+            self.authorization.check_request(memory.caller, request)
+            witness = self.shard.witness
+            own = not (shared and witness.keeps_data)  # what is logged must be what was checked and applied
+            unpacked = data
+            if request.spans or not own:
+                unpacked = unpack_request(request, data, memory, self.shard.value_bytes, self._limit_bytes, own)
+            self._methods[method](getattr(request, method), unpacked, reply, tensors, memory)
+            pieces = pack_reply(request, reply, tensors, memory.memory)
+            self.shard.secure(witness)
+            bytes_out = sum(padded(piece.nbytes) for piece in pieces) if reply.spans else tensors.size
+            self._faults.at(AFTER, method)
+        except (ConnectionCutError, TokenRevokedError):
+            raise
+        except Exception as error:
+            bytes_out = 0
+            return pb.Reply(error=encode_error(error)), []
+        finally:
+            self.traffic.leave(data.nbytes, bytes_out)
+        return reply, pieces
+
+    def waits_for_memory(self, request: pb.Request, memory: LayoutMemory) -> bool:
+        """Whether `handle` would wait for memory now; else it has what it needs."""
+        if request.spans:
+            nbytes = unpacked_bytes(request, self.shard.value_bytes, self._limit_bytes)
+            return nbytes > 0 and not memory.reserve(nbytes)
+        return request.HasField("ahead") and not memory.can_put_ahead(request.ahead.layout)
+
+    def counts(self, request: pb.Request, memory: LayoutMemory) -> bool:
+        """Whether a request is a push that only counts, of a layout that its stream knows: one for `count`."""
+        message = request.push
+        if not message.known_layout or message.ahead or not memory.only_counts(message.layout):
+            return False
+        return not self.authorization.revoked(memory.caller)
+
+    def count(self, asked: Sequence[tuple[pb.Request, LayoutMemory]]) -> list[pb.Reply]:
+        """Carry out such requests of several streams together; gives their replies, as `handle` would."""
+        try:
+            for _ in asked:
+                self.traffic.arrive()
+            return self._count(asked)
+        except Exception as error:
+            return [pb.Reply(error=encode_error(error)) for _ in asked]
+        finally:
+            for _ in asked:
+                self.traffic.leave(0, 0)
+
+    def _count(self, asked: Sequence[tuple[pb.Request, LayoutMemory]]) -> list[pb.Reply]:
+        replies = [pb.Reply() for _ in asked]
+        pushes: dict[int, CountingPush] = {}
+        witness = self.shard.witness
+        for at, (request, memory) in enumerate(asked):
+            try:
+                self.authorization.check_request(memory.caller, request)
+                pushes[at] = counting_push(request.push, memory)
+            except GlobalStepError as error:
+                replies[at].error.CopyFrom(encode_error(error))
+        for at, found in zip(pushes, self.shard.count(list(pushes.values())), strict=True):
+            if isinstance(found, Exception):
+                replies[at].error.CopyFrom(encode_error(found))
+            else:
+                codec.encode_outcome(found, replies[at].push.outcome)
+        self.shard.secure(witness)
+        return replies
+
+    def unary(self, method: str, message: Any) -> Any:
+        """Carry out Pull or Push as a unary call, with the tensor bytes inside the message.
+
+        Raises:
+            GlobalStepError: What went wrong.
+        """
+        tensors = TensorWriter()
+        reply = pb.Reply()
+        self.traffic.count(len(message.data), 0)
+        self._faults.at(BEFORE, method)
+        witness = self.shard.witness
+        memory = LayoutMemory(pull_room=RoomInFlight(self.in_flight), caller=CALLER.get())
+        # The last tensor of a foreign client may end where it ends.
+        data = bytes(message.data) + bytes(-len(message.data) % ALIGNMENT)
+        self._methods[method](message, memoryview(data), reply, tensors, memory)
+        self.shard.secure(witness)
+        self._faults.at(AFTER, method)
+        answer = getattr(reply, method)
+        # The reply as one piece, and as gRPC gets it.
+        copies = self.in_flight.claim(2 * tensors.size)
+        answer.data = b"".join(_padded(tensors.pieces))
+        self.traffic.count(0, tensors.size)
+        del copies
+        return answer
+
+    def _told_decision(self, message: pb.PushRequest | pb.AdmitRequest, caller: Caller) -> Decision:
+        """Decode a decision that is told, and refuse one that the caller may not ask for."""
+        increments, uses = decision_of(message, self.shard)
+        if self.authorization.restricts(caller):
+            wrong = self.shard.undeclared(increments, uses)
+            if wrong:
+                raise self.authorization.denied(caller, f"{wrong} (--no-worker-assigns)")
+        return increments, uses
+
+    # ---- Data plane ---------------------------------------------------------------------------
+
+    def _pull(
+        self, message: pb.PullRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
+    ) -> None:
+        check_counts(self.shard.variable_count, reads=message.reads)
+        reads = [codec.decode_read(item, data) for item in message.reads]
+        floors = floors_of(message.floors)
+        room = memory.room if memory.pull_room is None else memory.pull_room
+        who = message.incarnation, message.client
+        if message.cut_with:
+            values, applied, last = self.shard.pull_cut(*who, reads, message.cut_with, floors, room)
+            reply.pull.last.update(last)
+        else:
+            values, applied = self.shard.pull(*who, reads, floors, room)
+        reply.pull.applied = applied
+        codec.encode_values(reads, values, reply.pull.values, tensors)
+
+    def _push(
+        self, message: pb.PushRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
+    ) -> None:
+        told = None if message.known_layout else self._told_decision(message, memory.caller)
+        parts = parts_of(message, data, memory, self.shard, told)
+        parts.room = memory.room
+        increments, uses = told or known_decision(parts.layout)
+        admission = self.shard.push(
+            message.incarnation, codec.decode_push_id(message.id), parts, increments, uses, dict(message.seen_steps)
+        )
+        codec.encode_outcome(admission.outcome, reply.push.outcome)
+        _encode_answer(admission, reply.push, tensors)
+
+    def _stage(
+        self, message: pb.StageRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
+    ) -> None:
+        parts = parts_of(message, data, memory, self.shard)
+        reply.stage.not_finite = self.shard.stage(message.incarnation, codec.decode_push_id(message.id), parts)
+        reply.stage.SetInParent()
+
+    def _ahead(
+        self, message: pb.AheadRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
+    ) -> None:
+        memory.put_ahead(message.layout, message.offset, data)
+        reply.ahead.SetInParent()
+
+    def _admit(
+        self, message: pb.AdmitRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
+    ) -> None:
+        kind = entries.ENTRY_KINDS.get(message.kind)
+        if kind is None:
+            raise InvalidArgumentError("An ADMIT must be for a push or a snapshot.")
+        push, not_finite = codec.decode_push_id(message.id), message.not_finite
+        if message.HasField("part"):
+            told = None if message.part.known_layout else self._told_decision(message, memory.caller)
+            parts = parts_of(message.part, data, memory, self.shard, told)
+            increments, uses = told or known_decision(parts.layout)
+            not_finite = self.shard.stage(message.incarnation, push, parts) or not_finite
+        else:
+            increments, uses = self._told_decision(message, memory.caller)
+        admission = self.shard.admit(
+            message.incarnation,
+            push,
+            kind,
+            sorted(set(message.participants)),
+            increments,
+            uses,
+            dict(message.seen_steps),
+            floors_of(message.floors),
+            not_finite=not_finite,
+            reads_only=message.reads_only,
+        )
+        codec.encode_outcome(admission.outcome, reply.admit.outcome)
+        for shard, pending in admission.pending.items():
+            item = reply.admit.pending.add(shard=shard)
+            item.entries.extend(entries.encode(entry) for entry in pending)
+        reply.admit.as_of = admission.as_of
+        _encode_answer(admission, reply.admit, tensors)
+
+    def _commit(
+        self, message: pb.CommitRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
+    ) -> None:
+        answer = self.shard.commit(
+            message.incarnation,
+            codec.decode_push_id(message.id),
+            [entries.decode(entry) for entry in message.entries],
+        )
+        reply.commit.as_of, reply.commit.applied = answer.as_of, answer.applied
+        reply.commit.signature = answer.signature
+        _encode_answer(answer, reply.commit, tensors)
+
+    def _complete(
+        self,
+        message: pb.CompleteRequest,
+        data: memoryview,
+        reply: pb.Reply,
+        tensors: TensorWriter,
+        memory: LayoutMemory,
+    ) -> None:
+        steps = self.shard.global_steps(message.incarnation, floors_of(message.floors))
+        reply.complete.SetInParent()
+        for name, value in steps.items():
+            reply.complete.steps[name] = value
+
+    def _read_snapshot(
+        self,
+        message: pb.ReadSnapshotRequest,
+        data: memoryview,
+        reply: pb.Reply,
+        tensors: TensorWriter,
+        memory: LayoutMemory,
+    ) -> None:
+        values, ledger = self.shard.snapshot(message.incarnation, codec.decode_push_id(message.snapshot))
+        wanted = list(message.variables) or list(values)
+        missing = [name for name in wanted if name not in values]
+        if missing:
+            raise InvalidArgumentError(f"The snapshot does not hold {missing}: they had no value.")
+        reply.read_snapshot.ledger = ledger
+        codec.encode_values(
+            [Read(name) for name in wanted], [values[name] for name in wanted], reply.read_snapshot.values, tensors
+        )
+
+
+def encode_error(error: Exception) -> pb.Error:
+    """Write an error for the wire; one that is not ours says so, since it is a bug here."""
+    text = str(error) if isinstance(error, (GlobalStepError, ValueError)) else f"{type(error).__name__}: {error}"
+    if len(text) > _MOST_SAID:  # it may name what somebody sent
+        text = f"{text[:_MOST_SAID]}..."
+    retry_secs = error.retry_secs if isinstance(error, ResourceExhaustedError) else 0.0
+    if isinstance(error, MemoryError):
+        text, retry_secs = "This PS task's machine has no memory for this now. Give it more.", RETRY_SECS
+    return pb.Error(
+        code=code_of(error), message=text, type=type(error).__name__, retry_millis=math.ceil(retry_secs * 1000)
+    )
+
+
+def _encode_answer(answer: Admission | Answer, into: Any, tensors: TensorWriter) -> None:
+    """Write the reads of a push: listed, or only their bytes where the receiver knows their places."""
+    into.apply_micros = answer.apply_secs * 1e6
+    if answer.packing is None:
+        codec.encode_values(answer.reads, answer.values, into.values, tensors)
+        return
+    packed = tensors.size
+    for piece in answer.values:
+        tensors.add_bytes(piece)
+    if answer.packing.known:
+        into.bare = True
+        return
+    for read, (dtype, shape, offset) in zip(answer.reads, answer.packing.places, strict=True):
+        item = into.values.add(variable=read.variable)
+        item.value.dtype, item.value.offset = dtype, packed + offset
+        item.value.shape.extend(shape)
+
+
+def floors_of(floors: Iterable[pb.Floor]) -> Mapping[int, Floor]:
+    """Read what shards are said to have applied."""
+    return {floor.shard: Floor(floor.index, floor.signature) for floor in floors}
+
+
+def _padded(pieces: Sequence[memoryview]) -> Iterable[bytes]:
+    for piece in pieces:
+        yield bytes(piece) + bytes(padded(piece.nbytes) - piece.nbytes)
+
+
+def push_ids(messages: Iterable[pb.PushId]) -> list[PushId]:
+    """Read push ids."""
+    return [codec.decode_push_id(message) for message in messages]

@@ -1,0 +1,92 @@
+"""What a Status reply says of a PS task's load, besides the shard's own counters: memory, queues, the last save.
+
+Layer: ps. Threads: a LoadReport is thread-safe.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from globalstep.errors import OpError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.service.handler import Handler
+from globalstep.runtime.clock import Clock
+from globalstep.wire.declarations import PushId
+
+__all__ = ["LoadReport", "resident_bytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Save:
+    incarnation: int
+    at: float
+    steps: Mapping[str, int]
+    path: str
+
+
+class LoadReport:
+    """Takes note of saves, and fills in what a Status reply says of load. Thread-safe.
+
+    Args:
+        handler: For the shard and its traffic.
+        clock: Tells how old a save is.
+    """
+
+    def __init__(self, handler: Handler, clock: Clock) -> None:
+        self._handler = handler
+        self._clock = clock
+        # Guards both attributes below; a leaf.
+        self._lock = threading.Lock()
+        self._written: tuple[PushId, str] | None = None
+        self._last: _Save | None = None
+
+    def wrote(self, snapshot: PushId, path: str) -> None:
+        """Take note that this task has written its part of a snapshot."""
+        with self._lock:
+            self._written = (snapshot, path)
+
+    def releasing(self, incarnation: int, snapshot: PushId) -> None:
+        """Take note that a snapshot is about to be given back; the shard still has it."""
+        try:
+            _, ledger = self._handler.shard.snapshot(incarnation, snapshot)
+        except OpError:
+            return  # it is gone already: a repeated call, or one of another life
+        steps = json.loads(ledger).get("steps", {}) if ledger else {}
+        with self._lock:
+            path = self._written[1] if self._written is not None and self._written[0] == snapshot else ""
+            self._last = _Save(incarnation, self._clock.monotonic(), steps, path)
+
+    def fill(self, reply: pb.StatusReply, brief: bool) -> None:
+        """Add to a Status reply what there is to say at this moment.
+
+        Args:
+            reply: With its incarnation.
+            brief: Leave out the Variables.
+        """
+        view = self._handler.shard.load(brief)
+        load = reply.load
+        load.value_bytes, load.resident_bytes = view.value_bytes, resident_bytes()
+        load.staged_parts, load.staged_bytes = view.staged_parts, view.staged_bytes
+        load.requests = self._handler.traffic.under_way
+        load.sent_away = self._handler.in_flight.refusals
+        reply.variable_pushes.update(view.variable_pushes)
+        with self._lock:
+            last = self._last
+        if last is not None and last.incarnation == reply.incarnation:
+            load.last_save.age_secs = self._clock.monotonic() - last.at
+            load.last_save.path = last.path
+            load.last_save.steps.update(last.steps)
+
+
+def resident_bytes() -> int:
+    """Give the memory that this process has, shared memory among it, bytes; 0 where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,93 @@
+"""Packed data of requests and replies, on a PS task's side; see globalstep.wire.packing.
+
+Layer: ps. Threads: any number at once, each with its stream's memory. Kernels are imported when data is packed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from globalstep.errors import ResourceExhaustedError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.shard.layouts import LayoutMemory
+from globalstep.runtime.memory import Pool
+from globalstep.wire.codec import TensorWriter
+from globalstep.wire.declarations import padded
+
+__all__ = ["pack_reply", "unpack_request", "unpacked_bytes"]
+
+#: What a request's data may unpack to, of what the task's Variables take, and of what came.
+_MOST_TIMES = 4
+
+
+def _most_bytes(came_bytes: int, value_bytes: int, limit_bytes: int) -> int:
+    """Give the most that may come of packed data: zeros take no bytes on the wire, but are of some Variable."""
+    return min(limit_bytes, _MOST_TIMES * (came_bytes + value_bytes))
+
+
+def unpacked_bytes(request: pb.Request, value_bytes: int, limit_bytes: int) -> int:
+    """Give how much memory `unpack_request` takes; 0 where it refuses."""
+    total = sum(padded(span.bytes) for span in request.spans)
+    came = sum(padded(span.packed_bytes) for span in request.spans)
+    return total if total <= _most_bytes(came, value_bytes, limit_bytes) else 0
+
+
+def unpack_request(
+    request: pb.Request,
+    data: memoryview,
+    memory: LayoutMemory,
+    value_bytes: int,
+    limit_bytes: int,
+    own: bool = True,
+) -> memoryview:
+    """Give a request's data as it was before it was packed.
+
+    Args:
+        request: The message.
+        data: Bytes of its tensors.
+        memory: For the result.
+        value_bytes: What the task's Variables take.
+        limit_bytes: The most that any message may have.
+        own: Nobody else writes to `data`; otherwise the result is a copy that its sender cannot change.
+
+    Raises:
+        InvalidArgumentError, ResourceExhaustedError: As globalstep.wire.packing.unpack.
+    """
+    if not request.spans:
+        if own or not data.nbytes:
+            return data
+        copy = memory.memory.take(data.nbytes)
+        copy[:] = np.frombuffer(data, np.uint8)
+        return copy.data
+    packing: Any = importlib.import_module("globalstep.wire.packing")
+    most = _most_bytes(data.nbytes, value_bytes, limit_bytes)
+    unpacked: memoryview = packing.unpack(request.spans, data, memory.take_reserved, most)
+    return unpacked
+
+
+def pack_reply(request: pb.Request, reply: pb.Reply, tensors: TensorWriter, memory: Pool) -> list[memoryview]:
+    """Give the bytes of a reply, packed as the request asks; as they are where there is no memory for that now.
+
+    Nobody waits for it: what the request asked for has been done, and the client takes either.
+    """
+    if request.reply_form == pb.FORM_RAW or not tensors.pieces:
+        return tensors.pieces
+    packing: Any = importlib.import_module("globalstep.wire.packing")
+    pieces = list(zip(tensors.pieces, tensors.dtypes, strict=True))
+
+    def take(nbytes: int) -> npt.NDArray[np.uint8]:
+        room = memory.take_at_once(nbytes)
+        if room is None:
+            raise ResourceExhaustedError
+        return room
+
+    try:
+        packed: list[memoryview] = packing.pack(pieces, request.reply_form, reply.spans, take)
+    except ResourceExhaustedError:
+        del reply.spans[:]
+        return tensors.pieces
+    return packed

@@ -1,0 +1,361 @@
+"""One client's connection of messages on a socket: how it is let in, and how its requests are answered.
+
+Layer: ps. Threads: one at a time, whichever has the connection's turn (`ps/service/turns.py`); `end` may be called by
+    any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import logging
+import os
+import socket
+import ssl
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError
+
+from globalstep.errors import OpError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.access.caller import NOBODY, Caller
+from globalstep.ps.service.handler import encode_error
+from globalstep.ps.service.shared_blocks import Placed, SharedBlocks
+from globalstep.ps.shard.layouts import LayoutMemory
+from globalstep.security.tls_socket import TlsSocket
+from globalstep.wire.declarations import padded
+from globalstep.wire.frames import NO_CALL
+from globalstep.wire.incoming_messages import MOST_AT_ONCE, Incoming
+from globalstep.wire.socket_messages import TOKEN_BYTES, WELCOME, Outgoing, SocketMessage, prepare
+
+if TYPE_CHECKING:
+    from globalstep.ps.service.socket_server import SocketServer
+
+__all__ = ["ServedConnection", "Turn"]
+
+_log = logging.getLogger(__name__)
+
+#: How long a connection may take to show its token.
+_HELLO_SECS = 5.0
+#: So many bytes of tensors take time to be received, or sent: a thread of its own is worth it.
+_MUCH_BYTES = 1 << 20
+#: A connection whose requests take time keeps a thread to itself until so many have come that do not.
+_QUICK_IN_A_ROW = 8
+
+
+class Turn(enum.Enum):
+    """What a connection does next."""
+
+    #: It waits for the client to say something.
+    RECEIVES = enum.auto()
+    #: It waits for the client to take its reply.
+    SENDS = enum.auto()
+    #: Its push only counts: `counting` gives it, and `counted` is to be told the reply.
+    COUNTS = enum.auto()
+    #: It has what may take time, or is at its end.
+    TAKES_TIME = enum.auto()
+
+
+class ServedConnection:
+    """See the module's text.
+
+    Args:
+        server: Whose it is.
+        accepted: The socket.
+        name: What the log calls it.
+
+    Attributes:
+        blocks: The memory that the connection shares with its client, once that has asked for some.
+    """
+
+    def __init__(self, server: SocketServer, accepted: socket.socket, name: str) -> None:
+        self.blocks: SharedBlocks | None = None
+        self._name = name
+        self._server = server
+        self._handler = server.handler
+        self._socket: socket.socket | TlsSocket = accepted
+        self._incoming = Incoming(accepted, server.limit_bytes)
+        self._memory = LayoutMemory()
+        # What `answer_quickly` has left to `answer`.
+        self._message: SocketMessage | None = None
+        self._failed: Exception | None = None
+        #: A push that only counts, with the number of its call, that is to be counted with others.
+        self._counting: tuple[int, pb.Request] | None = None
+        #: What the client has not taken yet of the last reply.
+        self._unsent: Outgoing | None = None
+        #: What goes with it, and is closed then.
+        self._descriptor: int | None = None
+        #: Of tensors in the last reply: what is asked for next is most often alike.
+        self._replied_bytes = 0
+        self._took_time = False
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether more may have come than can be seen by who waits for the socket, as with TLS."""
+        return isinstance(self._socket, TlsSocket)
+
+    def fileno(self) -> int:
+        """Give the socket's descriptor."""
+        return self._socket.fileno()
+
+    def end(self, how: int) -> None:
+        """Shut the socket down, so that whoever serves it comes to the end."""
+        with contextlib.suppress(OSError):  # it has ended already
+            self._socket.shutdown(how)
+
+    # ---- Letting in ---------------------------------------------------------------------------
+
+    def let_in(self) -> bool:
+        """Speak TLS where this task does, and welcome the client if its token is good; gives whether it is."""
+        try:
+            return self._welcomed()
+        except Exception as error:
+            self._say(error)
+            return False
+
+    def _welcomed(self) -> bool:
+        assert isinstance(self._socket, socket.socket)
+        self._socket = self._server.secured(self._socket, _HELLO_SECS)
+        admitted = self._admitted()
+        if admitted is None:
+            return False
+        kind, caller = admitted
+        if kind == pb.LANE_SHM:
+            self.blocks = SharedBlocks(self._server.limit_bytes, self._handler.in_flight)
+        shares = self.blocks is not None
+        self._memory = self._handler.stream_memory(caller, self.blocks)
+        self._incoming = Incoming(self._socket, self._server.limit_bytes, shares=shares, pool=self._memory.memory)
+        self._server.slow.watch(self)
+        self._server.slow.watch(self._memory)
+        return True
+
+    # ---- What is looked at by slow_senders ----------------------------------------------------
+
+    slack_bytes = MOST_AT_ONCE
+    needs_memory = True
+
+    def under_way(self) -> tuple[object, int] | None:
+        """See slow_senders.Sender."""
+        return self._incoming.under_way
+
+    def cut_off(self, secs: float) -> None:
+        """See slow_senders.Sender."""
+        _log.info("%s: its message did not come on for %.0f s, and others wait for memory.", self._name, secs)
+        self.end(socket.SHUT_RDWR)
+
+    # -------------------------------------------------------------------------------------------
+
+    def _admitted(self) -> tuple[pb.LaneKind.ValueType, Caller] | None:
+        """Have the token shown, and give what it is good for; say nothing at all where that is nothing."""
+        shown, until = b"", self._server.now() + _HELLO_SECS
+        while len(shown) < TOKEN_BYTES:
+            # In all, not for every byte of it.
+            self._socket.settimeout(max(until - self._server.now(), 0.001))
+            more = self._socket.recv(TOKEN_BYTES - len(shown))
+            if not more:
+                return None
+            shown += more
+        admitted = self._server.redeem(shown)
+        if not self._server.admitted(self, NOBODY if admitted is None else admitted[1]):
+            return None
+        if admitted is None:
+            if (left := self._server.said.due("token")) is not None:
+                _log.warning("%s: a connection without a valid token was closed.%s", self._name, left)
+            return None
+        prepare(self._socket)
+        self._socket.sendall(WELCOME)
+        return admitted
+
+    def close(self) -> None:
+        """Give up the socket, and what else the connection has; to be called once, by who serves it last."""
+        self._server.slow.forget(self)
+        self._server.slow.forget(self._memory)
+        if self.blocks is not None:
+            self.blocks.forget_untold()
+        self._socket.close()
+        # Somebody may refer to this object yet; the memory goes now.
+        self._incoming.close()
+        self._forget_unsent()
+        self.blocks = self._message = self._failed = None
+        self._memory = LayoutMemory()
+
+    # ---- Turns --------------------------------------------------------------------------------
+
+    def answer_quickly(self, alone: bool) -> Turn:
+        """Go on as far as that waits for nobody, neither for the client nor for memory.
+
+        To be called when there is something to receive, or, after SENDS, when something can be sent.
+
+        Args:
+            alone: No other connection has something to be done.
+
+        Returns:
+            What comes next.
+        """
+        try:
+            if self._unsent is None:
+                if not self._incoming.fill(socket.MSG_DONTWAIT):
+                    return Turn.TAKES_TIME  # `answer` will see that it is the end
+            elif self._send_rest(socket.MSG_DONTWAIT):
+                return Turn.SENDS
+            return self._answer_what_came(alone)
+        except BlockingIOError:
+            return Turn.RECEIVES
+        except Exception as error:
+            self._failed = error
+            return Turn.TAKES_TIME
+
+    def _answer_what_came(self, alone: bool) -> Turn:
+        incoming = self._incoming
+        while True:
+            message = incoming.take(patient=False)
+            if message is None:
+                if incoming.lacks_memory or incoming.coming_bytes >= _MUCH_BYTES:
+                    return Turn.TAKES_TIME
+                if not incoming.is_filling:
+                    return Turn.RECEIVES
+                if not incoming.fill(socket.MSG_DONTWAIT):
+                    return Turn.TAKES_TIME  # the end, as above
+            elif self._takes_time(message):
+                self._message = message
+                return Turn.TAKES_TIME
+            else:
+                request = pb.Request.FromString(message.head)
+                if message.refused is None and self._handler.waits_for_memory(request, self._memory):
+                    self._message = message
+                    return Turn.TAKES_TIME
+                if not alone and message.call != NO_CALL and self._handler.counts(request, self._memory):
+                    self._counting = message.call, request
+                    return Turn.COUNTS
+                self._serve(message, request, socket.MSG_DONTWAIT)
+                if self._unsent is not None:
+                    return Turn.SENDS
+                if incoming.is_idle:
+                    return Turn.RECEIVES
+
+    def counting(self) -> tuple[pb.Request, LayoutMemory]:
+        """Give the push that only counts, for Handler.count."""
+        assert self._counting is not None
+        return self._counting[1], self._memory
+
+    def counted(self, reply: pb.Reply) -> None:
+        """Have the reply to it sent when `answer_quickly` is called next."""
+        assert self._counting is not None
+        self._unsent = Outgoing(self._counting[0], reply.SerializeToString(), ())
+        self._counting = None
+
+    def answer(self) -> bool:
+        """Answer what `answer_quickly` has left, and what follows, until it takes no time any more.
+
+        Returns:
+            Whether the connection goes on.
+        """
+        try:
+            return self._answer()
+        except Exception as error:
+            self._say(error)
+            return False
+
+    def _answer(self) -> bool:
+        if self._failed is not None:
+            raise self._failed
+        self._send_rest()
+        quick = 0
+        while quick < _QUICK_IN_A_ROW:
+            if self._server.closing or not self._serve_next():
+                return False
+            quick = 0 if self._took_time else quick + 1
+        return True
+
+    def _serve_next(self) -> bool:
+        """Answer the next request; gives False at the end. Returning, it lets go of the request's memory."""
+        message, self._message = self._message, None
+        if message is None:
+            message = self._incoming.receive()
+        if message is None:
+            return False
+        self._took_time = self._takes_time(message)
+        self._serve(message, pb.Request.FromString(message.head))
+        return True
+
+    def _takes_time(self, message: SocketMessage) -> bool:
+        if self._handler.may_wait:
+            return True
+        # Where memory is shared, nothing but changing the values takes long, and that is done for one at a time.
+        return self.blocks is None and max(message.nbytes, self._replied_bytes) >= _MUCH_BYTES
+
+    def _say(self, error: Exception) -> None:
+        """Log why the connection ended. Its thread serves others, too: whatever was wrong ends with it."""
+        if isinstance(error, ssl.SSLError):
+            if (more := self._server.said.due("tls")) is not None:
+                _log.warning("%s: a connection was refused by TLS: %s%s", self._name, error, more)
+        elif isinstance(error, ConnectionError):
+            # How a process that ends leaves; whether a worker is missing is for the heartbeats to tell.
+            _log.debug("%s: %s", self._name, error)
+        elif isinstance(error, (OSError, DecodeError, OpError)):
+            # The client goes on over gRPC.
+            _log.info("%s: %s", self._name, error)
+        else:
+            _log.error("%s: a bug ended this connection", self._name, exc_info=error)
+
+    # ---- One request --------------------------------------------------------------------------
+
+    def _serve(self, message: SocketMessage, request: pb.Request, flags: int = 0) -> None:
+        """Answer a request. With MSG_DONTWAIT, what the socket does not take at once is kept in `_unsent`."""
+        if message.refused is not None:
+            self._refuse(message, message.refused, flags)
+            return
+        blocks = self.blocks
+        data = message.data if blocks is None else blocks.data_of(message)
+        if blocks is not None and message.place is not None and message.place.new_bytes:
+            self._give_block(message, blocks, message.place.new_bytes, flags)
+            return
+        shared = message.place is not None and message.place.block != 0
+        reply, pieces = self._handler.handle(request, data, self._memory, shared)
+        if message.call == NO_CALL:
+            return
+        self._replied_bytes = sum([padded(piece.nbytes) for piece in pieces]) if pieces else 0
+        placed = blocks.put(pieces) if blocks is not None and pieces else None
+        if placed is None:
+            self._send(Outgoing(message.call, reply.SerializeToString(), pieces), flags)
+        else:
+            self._send_placed(message, reply, placed, self._replied_bytes, flags)
+
+    def _give_block(self, message: SocketMessage, blocks: SharedBlocks, nbytes: int, flags: int) -> None:
+        """Answer the wish for a block."""
+        try:
+            _, placed = blocks.create(nbytes)
+        except (OSError, OpError) as error:
+            self._refuse(message, error, flags)
+            return
+        self._send_placed(message, pb.Reply(), placed, 0, flags)
+
+    def _refuse(self, message: SocketMessage, error: Exception, flags: int) -> None:
+        head = pb.Reply(error=encode_error(error)).SerializeToString()
+        self._send(Outgoing(message.call, head, ()), flags)
+
+    def _send_placed(self, message: SocketMessage, reply: pb.Reply, placed: Placed, nbytes: int, flags: int) -> None:
+        """Send a reply whose tensors lie in shared memory."""
+        self._descriptor = placed.descriptor
+        outgoing = Outgoing(message.call, reply.SerializeToString(), (), placed.place, nbytes, placed.descriptor)
+        self._send(outgoing, flags)
+
+    def _send(self, outgoing: Outgoing, flags: int) -> None:
+        self._unsent = outgoing
+        self._send_rest(flags)
+
+    def _send_rest(self, flags: int = 0) -> bool:
+        """Send what has not been sent; gives whether there is some left."""
+        if self._unsent is not None:
+            try:
+                self._unsent.send(self._socket, flags)
+            except BlockingIOError:
+                return True
+            self._forget_unsent()
+        return False
+
+    def _forget_unsent(self) -> None:
+        self._unsent = None
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

@@ -1,0 +1,170 @@
+"""Settles what workers left undecided: a thread that asks the sequencer about overdue parts.
+
+See "Points of failure" in docs/design/push-protocol.md: P1 to P6 end here when nobody else mends them.
+
+Layer: ps. Threads: one, named "globalstep-settler", owned by the Settler.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+import grpc
+
+from globalstep.errors import FailedPreconditionError, GlobalStepError, UnavailableError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.proto import globalstep_pb2_grpc as pb_grpc
+from globalstep.ps.ledger import entries
+from globalstep.ps.shard.shard import Shard
+from globalstep.ps.shard.shard_view import ShardView
+from globalstep.ps.wal.witness import NO_WITNESS, Witness
+from globalstep.runtime.clock import Clock
+from globalstep.security.credentials import Credentials
+from globalstep.security.secure_channel import SecureChannel
+from globalstep.wire import codec
+from globalstep.wire.declarations import PushId
+
+__all__ = ["Settler", "asking"]
+
+_log = logging.getLogger(__name__)
+
+#: A part is overdue when it has been staged this long and its worker has been silent this long.
+OVERDUE_SECS = 10.0
+#: A part is overdue when it has been staged this long, whatever its worker does: its call has been given up.
+LONGEST_SECS = 90.0
+_PERIOD_SECS = 2.0
+_DEADLINE_SECS = 5.0
+
+
+def asking(credentials: Callable[[], Credentials]) -> Callable[[str, pb.SettleRequest], pb.SettleReply]:
+    """Make what brings a SETTLE to the sequencer at an address over gRPC, showing this task's credentials."""
+
+    def ask(address: str, request: pb.SettleRequest) -> pb.SettleReply:
+        secured = SecureChannel(address, credentials())
+        with secured.make() as channel:
+            stub = pb_grpc.ParameterServerStub(channel)
+            try:
+                reply: pb.SettleReply = secured.call(stub, "Settle", request, _DEADLINE_SECS)
+                return reply
+            except grpc.RpcError as error:
+                if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNAVAILABLE:
+                    mistake = secured.mistake()
+                    if mistake:
+                        raise UnavailableError(mistake) from None
+                raise
+
+    return ask
+
+
+class Settler:
+    """Asks the sequencer what became of parts whose worker went silent.
+
+    Args:
+        shard: The shard whose parts these are.
+        clock: Paces the asking.
+        ask: Brings a SETTLE to the sequencer at an address; over gRPC by default, without credentials.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        clock: Clock,
+        ask: Callable[[str, pb.SettleRequest], pb.SettleReply] = asking(Credentials),  # noqa: B008
+    ) -> None:
+        self._shard = shard
+        self._clock = clock
+        self._ask = ask
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="globalstep-settler", daemon=True)
+        # Incarnation, entry and log: what came back from its log reports anew.
+        self._reported: tuple[int, int, Witness] = (0, 0, NO_WITNESS)
+        self._said_of: PushId | None = None
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and wait for it. Safe to call twice, or without a start."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._clock.wait(self._stop, _PERIOD_SECS):
+            try:
+                self.settle_once()
+            except grpc.RpcError as error:
+                # The sequencer is away, or holds nothing yet: the next round asks again.
+                why = error.details() if isinstance(error, grpc.Call) else error
+                _log.info("Cannot settle with the sequencer now: %s", why)
+            except (FailedPreconditionError, UnavailableError) as error:
+                _log.warning("Cannot settle with the sequencer: %s", error)
+            except GlobalStepError as error:
+                _log.info("Cannot settle now, since the run began anew: %s", error)
+
+    def settle_once(self) -> bool:
+        """Ask about overdue parts and report what is applied; gives whether there was anything to say."""
+        self._tell_of_nothing()
+        self._tell_of_failures()
+        witness = self._shard.witness
+        view = self._shard.view(brief=True)
+        # What is told to the sequencer must not be forgotten here.
+        self._shard.secure(witness)
+        address = self._shard.sequencer_address
+        if not view.incarnation or (not address and view.shard != view.sequencer):
+            return False
+        overdue = self._shard.overdue(OVERDUE_SECS, LONGEST_SECS)
+        if view.shard == view.sequencer:
+            return self._settle_here(view, overdue)
+        if not overdue and (view.incarnation, view.applied, witness) == self._reported:
+            return False
+        request = pb.SettleRequest(
+            incarnation=view.incarnation,
+            pushes=[codec.encode_push_id(push) for push in overdue],
+            shard=view.shard,
+            applied=view.applied,
+        )
+        reply = self._ask(address, request)
+        if self._shard.falls_short(view.incarnation, reply.floor):
+            _log.error(
+                "This PS task has applied entry %d, and had told the sequencer that it had applied entry %d: the end "
+                "of its log is missing. It drops its state; all PS tasks go back to a checkpoint.",
+                view.applied,
+                reply.floor,
+            )
+            return True
+        self._reported = view.incarnation, view.applied, witness
+        if overdue:
+            found = [entries.decode(entry) for entry in reply.entries]
+            self._shard.settled(view.incarnation, overdue, found)
+            _log.info("Settled %d parts of silent workers", len(overdue))
+        return True
+
+    def _tell_of_nothing(self) -> None:
+        """Say, at most once a round, that pushes were admitted whose parts are not here."""
+        last = self._shard.of_nothing[-1] if self._shard.of_nothing else None
+        if last is not None and last != self._said_of:
+            _log.warning(
+                "Push %s was admitted, and this PS task has no part of it that it could apply: it went on without. Its "
+                "client said ADMIT without STAGE, took its part back, or did not name an optimizer that it uses.",
+                last,
+            )
+        self._said_of = last
+
+    def _tell_of_failures(self) -> None:
+        """Say for which changes, that failed halfway, this task dropped its state."""
+        reports = self._shard.fail_stop.reports
+        while reports:
+            _log.error("%s", reports.popleft())
+
+    def _settle_here(self, view: ShardView, overdue: Sequence[PushId]) -> bool:
+        """On the sequencer: drop parts that nobody asked it to admit, and see to it that nobody will."""
+        if not overdue:
+            return False
+        self._shard.settle(view.incarnation, overdue, view.shard, view.applied)
+        self._shard.settled(view.incarnation, overdue, ())
+        _log.info("Settled %d parts of silent workers", len(overdue))
+        return True

@@ -1,0 +1,243 @@
+"""The memory that a PS task shares with one client: where requests lie in it, and where replies are put.
+
+The task makes blocks, the client decides which is used for what: it knows what its program still looks at.
+A request says in which block its tensors lie, and in which others those of the reply may be put.
+
+Layer: ps. Single thread: the connection's. What a staged push keeps of a block lasts as long as that push does,
+whatever the client gives up meanwhile.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
+from globalstep.ps.service.in_flight import InFlightMemory
+from globalstep.runtime.memory import address_of
+from globalstep.wire.declarations import ALIGNMENT, padded
+from globalstep.wire.shared_memory import MOST_BLOCKS, SHARED_FROM_BYTES, SLACK_BYTES, block_bytes, create
+from globalstep.wire.socket_messages import Place, SocketMessage
+
+__all__ = ["Placed", "SharedBlocks"]
+
+Array = npt.NDArray[np.uint8]
+
+
+@dataclass(slots=True)
+class Placed:
+    """Where a reply's tensors have been put.
+
+    Attributes:
+        place: What to tell the client.
+        descriptor: Of a new block: to be sent along, and closed then.
+    """
+
+    place: Place
+    descriptor: int | None = None
+
+
+class SharedBlocks:
+    """The blocks of one connection.
+
+    Args:
+        limit_bytes: Largest tensor bytes of one message.
+        in_flight: Says whether there may be one block more, on all connections together; None for always.
+    """
+
+    def __init__(self, limit_bytes: int, in_flight: InFlightMemory | None = None) -> None:
+        self._limit_bytes = block_bytes(limit_bytes)
+        self._in_flight = in_flight
+        self._numbers = itertools.count(1)
+        self._blocks: dict[int, Array] = {}
+        #: Those that the present request lets the reply use.
+        self._offered: list[int] = []
+        #: Whether it has been given one: a second taker must not write over it.
+        self._taken = False
+        #: One that was made for the present reply, whose client has not been told of it.
+        self._untold: tuple[int, Placed] | None = None
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def data_of(self, message: SocketMessage) -> memoryview:
+        """Give the bytes of a request's tensors, and take note of what else its place says.
+
+        Args:
+            message: The request.
+
+        Returns:
+            The bytes, which may be written to.
+
+        Raises:
+            InvalidArgumentError: If the place is none in this connection's memory.
+        """
+        place = message.place
+        self._offered, self._taken = [], False
+        self.forget_untold()
+        if place is None:
+            return message.data
+        for number in (*place.offered, *((place.block,) if place.block else ())):
+            if number not in self._blocks:
+                raise InvalidArgumentError(f"Block {number} is none of this connection's.")
+        self._offered = list(place.offered)
+        data = message.data
+        if place.block:
+            block = self._blocks[place.block]
+            # Both are unsigned and Python's numbers do not wrap around.
+            if place.offset % ALIGNMENT or place.offset + message.nbytes > block.nbytes:
+                raise InvalidArgumentError(
+                    f"{message.nbytes} bytes from byte {place.offset} are not within block {place.block}, which has "
+                    f"{block.nbytes}."
+                )
+            data = block.data[place.offset : place.offset + message.nbytes]
+        for number in place.dropped:
+            self._blocks.pop(number, None)
+        self._offered = [number for number in self._offered if number in self._blocks]
+        return data
+
+    def create(self, nbytes: int) -> tuple[int, Placed]:
+        """Make a block.
+
+        Args:
+            nbytes: Its size.
+
+        Returns:
+            Its number, and what to tell the client. The descriptor is the caller's.
+
+        Raises:
+            ResourceExhaustedError: If the connection has too many, or the block is too large.
+            OSError: If the machine gives no memory.
+        """
+        if len(self._blocks) >= MOST_BLOCKS or not 0 < nbytes <= self._limit_bytes or nbytes % SLACK_BYTES:
+            raise ResourceExhaustedError(
+                f"A block of {nbytes} bytes beside {len(self._blocks)} others; the most are {MOST_BLOCKS} blocks of "
+                f"{self._limit_bytes} bytes."
+            )
+        descriptor, block = self._created(nbytes)
+        number = next(self._numbers)
+        self._blocks[number] = block
+        return number, Placed(Place(number, SLACK_BYTES, new_bytes=nbytes), descriptor)
+
+    def _created(self, nbytes: int) -> tuple[int, Array]:
+        """Make a block within the limit of all connections."""
+        if self._in_flight is None:
+            return create(nbytes)
+        if not self._in_flight.share(nbytes):
+            raise ResourceExhaustedError(
+                f"A block of {nbytes} bytes more: there may be {self._in_flight.limit_bytes} bytes of shared memory in "
+                "all (--max-inflight-bytes)."
+            )
+        try:
+            descriptor, block = create(nbytes)
+        except BaseException:
+            self._in_flight.unshare(nbytes)
+            raise
+        # Not the array: a view may outlive it, and holds the mapping.
+        mapping = block.base.obj if isinstance(block.base, memoryview) else block.base
+        weakref.finalize(mapping, self._in_flight.unshare, nbytes)
+        return descriptor, block
+
+    def take(self, nbytes: int) -> Array | None:
+        """Give room for the tensors of the reply in a block, so that they are put there at once.
+
+        Args:
+            nbytes: How much.
+
+        Returns:
+            uint8 [nbytes]; None where there is none, or so few bytes are better sent.
+        """
+        if nbytes < SHARED_FROM_BYTES or self._taken:
+            return None
+        number = self._fitting(nbytes)
+        if number is None:
+            try:
+                number, _ = self._untold = self.create(block_bytes(nbytes))
+            except (OSError, ResourceExhaustedError):
+                return None
+        self._taken = True
+        return self._blocks[number][SLACK_BYTES : SLACK_BYTES + nbytes]
+
+    def put(self, pieces: Sequence[memoryview]) -> Placed | None:
+        """Put a reply's tensors into a block, where they do not lie in one already.
+
+        Args:
+            pieces: The tensors, in order.
+
+        Returns:
+            Where they are; None where they are to be sent.
+        """
+        sizes = [padded(piece.nbytes) for piece in pieces]
+        total = sum(sizes)
+        if total < SHARED_FROM_BYTES:
+            return None
+        arrays = [np.frombuffer(piece, np.uint8) for piece in pieces]
+        found = self._around(arrays, sizes, total) or self._elsewhere(total)
+        if found is None:
+            return None
+        placed, at = found
+        block = self._blocks[placed.place.block]
+        base = address_of(block)
+        moves: list[tuple[int, Array]] = []
+        for array, size in zip(arrays, sizes, strict=True):
+            address = address_of(array)
+            if address != base + at:
+                # What another move might write over is taken out of the way first; only odd pushes have such.
+                inside = base <= address < base + block.nbytes
+                moves.append((at, array.copy() if inside else array))
+            at += size
+        for to, array in moves:
+            block[to : to + array.nbytes] = array
+        return placed
+
+    def _around(self, arrays: Sequence[Array], sizes: Sequence[int], total: int) -> tuple[Placed, int] | None:
+        """Find the place at which the largest tensor that lies in a block need not be moved."""
+        largest = max(range(len(arrays)), key=lambda at: arrays[at].nbytes)
+        address = address_of(arrays[largest])
+        for number, block in self._blocks.items():
+            offset = address - address_of(block)
+            if 0 <= offset < block.nbytes:
+                begin = offset - sum(sizes[:largest])
+                if begin < 0 or begin % ALIGNMENT or begin + total > block.nbytes:
+                    return None
+                return self._told(number, begin), begin
+        return None
+
+    def _told(self, number: int, offset: int) -> Placed:
+        """Give a place in a block, with the block itself where the client does not have it yet."""
+        if self._untold is None or self._untold[0] != number:
+            return Placed(Place(number, offset))
+        (_, made), self._untold = self._untold, None
+        return Placed(Place(number, offset, new_bytes=made.place.new_bytes), made.descriptor)
+
+    def forget_untold(self) -> None:
+        """Give up a block that was made for a reply which has not been sent."""
+        if self._untold is not None:
+            (number, made), self._untold = self._untold, None
+            del self._blocks[number]
+            if made.descriptor is not None:
+                os.close(made.descriptor)
+
+    def _elsewhere(self, total: int) -> tuple[Placed, int] | None:
+        """Find a block that is offered, or make one."""
+        number = self._fitting(total)
+        if number is not None:
+            return Placed(Place(number, SLACK_BYTES)), SLACK_BYTES
+        self.forget_untold()
+        try:
+            _, placed = self.create(block_bytes(total))
+        except (OSError, ResourceExhaustedError):
+            return None
+        return placed, SLACK_BYTES
+
+    def _fitting(self, nbytes: int) -> int | None:
+        """Give the smallest of the blocks offered that has room, unless it is much too large."""
+        need = block_bytes(nbytes)
+        fitting = [number for number in self._offered if need <= self._blocks[number].nbytes <= 2 * need]
+        return min(fitting, key=lambda number: self._blocks[number].nbytes, default=None)

@@ -1,0 +1,127 @@
+"""Cuts off who keeps something and sends nothing: callers whose message does not come, and messages that stay half-way.
+
+Whoever announces bytes is given memory for them, or a thread that waits. Both are for those who send. So a thread looks
+every second at all that is half-way, and cuts off what has not come on as it must: at _BYTES_PER_SEC, after a while
+that everybody is given. Nobody who sends needs to do anything for that: it looks at how far each has come.
+
+Layer: ps. Threads: one, "globalstep-slow-senders", owned by the SlowSenders; what it looks at is used by others
+meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from globalstep.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["GRACE_SECS", "Sender", "SlowSenders"]
+
+_log = logging.getLogger(__name__)
+
+#: What everybody is given before anything is asked for.
+GRACE_SECS = 5.0
+#: The least that has to come then.
+_BYTES_PER_SEC = 1 << 20
+_LOOK_EVERY_SECS = 1.0
+
+
+class Sender(Protocol):
+    """What may be half-way."""
+
+    @property
+    def slack_bytes(self) -> int:
+        """How much may have come that is not seen yet."""
+        ...
+
+    @property
+    def needs_memory(self) -> bool:
+        """Whether what it keeps is memory, which is left to it as long as nobody else has to wait for some."""
+        ...
+
+    def under_way(self) -> tuple[object, int] | None:
+        """Say what has begun to come, and how many bytes of it have; None for nothing. Called by another thread."""
+        ...
+
+    def cut_off(self, secs: float) -> None:
+        """End it, since too little has come for so long. Called by another thread."""
+        ...
+
+
+class SlowSenders:
+    """See the module's text. Thread-safe.
+
+    Args:
+        clock: Time.
+        is_short: Whether somebody waits for memory, or was refused some lately.
+    """
+
+    def __init__(self, clock: Clock, is_short: Callable[[], bool]) -> None:
+        self._clock = clock
+        self._is_short = is_short
+        # Guards the attribute below; a leaf.
+        self._lock = threading.Lock()
+        self._senders: set[Sender] = set()
+        #: What each had under way when it was looked at first, and when that was. Only the thread's.
+        self._seen: dict[Sender, tuple[object, float]] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="globalstep-slow-senders", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and wait for it. Safe to call twice, or without a start."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def watch(self, sender: Sender) -> None:
+        """Look at a sender from now on."""
+        with self._lock:
+            self._senders.add(sender)
+
+    def forget(self, sender: Sender) -> None:
+        """Look at it no more."""
+        with self._lock:
+            self._senders.discard(sender)
+
+    @contextmanager
+    def watching(self, sender: Sender) -> Iterator[None]:
+        """Look at a sender meanwhile."""
+        self.watch(sender)
+        try:
+            yield
+        finally:
+            self.forget(sender)
+
+    def _run(self) -> None:
+        while not self._clock.wait(self._stop, _LOOK_EVERY_SECS):
+            self.look()
+
+    def look(self) -> None:
+        """Cut off who is too slow."""
+        with self._lock:
+            senders = list(self._senders)
+        short = self._is_short()
+        now = self._clock.monotonic()
+        before, self._seen = self._seen, {}
+        for sender in senders:
+            found = sender.under_way()
+            if found is None:
+                continue
+            what, nbytes = found
+            mark, since = before.get(sender, (None, now))
+            if mark is not what:
+                since = now
+            self._seen[sender] = what, since
+            late = nbytes + sender.slack_bytes < (now - since - GRACE_SECS) * _BYTES_PER_SEC
+            if late and (short or not sender.needs_memory):
+                sender.cut_off(now - since)

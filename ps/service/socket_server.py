@@ -1,0 +1,394 @@
+"""The data plane beside gRPC: sockets that carry the same messages to the same handler.
+
+A client asks for one by OpenLane, over gRPC; the answer's token admits one connection. Nothing listens before
+somebody has asked. docs/design/transports.md has the whole story.
+
+Layer: ps. Threads: one that accepts for each kind of socket in use, "globalstep-accept-unix" and
+"globalstep-accept-tcp", and one for each connection, "globalstep-connection-N", which take turns
+(`ps/service/turns.py`); all owned by the SocketServer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hmac
+import itertools
+import logging
+import secrets
+import select
+import socket
+import ssl
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+from globalstep.errors import ResourceExhaustedError, UnavailableError, UnimplementedError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.access.authorization import CALLER, Caller
+from globalstep.ps.access.door import check_share, whose_seat
+from globalstep.ps.access.log_limit import LogLimit
+from globalstep.ps.service.handler import Handler
+from globalstep.ps.service.served_connection import ServedConnection
+from globalstep.ps.service.slow_senders import SlowSenders
+from globalstep.ps.service.turns import Turns
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.security.peer_uid import is_ours, uid_of_connection, uid_of_peer, uid_of_unix
+from globalstep.security.tls_socket import TlsSocket
+from globalstep.wire.shared_memory import is_offered
+from globalstep.wire.socket_messages import TOKEN_BYTES
+
+__all__ = ["SocketServer"]
+
+_log = logging.getLogger(__name__)
+
+#: How long a token waits for its connection.
+_TOKEN_SECS = 10.0
+#: Connections that have shown no token yet: the oldest is closed for one more, since clients show theirs at once.
+_MOST_STRANGERS = 32
+#: What the system lacks for a while, or what came of one connection only; and how long nobody is taken in then.
+_PASSES = frozenset(
+    {
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ENOBUFS,
+        errno.ECONNABORTED,
+        errno.EINTR,
+        errno.EPERM,
+        errno.EPROTO,
+    }
+)
+_PAUSE_SECS = 0.1
+
+
+class SocketServer:
+    """Serves data-plane calls on sockets. Thread-safe.
+
+    Args:
+        handler: Carries out the requests.
+        clock: Time, for tokens.
+        host: Where TCP connections are taken.
+        port: On which port; 0 takes a free one.
+        limit_bytes: Largest tensor bytes of one message.
+        max_connections: Connections that may be open at once.
+        tls: Gives the context of TLS on a TCP connection; None, or what gives None, for plain ones.
+        slow: Cuts off connections whose messages do not come on; None where nobody does.
+
+    Attributes:
+        slow: As given, or one that does nothing.
+        said: Keeps lines that strangers cause out of the log.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        clock: Clock,
+        *,
+        host: str,
+        port: int,
+        limit_bytes: int,
+        max_connections: int,
+        tls: Callable[[], ssl.SSLContext | None] | None = None,
+        slow: SlowSenders | None = None,
+    ) -> None:
+        self.slow = slow or SlowSenders(clock, handler.in_flight.is_short)
+        self.said = LogLimit(SYSTEM_CLOCK)
+        self.handler = handler
+        self.limit_bytes = limit_bytes
+        # None where each connection is served by its own thread.
+        self._turns = Turns(handler) if hasattr(select, "epoll") else None
+        self._clock = clock
+        self._host = host
+        self._port = port
+        self._max_connections = max_connections
+        self._tls = tls
+        self._numbers = itertools.count(1)
+        # Guards the attributes below; a leaf.
+        self._lock = threading.Lock()
+        self._listeners: dict[pb.LaneKind.ValueType, _Listener] = {}
+        self._threads: set[threading.Thread] = set()
+        self._connections: set[ServedConnection] = set()
+        #: Those that have shown no token yet, oldest first.
+        #: Each with who it is: a host, or a user of this one.
+        self._strangers: dict[ServedConnection, str] = {}
+        #: Of connections that have shown their token: how many each has who is counted, see whose_seat.
+        self._holders: Counter[str] = Counter()
+        self._held_by: dict[ServedConnection, str] = {}
+        #: Token -> when it is over, what it was given for, and to whom.
+        self._tokens: dict[bytes, tuple[float, pb.LaneKind.ValueType, Caller]] = {}
+        #: The same -> the user of this machine to whom it was given; None where that is not known.
+        self._users: dict[bytes, int | None] = {}
+        self._closed = False
+
+    def open(self, kind: pb.LaneKind.ValueType) -> tuple[str, bytes]:
+        """Be ready for one connection more.
+
+        Args:
+            kind: Of what kind.
+
+        Returns:
+            Where to connect, and the token to begin with: see pb.OpenLaneReply.
+
+        Raises:
+            UnimplementedError: If there is no such kind here.
+            ResourceExhaustedError: If there are too many connections.
+            UnavailableError: If the task is closing down, or cannot listen.
+        """
+        if kind not in _LISTEN or (kind != pb.LANE_TCP and sys.platform != "linux"):
+            raise UnimplementedError(f"This PS task offers no transport of kind {kind}.")
+        if kind == pb.LANE_SHM and not is_offered():
+            raise UnimplementedError("This PS task is given no memory to share.")
+        token = secrets.token_bytes(TOKEN_BYTES)
+        caller = CALLER.get()
+        user = None if kind == pb.LANE_TCP else self._user_of(caller)
+        with self._lock:
+            if self._closed:
+                raise UnavailableError("This PS task is closing down.")
+            now = self._clock.monotonic()
+            self._tokens = {shown: given for shown, given in self._tokens.items() if now < given[0]}
+            known = len(self._connections) - len(self._strangers)
+            if known + len(self._tokens) >= self._max_connections:
+                raise ResourceExhaustedError(
+                    f"{self._max_connections} connections are open or asked for; raise --max-clients."
+                )
+            listening = pb.LANE_TCP if kind == pb.LANE_TCP else pb.LANE_UNIX
+            if listening not in self._listeners or self._listeners[listening].ended:
+                self._listeners[listening] = self._listen(listening)
+            self._check_share(caller)
+            self._tokens[token] = now + _TOKEN_SECS, kind, caller
+            self._users = {known: self._users.get(known) for known in self._tokens}
+            self._users[token] = user
+            return self._listeners[listening].address, token
+
+    def _user_of(self, caller: Caller) -> int | None:
+        """Give the user of this machine who calls by gRPC; None for one from elsewhere."""
+        host, _, port = self.handler.authorization.address.rpartition(":")
+        # Where all addresses are served, nobody knows to which the caller has come.
+        if port and host.strip("[]") not in ("", "0.0.0.0", "::"):
+            return uid_of_connection(caller.peer, host, int(port))
+        return uid_of_peer(caller.peer)
+
+    def _check_share(self, caller: Caller) -> None:
+        """Refuse a transport to who has its share of them. Caller holds the lock."""
+        whose = whose_seat(caller)
+        if whose:
+            asked = sum(whose_seat(given[2]) == whose for given in self._tokens.values())
+            check_share(whose, self._holders[whose] + asked, self._max_connections)
+
+    def _listen(self, kind: pb.LaneKind.ValueType) -> _Listener:
+        """Listen, and start the thread that accepts. Caller holds the lock."""
+        try:
+            listening, address = _LISTEN[kind](self._host, self._port)
+        except OSError as error:
+            raise UnimplementedError(f"This PS task cannot listen for {pb.LaneKind.Name(kind)}: {error}") from None
+        return _Listener(self, listening, address)
+
+    def take_in(self, accepted: socket.socket, host: str) -> None:
+        """Start a thread for a connection that was accepted, if there is room; it has shown no token yet.
+
+        Args:
+            accepted: The connection.
+            host: Where it comes from; "" on a unix socket, where the kernel says whose it is.
+
+        Raises:
+            RuntimeError: If the system gives no thread; the connection is closed.
+        """
+        if not host:
+            user = uid_of_unix(accepted)
+            host = f"uid {user}"
+            if not self._expects(user):
+                accepted.close()
+                if (more := self.said.due(host)) is not None:
+                    _log.warning("A connection of %s to a unix socket was closed: nobody expects it.%s", host, more)
+                return
+        with self._lock:
+            if self._closed:
+                accepted.close()
+                return
+            if len(self._strangers) >= _MOST_STRANGERS:
+                self._send_one_away()
+            name = f"globalstep-connection-{next(self._numbers)}"
+            connection = ServedConnection(self, accepted, name)
+            thread = threading.Thread(target=self._serve, args=(connection,), name=name, daemon=True)
+            self._connections.add(connection)
+            self._strangers[connection] = host
+            self._threads.add(thread)
+            try:
+                thread.start()
+            except RuntimeError:
+                self._connections.discard(connection)
+                self._strangers.pop(connection, None)
+                self._threads.discard(thread)
+                connection.close()
+                raise
+
+    def _expects(self, user: int | None) -> bool:
+        """Whether a user of this machine may connect: this task's own, root, or one to whom a token was given."""
+        if is_ours(user):
+            return True
+        with self._lock:
+            return user is not None and user in self._users.values()
+
+    def _send_one_away(self) -> None:
+        """Close the oldest stranger of the host that has most. Caller holds the lock."""
+        hosts = Counter(self._strangers.values())
+        most = max(hosts.values())
+        oldest = next(connection for connection, host in self._strangers.items() if hosts[host] == most)
+        del self._strangers[oldest]
+        oldest.end(socket.SHUT_RDWR)
+
+    def _serve(self, connection: ServedConnection) -> None:
+        """Let a connection in, and serve it, or others in its stead, until one of them has ended."""
+        try:
+            if connection.let_in():
+                if self._turns is not None and not connection.reads_ahead:
+                    connection = self._turns.take_part(connection)
+                else:
+                    while connection.answer():
+                        pass
+        finally:
+            self._end(connection)
+
+    def _end(self, connection: ServedConnection) -> None:
+        """Close a connection, and take note that this thread ends with it."""
+        connection.close()
+        with self._lock:
+            self._connections.discard(connection)
+            self._strangers.pop(connection, None)
+            self._threads.discard(threading.current_thread())
+            whose = self._held_by.pop(connection, "")
+            if whose:
+                self._holders[whose] -= 1
+                self._holders += Counter()  # who has none is forgotten
+
+    def admitted(self, connection: ServedConnection, caller: Caller) -> bool:
+        """Take note that a connection has shown its token, the caller's; gives False where it was closed before."""
+        with self._lock:
+            found = connection in self._strangers
+            self._strangers.pop(connection, None)
+            if found and (whose := whose_seat(caller)):
+                self._held_by[connection] = whose
+                self._holders[whose] += 1
+            return found
+
+    def secured(self, accepted: socket.socket, handshake_secs: float) -> socket.socket | TlsSocket:
+        """Speak TLS on a TCP connection, where this task does; raises OSError if the client is not believed."""
+        context = self._tls() if self._tls is not None and accepted.family != socket.AF_UNIX else None
+        return accepted if context is None else TlsSocket(accepted, context, None, handshake_secs)
+
+    def redeem(self, token: bytes) -> tuple[pb.LaneKind.ValueType, Caller] | None:
+        """Give what a token is good for, and to whom it was given, None for nothing; it is used up by that."""
+        with self._lock:
+            now = self._clock.monotonic()
+            # Every token is compared with, and as a whole, so that time tells nothing about any.
+            found = [known for known in self._tokens if hmac.compare_digest(known, token)]
+            good = [(kind, caller) for until, kind, caller in map(self._tokens.pop, found) if now < until]
+            return good[0] if good else None
+
+    def now(self) -> float:
+        """Give the time, by the clock."""
+        return self._clock.monotonic()
+
+    @property
+    def closing(self) -> bool:
+        """Whether no more calls are to be begun."""
+        return self._closed
+
+    def close(self, grace_secs: float) -> None:
+        """End all connections and threads. Safe to call twice.
+
+        Args:
+            grace_secs: Time for calls under way.
+        """
+        with self._lock:
+            self._closed = True
+            listeners, connections = list(self._listeners.values()), list(self._connections)
+            threads = list(self._threads)
+            self._listeners.clear()
+        for listener in listeners:
+            listener.close()
+        for connection in connections:
+            connection.end(socket.SHUT_RD)
+        until = self._clock.monotonic() + grace_secs
+        for thread in threads:
+            thread.join(max(0.0, until - self._clock.monotonic()))
+        for connection in connections:
+            connection.end(socket.SHUT_RDWR)
+        for thread in threads:
+            thread.join()
+        if self._turns is not None:
+            self._turns.close()
+
+
+class _Listener:
+    """A listening socket and its thread, which goes on whatever the system lacks for a while.
+
+    Attributes:
+        address: Where it listens.
+        ended: Whether it listens no more.
+    """
+
+    def __init__(self, server: SocketServer, listening: socket.socket, address: str) -> None:
+        self.address = address
+        self.ended = False
+        self._stop = threading.Event()
+        self._server = server
+        self._socket = listening
+        name = "unix" if listening.family == socket.AF_UNIX else "tcp"
+        self._thread = threading.Thread(target=self._run, name=f"globalstep-accept-{name}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                try:
+                    accepted, address = self._socket.accept()
+                    self._server.take_in(accepted, address[0] if isinstance(address, tuple) else "")
+                except (OSError, RuntimeError, MemoryError) as error:
+                    if self._stop.is_set():
+                        return  # `close` has shut it down
+                    if isinstance(error, OSError) and error.errno not in _PASSES:
+                        _log.error("%s listens no more: %s", self._thread.name, error)
+                        return
+                    if (more := self._server.said.due(type(error).__name__)) is not None:
+                        _log.warning("%s cannot take a connection now: %s%s", self._thread.name, error, more)
+                    SYSTEM_CLOCK.wait(self._stop, _PAUSE_SECS)
+        finally:
+            self.ended = True
+            self._socket.close()
+
+    def close(self) -> None:
+        self._stop.set()
+        # Closing alone would not wake a thread that waits in accept.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._socket.close()
+
+
+def _listen_unix(host: str, port: int) -> tuple[socket.socket, str]:
+    # A name in the abstract namespace leaves nothing behind, whatever ends the process.
+    name = f"globalstep-{secrets.token_hex(16)}"
+    listening = socket.socket(socket.AF_UNIX)
+    try:
+        listening.bind("\0" + name)
+        listening.listen()
+    except OSError:
+        listening.close()
+        raise
+    return listening, name
+
+
+def _listen_tcp(host: str, port: int) -> tuple[socket.socket, str]:
+    family, _, _, _, address = socket.getaddrinfo(
+        host.strip("[]") or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    both = family == socket.AF_INET6 and address[0] == "::" and socket.has_dualstack_ipv6()
+    listening = socket.create_server(address[:2], family=family, dualstack_ipv6=both)
+    return listening, str(listening.getsockname()[1])
+
+
+#: Who comes by LANE_SHM comes by the unix socket.
+_LISTEN = {pb.LANE_UNIX: _listen_unix, pb.LANE_SHM: _listen_unix, pb.LANE_TCP: _listen_tcp}

@@ -1,0 +1,100 @@
+"""What is told of pushes, out of the messages that they come in: parts, decisions, and how much of them there may be.
+
+Layer: ps. Threads: functions; a LayoutMemory belongs to one stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from globalstep.errors import InvalidArgumentError, LayoutUnknownError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.shard.counting import CountingPush, CountingShard
+from globalstep.ps.shard.layouts import Layout, LayoutMemory, PushParts
+from globalstep.wire import codec
+from globalstep.wire.declarations import Increment, OptimizerUse
+
+__all__ = ["Decision", "check_counts", "counting_push", "decision_of", "known_decision", "parts_of"]
+
+#: How often a message may name each Variable that a shard holds, and how many changes it may have besides: a push has a
+#: few parts and reads of each.
+_TIMES = 4
+_BESIDES = 64
+
+#: By what a push is decided: its increments and uses.
+Decision = tuple[list[Increment], list[OptimizerUse]]
+
+
+def check_counts(variables: int, **lists: Sequence[Any]) -> None:
+    """Refuse a message with more in it than there is use for, before any of it is looked at.
+
+    Args:
+        variables: How many Variables the shard holds.
+        lists: What the message has, by what it is.
+
+    Raises:
+        InvalidArgumentError: If there is too much.
+    """
+    most = _TIMES * variables + _BESIDES
+    for what, items in lists.items():
+        if len(items) > most:
+            raise InvalidArgumentError(
+                f"A message with {len(items)} {what} for a PS task that holds {variables} Variables; {most} are the "
+                "most. Split it."
+            )
+
+
+def parts_of(
+    message: pb.PushRequest | pb.StageRequest,
+    data: memoryview,
+    memory: LayoutMemory,
+    shard: CountingShard,
+    decision: Decision | None = None,
+) -> PushParts:
+    """Decode a push's part, or recall it where its layout is known.
+
+    Args:
+        message: What tells it.
+        data: The bytes of its tensors.
+        memory: What its stream remembers.
+        shard: Whose part it is.
+        decision: By what the push is decided, where that is told with the part.
+    """
+    if message.ahead:
+        data = memory.take_ahead(message.layout)
+    if message.known_layout:
+        layout = memory.recall(message.layout, data)
+        return PushParts((), layout.reads, data, layout, True)
+    check_counts(shard.variable_count, changes=message.ops, reads=message.reads)
+    reads = [codec.decode_read(read, data) for read in message.reads]
+    increments, uses = decision or ([], [])
+    told = Layout(message.ops, codec.decode_op, reads, increments, uses, data.nbytes, decision is not None)
+    dense = message.layout and all(op.kind == pb.OP_APPLY and not op.HasField("indices") for op in message.ops)
+    if dense and memory.remember(message.layout, told):
+        return PushParts((), told.reads, data, told)
+    return PushParts(told.bind(data), told.reads, data)
+
+
+def decision_of(message: pb.PushRequest | pb.AdmitRequest, shard: CountingShard) -> Decision:
+    """Decode the increments and uses of a push that tells them."""
+    check_counts(shard.variable_count, increments=message.increments, uses=message.uses)
+    return codec.decode_increments(message.increments), [codec.decode_use(use) for use in message.uses]
+
+
+def known_decision(layout: Layout | None) -> Decision:
+    """Give the increments and uses that a layout was told with.
+
+    Raises:
+        LayoutUnknownError: If it was told without them.
+    """
+    if layout is None or not layout.decides:
+        raise LayoutUnknownError("This layout was told without increments and uses; tell it in full.")
+    return layout.increments, layout.uses
+
+
+def counting_push(message: pb.PushRequest, memory: LayoutMemory) -> CountingPush:
+    """Give a push that only counts, of a known layout."""
+    layout = memory.recall(message.layout, memoryview(b""))
+    push = codec.decode_push_id(message.id)
+    return CountingPush(message.incarnation, push, layout.increments, dict(message.seen_steps))

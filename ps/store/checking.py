@@ -1,0 +1,257 @@
+"""What can be wrong with a change or a read, found before anything is changed.
+
+Layer: ps. Threads: functions are pure.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Iterable, Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from globalstep.errors import AlreadyExistsError, InvalidArgumentError, ResourceExhaustedError
+from globalstep.ps.service.in_flight import RETRY_SECS
+from globalstep.ps.store.arena import Held
+from globalstep.runtime.machine_memory import available_bytes
+from globalstep.wire.declarations import Op, OpKind, VariableDecl
+from globalstep.wire.names import check_name
+
+__all__ = [
+    "check_indices",
+    "check_operand",
+    "check_room",
+    "check_step",
+    "check_variables",
+    "no_memory_to_hold",
+    "no_memory_to_read",
+    "too_much_read",
+]
+
+Array = npt.NDArray[Any]
+
+#: Variables of one shard, slots included, and steps of a run: every outcome of a push carries all steps.
+LIMIT_VARIABLES = 1_000_000
+LIMIT_STEPS = 64
+#: What a Variable takes besides its values: its declaration, its place, its name in some tables.
+_BESIDES_BYTES = 1024
+
+
+def check_variables(declared: Iterable[VariableDecl], held: Mapping[str, VariableDecl]) -> dict[str, VariableDecl]:
+    """Check declarations of Variables against each other and against those that are held.
+
+    Args:
+        declared: The declarations.
+        held: Declared before, by name.
+
+    Returns:
+        Those that are new, by name, in order.
+
+    Raises:
+        AlreadyExistsError: If one is declared otherwise already.
+        InvalidArgumentError: If one could not be, whatever else there is.
+        ResourceExhaustedError: If there are too many.
+    """
+    fresh: dict[str, VariableDecl] = {}
+    for decl in declared:
+        known = held.get(decl.name) or fresh.get(decl.name)
+        if known is None:
+            check_name(decl.name, "a Variable")
+            for name in filter(None, (decl.primary, decl.optimizer, decl.slot, decl.whole)):
+                check_name(name, f"what Variable {decl.name!r} belongs to")
+            if len(decl.increments) > LIMIT_STEPS or (decl.increments and not decl.is_step):
+                raise InvalidArgumentError(
+                    f"Variable {decl.name!r} is declared with {len(decl.increments)} increments; a step may have up to "
+                    f"{LIMIT_STEPS}, and what is no step none."
+                )
+            if decl.is_step and (decl.shape or decl.dtype not in ("int32", "int64")):
+                raise InvalidArgumentError(
+                    f"Step {decl.name!r} must be an integer scalar; it is {decl.dtype} {list(decl.shape)}."
+                )
+            fresh[decl.name] = decl
+        elif (known.dtype, known.shape) != (decl.dtype, decl.shape):
+            raise AlreadyExistsError(
+                f"Variable {decl.name!r} is declared as {decl.dtype} {list(decl.shape)}, but this run "
+                f"has it as {known.dtype} {list(known.shape)}; all programs of a run build the "
+                "same Variables."
+            )
+        elif decl.is_step and not known.is_step:
+            raise AlreadyExistsError(
+                f"Variable {decl.name!r} is declared as a step, but this run has it as one that is none; all programs "
+                "of a run build the same Variables."
+            )
+    if len(fresh) + len(held) > LIMIT_VARIABLES:
+        raise ResourceExhaustedError(
+            f"{len(fresh)} Variables are declared beside {len(held)}; {LIMIT_VARIABLES} are the most on one PS task."
+        )
+    new_steps = sum(decl.is_step for decl in fresh.values())
+    if new_steps and new_steps + sum(decl.is_step for decl in held.values()) > LIMIT_STEPS:
+        raise ResourceExhaustedError(f"{new_steps} steps are declared; {LIMIT_STEPS} are the most in a run.")
+    return fresh
+
+
+def check_room(fresh: Collection[VariableDecl], held: Iterable[VariableDecl]) -> None:
+    """Refuse Variables that this machine could not hold, before any memory is taken for them.
+
+    Args:
+        fresh: Newly declared.
+        held: Declared before.
+
+    Raises:
+        ResourceExhaustedError: If all together have more bytes than the machine has memory, or those that are new
+            more than is free.
+    """
+    new, free = sum(map(_nbytes, fresh)), available_bytes()
+    if new > free:
+        largest = max(fresh, key=_nbytes)
+        raise ResourceExhaustedError(
+            f"{len(fresh)} Variables of {new} bytes are declared, and {free} bytes of memory are free; the largest "
+            f"is {largest.name!r}, {largest.dtype} {list(largest.shape)}. Use more PS tasks."
+        )
+    room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    total = sum(_nbytes(decl) for decl in held)
+    for decl in fresh:
+        total += _nbytes(decl)
+        if total > room:
+            raise ResourceExhaustedError(
+                f"Variable {decl.name!r}, {decl.dtype} {list(decl.shape)}, has {_nbytes(decl)} bytes; with those "
+                f"before it the shard would hold {total}, and this machine has {room} bytes of memory. "
+                "Use more PS tasks."
+            )
+
+
+def _nbytes(decl: VariableDecl) -> int:
+    names = len(decl.name) + len(decl.primary) + len(decl.optimizer) + len(decl.slot) + len(decl.whole)
+    return math.prod(decl.shape) * np.dtype(decl.dtype).itemsize + names + _BESIDES_BYTES
+
+
+def check_operand(op: Op, held: Held, source: Held | None) -> None:
+    """Refuse a change whose operand does not fit its Variable.
+
+    Args:
+        op: The change.
+        held: Its Variable.
+        source: The Variable that is its operand, if one is.
+
+    Raises:
+        InvalidArgumentError: For a wrong shape or dtype, a row out of range, or no operand.
+    """
+    decl = held.decl
+    if op.kind in (OpKind.ASSIGN_ADD, OpKind.ASSIGN_SUB) and held.flat.dtype.kind == "b":
+        raise InvalidArgumentError(
+            f"Variable {op.variable!r} is bool, to which nothing can be added and from which nothing can be "
+            "subtracted. Assign it."
+        )
+    if source is not None:
+        if op.indices is not None:
+            raise InvalidArgumentError(
+                f"A change of some rows of {op.variable!r} names Variable {op.source!r} as its operand; it must bring "
+                "the rows."
+            )
+        if (source.decl.dtype, source.decl.shape) != (decl.dtype, decl.shape):
+            raise InvalidArgumentError(
+                f"Variable {op.variable!r} is {decl.dtype} {list(decl.shape)}; its source {op.source!r} is "
+                f"{source.decl.dtype} {list(source.decl.shape)}."
+            )
+        return
+    if op.value is None:
+        if op.fill is None or op.indices is not None:
+            raise InvalidArgumentError(f"A change of {op.variable!r} has no operand.")
+        return
+    if op.value.dtype != held.flat.dtype:
+        raise InvalidArgumentError(
+            f"{_called(op)} for Variable {op.variable!r} has dtype {op.value.dtype.name}; the Variable has "
+            f"dtype {decl.dtype}. Cast it on the worker."
+        )
+    if op.indices is not None and op.indices.ndim != 1:
+        raise InvalidArgumentError(f"Row ids of Variable {op.variable!r} must be int64 [n], not {op.indices.shape}.")
+    shape = decl.shape if op.indices is None else (len(op.indices), *decl.shape[1:])
+    if op.value.shape != shape:
+        raise InvalidArgumentError(
+            f"{_called(op)} for Variable {op.variable!r} has shape {list(op.value.shape)}; the Variable has "
+            f"shape {list(decl.shape)}" + ("." if op.indices is None else f", so {list(shape)} is needed.")
+        )
+    if op.indices is not None:
+        check_indices(op.indices, decl)
+
+
+def too_much_read(reads: int, nbytes: int, most: int) -> ResourceExhaustedError:
+    """Give the error for reads of more bytes than one message may read."""
+    return ResourceExhaustedError(
+        f"{reads} reads of {nbytes:,} bytes in all are over this task's limit of {most:,}; raise --max-message-bytes, "
+        "or read less at a time."
+    )
+
+
+def no_memory_to_hold(fresh: Iterable[VariableDecl]) -> ResourceExhaustedError:
+    """Give the error for Variables that this process is given no memory for."""
+    largest = max(fresh, key=_nbytes)
+    return ResourceExhaustedError(
+        f"This PS task's process is given no memory for the Variables that are declared; the largest is "
+        f"{largest.name!r}, {largest.dtype} {list(largest.shape)}. Use more PS tasks."
+    )
+
+
+def no_memory_to_read(reads: int) -> ResourceExhaustedError:
+    """Give the error for reads that this machine has no memory for now."""
+    return ResourceExhaustedError(
+        f"{reads} reads: this PS task's machine has no memory for a copy of the values now. Give it more, or read "
+        "less at a time.",
+        retry_secs=RETRY_SECS,
+    )
+
+
+def _called(op: Op) -> str:
+    return "The gradient" if op.kind is OpKind.APPLY else "The value"
+
+
+def check_indices(indices: Array, decl: VariableDecl) -> None:
+    """Refuse row ids that are not rows of a Variable.
+
+    Raises:
+        InvalidArgumentError: For a wrong dtype or rank, an id out of range, or a scalar Variable.
+    """
+    if not decl.shape:
+        raise InvalidArgumentError(f"Variable {decl.name!r} is a scalar and has no rows.")
+    if indices.dtype != np.int64 or indices.ndim != 1:
+        raise InvalidArgumentError(f"Row ids of Variable {decl.name!r} must be int64 [n], not {indices.dtype}.")
+    if indices.size:
+        low, high = int(indices.min()), int(indices.max())
+        if low < 0 or high >= decl.shape[0]:
+            wrong = low if low < 0 else high
+            raise InvalidArgumentError(
+                f"Row id {wrong} is not in [0, {decl.shape[0]}) for Variable {decl.name!r} of shape {list(decl.shape)}."
+            )
+
+
+@cache
+def _range_of(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Give the least and the greatest number of an integer type."""
+    info = np.iinfo(dtype)
+    return int(info.min), int(info.max)
+
+
+def check_step(name: str, held: Array, before: int, value: int) -> None:
+    """Refuse a value that a step cannot have, and a move that is too far to be written down.
+
+    Args:
+        name: The step.
+        held: Its array, of one element.
+        before: What it is.
+        value: What it would be.
+
+    Raises:
+        InvalidArgumentError: If that is beyond its dtype, or farther away than an int64 tells.
+    """
+    least, most = _range_of(held.dtype)
+    if not least <= value <= most:
+        raise InvalidArgumentError(f"The push would move step {name!r} from {held[0]} to {value}, beyond {held.dtype}.")
+    if not -(1 << 63) <= value - before < 1 << 63:
+        raise InvalidArgumentError(
+            f"The push would move step {name!r} from {before} to {value}, by {value - before}: that is beyond int64. "
+            "Assign it instead."
+        )

@@ -1,0 +1,78 @@
+"""Whether the gradients of a push are finite: one pass over their bytes, as fast as memory gives them.
+
+Only what an update rule gets is a gradient. An assigned value may be infinite: an initial value, a mask.
+
+Layer: ps. Threads: functions of what they are given; the caller keeps the data as it is meanwhile.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from globalstep.ps.shard.layouts import Layout, PushParts
+from globalstep.wire.declarations import OpKind
+
+__all__ = ["find_not_finite"]
+
+Array = npt.NDArray[Any]
+
+# Elements looked at before the answers to them are: both stay in the processor's cache.
+_BLOCK = 1 << 15
+
+
+def find_not_finite(parts: PushParts) -> str:
+    """Name a Variable whose gradient holds a NaN or an infinity; "" where there is none.
+
+    Args:
+        parts: What a shard gets of a push.
+
+    Raises:
+        InvalidArgumentError: If a gradient does not lie within the push's data.
+    """
+    if parts.ops:
+        for op in parts.ops:
+            if op.kind is OpKind.APPLY and op.value is not None and _first_bad(op.value.reshape(-1)) is not None:
+                return op.variable
+        return ""
+    if parts.layout is None or parts.data is None:
+        return ""
+    if parts.layout.gradients is None:
+        parts.layout.gradients = _spans(parts.layout, parts.data)
+    for dtype, first, count, starts, names in parts.layout.gradients:
+        found = _first_bad(np.frombuffer(parts.data, dtype, count, first))
+        if found is not None:
+            return names[bisect.bisect_right(starts, first + found * dtype.itemsize) - 1]
+    return ""
+
+
+def _spans(layout: Layout, data: memoryview) -> list[tuple[Any, int, int, Sequence[int], Sequence[str]]]:
+    """Join gradients that lie one behind the other: a push of many small Variables is looked at in one piece."""
+    spans: list[tuple[Any, int, int, list[int], list[str]]] = []
+    for message, op in zip(layout.ops, layout.bind(data), strict=True):
+        if op.kind is not OpKind.APPLY or op.value is None:
+            continue
+        dtype, offset = op.value.dtype, message.value.offset
+        if spans and spans[-1][0] == dtype and spans[-1][1] + spans[-1][2] * dtype.itemsize == offset:
+            _, first, count, starts, names = spans.pop()
+        else:
+            first, count, starts, names = offset, 0, [], []
+        spans.append((dtype, first, count + op.value.size, [*starts, offset], [*names, op.variable]))
+    return list(spans)
+
+
+def _first_bad(values: Array) -> int | None:
+    """Where the first element lies that is not finite."""
+    if values.dtype.kind in "iub":
+        return None
+    answers = np.empty(min(_BLOCK, values.size), np.bool_)
+    for at in range(0, values.size, _BLOCK):
+        block = values[at : at + _BLOCK]
+        finite = np.isfinite(block, out=answers[: block.size])
+        if not finite.all():
+            return at + int(finite.argmin())
+    return None

@@ -1,0 +1,252 @@
+"""The optimizers of a shard, and what they have of their own: slots and scalars. Declarations are checked here, whole.
+
+An update rule's kernel trusts the arrays that it is given: that a slot is as large as its Variable is seen to here,
+before anything changes, whether the declaration comes from the wire, from a log or from this process. What is declared
+of a name stays: a later declaration may add Variables to an optimizer, and nothing else.
+
+Layer: ps. Single thread: the caller's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from globalstep.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, ResourceExhaustedError
+from globalstep.ps.rules import check_declaration
+from globalstep.ps.rules.rule import Rule
+from globalstep.wire.declarations import OptimizerDecl, VariableDecl
+from globalstep.wire.expressions import check_expression, names_in
+from globalstep.wire.names import check_name, shown
+
+__all__ = ["LIMIT_DECLARED", "Growth", "OptimizerTable", "check_slot"]
+
+#: Optimizers of a shard with the Variables that they train and the parts of their expressions, all together.
+LIMIT_DECLARED = 2_000_000
+#: The dtype of an optimizer's scalar state.
+_SCALAR_DTYPE = "float32"
+
+#: Gives a Variable's declaration; None where it is not this shard's, or not declared yet.
+Find = Callable[[str], VariableDecl | None]
+
+
+class _Owner(NamedTuple):
+    """Whose a slot or a scalar is."""
+
+    optimizer: str
+    #: Of a slot: its Variable; "" of a scalar.
+    variable: str
+    #: Which of the rule's slots or scalars it is.
+    role: str
+
+    def __str__(self) -> str:
+        of = f" of Variable {shown(self.variable)}" if self.variable else ""
+        return f"{self.role!r}{of} of optimizer {shown(self.optimizer)}"
+
+
+class _Optimizer(NamedTuple):
+    decl: OptimizerDecl
+    rule: Rule
+
+
+@dataclass(slots=True)
+class Growth:
+    """What a declaration adds to a table."""
+
+    #: Those that are new or have more Variables, as they will be.
+    optimizers: dict[str, _Optimizer] = field(default_factory=dict[str, _Optimizer])
+    owners: dict[str, _Owner] = field(default_factory=dict[str, _Owner])
+    #: (Variable, optimizer) pairs.
+    trained: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    #: How much of LIMIT_DECLARED it takes.
+    size: int = 0
+
+
+class OptimizerTable:
+    """The optimizers that are declared, by name."""
+
+    def __init__(self) -> None:
+        self._optimizers: dict[str, _Optimizer] = {}
+        #: Slot or scalar -> whose it is.
+        self._owners: dict[str, _Owner] = {}
+        #: Variable -> the optimizers that train it.
+        self._trained_by: dict[str, list[str]] = {}
+        self._size = 0
+
+    @property
+    def declarations(self) -> list[OptimizerDecl]:
+        """What is declared, in order."""
+        return [optimizer.decl for optimizer in self._optimizers.values()]
+
+    def get(self, name: str) -> tuple[OptimizerDecl, Rule]:
+        """An optimizer's declaration and rule.
+
+        Raises:
+            NotFoundError: If there is none of that name.
+        """
+        found = self._optimizers.get(name)
+        if found is None:
+            known = ", ".join(sorted(self._optimizers)[:8]) + (", ..." if len(self._optimizers) > 8 else "")
+            raise NotFoundError(f"No optimizer {shown(name)} is declared; known: {known or 'none'}")
+        return found
+
+    def trained_by(self, variable: str) -> Sequence[str]:
+        """Give the optimizers that train a Variable."""
+        return self._trained_by.get(variable, ())
+
+    def grown_by(self, growth: Growth) -> list[OptimizerDecl]:
+        """Give the declarations as they will be after `adopt`."""
+        return [optimizer.decl for optimizer in (self._optimizers | growth.optimizers).values()]
+
+    def adopt(self, growth: Growth) -> None:
+        """Take in what `examine` has passed."""
+        self._optimizers.update(growth.optimizers)
+        self._owners.update(growth.owners)
+        for variable, optimizer in growth.trained:
+            self._trained_by.setdefault(variable, []).append(optimizer)
+        self._size += growth.size
+
+    def examine(self, declared: Iterable[OptimizerDecl], fresh: Iterable[VariableDecl], find: Find) -> Growth:
+        """Check declarations against each other, against what is declared already, and against their Variables.
+
+        Args:
+            declared: The optimizers.
+            fresh: Variables that are new.
+            find: Gives Variables that are known, or new.
+
+        Returns:
+            What they add. Nothing is changed.
+
+        Raises:
+            AlreadyExistsError: If something is declared otherwise already, or is another's.
+            InvalidArgumentError: If a declaration does not suit its rule, or its Variables and slots do not fit.
+            ResourceExhaustedError: If there are too many.
+        """
+        growth = Growth()
+        for decl in declared:
+            self._add(decl, growth)
+        if self._size + growth.size > LIMIT_DECLARED:
+            raise ResourceExhaustedError(
+                f"The optimizers declared have {self._size + growth.size} Variables and parts of expressions; "
+                f"{LIMIT_DECLARED} are the most on one PS task."
+            )
+        for name, owner in growth.owners.items():
+            self._check_owned(name, owner, find)
+        for variable, optimizer in growth.trained:
+            _check_trained(find(variable), optimizer)
+        for new in fresh:
+            known = self._owners.get(new.name)
+            if known is not None:
+                self._check_owned(new.name, known, find)
+            for optimizer in self.trained_by(new.name):
+                _check_trained(new, optimizer)
+                for slot in self._optimizers[optimizer].decl.slots[new.name]:
+                    self._check_owned(slot, self._owners[slot], find)
+        return growth
+
+    def _add(self, decl: OptimizerDecl, growth: Growth) -> None:
+        rule = check_declaration(decl)
+        check_name(decl.name, "an optimizer")
+        for name in (*decl.slots, *decl.scalars, *(slot for slots in decl.slots.values() for slot in slots)):
+            check_name(name, "a Variable")
+        parts = 0
+        for name, expr in decl.hypers.items():
+            parts += check_expression(expr, f"hyper-parameter {name!r} of optimizer {shown(decl.name)}")
+            for used in names_in(expr):
+                check_name(used, "a step or a Variable")
+        before = growth.optimizers.get(decl.name) or self._optimizers.get(decl.name)
+        added = dict(decl.slots)
+        if before is None:
+            growth.size += 1 + parts
+            for role, scalar in zip(rule.scalars, decl.scalars, strict=True):
+                self._own(scalar, _Owner(decl.name, "", role), growth)
+        else:
+            _check_same(before.decl, decl)
+            added = {name: slots for name, slots in decl.slots.items() if name not in before.decl.slots}
+            decl = replace(before.decl, slots={**before.decl.slots, **added})
+            rule = before.rule
+        for variable, slots in added.items():
+            growth.trained.append((variable, decl.name))
+            growth.size += 1 + len(slots)
+            for role, slot in zip(rule.slots, slots, strict=True):
+                if slot == variable:
+                    raise InvalidArgumentError(
+                        f"Optimizer {shown(decl.name)} declares Variable {shown(variable)} as its own slot {role!r}."
+                    )
+                self._own(slot, _Owner(decl.name, variable, role), growth)
+        if before is None or added:
+            growth.optimizers[decl.name] = _Optimizer(decl, rule)
+
+    def _own(self, name: str, owner: _Owner, growth: Growth) -> None:
+        other = growth.owners.get(name) or self._owners.get(name)
+        if other is not None:
+            raise AlreadyExistsError(
+                f"Variable {shown(name)} is declared as {owner}, but this run has it as {other}; no two share one."
+            )
+        growth.owners[name] = owner
+
+    def _check_owned(self, name: str, owner: _Owner, find: Find) -> None:
+        """Refuse a slot or a scalar that is not as its rule wants it; what is not known yet is looked at when it is."""
+        decl = find(name)
+        if decl is None:
+            return
+        if owner.variable:
+            variable = find(owner.variable)
+            if variable is not None or decl.is_step:
+                check_slot(decl, owner.optimizer, variable, owner.variable)
+        elif decl.is_step or decl.dtype != _SCALAR_DTYPE or math.prod(decl.shape) != 1:
+            raise InvalidArgumentError(
+                f"Variable {shown(name)} is {_described(decl)}; as {owner} it must be {_SCALAR_DTYPE}, of one element."
+            )
+
+
+def check_slot(slot: VariableDecl, optimizer: str, variable: VariableDecl | None, name: str) -> None:
+    """Refuse a slot that an update rule could not work on together with its Variable.
+
+    Args:
+        slot: The slot.
+        optimizer: Whose it is.
+        variable: The Variable that it is a slot of; None where it is not known.
+        name: The Variable's name.
+
+    Raises:
+        InvalidArgumentError: If dtype or shape differ, or it is a step.
+    """
+    if slot.is_step or (variable is not None and (slot.dtype, slot.shape) != (variable.dtype, variable.shape)):
+        wanted = "no step" if variable is None else f"{variable.dtype} {list(variable.shape)}, as its Variable"
+        raise InvalidArgumentError(
+            f"Slot {shown(slot.name)} of Variable {shown(name)} is {_described(slot)}; optimizer {shown(optimizer)} "
+            f"needs it to be {wanted}."
+        )
+
+
+def _check_trained(decl: VariableDecl | None, optimizer: str) -> None:
+    if decl is not None and (decl.is_step or not decl.dtype.startswith("float")):
+        raise InvalidArgumentError(
+            f"Optimizer {shown(optimizer)} is declared for Variable {shown(decl.name)}, which is {_described(decl)}; "
+            "optimizers update floating point only."
+        )
+
+
+def _check_same(old: OptimizerDecl, new: OptimizerDecl) -> None:
+    """Refuse another declaration of a known optimizer; more Variables are no other."""
+    if (old.kind, old.hypers) != (new.kind, new.hypers):
+        raise _differs(new, f"as {new.kind} with {dict(new.hypers)}", f"as {old.kind} with {dict(old.hypers)}")
+    if old.scalars != new.scalars:
+        raise _differs(new, f"with scalars {list(new.scalars)}", f"with {list(old.scalars)}")
+    for variable, slots in new.slots.items():
+        if old.slots.get(variable, slots) != slots:
+            here = f"with slots {list(slots)} for Variable {variable!r}"
+            raise _differs(new, here, f"with {list(old.slots[variable])}")
+
+
+def _differs(decl: OptimizerDecl, here: str, there: str) -> AlreadyExistsError:
+    return AlreadyExistsError(
+        f"Optimizer {decl.name!r} is declared {here}, but this run has it {there}; what is declared stays as it is."
+    )
+
+
+def _described(decl: VariableDecl) -> str:
+    return f"{'the step ' if decl.is_step else ''}{decl.dtype} {list(decl.shape)}"

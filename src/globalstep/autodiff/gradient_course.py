@@ -1,0 +1,178 @@
+"""Gradients without a tape: where every function on the way has a slope, the way is the same in every run.
+
+A Course is found once for a Gradients node: which functions to call forwards, and in which order their ways back.
+A run then only calls them. Its sums are those of autograd's tape, term by term in the same order, so that it does not
+matter to the last bit which of the two was used.
+
+Layer: shared. Threads: a Course is not changed by use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+from autograd.util import toposort
+
+from globalstep.autodiff.gradient_plan import Plan
+from globalstep.graph.graph import Node
+
+__all__ = ["Course", "course_of"]
+
+
+class _Call(NamedTuple):
+    """One covered node: places of its inputs, and, where a gradient goes on, of those among them that it reaches."""
+
+    fn: Any
+    slope: Any
+    inputs: tuple[int, ...]
+    out: int
+    #: (position among the inputs, place)
+    reached: tuple[tuple[int, int], ...]
+
+
+class _Mark:
+    """Stands for a place where autograd is asked for the order of the way back."""
+
+    def __init__(self, place: int, parents: Sequence[_Mark]) -> None:
+        self.place = place
+        self.parents = parents
+
+
+class Course:
+    """See the module's text.
+
+    Args:
+        node: The Gradients node.
+        plan: Its plan.
+
+    Attributes:
+        pairs: The values that it needs, each with the node that is to see it, in order.
+        covers: The nodes whose values it gives, in order.
+    """
+
+    def __init__(self, node: Node, plan: Plan) -> None:
+        self.covers = plan.covers
+        places: dict[Any, int] = {}
+        marks: dict[int, _Mark] = {}
+
+        def place_of(source: Node, consumer: Node) -> int:
+            """A covered node has one place; whatever else is used has one for each node that sees it."""
+            key = source if source in places else (source, consumer)
+            return places.setdefault(key, len(places))
+
+        calls: list[_Call] = []
+        covers = set(plan.covers)
+        #: Where each leaf among xs lies; its other consumers' places must turn out to hold the same value.
+        leaves: dict[Node, int] = {}
+        seen_as: dict[Node, set[int]] = {}
+        for covered in plan.covers:
+            inputs = tuple(place_of(source, covered) for source in covered.inputs)
+            inlets = plan.flows.get(covered, {})
+            reached = []
+            for at, (source, place) in enumerate(zip(covered.inputs, inputs, strict=True)):
+                if source not in inlets:
+                    continue
+                if source not in covers:
+                    seen_as.setdefault(source, set()).add(place)
+                    place = leaves.setdefault(source, place)
+                marks.setdefault(place, _Mark(place, ()))
+                reached.append((at, place))
+            out = places[covered] = len(places)
+            if reached:
+                marks[out] = _Mark(out, [marks[place] for _, place in reached])
+            calls.append(_Call(covered.fn, plan.slopes.get(covered) if reached else None, inputs, out, tuple(reached)))
+        self._calls = tuple(calls)
+        self._ends: list[tuple[int, int | None]] = []
+        for y, seed in zip(plan.ys, plan.seeds, strict=True):
+            if y in plan.reached:
+                marks.setdefault(places[y], _Mark(places[y], ()))
+                self._ends.append((places[y], None if seed is None else place_of(seed, node)))
+        end = _Mark(-1, [marks[place] for place, _ in self._ends])
+        ways = {call.out: at for at, call in enumerate(calls) if call.reached}
+        self._back = tuple((mark.place, ways.get(mark.place)) for mark in islice(toposort(end), 1, None))
+        self._results = tuple(
+            (leaves[x] if x in leaves else places[x], x.dtype.as_numpy_dtype) for x in plan.xs if x in plan.reached
+        )
+        self._same = [tuple(found) for found in seen_as.values() if len(found) > 1]
+        self._size = len(places)
+        needed = [(key, place) for key, place in places.items() if isinstance(key, tuple)]
+        self.pairs: tuple[tuple[Node, Node], ...] = tuple(key for key, _ in needed)
+        self._given = tuple(place for _, place in needed)
+
+    def evaluate(self, given: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any]] | None:
+        """Find the gradients.
+
+        Args:
+            given: The value of each of `pairs`.
+
+        Returns:
+            The Gradients node's value and the values of `covers`; None where the tape is needed after all, because
+            a slope does not know the case or a Variable was read twice. Nothing has had an effect then.
+        """
+        values: list[Any] = [None] * self._size
+        for place, value in zip(self._given, given, strict=True):
+            values[place] = value
+        if any(values[place] is not values[places[0]] for places in self._same for place in places):
+            return None
+        ways: list[Any] = [None] * len(self._calls)
+        for at, (fn, slope, inputs, out, _) in enumerate(self._calls):
+            arguments = [values[place] for place in inputs]
+            if slope is None:
+                values[out] = fn(*arguments)
+                continue
+            for argument in arguments:
+                if not isinstance(argument, _ARRAYS):
+                    return None
+            found = slope(*arguments)
+            if found is None:
+                return None
+            values[out], ways[at] = found
+        flowing: list[Any] = [None] * self._size
+        for place, seed in self._ends:
+            weight = np.ones_like(values[place]) if seed is None else values[seed]
+            if not isinstance(weight, _ARRAYS):
+                return None
+            _flow(flowing, place, weight)
+        for place, way in self._back:
+            if way is not None:
+                gradient, back = flowing[place], ways[way]
+                for at, to in self._calls[way].reached:
+                    _flow(flowing, to, back[at](gradient))
+        return tuple(self._result(flowing[place], values[place], dtype) for place, dtype in self._results), [
+            values[call.out] for call in self._calls
+        ]
+
+    @staticmethod
+    def _result(gradient: Any, value: Any, dtype: Any) -> Any:
+        if gradient is None:
+            return np.zeros_like(value)
+        return gradient if gradient.dtype == dtype else gradient.astype(dtype)
+
+
+_ARRAYS = (np.ndarray, np.generic)
+
+
+def _flow(flowing: list[Any], place: int, part: Any) -> None:
+    known = flowing[place]
+    flowing[place] = part if known is None else known + part
+
+
+def course_of(node: Node) -> Course | None:
+    """Give the course of a Gradients node, found when it is first asked for; None where its plan needs the tape."""
+    if "course" not in node.attrs:
+        node.attrs["course"] = _find(node, node.attrs["plan"])
+    course: Course | None = node.attrs["course"]
+    return course
+
+
+def _find(node: Node, plan: Plan) -> Course | None:
+    straight = (
+        not plan.gathers
+        and all(covered.fn is not None and not covered.stateful for covered in plan.covers)
+        and all(covered in plan.slopes for covered in plan.covers if plan.flows.get(covered))
+        and all(y in plan.covers for y in plan.ys if y in plan.reached)
+    )
+    return Course(node, plan) if straight else None

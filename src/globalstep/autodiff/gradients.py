@@ -1,0 +1,303 @@
+"""Gradients of nodes: which nodes they go through, found once, and their values, found in a run.
+
+`gradients` adds one `Gradients` node, whose value is a tuple, and takes it apart. In a run,
+`evaluate_gradients` evaluates the nodes between `xs` and `ys` once on an autograd tape, so that the
+forward pass serves both the loss and its gradients. Where every function on the way has a slope
+(`globalstep.autodiff.slopes`), a Course (`globalstep.autodiff.gradient_course`) gives the same numbers without a tape.
+
+Layer: shared. Threads: an evaluation shares nothing with another; autograd's own stack of traces, which
+all threads share, is not used.
+
+How a session evaluates a `Gradients` node
+------------------------------------------
+Static, on the node: `inputs` are ys and the given grad_ys. They are NOT evaluated first. Instead:
+
+* `attrs["needs"]`: nodes whose values must be obtainable before: leaves among xs (Variables, whole),
+  gathers of Variables whose gradient is sparse (the pulled rows), and all other inputs and control inputs
+  of the nodes that are evaluated on the tape.
+* `attrs["covers"]`: nodes that the evaluation computes itself, in order. Where they are fetched or needed
+  besides, take their values from the result: run the Gradients node before them. A covered node is also
+  ordinary: where no Gradients node runs, it is evaluated through its `fn`.
+
+Then `gradients, forward = evaluate_gradients(node, value_of, known)`, where `value_of(source, consumer)`
+gives the value of a needed node as `consumer` (the covered node that uses it; the Gradients node itself
+for ys and grad_ys) is to see it; `known` holds values that override covered nodes: feeds, and what was
+computed already. `gradients` is the node's value; `forward` maps each covered node to its value.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+from autograd.core import VJPNode, add_outgrads
+from autograd.tracer import isbox, new_box
+from autograd.util import toposort
+
+from globalstep.autodiff.gradient_course import course_of
+from globalstep.autodiff.gradient_plan import Plan
+from globalstep.autodiff.slopes import Slope
+from globalstep.graph.graph import Node, as_node, get_default_graph
+
+__all__ = ["AggregationMethod", "evaluate_gradients", "gradients"]
+
+
+class AggregationMethod:
+    """How the terms of a gradient are summed. All give the same sum here: terms are added as they come."""
+
+    ADD_N = 0
+    DEFAULT = 0
+    EXPERIMENTAL_TREE = 1
+    EXPERIMENTAL_ACCUMULATE_N = 2
+
+
+def gradients(
+    ys: Any,
+    xs: Any,
+    grad_ys: Any = None,
+    name: str = "gradients",
+    colocate_gradients_with_ops: bool = False,
+    gate_gradients: bool = False,
+    aggregation_method: int | None = None,
+    stop_gradients: Any = None,
+) -> list[Any]:
+    """Give the derivatives of the sum of `ys` with respect to each of `xs`.
+
+    Args:
+        ys: Node or list of nodes to differentiate; the derivatives of all their elements are summed.
+        xs: Node or list of nodes (Variables, placeholders, any value) to differentiate by.
+        grad_ys: What each y weighs in the sum: a list as long as `ys`, of arrays or nodes of the shapes
+            of the ys, or None for ones.
+        name: Name scope of the nodes added.
+        colocate_gradients_with_ops: Accepted; a worker computes all gradients where it runs.
+        gate_gradients: Accepted; one evaluation gives all gradients, so none is used before the others
+            are there.
+        aggregation_method: A constant of `AggregationMethod`; accepted, see there.
+        stop_gradients: Node or list of nodes to take as constants.
+
+    Returns:
+        One entry for each x: a node of its dtype and shape; IndexedSlices where x is a Variable that
+        `ys` use only through `gs.gather` or `gs.nn.embedding_lookup`; None where `ys` do not depend on
+        x, or not in a differentiable way.
+
+    Raises:
+        LookupError: If a function between `xs` and `ys` has no gradient.
+        ValueError: If `grad_ys` does not fit `ys`, or the aggregation method is unknown.
+    """
+    if aggregation_method is not None and aggregation_method not in (0, 1, 2):
+        raise ValueError(f"Invalid aggregation_method specified {aggregation_method}.")
+    y_nodes, x_nodes = _nodes(ys), _nodes(xs)
+    if grad_ys is None:
+        seeds: list[Node | None] = [None] * len(y_nodes)
+    else:
+        given = list(grad_ys) if isinstance(grad_ys, (list, tuple)) else [grad_ys]
+        if len(given) != len(y_nodes):
+            raise ValueError(f"Passed {len(given)} grad_ys for {len(y_nodes)} ys")
+        seeds = [_seed(g, y) for g, y in zip(given, y_nodes, strict=True)]
+    plan = Plan(y_nodes, x_nodes, seeds, _nodes(stop_gradients))
+    graph = y_nodes[0].graph if y_nodes else get_default_graph()
+    with graph.as_default(), graph.name_scope(name):
+        return plan.build()
+
+
+def _nodes(values: Any) -> list[Node]:
+    if values is None:
+        return []
+    return [as_node(v) for v in (values if isinstance(values, (list, tuple)) else [values])]
+
+
+def _seed(grad: Any, y: Node) -> Node | None:
+    if grad is None:
+        return None
+    node = as_node(grad, y.dtype)
+    if not node.shape.is_compatible_with(y.shape):
+        raise ValueError(
+            f"The gradient {node.name!r} given for {y.name!r} has shape {node.shape}, which does not fit {y.shape}."
+        )
+    return node
+
+
+# Every evaluation gets a higher number than those before it, so that one inside another (a gradient of a
+# gradient) is always the inner one to autograd.
+_traces = itertools.count()
+
+
+class _Tape:
+    """One evaluation: boxes of one trace, and the gradients that come back to them."""
+
+    def __init__(self) -> None:
+        self.trace = next(_traces)
+
+    def root(self, value: Any) -> Any:
+        """Start tracking `value`."""
+        value = value if isbox(value) else np.asarray(value)
+        return new_box(value, self.trace, VJPNode.new_root())
+
+    def climb(self, slope: Slope, inputs: Sequence[Any]) -> Any:
+        """Give the box of a function's value, with the ways back that its slope knows; None where it knows none."""
+        values = [self.plain(item) for item in inputs]
+        if not all(isinstance(value, (np.ndarray, np.generic)) for value in values):
+            return None
+        found = slope(*values)
+        if found is None:
+            return None
+        value, ways = found
+        from_, back = [], []
+        for item, way in zip(inputs, ways, strict=True):
+            if self.holds(item):
+                from_.append(item._node)
+                back.append(way)
+        node = VJPNode.new_root()
+        node.parents, node.vjp = from_, lambda gradient: [way(gradient) for way in back]
+        return new_box(value, self.trace, node)
+
+    def replace(self, box: Any, value: Any) -> Any:
+        """Give `value`, with the gradient going on to `box`: a place of its own on the tape."""
+        if isinstance(box, tuple):
+            return tuple(self.replace(b, v) for b, v in zip(box, value, strict=True))
+        if not self.holds(box):
+            return value
+        node = VJPNode.new_root()
+        node.parents, node.vjp = (box._node,), lambda g: (g,)
+        return new_box(value, self.trace, node)
+
+    def holds(self, value: Any) -> bool:
+        return bool(isbox(value) and value._trace == self.trace)
+
+    def plain(self, value: Any) -> Any:
+        """Give the value without this tape's box."""
+        if isinstance(value, tuple):
+            return tuple(self.plain(item) for item in value)
+        return value._value if self.holds(value) else value
+
+    def backward(self, ends: Sequence[tuple[Any, Any]], wanted: set[Any]) -> dict[Any, Any]:
+        """Give the gradients of the sum of `ends` (box, weight) at the tape's nodes in `wanted`."""
+        flowing: dict[Any, Any] = {}
+        for box, weight in ends:
+            flowing[box._node] = add_outgrads(flowing.get(box._node), weight)
+        end = _End([box._node for box, _ in ends])
+        found: dict[Any, Any] = {}
+        for node in itertools.islice(toposort(end), 1, None):
+            gradient = flowing.pop(node)[0]
+            if node in wanted:
+                found[node] = gradient
+            for parent, part in zip(node.parents, node.vjp(gradient), strict=True):
+                flowing[parent] = add_outgrads(flowing.get(parent), part)
+        return found
+
+
+class _End:
+    """A node after all ends of a tape, where the way back starts."""
+
+    def __init__(self, parents: list[Any]) -> None:
+        self.parents = parents
+
+
+def evaluate_gradients(
+    node: Node, value_of: Callable[[Node, Node], Any], known: Mapping[Node, Any] | None = None
+) -> tuple[tuple[Any, ...], dict[Node, Any]]:
+    """Evaluate a Gradients node; see the module's text for what a session does.
+
+    Args:
+        node: A node of op_type "Gradients".
+        value_of: Gives the value of a needed node, for the node that uses it.
+        known: Values that stand in for those of covered nodes (feeds); gradients still flow through.
+
+    Returns:
+        The node's value, a tuple of arrays, and the values of the covered nodes.
+    """
+    plan: Plan = node.attrs["plan"]
+    course = None if known else course_of(node)
+    if course is not None:
+        with np.errstate(all="ignore"):
+            found = course.evaluate([value_of(source, consumer) for source, consumer in course.pairs])
+        if found is not None:
+            return found[0], dict(zip(course.covers, found[1], strict=True))
+    tape = _Tape()
+    values: dict[Node, Any] = {}
+    # A Variable may be read in several phases of a run: one root for each value read.
+    roots: dict[Node, dict[int, Any]] = {x: {} for x in plan.xs if x in plan.reached}
+    for rows in plan.gathers.values():
+        roots.update({gather: {} for gather in rows})
+    known = known or {}
+
+    def get(source: Node, consumer: Node) -> Any:
+        if source in values:
+            return values[source]
+        value = value_of(source, consumer)
+        if source not in roots or source in plan.gathers:
+            return value
+        box = roots[source].get(id(value))
+        if box is None:
+            box = roots[source][id(value)] = (tape.root(value), value)
+        return box[0]
+
+    with np.errstate(all="ignore"):
+        for covered in plan.covers:
+            inlets = plan.flows.get(covered, {})
+            inputs = [
+                get(source, covered) if source in inlets else tape.plain(get(source, covered))
+                for source in covered.inputs
+            ]
+            slope = plan.slopes.get(covered)
+            value = None if slope is None else tape.climb(slope, inputs)
+            if value is None:
+                value = _call(covered, inputs, get, values)
+            if covered in known:
+                value = tape.replace(value, known[covered])
+            if covered in roots:
+                # Its own place on the tape, apart from that of the input it may pass on.
+                value = tape.replace(value, tape.plain(value)) if tape.holds(value) else tape.root(value)
+                roots[covered][0] = (value, value)
+            values[covered] = value
+        ends = []
+        for y, seed in zip(plan.ys, plan.seeds, strict=True):
+            if y in plan.reached and tape.holds(box := get(y, node)):
+                weight = anp.ones_like(tape.plain(box)) if seed is None else tape.plain(get(seed, node))
+                ends.append((box, weight))
+        for gather in (g for found in plan.gathers.values() for g in found):
+            get(gather, node)
+        boxes = {box._node for by_value in roots.values() for box, _ in by_value.values()}
+        slopes = tape.backward(ends, boxes)
+        results = tuple(_results(plan, tape, roots, slopes, get, node))
+    return results, {covered: tape.plain(value) for covered, value in values.items()}
+
+
+def _call(node: Node, inputs: list[Any], get: Callable[[Node, Node], Any], values: dict[Node, Any]) -> Any:
+    """Evaluate one node on the tape; a Gradients node among them opens a tape of its own."""
+    if node.fn is not None:
+        return node.fn(*inputs)
+    outer = {covered: values[covered] for covered in node.attrs["covers"] if covered in values}
+    return evaluate_gradients(node, get, outer)[0]
+
+
+def _results(
+    plan: Plan,
+    tape: _Tape,
+    roots: dict[Node, dict[int, Any]],
+    slopes: dict[Any, Any],
+    get: Callable[[Node, Node], Any],
+    node: Node,
+) -> Any:
+    def slope_of(source: Node) -> Any:
+        found = [slopes[box._node] for box, _ in roots[source].values() if box._node in slopes]
+        if not found:
+            return anp.zeros_like(tape.plain(get(source, node)))
+        total = sum(found[1:], found[0])
+        dtype = source.dtype.as_numpy_dtype
+        return total if total.dtype == dtype else total.astype(dtype)
+
+    for x in plan.xs:
+        if x not in plan.reached:
+            continue
+        if x not in plan.gathers:
+            yield slope_of(x)
+            continue
+        row = tuple(int(size) for size in x.shape)[1:]
+        yield anp.concatenate([anp.reshape(slope_of(g), (-1, *row)) for g in plan.gathers[x]])
+        yield np.concatenate([np.asarray(tape.plain(get(g.inputs[1], g))).reshape(-1) for g in plan.gathers[x]]).astype(
+            np.int64
+        )

@@ -1,0 +1,4 @@
+"""Who is in the cluster, which Variable lies where, and which run is which.
+
+Layer: shared.
+"""

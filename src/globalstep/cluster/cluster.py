@@ -1,0 +1,373 @@
+"""Who is in the cluster: job names, task indices and addresses, and which of them this process is.
+
+`ClusterSpec` is TensorFlow's class of that name; `from_tf_config` reads the `TF_CONFIG` variable that
+launchers and cluster engines set.
+
+Layer: shared. Imports nothing of globalstep. Everything here is immutable once made, so thread-safe.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, cast, runtime_checkable
+
+__all__ = [
+    "CHIEF_JOBS",
+    "ClusterDef",
+    "ClusterSpec",
+    "JobDef",
+    "TaskConfig",
+    "from_tf_config",
+    "session_tasks",
+    "target_of",
+]
+
+#: Job names of a chief that is not a worker; "master" is the older spelling.
+CHIEF_JOBS = ("chief", "master")
+_SCHEME = "grpc://"
+
+
+@dataclass
+class JobDef:
+    """One job of a `ClusterDef`: its name, and the address of each of its tasks."""
+
+    name: str = ""
+    tasks: dict[int, str] = field(default_factory=dict[int, str])
+
+
+@dataclass
+class ClusterDef:
+    """A cluster as plain data, shaped like TensorFlow's protocol buffer of that name."""
+
+    job: list[JobDef] = field(default_factory=list[JobDef])
+
+
+@runtime_checkable
+class _ClusterDefLike(Protocol):
+    """Anything with `.job`, each with `.name` and `.tasks`: ours, or TensorFlow's protocol buffer."""
+
+    @property
+    def job(self) -> Sequence[JobDef]: ...
+
+
+class ClusterSpec:
+    """The jobs of a cluster, and the address of each of their tasks.
+
+    Args:
+        cluster: A dict from a job's name to a list of addresses or to a dict {task index: address} (for
+            a job of which only some tasks are known); or a ClusterDef; or another ClusterSpec. Addresses
+            are "host:port"; a "grpc://" before them is dropped.
+
+    Raises:
+        TypeError: If it is none of these.
+
+    >>> cluster = ClusterSpec({"ps": ["ps0:2222"], "worker": {1: "worker1:2222"}})
+    >>> cluster.task_address("worker", 1)
+    'worker1:2222'
+    >>> cluster.job_tasks("worker")
+    [None, 'worker1:2222']
+    """
+
+    def __init__(self, cluster: object) -> None:
+        if isinstance(cluster, ClusterSpec):
+            jobs: Mapping[object, object] = cast("Mapping[object, object]", cluster._jobs)
+        elif isinstance(cluster, Mapping):
+            jobs = cast("Mapping[object, object]", cluster)
+        elif isinstance(cluster, _ClusterDefLike):
+            jobs = {job.name: dict(job.tasks) for job in cluster.job}
+        else:
+            raise TypeError(
+                "`cluster` must be a dictionary mapping one or more job names to lists of network "
+                "addresses, or a `ClusterDef` protocol buffer"
+            )
+        self._jobs: dict[str, dict[int, str]] = {
+            _text("Job name", name): _tasks(name, tasks) for name, tasks in jobs.items()
+        }
+
+    @classmethod
+    def from_slurm(
+        cls, jobs: Mapping[str, int] | None = None, port: int | None = None, environ: Mapping[str, str] | None = None
+    ) -> ClusterSpec:
+        """Make the cluster of the Slurm job, or step, that this process is in.
+
+        Args:
+            jobs: Job name -> number of tasks, in the order of their ranks. Default: the first task is the PS, all
+                others are workers; in a heterogeneous job of two components these are ps and worker, in one of
+                three chief, ps and worker.
+            port: Of the first task; each further one has the next. Default: from the job's id.
+            environ: The environment; default `os.environ`.
+
+        Raises:
+            ValueError: If Slurm did not start this process, or started other tasks than `jobs` says.
+        """
+        from globalstep.cluster.slurm import cluster_from_slurm  # it imports this module
+
+        return cluster_from_slurm(jobs, port, environ)
+
+    @property
+    def jobs(self) -> list[str]:
+        """Names of the jobs."""
+        return list(self._jobs)
+
+    def num_tasks(self, job_name: str) -> int:
+        """Count the known tasks of a job.
+
+        Raises:
+            ValueError: If there is no such job.
+        """
+        return len(self._job(job_name))
+
+    def task_indices(self, job_name: str) -> list[int]:
+        """List the known task indices of a job, ascending.
+
+        Raises:
+            ValueError: If there is no such job.
+        """
+        return sorted(self._job(job_name))
+
+    def task_address(self, job_name: str, task_index: int) -> str:
+        """Give the address of a task.
+
+        Raises:
+            ValueError: If there is no such job, or no task of that index in it.
+        """
+        job = self._job(job_name)
+        try:
+            return job[task_index]
+        except KeyError:
+            raise ValueError(f"No task with index {task_index!r} in job {job_name!r}") from None
+
+    def job_tasks(self, job_name: str) -> list[str | None]:
+        """List the addresses of a job by task index; None where a task's address is not known.
+
+        Raises:
+            ValueError: If there is no such job.
+        """
+        job = self._job(job_name)
+        return [job.get(index) for index in range(max(job, default=-1) + 1)]
+
+    def as_dict(self) -> dict[str, list[str] | dict[int, str]]:
+        """Give the cluster as a dict: a job's addresses as a list, or as a dict where an index is missing."""
+        dense: dict[str, list[str] | dict[int, str]] = {}
+        for name, tasks in self._jobs.items():
+            indices = sorted(tasks)
+            whole = indices == list(range(len(indices)))
+            dense[name] = [tasks[i] for i in indices] if whole else {i: tasks[i] for i in indices}
+        return dense
+
+    def as_cluster_def(self) -> ClusterDef:
+        """Give the cluster as a ClusterDef, its jobs sorted by name."""
+        return ClusterDef([JobDef(name, dict(sorted(tasks.items()))) for name, tasks in sorted(self._jobs.items())])
+
+    def _job(self, job_name: str) -> dict[int, str]:
+        try:
+            return self._jobs[job_name]
+        except KeyError:
+            raise ValueError(f"No such job in cluster: {job_name!r}") from None
+
+    def __bool__(self) -> bool:
+        return bool(self._jobs)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, ClusterSpec):
+            return self._jobs == other._jobs
+        if isinstance(other, (Mapping, _ClusterDefLike)):
+            return self._jobs == ClusterSpec(cast("object", other))._jobs
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple((name, tuple(sorted(tasks.items()))) for name, tasks in sorted(self._jobs.items())))
+
+    def __repr__(self) -> str:
+        return f"ClusterSpec({self.as_dict()!r})"
+
+
+def target_of(cluster: ClusterSpec) -> str:
+    """Give the target that stands for all PS tasks of a cluster.
+
+    >>> target_of(ClusterSpec({"ps": ["a:1", "b:2"], "worker": ["c:3"]}))
+    'grpc://a:1,b:2'
+    """
+    addresses = [cluster.task_address("ps", index) for index in cluster.task_indices("ps")]
+    return "grpc://" + ",".join(addresses)
+
+
+def session_tasks(cluster: ClusterSpec) -> tuple[str, ...]:
+    """Name the tasks of a cluster that run sessions: its workers and its chief.
+
+    >>> session_tasks(ClusterSpec({"ps": ["a:1"], "worker": ["b:2"], "chief": ["c:3"]}))
+    ('/job:worker/task:0', '/job:chief/task:0')
+    """
+    return tuple(
+        f"/job:{job}/task:{index}"
+        for job in cluster.jobs
+        if job == "worker" or job in CHIEF_JOBS
+        for index in cluster.task_indices(job)
+    )
+
+
+def _text(what: str, value: object) -> str:
+    if isinstance(value, bytes):
+        return value.decode()
+    if not isinstance(value, str):
+        raise TypeError(f"{what} {value!r} must be bytes or unicode")
+    return value
+
+
+def _tasks(job_name: object, tasks: object) -> dict[int, str]:
+    if isinstance(tasks, Mapping):
+        items = list(cast("Mapping[int, object]", tasks).items())
+    elif isinstance(tasks, (list, tuple)):
+        items = list(enumerate(cast("Sequence[object]", tasks)))
+    else:
+        raise TypeError(f"The tasks for job {job_name!r} must be a list or a dictionary from integers to strings.")
+    return {int(index): _text("Task address", address).removeprefix(_SCHEME) for index, address in items}
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """What this process is: its cluster, its job and its index in it.
+
+    Attributes:
+        cluster: The cluster; empty (and false) for a process on its own.
+        job: Name of this process's job: "ps", "worker", "chief", "master", "evaluator"; "" on its own.
+        index: Its task index.
+        environment: The `environment` field of TF_CONFIG as given ("cloud"); "" when absent.
+    """
+
+    cluster: ClusterSpec = field(default_factory=lambda: ClusterSpec({}))
+    job: str = ""
+    index: int = 0
+    environment: str = ""
+
+    @property
+    def task(self) -> str:
+        """Name of the task in a device string's form, "/job:worker/task:1"; "" on its own."""
+        return f"/job:{self.job}/task:{self.index}" if self.job else ""
+
+    @property
+    def address(self) -> str:
+        """Address of this task; "" when the cluster does not list it (an evaluator, a process on its own)."""
+        if self.job in self.cluster.jobs and self.index in self.cluster.task_indices(self.job):
+            return self.cluster.task_address(self.job, self.index)
+        return ""
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether it is the chief: the chief's job, else worker 0, else a process on its own."""
+        if not self.job or self.job in CHIEF_JOBS:
+            return True
+        has_chief = any(name in self.cluster.jobs for name in CHIEF_JOBS)
+        return self.job == "worker" and self.index == 0 and not has_chief
+
+
+def from_tf_config(environ: Mapping[str, str] | None = None) -> TaskConfig:
+    """Read TF_CONFIG.
+
+    It is JSON: `{"cluster": {"chief": [...], "ps": [...], "worker": [...]}, "task": {"type": "worker",
+    "index": 0}, "environment": "cloud"}`. A job's addresses may be a list, or a map from index to address
+    that names only some tasks (a worker that needs to know only itself and the PS; Kubeflow writes it
+    under "sparseCluster"). The chief's job may be called "master". An evaluator need not be listed.
+
+    Args:
+        environ: The environment; default `os.environ`.
+
+    Returns:
+        What this process is. Without TF_CONFIG, or with one without a cluster: a process on its own.
+
+    Raises:
+        ValueError: If TF_CONFIG is malformed or contradicts itself; the text says where.
+
+    >>> config = from_tf_config({"TF_CONFIG": '{"cluster": {"ps": ["a:1"], "worker": ["b:2"]},'
+    ...                                       ' "task": {"type": "worker", "index": 0}}'})
+    >>> config.task, config.address, config.is_chief
+    ('/job:worker/task:0', 'b:2', True)
+    """
+    text = (os.environ if environ is None else environ).get("TF_CONFIG", "").strip()
+    if not text:
+        return TaskConfig()
+    try:
+        config: object = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"TF_CONFIG is not JSON: {error.msg} at line {error.lineno} column {error.colno}: "
+            f"{text[max(error.pos - 20, 0) : error.pos + 20]!r}"
+        ) from None
+    except RecursionError:
+        raise ValueError(f"TF_CONFIG is nested too deeply: {text[:20]!r}...") from None
+    fields = _object("TF_CONFIG", config)
+    if "cluster" in fields and "sparseCluster" in fields:
+        raise ValueError("TF_CONFIG has both 'cluster' and 'sparseCluster'; give one of them.")
+    key = "sparseCluster" if "sparseCluster" in fields else "cluster"
+    jobs = _object(f"TF_CONFIG's {key!r}", fields.get(key) or {})
+    environment = fields.get("environment", "")
+    if not isinstance(environment, str):
+        raise ValueError(f"TF_CONFIG's 'environment' must be a string, not {environment!r}.")
+    cluster = ClusterSpec({name: _addresses(key, name, tasks) for name, tasks in jobs.items() if tasks})
+    if len([name for name in CHIEF_JOBS if name in cluster.jobs]) > 1:
+        raise ValueError("TF_CONFIG's cluster names both a 'chief' and a 'master' job; they are the same role.")
+    if not cluster:
+        return TaskConfig(environment=environment)
+    return _with_task(cluster, fields.get("task"), environment)
+
+
+def _with_task(cluster: ClusterSpec, task: object, environment: str) -> TaskConfig:
+    if not task:
+        raise ValueError(
+            'TF_CONFIG has a cluster but no \'task\': add "task": {"type": ..., "index": ...} to say which '
+            f"of {cluster.jobs} this process is."
+        )
+    fields = _object("TF_CONFIG's 'task'", task)
+    job = fields.get("type")
+    if not isinstance(job, str) or not job:
+        raise ValueError(f"TF_CONFIG's task 'type' must name a job of {cluster.jobs}, not {job!r}.")
+    index = _index("TF_CONFIG's task 'index'", fields.get("index", 0))
+    if job not in cluster.jobs:
+        if job == "evaluator":
+            return TaskConfig(cluster, job, index, environment)
+        raise ValueError(f"TF_CONFIG's task is of job {job!r}, but its cluster has only {cluster.jobs}.")
+    if index not in cluster.task_indices(job):
+        raise ValueError(
+            f"TF_CONFIG's task is {job} {index}, but of job {job!r} its cluster has only tasks "
+            f"{cluster.task_indices(job)}."
+        )
+    return TaskConfig(cluster, job, index, environment)
+
+
+def _addresses(key: str, job: str, tasks: object) -> dict[int, str]:
+    where = f"TF_CONFIG's {key!r} job {job!r}"
+    if isinstance(tasks, list):
+        items: list[tuple[object, object]] = list(enumerate(cast("list[object]", tasks)))
+    elif isinstance(tasks, dict):
+        items = list(cast("dict[object, object]", tasks).items())
+    else:
+        raise ValueError(f"{where} must be a list of addresses or a map from index to address, not {tasks!r}.")
+    addresses: dict[int, str] = {}
+    for key_, address in items:
+        index = _index(f"{where}: task index", key_)
+        if not isinstance(address, str) or not _is_address(address):
+            raise ValueError(f'{where}: the address of task {index} must be "host:port", not {address!r}.')
+        addresses[index] = address
+    return addresses
+
+
+def _is_address(address: str) -> bool:
+    host, colon, port = address.removeprefix(_SCHEME).rpartition(":")
+    return bool(host and colon) and port.isascii() and port.isdigit() and int(port) < 65536
+
+
+def _object(where: str, value: object) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} must be a JSON object, not {value!r}.")
+    return cast("dict[str, object]", value)
+
+
+def _index(where: str, value: object) -> int:
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{where} must be a whole number from 0, not {value!r}.")
+    return value

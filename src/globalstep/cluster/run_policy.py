@@ -1,0 +1,131 @@
+"""`gs.RunPolicy`: how a run treats late pushes, bad gradients and lost PS tasks.
+
+The chief states it when the run begins, and every PS task keeps to it until the next begin. A program gives it in
+its session's `ConfigProto(run_policy=...)`; a program that must not be changed gets it from the environment
+variable GLOBALSTEP_RUN_POLICY, e.g. "durability=log,staleness=drop,max_staleness=8".
+
+Layer: shared. Immutable.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from globalstep.errors import InvalidArgumentError
+
+__all__ = ["RUN_POLICY_VARIABLE", "RunPolicy", "policy_of"]
+
+RUN_POLICY_VARIABLE = "GLOBALSTEP_RUN_POLICY"
+
+_WORDS = {
+    "durability": ("checkpoint", "log"),
+    "staleness": ("accept", "drop", "scale"),
+    "on_nan": ("apply", "drop", "stop"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunPolicy:
+    """How a run treats late pushes, bad gradients and lost PS tasks.
+
+    Args:
+        durability: "checkpoint": a PS task that loses its state takes the run back to the newest checkpoint. "log":
+            each PS task logs every push before it acknowledges it, and comes back to its last acknowledged push.
+        staleness: What becomes of a push whose step moved on since the worker read it. "accept": it is applied.
+            "drop": not if it lags more than `max_staleness` steps. "scale": its learning rates are multiplied by
+            1/(1 + staleness).
+        max_staleness: For "drop", in steps.
+        on_nan: What becomes of a push with a gradient that is not finite. "apply": it is applied, as in TensorFlow.
+            "drop": it is not. "stop": it is not, and its worker gets an error that ends the job.
+        hogwild: Whether pushes of several workers are applied at the same time, without a lock, so that each may
+            see the other half done. Faster on PS tasks of many cores; excludes durability="log".
+        keep_log: With durability="log": keep the log of the whole run, so that `globalstep replay` can begin at its
+            first step; else the log goes back to the newest checkpoint.
+
+    Raises:
+        InvalidArgumentError: If a word is none of these, or two of them exclude each other.
+
+    >>> RunPolicy(staleness="drop", max_staleness=8)
+    RunPolicy(staleness='drop', max_staleness=8)
+    """
+
+    durability: str = "checkpoint"
+    staleness: str = "accept"
+    max_staleness: int = 0
+    on_nan: str = "apply"
+    hogwild: bool = False
+    keep_log: bool = False
+
+    def __post_init__(self) -> None:
+        for name, words in _WORDS.items():
+            if getattr(self, name) not in words:
+                raise InvalidArgumentError(f"RunPolicy: {name} is {getattr(self, name)!r}; it must be one of {words}.")
+        if self.max_staleness < 0:
+            raise InvalidArgumentError(f"RunPolicy: max_staleness is {self.max_staleness}; it cannot be negative.")
+        if self.hogwild and self.durability == "log":
+            raise InvalidArgumentError(
+                'RunPolicy: hogwild=True and durability="log" exclude each other: what pushes leave that are applied '
+                "at the same time depends on chance, so a log of them cannot bring it back."
+            )
+        if self.keep_log and self.durability != "log":
+            raise InvalidArgumentError('RunPolicy: keep_log=True has a meaning with durability="log" only.')
+
+    def __repr__(self) -> str:
+        changed = [
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != field.default
+        ]
+        return f"RunPolicy({', '.join(changed)})"
+
+    @classmethod
+    def from_text(cls, text: str) -> RunPolicy:
+        """Read "name=value,name=value"; a switch that is on may be its name alone.
+
+        Raises:
+            InvalidArgumentError: If there is no such name, or its value cannot be.
+
+        >>> RunPolicy.from_text("durability=log,keep_log")
+        RunPolicy(durability='log', keep_log=True)
+        """
+        kinds = {field.name: type(field.default) for field in dataclasses.fields(cls)}
+        given: dict[str, Any] = {}
+        for item in filter(None, (item.strip() for item in text.split(","))):
+            name, _, value = item.partition("=")
+            if name not in kinds:
+                raise InvalidArgumentError(f"RunPolicy has no {name!r}; it has {', '.join(kinds)}.")
+            given[name] = _read(name, value, kinds[name])
+        return cls(**given)
+
+
+def _read(name: str, value: str, kind: type) -> Any:
+    if kind is bool:
+        if value.lower() not in ("", "1", "true", "0", "false"):
+            raise InvalidArgumentError(f"RunPolicy: {name} is {value!r}; it must be true or false.")
+        return value.lower() not in ("0", "false")
+    try:
+        return kind(value)
+    except ValueError:
+        raise InvalidArgumentError(f"RunPolicy: {name} is {value!r}; it must be a number.") from None
+
+
+def policy_of(config: Any, environ: Mapping[str, str] = os.environ) -> RunPolicy:
+    """Decide on the policy of a run that a session begins: its configuration beats the environment.
+
+    Args:
+        config: The session's ConfigProto, or None.
+        environ: For GLOBALSTEP_RUN_POLICY.
+
+    Raises:
+        InvalidArgumentError: If what is given there is no policy.
+    """
+    given = getattr(config, "run_policy", None)
+    if given is None:
+        return RunPolicy.from_text(environ.get(RUN_POLICY_VARIABLE, ""))
+    if not isinstance(given, RunPolicy):
+        raise InvalidArgumentError(f"ConfigProto.run_policy is {given!r}; it must be a gs.RunPolicy.")
+    return given

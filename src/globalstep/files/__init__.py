@@ -1,0 +1,4 @@
+"""Files and their formats: storage, checkpoints' shards, records, events.
+
+Layer: shared.
+"""

@@ -1,0 +1,56 @@
+"""The records of a run's journal: who pushed what and what became of it, without any gradient.
+
+The sequencer writes them (`ps/ledger/journal.py`), the chief stores them (`chief/journal/journal_files.py`), and
+`globalstep audit` reads them. A record is 44 bytes, little-endian; docs/audit.md describes it for other programs.
+
+Layer: shared. Imports nothing of globalstep.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+
+import numpy as np
+
+__all__ = ["MAX_STALENESS", "NO_STEP", "RECORD", "RECORD_DTYPE", "EventKind"]
+
+#: As RECORD_DTYPE lays it out.
+RECORD = struct.Struct("<QQqqIiBxH")
+
+RECORD_DTYPE = np.dtype(
+    {
+        "names": ["index", "sequence", "value", "by", "client", "staleness", "kind", "step"],
+        "formats": ["<u8", "<u8", "<i8", "<i8", "<u4", "<i4", "u1", "<u2"],
+        "offsets": [0, 8, 16, 24, 32, 36, 40, 42],
+        "itemsize": RECORD.size,
+    }
+)
+
+#: Stands for "no step" in `step`.
+NO_STEP = 0xFFFF
+#: A staleness beyond it is written down as it.
+MAX_STALENESS = 2**31 - 1
+
+
+class EventKind(IntEnum):
+    """What a record says."""
+
+    #: An accepted push. With a step: that it moved on `by`, and the `value` right after.
+    PUSH = 1
+    #: A snapshot, which takes a place among the pushes.
+    SNAPSHOT = 2
+    #: Of the accepted push above it: a further step that it moved on.
+    CARRIED = 3
+    #: Of the accepted push above it: it assigned `value` to a step.
+    ASSIGNED = 4
+    #: A push that was not accepted, and has no index: a step had reached its limit.
+    REFUSED_DONE = 5
+    #: The same: it was too late.
+    DROPPED_STALE = 6
+    #: The same: a gradient was not finite.
+    DROPPED_NAN = 7
+    #: The same: its worker was silent for too long.
+    ABANDONED = 8
+    #: A retry that was answered with what was recorded; `index` is that of the push, 0 if it was not accepted.
+    DUPLICATE = 9

@@ -1,0 +1,108 @@
+"""Formulas of schedules, written with operators over operands that are numbers or nodes.
+
+Layer: shared.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from globalstep.dtypes import DType
+from globalstep.graph.graph import Node, as_node
+from globalstep.ops.building import static_value
+from globalstep.optimizers.closing import close
+from globalstep.wire.expressions import Expr, constant, evaluate
+
+__all__ = ["Formula", "Operands"]
+
+
+class Formula:
+    """An expression being written down over operands that are numbers or nodes."""
+
+    def __init__(self, expr: Expr) -> None:
+        self.expr = expr
+
+    def _join(self, op: str, *others: Any, first: bool = True) -> Formula:
+        args = [other.expr if isinstance(other, Formula) else constant(other) for other in others]
+        return Formula(Expr(op, (self.expr, *args) if first else (*args, self.expr)))
+
+    def __add__(self, other: Any) -> Formula:
+        return self._join("add", other)
+
+    def __radd__(self, other: Any) -> Formula:
+        return self._join("add", other, first=False)
+
+    def __sub__(self, other: Any) -> Formula:
+        return self._join("sub", other)
+
+    def __rsub__(self, other: Any) -> Formula:
+        return self._join("sub", other, first=False)
+
+    def __mul__(self, other: Any) -> Formula:
+        return self._join("mul", other)
+
+    def __rmul__(self, other: Any) -> Formula:
+        return self._join("mul", other, first=False)
+
+    def __truediv__(self, other: Any) -> Formula:
+        return self._join("div", other)
+
+    def __rtruediv__(self, other: Any) -> Formula:
+        return self._join("div", other, first=False)
+
+    def __pow__(self, other: Any) -> Formula:
+        return self._join("pow", other)
+
+    def apply(self, op: str, *others: Any) -> Formula:
+        """Give `op` of this and `others`."""
+        return self._join(op, *others)
+
+
+class Operands:
+    """Collects the node operands of a schedule; numbers go into the expression as they are."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    def take(self, value: Any) -> Formula:
+        """Give an operand as a formula.
+
+        Raises:
+            ValueError: If it is a number, but no scalar.
+        """
+        known = static_value(value)
+        if known is not None:
+            return Formula(constant(_exact(value, known)))
+        node = as_node(value)
+        if node not in self.nodes:
+            self.nodes.append(node)
+        return Formula(Expr("name", name=f"#{self.nodes.index(node)}"))
+
+    def node(self, op_type: str, formula: Formula, dtype: DType, name: str | None) -> Node:
+        """Make the schedule's node."""
+        template, kind = formula.expr, dtype.as_numpy_dtype
+
+        def value(*given: Any) -> Any:
+            names = {f"#{i}": float(np.asarray(v)) for i, v in enumerate(given)}
+            return np.asarray(evaluate(template, names)).astype(kind)
+
+        closed = {f"#{i}": close(node) for i, node in enumerate(self.nodes)}
+        expr = None if any(part is None for part in closed.values()) else _filled_in(template, closed)
+        attrs = {"stops_gradient": True} if expr is None else {"stops_gradient": True, "expr": expr}
+        return Node(op_type, self.nodes, value, name=name or op_type, dtype=dtype, shape=[], attrs=attrs)
+
+
+def _exact(value: Any, known: Any) -> float:
+    if np.ndim(known) != 0:
+        raise ValueError(f"A schedule takes scalars, got {value!r} of shape {np.shape(known)}.")
+    return float(known)
+
+
+def _filled_in(template: Expr, closed: dict[str, Expr | None]) -> Expr:
+    if template.op == "name":
+        return closed[template.name] or template
+    if not template.args:
+        return template
+    return Expr(template.op, tuple(_filled_in(arg, closed) for arg in template.args))

@@ -1,0 +1,87 @@
+"""Slot Variables: companions of a Variable, on the same PS and named after it.
+
+Layer: shared. Source: TensorFlow 1.15 `python/training/slot_creator.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from globalstep.graph.graph import Graph, Node
+from globalstep.graph.mutations import Hyper
+from globalstep.ops.constant_ops import filled
+from globalstep.variables.variable_scope import store_of
+from globalstep.variables.variables import Variable
+
+__all__ = ["scalar_variable", "slot_variable"]
+
+
+def slot_variable(
+    primary: Variable,
+    name: str,
+    *,
+    initial: float | Node = 0.0,
+    optimizer: str = "",
+    slot: str = "",
+) -> Variable:
+    """Make a slot of a Variable, named "<primary>/<name>", with "_1", "_2", ... where that is taken.
+
+    Args:
+        primary: The Variable it belongs to; the slot has its dtype and shape and lives on its PS.
+        name: Last part of the slot's own name.
+        initial: What every element starts as, or a node of the whole initial value.
+        optimizer: The optimizer's name in the graph.
+        slot: The slot's name within the optimizer.
+
+    Returns:
+        A Variable in GLOBAL_VARIABLES that is not trained. That of a part of a partitioned Variable is
+        the same part of the whole slot.
+    """
+    graph = primary.graph
+    # TensorFlow names slots under the current variable scope, whatever the name scope is.
+    scope = store_of(graph).scope.name
+    with graph.as_default(), graph.name_scope(None):
+        variable = Variable(
+            initial_value=initial if isinstance(initial, Node) else lambda: _filled(primary, initial),
+            trainable=False,
+            validate_shape=primary.shape.is_fully_defined(),
+            name=f"{scope}/{primary.op_name}/{name}" if scope else f"{primary.op_name}/{name}",
+            dtype=primary.dtype,
+            primary=primary,
+            optimizer=optimizer,
+            slot=slot,
+        )
+    part = primary.save_slice_info
+    if part is not None:
+        own_name = variable.op_name.rpartition("/")[2]
+        variable.save_slice_info = replace(part, full_name=f"{part.full_name}/{own_name}")
+    return variable
+
+
+def _filled(primary: Variable, value: float) -> Node:
+    if primary.shape.is_fully_defined():
+        return filled("Fill", [int(size) for size in primary.shape], value, primary.dtype, None)
+    dtype = primary.dtype.as_numpy_dtype
+    return Node(
+        "Fill",
+        (primary.initialized_value(),),
+        lambda array: np.full(np.shape(array), value, dtype),
+        dtype=primary.dtype,
+        attrs={"fill": value},
+    )
+
+
+def scalar_variable(graph: Graph, name: str, initial: Hyper, optimizer: str) -> Variable:
+    """Make a float32 number of an optimizer's own state, such as a beta power.
+
+    Args:
+        graph: Where to.
+        name: The Variable's name, and the slot's.
+        initial: Its initial value.
+        optimizer: The optimizer's name in the graph.
+    """
+    # Without the program's device: it lives on the sequencer, and takes no turn of a round robin.
+    with graph.device(None):
+        return Variable(initial, trainable=False, name=name, dtype="float32", optimizer=optimizer, slot=name)

@@ -1,0 +1,4 @@
+"""The process and its machine: clock, memory, environment, compiled kernels, log lines, metrics.
+
+Layer: shared.
+"""

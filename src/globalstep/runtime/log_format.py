@@ -1,0 +1,117 @@
+"""How log lines look, and that they are written: plain text, or one JSON object a line for programs that collect logs.
+
+GLOBALSTEP_LOG_FORMAT chooses for every process that globalstep logs in by itself; a program that has set up Python's
+logging keeps what it has set up.
+
+Layer: shared. Threads: a JsonFormatter is thread-safe. Imports nothing of globalstep but errors.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from globalstep.errors import InvalidArgumentError
+
+__all__ = ["FORMATS", "VARIABLE", "JsonFormatter", "TextFormatter", "chosen_format", "formatter", "write_to_stderr"]
+
+FORMATS = ("text", "json")
+VARIABLE = "GLOBALSTEP_LOG_FORMAT"
+_TEXT = "%(levelname)s:globalstep:%(message)s"
+#: What ends a line, or speaks to a terminal; in a traceback its own ends of lines are none of these.
+_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+_CONTROLS_OF_LINES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes a record as one line of JSON: time (seconds since the epoch), level, logger, message, pid, traceback.
+
+    >>> record = logging.LogRecord("globalstep", logging.INFO, "", 0, "loss = %.1f", (0.5,), None)
+    >>> json.loads(JsonFormatter().format(record))["message"]
+    'loss = 0.5'
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Give the line."""
+        line = {
+            "time": round(record.created, 6),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            "pid": record.process,
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+class TextFormatter(logging.Formatter):
+    r"""Writes a record as text. What it was told by others cannot pass for a line of its own: further lines are set in.
+
+    What speaks to a terminal is escaped.
+
+    >>> record = logging.LogRecord("globalstep", logging.INFO, "", 0, "%s is gone", ("x\nWARNING:\x1b[2J",), None)
+    >>> TextFormatter().format(record)
+    'INFO:globalstep:x\n    WARNING:\\x1b[2J is gone'
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_TEXT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
+        """Give the line, without a traceback."""
+        return _CONTROLS.sub(_escaped, super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's own name
+        """Give a traceback; its own lines stay."""
+        return _CONTROLS_OF_LINES.sub(_escaped, super().formatException(ei))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return "\n    " if found[0] == "\n" else found[0].encode("unicode_escape").decode("ascii")
+
+
+def chosen_format(asked: str = "", environ: Mapping[str, str] | None = None) -> str:
+    """Decide between "text" and "json": what is asked for, else GLOBALSTEP_LOG_FORMAT, else text.
+
+    Raises:
+        InvalidArgumentError: If it is neither.
+    """
+    chosen = asked or (os.environ if environ is None else environ).get(VARIABLE, "") or "text"
+    if chosen not in FORMATS:
+        raise InvalidArgumentError(f"The log format (or {VARIABLE}) is {chosen!r}; it must be one of {FORMATS}.")
+    return chosen
+
+
+def formatter(chosen: str) -> logging.Formatter:
+    """Give the formatter of a format."""
+    return JsonFormatter() if chosen == "json" else TextFormatter()
+
+
+class _StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to whatever sys.stderr is at the moment, unless the program has set up logging by itself."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+        # A word that is no format is no reason for a program not to start: the PS and the launcher refuse it.
+        self.setFormatter(formatter("json" if os.environ.get(VARIABLE) == "json" else "text"))
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        """The present sys.stderr."""
+        return sys.stderr
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        if not logging.getLogger().handlers:
+            super().emit(record)
+
+
+def write_to_stderr() -> None:
+    """Have the lines of the logger "globalstep" written, whichever module of globalstep they come from."""
+    logging.getLogger("globalstep").addHandler(_StderrHandler())

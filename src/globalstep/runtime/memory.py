@@ -1,0 +1,136 @@
+"""Memory that is used again: large arrays of fresh memory cost more than the copy into them.
+
+The kernel clears every page of a fresh array when it is first touched, which halves the throughput of large
+messages (docs/performance.md). A pool gives out blocks that nobody refers to any more.
+
+Layer: shared. Imports nothing of globalstep.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["COUNTED_HEAD_BYTES", "PARSED_BYTES", "MemoryPool", "Pool", "address_of", "fitting_block", "unused_blocks"]
+
+Array = npt.NDArray[np.uint8]
+
+#: Below this the allocator's own memory is warm anyway.
+_SMALL_BYTES = 1 << 16
+#: Blocks that wait for a use: as many as a program's pushes have sizes, within reason.
+_MOST_IDLE = 2
+
+
+#: What a byte of a protobuf message takes at most once it is parsed: an empty change of a push has two bytes.
+PARSED_BYTES = 48
+#: The names and numbers of a message, parsed, are not counted below this size: connections are limited in number.
+COUNTED_HEAD_BYTES = 1 << 13
+
+
+class Pool(Protocol):
+    """Gives memory."""
+
+    def claim(self, nbytes: int) -> Array | None:
+        """Take note of memory that is about to be taken elsewhere, while the result is referred to.
+
+        Raises:
+            ResourceExhaustedError: If there is none.
+        """
+        ...
+
+    def take(self, nbytes: int) -> Array:
+        """Give uint8 [nbytes], undefined, which is not used again while anybody refers to it.
+
+        Raises:
+            ResourceExhaustedError: If there is none.
+        """
+        ...
+
+    def take_at_once(self, nbytes: int) -> Array | None:
+        """Give the same, or None where there is none now and it would have to be waited for."""
+        ...
+
+
+def _references(blocks: list[Array], at: int) -> int:
+    return sys.getrefcount(blocks[at])
+
+
+#: What `_references` says of a block that only its list refers to.
+_UNUSED = _references([np.empty(0, np.uint8)], 0)
+
+
+def address_of(array: npt.NDArray[Any]) -> int:
+    """Give the address of an array's first byte in this process.
+
+    >>> values = np.zeros(4, np.float32)
+    >>> address_of(values[2:]) - address_of(values)
+    8
+    """
+    return int(array.__array_interface__["data"][0])
+
+
+def unused_blocks(blocks: list[Array]) -> list[int]:
+    """Give the positions of the blocks that nobody but their list refers to, in order."""
+    return [at for at in range(len(blocks)) if _references(blocks, at) == _UNUSED]
+
+
+def fitting_block(blocks: list[Array], idle: list[int], nbytes: int) -> int | None:
+    """Give the position of the idle block that was used last and has room for so many bytes; None for none.
+
+    A much larger block is left alone: a small view that is kept must not hold a large one.
+    """
+    return next((at for at in reversed(idle) if nbytes <= blocks[at].nbytes <= 2 * nbytes), None)
+
+
+class MemoryPool:
+    """Gives out memory, the same again once no array or view of it is left. Single thread: its owner's.
+
+    Whoever still holds a view, however it came by it, holds the block, so nobody's bytes change under him.
+
+    >>> pool = MemoryPool()
+    >>> values = pool.take(1_000_000)
+    >>> address = values.ctypes.data
+    >>> pool.take(1_000_000).ctypes.data == address
+    False
+    >>> pool = MemoryPool()
+    >>> address = pool.take(1_000_000).ctypes.data
+    >>> pool.take(1_000_000).ctypes.data == address
+    True
+    """
+
+    def __init__(self) -> None:
+        # Longest unused first.
+        self._blocks: list[Array] = []
+
+    def claim(self, nbytes: int) -> None:
+        """Take note of nothing: there is no limit here."""
+
+    def take(self, nbytes: int) -> Array:
+        """Give memory.
+
+        Args:
+            nbytes: How much.
+
+        Returns:
+            uint8 [nbytes]; what it contains is undefined.
+        """
+        if nbytes < _SMALL_BYTES:
+            return np.empty(nbytes, np.uint8)
+        blocks = self._blocks
+        idle = unused_blocks(blocks)
+        fitting = fitting_block(blocks, idle, nbytes)
+        if fitting is not None:
+            block = blocks.pop(fitting)
+        else:
+            if len(idle) >= _MOST_IDLE:
+                del blocks[idle[0]]
+            block = np.empty(nbytes, np.uint8)
+        blocks.append(block)
+        return block[:nbytes]
+
+    def take_at_once(self, nbytes: int) -> Array:
+        """Give the same: there is always memory here."""
+        return self.take(nbytes)

@@ -1,0 +1,140 @@
+"""A port where Prometheus reads numbers of this process; off unless it is asked for.
+
+Nothing is counted for it: collectors read what is counted anyway, when somebody asks. It needs the extra `metrics`
+(prometheus-client). There is no TLS and no token: it is meant for this machine, or a network that is trusted.
+
+Layer: shared. Threads: prometheus-client's own, daemons, one for each port.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from globalstep.errors import FailedPreconditionError, InvalidArgumentError
+
+__all__ = [
+    "Collector",
+    "MetricsPort",
+    "can_be_open",
+    "metrics_address",
+    "open_port",
+    "port_of_environ",
+    "require_prometheus",
+]
+
+_log = logging.getLogger("globalstep")
+_VARIABLE = "GLOBALSTEP_METRICS_PORT"
+
+
+class Collector(Protocol):
+    """Gives metric families when somebody reads them, from any thread."""
+
+    def collect(self) -> Any:
+        """Give prometheus-client's metric families."""
+        ...
+
+
+def port_of_environ(environ: Mapping[str, str] | None = None) -> str:
+    """Give what GLOBALSTEP_METRICS_PORT says; "" for no port."""
+    return (os.environ if environ is None else environ).get(_VARIABLE, "")
+
+
+def metrics_address(text: str) -> tuple[str, int]:
+    """Read "PORT" or "HOST:PORT"; the host is this machine's loopback unless it is given.
+
+    Raises:
+        InvalidArgumentError: If it is neither.
+
+    >>> metrics_address("9100"), metrics_address("0.0.0.0:9100"), metrics_address("[::]:9100")
+    (('127.0.0.1', 9100), ('0.0.0.0', 9100), ('::', 9100))
+    """
+    host, _, port = text.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise InvalidArgumentError(f"The metrics port (or {_VARIABLE}) is {text!r}; it must be PORT or HOST:PORT.")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def require_prometheus() -> None:
+    """Check that prometheus-client is installed.
+
+    Raises:
+        FailedPreconditionError: If it is not.
+    """
+    try:
+        import prometheus_client  # noqa: F401
+    except ImportError:
+        raise FailedPreconditionError(
+            "The metrics port needs prometheus-client: pip install 'globalstep[metrics]'."
+        ) from None
+
+
+class MetricsPort:
+    """An open port. Close it.
+
+    Args:
+        text: See metrics_address; port 0 takes a free one.
+        collectors: What it tells, besides what is known of every process.
+
+    Raises:
+        FailedPreconditionError: If prometheus-client is not installed.
+        InvalidArgumentError: If `text` makes no sense.
+        OSError: If the port is taken.
+
+    Attributes:
+        port: The port that it really is.
+    """
+
+    def __init__(self, text: str, collectors: Sequence[Collector]) -> None:
+        host, port = metrics_address(text)
+        require_prometheus()
+        import prometheus_client
+
+        registry = prometheus_client.CollectorRegistry()
+        prometheus_client.ProcessCollector(registry=registry)
+        prometheus_client.PlatformCollector(registry=registry)
+        for collector in collectors:
+            registry.register(collector)
+        self._server, self._thread = prometheus_client.start_http_server(port, host, registry)
+        self.port: int = self._server.server_address[1]
+        _log.info("Metrics for Prometheus are on http://%s:%d/metrics", host, self.port)
+
+    def close(self) -> None:
+        """Close the port. Safe to call twice."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def can_be_open(text: str) -> bool:
+    """Say whether a port is asked for and can be had; where prometheus-client is missing, log it: training goes on.
+
+    Args:
+        text: See metrics_address; "" for no port.
+    """
+    if not text:
+        return False
+    try:
+        require_prometheus()
+    except FailedPreconditionError as error:
+        _log.warning("There is no port for metrics: %s", error)
+        return False
+    return True
+
+
+def open_port(text: str, collectors: Sequence[Collector]) -> MetricsPort | None:
+    """Open a port, or log why there is none: that nobody can look on is no reason not to train.
+
+    Args:
+        text: See metrics_address; "" for no port.
+        collectors: What it tells.
+    """
+    if not text:
+        return None
+    try:
+        return MetricsPort(text, collectors)
+    except (FailedPreconditionError, InvalidArgumentError, OSError) as error:
+        _log.warning("There is no port for metrics: %s", error)
+        return None

@@ -1,0 +1,98 @@
+"""Waits that have no limit of their own say now and then what they are for.
+
+Somebody who looks at a program that stands still finds the reason in its log. tests/test_waits.py finds waits that
+neither have a limit nor say anything.
+
+Layer: shared. Threads: a Reminder belongs to one wait. Nothing here starts a thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+
+__all__ = ["Reminder", "join_announced", "likeliest", "wait_announced"]
+
+_log = logging.getLogger("globalstep")
+
+#: Between two lines about one wait.
+SAY_SECS = 30.0
+
+
+def likeliest(why: Callable[[], str]) -> str:
+    """Give the end of a line about a wait: its likeliest reasons; "" where none are known, or finding them failed.
+
+    Args:
+        why: Gives them, as text that continues "Most likely".
+    """
+    try:
+        reasons = why()
+    except Exception as error:  # whatever it met in asking, the wait itself goes on
+        _log.debug("Why this wait takes long cannot be found: %s", error)
+        return ""
+    return f". Most likely {reasons}." if reasons else ""
+
+
+class Reminder:
+    """Waits for a condition to change, and says now and then what is waited for.
+
+    Args:
+        what: Gives what is waited for, for people. It is asked under the condition.
+        level: Of the log lines: a warning where somebody should look, information where waiting is usual.
+        clock: Time.
+    """
+
+    def __init__(self, what: Callable[[], str], level: int = logging.WARNING, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._what = what
+        self._level = level
+        self._clock = clock
+        self._since = self._said = clock.monotonic()
+
+    def wait(self, changed: threading.Condition) -> None:
+        """Wait until somebody notifies, or until a line is due. Caller holds the condition, and looks again."""
+        changed.wait(SAY_SECS)
+        now = self._clock.monotonic()
+        if now - self._said >= SAY_SECS:
+            self._said = now
+            _log.log(self._level, "Waiting for %.0f s now for %s", now - self._since, self._what())
+
+
+def wait_announced(
+    over: Callable[[float], bool], what: str, clock: Clock = SYSTEM_CLOCK, why: Callable[[], str] = str
+) -> None:
+    """Wait until something is over, and say now and then that this process waits for it.
+
+    The waiting thread itself does so: finalizers wait too, when Python ends and no thread can be started any more.
+
+    Args:
+        over: Waits for at most the seconds that it is given; says whether it is over.
+        what: For people: who, or what.
+        clock: Time.
+        why: Asked when a line is due, with no lock held: the likeliest reasons, one of which it may have found by
+            asking; "" where none are known.
+    """
+    since = clock.monotonic()
+    while not over(SAY_SECS):
+        _log.warning("Waiting for %.0f s now for %s%s", clock.monotonic() - since, what, likeliest(why))
+
+
+def join_announced(
+    thread: threading.Thread, what: str, clock: Clock = SYSTEM_CLOCK, why: Callable[[], str] = str
+) -> None:
+    """Wait until a thread has ended; see wait_announced.
+
+    Args:
+        thread: A thread that was started.
+        what: For people.
+        clock: Time.
+        why: See wait_announced.
+    """
+
+    def ended(secs: float) -> bool:
+        thread.join(secs)
+        return not thread.is_alive()
+
+    wait_announced(ended, what, clock, why)

@@ -1,0 +1,4 @@
+"""Certificates, tokens and TLS: what a process shows of itself, and whom it believes.
+
+Layer: shared.
+"""

@@ -1,0 +1,190 @@
+"""Whose a connection within this machine is: the kernel says it, so nobody can pretend.
+
+Sources: unix(7), SO_PEERCRED; sock_diag(7); proc(5), /proc/net/tcp.
+
+Layer: shared. Imports nothing of globalstep. Linux only; elsewhere nobody is known.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["Peer", "is_ours", "parse_peer", "uid_of_connection", "uid_of_listener", "uid_of_peer", "uid_of_unix"]
+
+_CREDENTIALS = struct.Struct("3i")
+_LISTENS = "0A"
+#: Of netlink(7) and sock_diag(7): a question about one TCP connection, by both its ends, and the answer.
+_NETLINK_SOCK_DIAG = 4
+_SOCK_DIAG_BY_FAMILY = 20
+_REQUEST = 1
+_HEADER = struct.Struct("=IHHII")
+_QUESTION = struct.Struct("=BBBxI2s2s16s16sI8s")
+_ANSWER_UID = _HEADER.size + 4 + 48 + 12
+_ANSWER_STATE = _HEADER.size + 1
+_ESTABLISHED = 1
+_LEAST_ANSWER = _ANSWER_UID + 4
+
+
+class Peer(NamedTuple):
+    """An address as gRPC tells it: of IPv6 or not, host, port."""
+
+    six: bool
+    host: str
+    port: int
+
+
+def parse_peer(peer: str) -> Peer | None:
+    """Read an address as gRPC writes it; None for one that is none of IP.
+
+    >>> parse_peer("ipv4:127.0.0.1:4711"), parse_peer("ipv6:%5B::1%5D:4711"), parse_peer("unix:")
+    (Peer(six=False, host='127.0.0.1', port=4711), Peer(six=True, host='::1', port=4711), None)
+    """
+    family, _, rest = peer.replace("%5B", "[").replace("%5D", "]").replace("%25", "%").partition(":")
+    host, _, port = rest.rpartition(":")
+    if family not in ("ipv4", "ipv6") or not port.isascii() or not port.isdigit():
+        return None
+    return Peer(family == "ipv6", host.strip("[]"), int(port))
+
+
+def uid_of_unix(connection: socket.socket) -> int | None:
+    """Give the user at the other end of a connected unix socket; None where it is not known."""
+    if sys.platform != "linux":
+        return None
+    try:
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    except OSError:
+        return None
+    return int(_CREDENTIALS.unpack(raw)[1])
+
+
+def is_ours(uid: int | None) -> bool:
+    """Whether a user may do what this process may: it is the same, or root."""
+    return uid is not None and uid in (0, os.geteuid())
+
+
+def uid_of_peer(peer: str) -> int | None:
+    """Give the user at the other end of a TCP connection within this machine.
+
+    Args:
+        peer: Its address as gRPC writes it: "ipv4:127.0.0.1:4711" or "ipv6:%5B::1%5D:4711".
+
+    Returns:
+        The user; None for a connection from elsewhere, or none at all.
+    """
+    found = parse_peer(peer)
+    return None if found is None else _find(found.six, found.host, str(found.port), listening=False)
+
+
+def uid_of_connection(peer: str, host: str, port: int) -> int | None:
+    """Give the user at the other end of a TCP connection to a port of this process: one question to the kernel.
+
+    Args:
+        peer: The other end's address as gRPC writes it; see `uid_of_peer`.
+        host: This end's address: an IP address, or a name that stands for the loopback one.
+        port: This end's port.
+
+    Returns:
+        The user; None for a connection from elsewhere, or one that has ended.
+    """
+    found = parse_peer(peer)
+    if found is None:
+        return None
+    kind = socket.AF_INET6 if found.six else socket.AF_INET
+    own = host.strip("[]") if _is_address(kind, host.strip("[]")) else ("127.0.0.1", "::1")[kind == socket.AF_INET6]
+    try:
+        ends = socket.inet_pton(kind, found.host), socket.inet_pton(kind, own)
+        answer = _ask_kernel(kind, *ends, found.port, port)
+    except (OSError, struct.error):
+        return uid_of_peer(peer)  # a kernel, or a sandbox, without that way of asking
+    if len(answer) < _LEAST_ANSWER or answer[_ANSWER_STATE] != _ESTABLISHED:
+        return None
+    return int(struct.unpack_from("=I", answer, _ANSWER_UID)[0])
+
+
+def _is_address(family: int, host: str) -> bool:
+    try:
+        return any(socket.inet_pton(family, host))
+    except OSError:
+        return False
+
+
+def _ask_kernel(family: int, near: bytes, far: bytes, near_port: int, far_port: int) -> bytes:
+    """Ask for the socket that has one end here and the other there; gives the kernel's answer."""
+    question = _QUESTION.pack(
+        family,
+        socket.IPPROTO_TCP,
+        0,
+        1 << _ESTABLISHED,
+        near_port.to_bytes(2, "big"),
+        far_port.to_bytes(2, "big"),
+        near,
+        far,
+        0,
+        b"\xff" * 8,
+    )
+    head = _HEADER.pack(_HEADER.size + len(question), _SOCK_DIAG_BY_FAMILY, _REQUEST, 1, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as asking:
+        asking.settimeout(1.0)
+        asking.sendto(head + question, (0, 0))
+        answer = asking.recv(4096)
+    # Anything else is an error: there is no such connection.
+    return answer if _HEADER.unpack_from(answer)[1] == _SOCK_DIAG_BY_FAMILY else b""
+
+
+def uid_of_listener(host: str, port: int) -> int | None:
+    """Give the user whose process listens at an address of this machine; None where it is not known."""
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+    except OSError:
+        return None
+    for family, _, _, _, address in found:
+        uid = _find(family == socket.AF_INET6, str(address[0]), str(port), listening=True)
+        if uid is not None:
+            return uid
+    return None
+
+
+def _find(six: bool, host: str, port: str, listening: bool) -> int | None:
+    """Look through the kernel's table of TCP sockets of this machine for the one with a local address."""
+    if not port.isdigit():
+        return None
+    wanted = _written(socket.AF_INET6 if six else socket.AF_INET, host)
+    tables = {"/proc/net/tcp6": wanted if six else _mapped(host), "/proc/net/tcp": "" if six else wanted}
+    anywhere = {"0" * 8, "0" * 32}
+    found: set[int] = set()
+    for table, address in tables.items():
+        for line in _lines(table):
+            words = line.split()
+            at, _, number = words[1].partition(":")
+            if int(number, 16) != int(port) or (words[3] == _LISTENS) != listening:
+                continue
+            if (address and at == address) or (listening and at in anywhere):
+                found.add(int(words[7]))
+    # Two sockets with one address, of different users: nobody can say whose it is.
+    return found.pop() if len(found) == 1 else None
+
+
+def _written(family: int, host: str) -> str:
+    """Write an address as the kernel's table has it: words of four bytes in the machine's order."""
+    try:
+        raw = socket.inet_pton(family, host)
+    except OSError:
+        return ""
+    words = (raw[at : at + 4] for at in range(0, len(raw), 4))
+    return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
+
+
+def _mapped(host: str) -> str:
+    return _written(socket.AF_INET6, f"::ffff:{host}")
+
+
+def _lines(table: str) -> list[str]:
+    try:
+        return Path(table).read_text().splitlines()[1:]
+    except OSError:
+        return []

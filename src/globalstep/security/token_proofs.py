@@ -1,0 +1,110 @@
+"""How a token is proven without being shown, on connections without TLS.
+
+Whoever listens at an address, or takes it while its task is away, must not learn the token that callers have for the
+task. So a caller shows a proof of each call, made of a number that the task's process chose, and the task proves first
+that it has the token too:
+
+    caller -> task   authorization: Proof ID ADDRESS NUMBER               (the first call; it is refused)
+    task -> caller   globalstep-challenge: CHALLENGE ANSWER               (with the refusal)
+    caller -> task   authorization: Proof ID ADDRESS NUMBER PROOF         (the same call again, and all later ones)
+
+    ANSWER = HMAC(token, "task", CHALLENGE, NUMBER, ADDRESS)
+    PROOF  = HMAC(token, "caller", CHALLENGE, NUMBER, ADDRESS, method)
+
+ID tells which token is meant. ADDRESS is what the caller dialled, and the task compares it with its own: else a process
+that took one task's address could pass everything on to another task that has the same token. CHALLENGE is a random
+number of the task's process: a proof is good for no other process. NUMBER is the caller's, so that an ANSWER cannot
+have been made before. What follows on the connection is neither hidden nor protected: that takes TLS.
+
+HMAC is HMAC-SHA256 (RFC 2104). Layer: shared. Threads: functions and values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+
+__all__ = ["CHALLENGE_KEY", "SCHEME", "Claim", "answer", "new_number", "proof", "token_id"]
+
+#: Metadata key of a refusal's challenge.
+CHALLENGE_KEY = "globalstep-challenge"
+SCHEME = "Proof "
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a caller shows of its token.
+
+    Attributes:
+        token_id: Which token it says it has.
+        address: "host:port", as it was dialled.
+        number: The caller's random number.
+        proof: "" where the caller does not know the task's challenge yet.
+    """
+
+    token_id: str
+    address: str
+    number: str
+    proof: str = ""
+
+    def __str__(self) -> str:
+        """Give the value of the authorization header."""
+        return f"{SCHEME}{self.token_id} {self.address} {self.number} {self.proof}".rstrip()
+
+    @classmethod
+    def parse(cls, header: str) -> Claim | None:
+        """Read an authorization header; None for one that is no claim.
+
+        >>> Claim.parse("Proof 90ab 127.0.0.1:2222 77")
+        Claim(token_id='90ab', address='127.0.0.1:2222', number='77', proof='')
+        >>> Claim.parse("Bearer 0123456789abcdef")
+        """
+        words = header.removeprefix(SCHEME).split(" ")
+        if not header.startswith(SCHEME) or len(words) not in (3, 4):
+            return None
+        return cls(*words)
+
+
+def token_id(token: str) -> str:
+    """Give a name for a token that tells nothing of it."""
+    return hashlib.sha256(b"globalstep token id\0" + token.encode()).hexdigest()[:16]
+
+
+def new_number() -> str:
+    """Make a random number that nobody has used."""
+    return secrets.token_hex(16)
+
+
+def answer(token: str, challenge: str, number: str, address: str) -> str:
+    """Make the task's proof that it has a token.
+
+    Args:
+        token: The token.
+        challenge: The task's random number.
+        number: The caller's.
+        address: As the caller dialled it.
+    """
+    return _mac(token, "task", challenge, number, address)
+
+
+def proof(token: str, challenge: str, number: str, address: str, method: str) -> str:
+    """Make a caller's proof that it has a token, for one method of one process of a task.
+
+    Args:
+        token: The token.
+        challenge: The task's random number.
+        number: The caller's.
+        address: As it was dialled.
+        method: The RPC.
+
+    >>> proof("a" * 16, "1", "2", "127.0.0.1:1", "Status") == proof("a" * 16, "1", "2", "127.0.0.1:1", "Begin")
+    False
+    """
+    return _mac(token, "caller", challenge, number, address, method)
+
+
+def _mac(token: str, *words: str) -> str:
+    # No word has a NUL in it, so that no two lists of words are the same text.
+    return hmac.new(token.encode(), "\0".join(words).encode(), hashlib.sha256).hexdigest()

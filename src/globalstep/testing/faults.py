@@ -1,0 +1,92 @@
+"""Named points at which a test may make something fail: the one seam for it.
+
+A PS task says `at(BEFORE, method)` when a request has come and `at(AFTER, method)` when it has been carried out; a
+client's transport (`globalstep.testing.faulty_transport`) says `at(SEND, method)` and `at(REPLY, method)`. Methods are
+those of proto/globalstep.proto in small letters ("stage", "admit", "commit", "complete", "push", "begin", "declare",
+"open", "write_snapshot", ...), and on a PS task "apply" and "cut", which are no requests: an entry is applied, and a
+snapshot's values are copied. docs/operations/fault-matrix.md maps them to the points P1 to P10 of
+docs/design/push-protocol.md. In production nothing is there: NO_FAULTS.
+
+Layer: shared. Imports nothing of globalstep.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from functools import cache
+from typing import Protocol
+
+__all__ = [
+    "AFTER",
+    "APPLY",
+    "BEFORE",
+    "CUT",
+    "NO_FAULTS",
+    "REPLY",
+    "SEND",
+    "ConnectionCutError",
+    "Faults",
+    "Verdict",
+    "method_name",
+]
+
+#: A request has arrived; nothing has been done about it.
+BEFORE = "before"
+#: The request has been carried out; its reply has not been sent.
+AFTER = "after"
+#: A client is about to send a request.
+SEND = "send"
+#: A client has got the reply; its program has not seen it.
+REPLY = "reply"
+
+#: A push that has its place is applied to the Variables of a shard. Within a critical section: what raises here takes
+#: the shard out of service, back to its log or a checkpoint.
+APPLY = "apply"
+#: The values of a snapshot are copied. Within a critical section, as above.
+CUT = "cut"
+
+
+class Verdict(enum.Enum):
+    """What a client's transport is to do."""
+
+    #: At SEND: send the request twice.
+    TWICE = "twice"
+    #: At SEND: take the request's deadline for passed, and send it later, behind others.
+    LATE = "late"
+    #: Break the connection off: the request is not sent, or its reply is lost.
+    CUT = "cut"
+
+
+class ConnectionCutError(ConnectionError):
+    """Raised at a point of a PS task: its connection ends here, without a reply."""
+
+
+class Faults(Protocol):
+    """What may fail, and when."""
+
+    def at(self, point: str, method: str) -> Verdict | None:
+        """Be told that somebody is at a point of a method. Thread-safe.
+
+        On a PS task what is raised is the answer (ConnectionCutError: there is none). On a client it is what the
+        caller gets instead of a reply.
+        """
+        ...
+
+
+class _NoFaults:
+    def at(self, point: str, method: str) -> None:
+        return None
+
+
+NO_FAULTS: Faults = _NoFaults()
+
+
+@cache
+def method_name(rpc: str) -> str:
+    """Give the name of an RPC as points have it.
+
+    >>> method_name("WriteSnapshot")
+    'write_snapshot'
+    """
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", rpc).lower()

@@ -1,0 +1,4 @@
+"""What crosses the wire, as plain data, as messages and as bytes.
+
+Layer: shared.
+"""

@@ -1,0 +1,110 @@
+"""What may be a name on the wire, and how long it may be: Variables, optimizers, tasks, ids of clients.
+
+Names come into error texts, log lines, terminals, and tables that are kept: all of them are looked at where they come
+in, so that nobody behind that door has to.
+
+Layer: shared. Imports nothing of globalstep but errors. Threads: functions are pure.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from globalstep.errors import InvalidArgumentError
+
+__all__ = ["GOOD_IDS", "check_id", "check_name", "check_request", "check_task", "printable", "shown"]
+
+#: Most characters of a client's id, of a task's name, and of a Variable's, an optimizer's or a hyper-parameter's.
+ID_CHARACTERS = 128
+TASK_CHARACTERS = 256
+NAME_CHARACTERS = 1024
+
+#: TensorFlow's characters of names, and those that globalstep's own names have besides: "#" of a Variable's parts.
+_NAME = re.compile(r"[\w.\\/>#:-]+", re.ASCII)
+#: Ids are anybody's to choose; none of these characters ends a line, or is a terminal's.
+_ID = re.compile(r"[\w.\\/>#:@+=,~ -]+", re.ASCII)
+#: Controls of C0 and C1, ends of lines, and marks that change the direction of writing.
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\u200e\u200f]")
+#: Ids that have been found to be good: a push bears one.
+GOOD_IDS: set[str] = set()
+_MOST_GOOD_IDS = 4096
+_SHOWN_CHARACTERS = 80
+
+
+def printable(text: str) -> str:
+    r"""Give a text as a terminal may have it: what would speak to it, or turn the line around, is escaped.
+
+    >>> printable("worker:1"), printable("a\x1b[2J\nb")
+    ('worker:1', 'a\\x1b[2J\\nb')
+    """
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def shown(name: str) -> str:
+    r"""Give a name as a message may have it: quoted, escaped and not too long.
+
+    >>> shown("w"), shown("a\nb"), len(shown("x" * 1000))
+    ("'w'", "'a\\nb'", 103)
+    """
+    if len(name) <= _SHOWN_CHARACTERS:
+        return ascii(name)
+    return f"{name[:_SHOWN_CHARACTERS]!a}... ({len(name)} characters)"
+
+
+def check_name(name: str, what: str) -> None:
+    """Refuse what cannot be the name of a Variable, an optimizer or a hyper-parameter.
+
+    Args:
+        name: The name.
+        what: Of what, for the message.
+
+    Raises:
+        InvalidArgumentError: If it is empty, too long, or has other characters than names have.
+    """
+    if len(name) > NAME_CHARACTERS or _NAME.fullmatch(name) is None:
+        raise _refusal(name, what, NAME_CHARACTERS, r"letters, digits and _.\/>#:-")
+
+
+def check_task(name: str) -> None:
+    """Refuse what cannot be the name of a task; none at all may be.
+
+    Raises:
+        InvalidArgumentError: If it is too long, or has other characters than names have.
+    """
+    if name and (len(name) > TASK_CHARACTERS or _ID.fullmatch(name) is None):
+        raise _refusal(name, "a task", TASK_CHARACTERS, r"letters, digits, spaces and _.\/>#:@+=,~-")
+
+
+def check_id(name: str) -> None:
+    """Refuse what cannot be the id of a client; none at all may be.
+
+    Raises:
+        InvalidArgumentError: If it is too long, or has other characters than ids have.
+    """
+    if name in GOOD_IDS or not name:
+        return
+    if len(name) > ID_CHARACTERS or _ID.fullmatch(name) is None:
+        raise _refusal(name, "a client", ID_CHARACTERS, r"letters, digits, spaces and _.\/>#:@+=,~-")
+    # Adding and clearing are atomic each; one too many does no harm.
+    if len(GOOD_IDS) >= _MOST_GOOD_IDS:
+        GOOD_IDS.clear()
+    GOOD_IDS.add(name)
+
+
+def check_request(request: Any) -> None:
+    """Refuse a control call whose client or task could not be called so.
+
+    Raises:
+        InvalidArgumentError: If one is too long, or has other characters than names have.
+    """
+    for field in ("client", "owner", "candidate"):
+        check_id(getattr(request, field, ""))
+    for task in (getattr(request, "task", ""), *getattr(request, "expected_tasks", ())):
+        check_task(task)
+
+
+def _refusal(name: str, what: str, most: int, characters: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{shown(name)} cannot name {what}: 1 to {most} characters are needed, and only {characters}."
+    )

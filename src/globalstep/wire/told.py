@@ -1,0 +1,109 @@
+"""What is known of incarnations from those who were told of their decisions: how far each had come, at least.
+
+A sequencer that is killed takes with it what nobody had stored. Its clients know better: each was told what became of
+its own pushes. They say so with every heartbeat, so that whoever restores the run, and the journal, know how far it had
+come. docs/audit.md says what becomes of it.
+
+Layer: shared. Threads: safe without a lock: each change is one of a dict's or an attribute's, and of two at the same
+time the one that is missed is made again with the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["MOST_INCARNATIONS", "Known", "Told"]
+
+#: Incarnations that are remembered, the newest ones.
+MOST_INCARNATIONS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """How far an incarnation came."""
+
+    #: An entry that was decided.
+    index: int = 0
+    #: The steps right after an entry, and which that is: `index`, or one before it where nobody knows the steps there.
+    steps: Mapping[str, int] = field(default_factory=dict[str, int])
+    steps_index: int = 0
+    #: The sequencer itself said so when the incarnation ended: there is no later entry.
+    last: bool = False
+
+    def joined(self, other: Known) -> Known:
+        """Give what both know together."""
+        newer = other if other.steps and other.steps_index >= self.steps_index else self
+        return Known(max(self.index, other.index), newer.steps, newer.steps_index, self.last or other.last)
+
+
+class Told:
+    """The last decision of each incarnation that somebody was told of.
+
+    >>> told = Told()
+    >>> told.hear(7, Known(3, {"step": 3}, 3)), told.hear(7, Known(2, {"step": 2}, 2))
+    (True, False)
+    >>> told.of(7).steps
+    {'step': 3}
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, Known] = {}
+        # The last outcome of one's own: it is noted for every push, and taken in when somebody asks.
+        self._latest: tuple[int, int, Mapping[str, int]] = (0, 0, {})
+
+    def outcome(self, incarnation: int, index: int, steps: Mapping[str, int]) -> None:
+        """Take note of the outcome of a push of one's own; `index` 0 for one that was not accepted."""
+        if incarnation != self._latest[0]:
+            self._take_in()
+        if index:
+            self._latest = incarnation, index, steps
+
+    def _take_in(self) -> None:
+        incarnation, index, steps = self._latest
+        if incarnation:
+            self.hear(incarnation, Known(index, steps, index))
+
+    def hear(self, incarnation: int, news: Known) -> bool:
+        """Take note of what somebody knows; gives whether it was news."""
+        known = self._known.get(incarnation)
+        now = news if known is None else known.joined(news)
+        if now == known:
+            return False
+        self._known[incarnation] = now
+        if len(self._known) > MOST_INCARNATIONS:
+            self._known.pop(min(list(self._known)), None)
+        return True
+
+    def ended(self, incarnation: int, index: int, steps: Mapping[str, int] | None) -> None:
+        """Take note, on a PS task, of how far an incarnation came that ends now.
+
+        Args:
+            incarnation: It; 0 for none.
+            index: The last entry there.
+            steps: On the sequencer: the steps, after the last entry of all.
+        """
+        if incarnation and steps is not None:
+            self.hear(incarnation, Known(index, dict(steps), index, last=True))
+        elif incarnation:
+            self.hear(incarnation, Known(index))
+
+    def of(self, incarnation: int) -> Known | None:
+        """Give what is known of an incarnation."""
+        self._take_in()
+        return self._known.get(incarnation)
+
+    def before(self, incarnation: int) -> Mapping[int, Known]:
+        """Give all that is known of incarnations before one."""
+        self._take_in()
+        return {number: known for number, known in list(self._known.items()) if number < incarnation}
+
+    def all(self) -> Mapping[int, Known]:
+        """Give all that is known, by incarnation."""
+        self._take_in()
+        return dict(self._known)
+
+    def hear_all(self, other: Told) -> None:
+        """Take note of all that another one knows."""
+        for number, known in other.all().items():
+            self.hear(number, known)

@@ -1,0 +1,213 @@
+"""Transports: ways for a client to reach PS tasks. They carry the same messages; nothing else differs.
+
+A transport is found by the scheme of a target, through a table of module names, so that the worker's code
+does not import the PS's for the in-process transport.
+
+Layer: shared.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from globalstep.errors import InvalidArgumentError, OpError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.wire.frames import Message
+
+__all__ = [
+    "KnownTarget",
+    "Transport",
+    "Pending",
+    "Ticket",
+    "chosen_transport",
+    "forget_target",
+    "known_target",
+    "transports_to",
+    "register_target",
+]
+
+#: What may carry the data plane to tasks of other processes; see chosen_transport.
+TRANSPORTS = ("auto", "shm", "unix", "grpc", "tcp")
+_VARIABLE = "GLOBALSTEP_TRANSPORT"
+
+
+class Ticket(Protocol):
+    """A data-plane call under way."""
+
+    def result(self) -> Message:
+        """Wait for the reply.
+
+        Raises:
+            UnavailableError: If the task could not be reached; the call may have been carried out.
+            OpError: What the task answered instead.
+        """
+        ...
+
+
+class Pending(Protocol):
+    """A unary call under way."""
+
+    def result(self) -> Any:
+        """Wait for the reply message; raises as Ticket.result."""
+        ...
+
+
+class Transport(Protocol):
+    """The way to one PS task. Thread-safe.
+
+    What a transport can do beyond carrying messages is declared here, too, and asked for nowhere else: a transport
+    around another one says what that one can do.
+    """
+
+    @property
+    def label(self) -> str:
+        """How messages name the task, e.g. "/job:ps/task:1 at 10.0.0.7:2222"."""
+        ...
+
+    @property
+    def address(self) -> str:
+        """Where others reach the task, "host:port"; "" in process."""
+        ...
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether the task reads large tensors where the client has them, so that they need not be sent ahead.
+
+        May change: a connection is made by the first call, and another one takes its place when it breaks.
+        """
+        ...
+
+    def room(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
+        """Give memory in which a request's tensors, so many bytes, can be written where the task reads them.
+
+        Nothing is owed for it: whoever does not use it lets go of it. None where there is no such memory now.
+        """
+        ...
+
+    def send(self, request: pb.Request, pieces: Sequence[memoryview]) -> Ticket:
+        """Send a data-plane request, and do not wait. The pieces must not change until the result."""
+        ...
+
+    def unary(self, method: str, request: Any, timeout_secs: float) -> Pending:
+        """Start a control-plane call, and do not wait."""
+        ...
+
+    def expire(self) -> None:
+        """Break off calls that are past their deadline; called now and then by the client's heartbeat."""
+        ...
+
+    def break_off(self, error: OpError) -> None:
+        """Break the connection off; calls under way fail with the error, the next one opens another."""
+        ...
+
+    def close(self) -> None:
+        """Give up connections and threads. Calls under way fail."""
+        ...
+
+
+# Scheme -> module with `transports_to(rest, transport) -> list of Transport`.
+_SCHEMES = {
+    "local": "globalstep.ps.local",
+    "grpc": "globalstep.worker.transport.grpc_transport",
+}
+
+
+@dataclass(frozen=True)
+class KnownTarget:
+    """What a target means in this process.
+
+    Attributes:
+        target: The target that names all PS tasks.
+        task: Name of the task that this process is, "/job:worker/task:1"; "" where not known.
+        session_tasks: Names of all tasks that run sessions; empty where not known.
+    """
+
+    target: str
+    task: str = ""
+    session_tasks: tuple[str, ...] = ()
+
+
+# A Server's target -> what it means. Written before sessions start.
+_registered: dict[str, KnownTarget] = {}
+
+
+def register_target(target: str, addresses: Sequence[str], task: str = "", session_tasks: Sequence[str] = ()) -> None:
+    """Make `target` mean the PS tasks at `addresses` within this process.
+
+    A TensorFlow program passes its own server's target; sessions here need the PS tasks' addresses.
+
+    Args:
+        target: The server's target.
+        addresses: Of every PS task, in order.
+        task: See KnownTarget.
+        session_tasks: See KnownTarget.
+    """
+    _registered[target] = KnownTarget("grpc://" + ",".join(addresses), task, tuple(session_tasks))
+
+
+def known_target(target: str) -> KnownTarget:
+    """Give what a target means; one that was not registered means itself."""
+    return _registered.get(target, KnownTarget(target))
+
+
+def forget_target(target: str) -> None:
+    """Undo register_target."""
+    _registered.pop(target, None)
+
+
+def chosen_transport(asked: str | None) -> str:
+    """Decide what carries the data plane; control calls always take gRPC.
+
+    Args:
+        asked: "auto": memory shared with a task on this machine, a unix socket to it where there is none, gRPC
+            to all others. "shm": the same, by its name. "unix": a unix socket to a task on this machine. "grpc":
+            gRPC. "tcp": plain TCP connections, also between machines. None for what the environment variable
+            GLOBALSTEP_TRANSPORT says, which is "auto" where it is not set. What cannot be had is gRPC.
+
+    Returns:
+        One of the five.
+
+    Raises:
+        InvalidArgumentError: If it is none of them.
+
+    >>> chosen_transport("tcp")
+    'tcp'
+    """
+    chosen = asked or os.environ.get(_VARIABLE) or "auto"
+    if chosen not in TRANSPORTS:
+        raise InvalidArgumentError(f"The transport (or {_VARIABLE}) is {chosen!r}; it must be one of {TRANSPORTS}.")
+    return chosen
+
+
+def transports_to(target: str, transport: str | None = None) -> list[Transport]:
+    """Make the transports to all PS tasks of a target.
+
+    Args:
+        target: "" for a PS of its own in this process, "local://NAME" for a named one, a registered
+            Server's target, or "grpc://host:port[,host:port...]" with every PS task in order.
+        transport: See chosen_transport; a task in this process needs none.
+
+    Returns:
+        One transport a PS task.
+
+    Raises:
+        InvalidArgumentError: If the target or the transport makes no sense.
+    """
+    target = known_target(target).target
+    scheme, _, rest = (target or "local://").partition("://")
+    if scheme not in _SCHEMES:
+        raise InvalidArgumentError(
+            f"Target {target!r} is not one of '' (in process), 'grpc://host:port,...' (every PS task, in order) "
+            "or a Server's target."
+        )
+    transports: list[Transport] = importlib.import_module(_SCHEMES[scheme]).transports_to(
+        rest, chosen_transport(transport)
+    )
+    return transports

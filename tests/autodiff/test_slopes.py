@@ -1,0 +1,153 @@
+"""Slopes and courses give, to the last bit, what a trace of autograd gives."""
+
+import numpy as np
+import pytest
+from evaluate import evaluate
+
+from globalstep import losses
+from globalstep.autodiff.gradient_course import course_of
+from globalstep.autodiff.gradients import gradients
+from globalstep.ops import constant_ops as c
+from globalstep.ops import math_ops as m
+from globalstep.ops.cross_entropy_ops import (
+    softmax_cross_entropy_with_logits_v2,
+)
+from globalstep.ops.nn_ops import bias_add, dropout, relu
+from globalstep.ops.product_ops import matmul
+from globalstep.ops.reduction_ops import reduce_mean, reduce_sum
+
+FLOATS = ("float16", "float32", "float64")
+
+
+def traced(node):
+    """Make a Gradients node forget its course and slopes."""
+    node.attrs["course"] = None
+    node.attrs["plan"].slopes = {}
+
+
+def assert_alike(ys, xs, feeds, grad_ys=None):
+    found = gradients(ys, xs, grad_ys)
+    node = found[0].inputs[0]
+    assert course_of(node) is not None
+    assert all(covered in node.attrs["plan"].slopes for covered, inlets in node.attrs["plan"].flows.items() if inlets)
+    straight = evaluate(found, feeds)
+    course = node.attrs["course"]
+    node.attrs["course"] = None
+    mixed = evaluate(found, feeds)
+    traced(node)
+    for one, two, three in zip(straight, mixed, evaluate(found, feeds), strict=True):
+        for other in (two, three):
+            assert (np.shape(one), one.dtype) == (np.shape(other), other.dtype)
+            np.testing.assert_array_equal(one, other)
+    return course
+
+
+def numbers(dtype, shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(3, 4), (4,), (3, 1), (1, 4), (), (1, 1), (2, 3, 4)])
+@pytest.mark.parametrize("function", [m.add, m.subtract, m.multiply, m.truediv])
+def test_arithmetic_with_broadcasting(function, dtype, shape):
+    x, y = c.placeholder(dtype, [3, 4]), c.placeholder(dtype, list(shape))
+    feeds = {x: numbers(dtype, (3, 4)), y: numbers(dtype, shape, 1) + 3}
+    assert_alike(function(x, y), [x, y], feeds)
+    assert_alike(function(y, x), [x, y], feeds)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("function", [m.square, m.sigmoid, m.tanh, m.exp, m.negative, relu])
+def test_functions_of_one_value(function, dtype):
+    x = c.placeholder(dtype, [5, 3])
+    values = numbers(dtype, (5, 3))
+    values[0] = 0, -0.0, np.inf
+    assert_alike(function(x), [x], {x: values}, [c.constant(numbers(dtype, (5, 3), 2))])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_quotients_or_zero(dtype):
+    x, y = c.placeholder(dtype, [4]), c.placeholder(dtype, [4])
+    for divisors in ([0, 2, -3, -0.0], [1, 2, -3, np.nan]):
+        assert_alike(m.div_no_nan(x, y), [x, y], {x: numbers(dtype, 4), y: np.array(divisors, dtype)})
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("axis", [None, 0, -1, [0, 2], [1]])
+@pytest.mark.parametrize("function", [reduce_sum, reduce_mean])
+def test_sums(function, axis, keepdims, dtype):
+    x = c.placeholder(dtype, [2, 3, 4])
+    assert_alike(m.square(function(x, axis, keepdims)), [x], {x: numbers(dtype, (2, 3, 4))})
+
+
+@pytest.mark.parametrize("shapes", [((3, 4), (4, 5)), ((1, 4), (4, 1)), ((3, 1), (1, 5))])
+def test_products_of_matrices(shapes):
+    x, y = (c.placeholder("float32", list(shape)) for shape in shapes)
+    feeds = {x: numbers("float32", shapes[0]), y: numbers("float32", shapes[1])}
+    assert_alike(m.square(matmul(x, y)), [x, y], feeds)
+
+
+def network(loss_of):
+    """The digits model, with placeholders for its Variables."""
+    images = c.placeholder("float32", [8, 6])
+    shapes = ([6, 5], [5], [5, 4], [4])
+    params = [c.placeholder("float32", shape) for shape in shapes]
+    hidden = relu(matmul(images, params[0]) + params[1])
+    scores = bias_add(matmul(hidden, params[2]), params[3])
+    feeds = {node: numbers("float32", node.shape.as_list(), at) for at, node in enumerate((images, *params))}
+    return loss_of(scores), params, feeds
+
+
+def test_a_classifier_and_weights_that_are_used_often():
+    labels = np.arange(8) % 4
+
+    def loss_of(scores):
+        loss = losses.sparse_softmax_cross_entropy(c.constant(labels, "int64"), scores)
+        # Terms of one gradient are added in the tape's order: three of them come from the scores.
+        return loss + reduce_sum(m.tanh(scores)) * 0.1 + reduce_mean(scores * scores)
+
+    loss, params, feeds = network(loss_of)
+    assert_alike(loss, params, feeds)
+
+
+def test_cross_entropies():
+    classes = np.random.default_rng(3).dirichlet(np.ones(4), 8).astype(np.float32)
+    loss, params, feeds = network(
+        lambda scores: reduce_mean(softmax_cross_entropy_with_logits_v2(labels=c.constant(classes), logits=scores))
+    )
+    assert_alike(loss, params, feeds)
+    scores, labels = c.placeholder("float64", [3, 4]), c.placeholder("float64", [3, 4])
+    values = {scores: numbers("float64", (3, 4)), labels: classes[:3].astype(np.float64)}
+    assert_alike(softmax_cross_entropy_with_logits_v2(labels=labels, logits=scores), [scores, labels], values)
+
+
+def test_a_gradient_of_something_in_the_middle_and_several_values():
+    x = c.placeholder("float32", [3])
+    y = x * x
+    z = m.tanh(y) * y
+    found = [x, y, z]
+    weights = [None, c.constant(numbers("float32", 3, 5))]
+    assert_alike([z, y], found, {x: numbers("float32", 3)}, weights)
+
+
+def test_a_gradient_of_a_gradient_is_traced_and_right():
+    x = c.placeholder("float64", [3])
+    (first,) = gradients(reduce_sum(x * x * x), x)
+    (second,) = gradients(first, x)
+    np.testing.assert_allclose(evaluate(second, {x: [1.0, 2.0, 3.0]}), [6, 12, 18])
+
+
+def test_a_product_of_batches_goes_back_to_the_trace():
+    x, y = c.placeholder("float32", [2, 3, 4]), c.placeholder("float32", [2, 4, 5])
+    (found,) = gradients(matmul(x, y), x)
+    node = found.inputs[0]
+    feeds = {x: numbers("float32", (2, 3, 4)), y: numbers("float32", (2, 4, 5))}
+    assert course_of(node).evaluate([feeds[source] for source, _ in course_of(node).pairs]) is None
+    np.testing.assert_allclose(evaluate(found, feeds), np.ones((2, 3, 5)) @ feeds[y].swapaxes(1, 2), rtol=1e-6)
+
+
+def test_what_draws_or_has_no_slope_is_traced():
+    x = c.placeholder("float32", [3])
+    assert course_of(gradients(dropout(x * 2.0, 0.5), x)[0].inputs[0]) is None
+    assert course_of(gradients(m.sin(x * 2.0), x)[0].inputs[0]) is None

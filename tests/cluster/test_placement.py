@@ -1,0 +1,164 @@
+import numpy as np
+import pytest
+
+import globalstep as gs
+from globalstep.cluster.placement import SPLITTABLE_KINDS, declarations, describe, plan, steps_of
+from globalstep.errors import InvalidArgumentError
+from globalstep.graph.graph import as_node, get_default_graph
+from globalstep.graph.mutations import Mutation, OptimizerSpec, Part
+from globalstep.ps.rules import _BUILT_IN, get_rule
+from globalstep.wire.declarations import OpKind, RowRange
+
+
+def _variable(name, size, **options):
+    return gs.Variable(np.zeros(size, np.float32), name=name, **options)
+
+
+def test_largest_first_to_the_emptiest():
+    made = [_variable(name, size) for name, size in (("a", 10), ("b", 40), ("c", 30), ("d", 20))]
+    where, sequencer = plan(made, 2)
+    assert where == {"b": 0, "c": 1, "d": 1, "a": 0}
+    assert sequencer == 0
+
+
+def test_equal_sizes_keep_the_order_of_creation():
+    where, _ = plan([_variable(name, 4) for name in "abcd"], 3)
+    assert where == {"a": 0, "b": 1, "c": 2, "d": 0}
+
+
+def test_devices_are_followed_and_other_jobs_are_not():
+    with gs.device("/job:ps/task:1"):
+        on_one = _variable("a", 4)
+    with gs.device("/job:worker/task:1"):
+        elsewhere = _variable("b", 4)
+    assert plan([on_one, elsewhere], 2)[0] == {"a": 1, "b": 0}
+
+
+def test_device_beyond_the_cluster():
+    with gs.device("/job:ps/task:2"):
+        made = _variable("a", 4)
+    with pytest.raises(InvalidArgumentError, match="'a' is placed on '/job:ps/task:2', but the cluster has 2 PS"):
+        plan([made], 2)
+
+
+def test_slots_live_with_their_primary_and_count_for_it():
+    a = _variable("a", 10)
+    b = _variable("b", 12)
+    c = _variable("c", 8)
+    slot = _variable("a/M", 10, primary=a)
+    of_slot = _variable("a/M/average", 10, primary=slot)
+    where, _ = plan([a, b, c, slot, of_slot], 2)
+    assert where == {"a": 0, "a/M": 0, "a/M/average": 0, "b": 1, "c": 1}
+
+
+def test_steps_and_scalars_live_where_the_first_step_does():
+    with gs.device("/job:ps/task:1"):
+        first = gs.train.create_global_step()
+    with gs.device("/job:ps/task:0"):
+        second = gs.Variable(np.int64(0), name="second", trainable=False)
+        rate = gs.Variable(0.1, name="rate", trainable=False)
+    Mutation([], increments=[(second, 1)])
+    assert steps_of(get_default_graph()) == [first, second]
+    where, sequencer = plan([first, second, rate], 2, {"global_step", "second"}, {"rate"})
+    assert where == {"global_step": 1, "second": 1, "rate": 1}
+    assert sequencer == 1
+
+
+def test_what_is_placed_stays():
+    a, b = _variable("a", 10), _variable("b", 100)
+    where, sequencer = plan([a, b], 2, sequencer=1, placed={"a": 1})
+    assert where == {"a": 1, "b": 0}
+    assert sequencer == 1
+
+
+def test_declarations_of_a_graph():
+    w = _variable("w", 8)
+    unknown = gs.Variable(as_node([1.0]), name="u", validate_shape=False)
+    gs.Variable(0, name="mine", trainable=False, collections=["local_variables"])
+    power = gs.Variable(0.9, name="beta1_power", trainable=False)
+    step = gs.Variable(np.int64(0), name="step", trainable=False)
+    rule = OptimizerSpec("Rule", "adam", {"beta1": 0.9}, {w: ()}, (power,))
+    Mutation(
+        [Part(OpKind.APPLY, w, as_node(np.zeros(8, np.float32)), optimizer=rule)],
+        increments=[(step, 1)],
+        uses=[rule],
+    )
+    found = declarations(get_default_graph(), 2)
+    by_name = {decl.name: decl for decl in found.variables}
+    assert set(by_name) == {"w", "beta1_power", "step"}
+    assert by_name["step"].is_step
+    assert by_name["beta1_power"].shard == by_name["step"].shard == found.sequencer == 0
+    assert found.shards["u"] in (0, 1)
+    assert unknown.op_name not in by_name
+    (optimizer,) = found.optimizers
+    assert (optimizer.name, optimizer.kind, optimizer.scalars) == ("Rule", "adam", ("beta1_power",))
+    assert optimizer.hypers["beta1"].value == 0.9
+
+
+MIB = 1 << 18  # floats
+
+
+def _planned(shards, train=True, optimizer=None):
+    step = gs.train.get_or_create_global_step()
+    if train:
+        loss = gs.add_n([gs.reduce_sum(v) for v in gs.trainable_variables()])
+        (optimizer or gs.train.AdamOptimizer()).minimize(loss, global_step=step)
+    made = declarations(get_default_graph(), shards)
+    return made, {decl.name: decl.parts for decl in made.variables if decl.parts}
+
+
+def test_a_variable_beyond_its_fair_share_is_split_and_its_slots_with_it():
+    _variable("big", (24 * MIB // 8, 8))
+    _variable("small", MIB)
+    made, parts = _planned(2)
+    assert set(parts) == {"big", "big/Adam", "big/Adam_1"}
+    assert set(parts.values()) == {(RowRange(0, 0, 12 * MIB // 8), RowRange(1, 12 * MIB // 8, 24 * MIB // 8))}
+    assert "big is split by rows" in describe(made, ["ps 0", "ps 1"])
+
+
+def test_one_ps_splits_nothing_and_neither_does_a_fair_share():
+    _variable("one", 8 * MIB)
+    _variable("two", 8 * MIB)
+    assert _planned(1)[1] == {}
+    assert _planned(2)[1] == {}
+
+
+def test_a_variable_that_names_its_task_is_not_split():
+    with gs.device("/job:ps/task:1"):
+        _variable("big", 24 * MIB)
+    assert _planned(2)[1] == {}
+
+
+def test_a_variable_whose_rule_looks_at_all_of_it_is_not_split():
+    _variable("big", 24 * MIB)
+    assert _planned(2, optimizer=gs.train.LambOptimizer(0.1))[1] == {}
+
+
+def test_what_is_copied_from_or_to_another_is_not_split():
+    source, target = _variable("source", 24 * MIB), _variable("target", 24 * MIB)
+    Mutation([Part(OpKind.ASSIGN, target, source=source)])
+    assert _planned(3, train=False)[1] == {}
+
+
+def test_an_average_is_split_as_what_it_averages():
+    big = _variable("big", 24 * MIB)
+    gs.train.ExponentialMovingAverage(0.9).apply([big])
+    assert set(_planned(2)[1]) >= {"big", "big/ExponentialMovingAverage"}
+
+
+def test_splittable_rules_are_those_that_change_each_element_alone():
+    elementwise = {kind for kind in _BUILT_IN if get_rule(kind).elementwise}
+    # Its slots count pushes, for the whole Variable.
+    assert elementwise - SPLITTABLE_KINDS == {"zero_debias_moving_average"}
+    assert elementwise >= SPLITTABLE_KINDS
+
+
+def test_a_plan_is_told_to_people():
+    _variable("a", 2 * MIB)
+    _variable("b", MIB)
+    made, _ = _planned(2, train=False)
+    assert describe(made, ["/job:ps/task:0", "/job:ps/task:1"]).splitlines() == [
+        "Placement:",
+        "  /job:ps/task:0: 2 Variables, 1.0 MB, orders all pushes",
+        "  /job:ps/task:1: 1 Variables, 2.1 MB",
+    ]

@@ -1,0 +1,208 @@
+import asyncio
+import io
+import os
+import select
+import signal
+import sys
+
+import pytest
+
+from globalstep.deploy.launch.console import PROGRESS_MARK, Console
+from globalstep.deploy.launch.launcher import Launcher, Task
+
+#: Stands for a process that runs until it is told to end.
+WAIT = "import signal; print('waiting', flush=True); signal.pause()"
+
+
+class Stream(io.StringIO):
+    """Keeps what was written, and calls back on each line with a given text."""
+
+    def __init__(self, text="", then=lambda: None):
+        super().__init__()
+        self._text, self._then = text, then
+
+    def write(self, written):
+        if self._text and self._text in written:
+            self._text = ""
+            self._then()
+        return super().write(written)
+
+
+def task(name, code):
+    return Task(name, [sys.executable, "-S", "-c", code], dict(os.environ))
+
+
+def launch(*tasks, stream=None, **options):
+    stream = stream or Stream()
+    console = Console(stream, {})
+    options.setdefault("grace_secs", 10.0)
+    code = asyncio.run(Launcher(tasks, console, **options).run())
+    console.finish()
+    return code, stream.getvalue()
+
+
+def test_the_job_ends_with_its_processes():
+    code, output = launch(task("ps:0", "print('serving')"), task("chief:0", "print('trained')"))
+    assert code == 0
+    assert sorted(output.splitlines()) == ["[chief:0] trained", "[ps:0] serving"]
+
+
+def test_errors_written_to_stderr_are_shown_too():
+    _, output = launch(task("chief:0", "import sys; print('oh', file=sys.stderr)"))
+    assert output == "[chief:0] oh\n"
+
+
+def test_a_long_line_and_one_without_an_end_arrive_whole():
+    _, output = launch(task("chief:0", "print('a' * 300_000); print('b', end='')"))
+    assert output == f"[chief:0] {'a' * 300_000}\n[chief:0] b\n"
+
+
+def test_of_a_redrawn_line_the_last_form_is_shown():
+    _, output = launch(task("chief:0", "print('1%\\r50%\\r100%')"))
+    assert output == "[chief:0] 100%\n"
+
+
+def test_ps_that_stay_are_ended_once_the_job_is_done():
+    code, output = launch(task("ps:0", WAIT), task("chief:0", "pass"), grace_secs=1.0)
+    assert code == 0
+    assert "the job is done; stopping ps:0, which did not end" in output
+
+
+def test_a_failed_worker_stops_the_rest_and_is_reported():
+    failing = "import sys; print('boom'); sys.exit(3)"
+    code, output = launch(task("ps:0", WAIT), task("chief:0", WAIT), task("worker:0", failing))
+    assert code == 3
+    assert "globalstep launch: worker:0 failed with exit code 3; its last lines:\n    boom\n" in output
+
+
+def test_a_failed_ps_ends_the_job():
+    code, output = launch(task("ps:0", "import sys; sys.exit(143)"), task("chief:0", WAIT))
+    assert code == 143
+    assert "ps:0 was ended by SIGTERM (exit code 143); its last lines: none" in output
+
+
+def test_a_killed_process_is_named_with_its_signal():
+    code, output = launch(task("chief:0", "import os; os.kill(os.getpid(), 9)"))
+    assert code == 137
+    assert "chief:0 was ended by SIGKILL" in output
+
+
+def test_a_process_that_ignores_sigterm_is_killed(tmp_path):
+    # Opening a pipe for reading waits until it is opened for writing: the chief fails once the worker is deaf.
+    pipe = str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+    worker = f"import signal; signal.signal(15, signal.SIG_IGN); open({pipe!r}, 'w').close(); signal.pause()"
+    chief = f"import sys; open({pipe!r}).close(); sys.exit(1)"
+    code, output = launch(task("worker:0", worker), task("chief:0", chief), grace_secs=0.5)
+    assert code == 1
+    assert "killing worker:0, which did not end when asked" in output
+
+
+def test_what_a_process_started_ends_with_it(tmp_path):
+    started = tmp_path / "pid"
+    code = (
+        "import subprocess, sys, pathlib; "
+        "child = subprocess.Popen([sys.executable, '-S', '-c', 'import signal; signal.pause()']); "
+        f"pathlib.Path({str(started)!r}).write_text(str(child.pid))"
+    )
+    assert launch(task("chief:0", code))[0] == 0
+    assert _ends(int(started.read_text()))
+
+
+def _ends(pid):
+    """Wait for the end of a process that is not a child; False after ten seconds."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], 10.0)[0])
+    finally:
+        os.close(descriptor)
+
+
+def test_a_failed_task_is_restarted_as_often_as_allowed(tmp_path):
+    count = tmp_path / "count"
+    code = (
+        f"import pathlib, sys; p = pathlib.Path({str(count)!r}); "
+        "n = int(p.read_text()) if p.exists() else 0; p.write_text(str(n + 1)); sys.exit(0 if n == 2 else 1)"
+    )
+    assert launch(task("chief:0", code), max_restarts=2)[0] == 0
+    assert count.read_text() == "3"
+    count.unlink()
+    assert launch(task("chief:0", code), max_restarts=1)[0] == 1
+
+
+@pytest.mark.timeout(30)
+def test_a_task_that_is_started_again_too_late_for_the_job_is_not_waited_for(tmp_path):
+    # The PS ends once the worker has been started again, which then finds nobody.
+    pipe, failed = str(tmp_path / "pipe"), str(tmp_path / "failed")
+    os.mkfifo(pipe)
+    worker = (
+        "import os, signal, sys\n"
+        f"if not os.path.exists({failed!r}): open({failed!r}, 'w').close(); sys.exit(1)\n"
+        f"open({pipe!r}, 'w').close(); signal.pause()"
+    )
+    tasks = task("ps:0", f"open({pipe!r}).close()"), task("chief:0", "pass"), task("worker:0", worker)
+    code, output = launch(*tasks, max_restarts=1, grace_secs=1.0)
+    assert code == 0
+    assert "the job is done; stopping worker:0, which did not end" in output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_are_passed_on_as_sigterm(number):
+    tell = (
+        "import signal, sys; "
+        "h = lambda n, f: (print('got', n, flush=True), sys.exit(0)); "
+        "signal.signal(2, h); signal.signal(15, h); print('ready', flush=True); signal.pause()"
+    )
+    stream = Stream("ready", lambda: os.kill(os.getpid(), number))
+    code, output = launch(task("chief:0", tell), stream=stream)
+    assert code == 128 + number
+    assert "got 15" in output
+    assert "its last lines" not in output
+
+
+def test_a_process_that_ignores_the_signal_is_killed():
+    deaf = "import signal; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
+    stream = Stream("deaf", lambda: os.kill(os.getpid(), signal.SIGINT))
+    code, output = launch(task("chief:0", deaf), stream=stream, grace_secs=0.5)
+    assert code == 128 + signal.SIGINT
+    assert "killing chief:0, which did not end when asked" in output
+
+
+def test_a_signal_reaches_a_process_that_is_just_being_started(monkeypatch):
+    stream = Stream()
+    launcher = Launcher([task("chief:0", WAIT)], Console(stream, {}), grace_secs=20.0)
+    create = asyncio.create_subprocess_exec
+
+    async def interrupted(*command, **options):
+        process = await create(*command, **options)
+        launcher._on_signal(signal.SIGTERM)
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", interrupted)
+    assert asyncio.run(launcher.run()) == 128 + signal.SIGTERM
+    assert "killing" not in stream.getvalue()
+
+
+def test_progress_of_the_chief_alone_is_shown():
+    say = f"print({PROGRESS_MARK!r} + 'step 7')"
+    _, output = launch(task("chief:0", say), task("worker:0", say))
+    assert output == "[chief:0] step 7\n"
+
+
+def test_each_task_has_a_log_file(tmp_path):
+    launch(task("chief:0", "print('hello')"), log_dir=tmp_path / "logs")
+    assert (tmp_path / "logs" / "chief-0.log").read_text() == "hello\n"
+
+
+def test_a_chief_takes_over_at_its_first_start_only():
+    code = "import os; print(f\"over={os.environ.get('GLOBALSTEP_TAKE_OVER')}\"); raise SystemExit(1)"
+    chief = task("chief:0", code)
+    chief.environ["GLOBALSTEP_TAKE_OVER"] = "1"
+    _, output = launch(chief, max_restarts=1)
+    assert [line for line in output.splitlines() if line.startswith("[chief:0] over=")] == [
+        "[chief:0] over=1",
+        "[chief:0] over=None",
+    ]

@@ -1,0 +1,41 @@
+"""The pages for those who change the code: every module they name is there, and every word of the glossary is used."""
+
+import re
+import sys
+
+from doc_blocks import ROOT, pages
+
+sys.path.insert(0, str(ROOT / "scripts"))
+import module_map
+
+GLOSSARY = ROOT / "docs" / "glossary.md"
+FOLDERS = "src/globalstep|ps|worker|chief|deploy|proto|tests|scripts|benchmarks"
+
+
+def test_every_module_that_a_page_names_is_there():
+    named = re.compile(rf"(?<![\w/.-])((?:{FOLDERS})/[a-z0-9_/]+\.(?:py|proto))\b")
+    gone = [
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in pages()
+        if page.name != "CHANGELOG.md"
+        for name in named.findall(page.read_text())
+        if not (ROOT / name).is_file()
+    ]
+    assert not gone
+
+
+def test_the_map_of_the_modules_is_up_to_date():
+    assert module_map.PAGE.read_text() == module_map.page(), "make namespaces"
+
+
+def test_every_word_of_the_glossary_is_used():
+    words = re.findall(r"^\| ([^|]+) \|", GLOSSARY.read_text(), re.MULTILINE)
+    sources = [*module_map.sources(), *(page for page in pages() if page not in (GLOSSARY, ROOT / "CHANGELOG.md"))]
+    text = "\n".join(path.read_text() for path in sources)
+    unused = [
+        word
+        for cell in words
+        for word in cell.split(", ")
+        if word not in ("word", "---") and not re.search(rf"\b{re.escape(word)}s?\b", text, re.IGNORECASE)
+    ]
+    assert not unused

@@ -1,0 +1,122 @@
+"""A job on four hosts with gRPC between them; one is cut off in the middle of training and healed; exact at the end."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hosts import hosts, why_not
+from processes import EXAMPLES, Processes
+
+from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
+from globalstep.chief.checkpoints.checkpoint_variables import list_variables, load_checkpoint
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(bool(why_not()), reason=f"no hosts: {why_not()}"),
+]
+
+JOB = Path(__file__).parents[2] / "support" / "counting_job.py"
+LAST_STEP = 1000
+CUT_SECS = 5.0
+TASKS = ("ps:0", "ps:1", "chief:0", "worker:0")
+
+
+@pytest.fixture
+def network():
+    with hosts(len(TASKS)) as made:
+        yield made
+
+
+def start(running, network, *script):
+    """Start all tasks, each on a host of its own."""
+    addresses = {task: f"{network.address(i)}:2222" for i, task in enumerate(TASKS, 1)}
+    cluster = {
+        job: [address for task, address in addresses.items() if task.startswith(f"{job}:")]
+        for job in ("ps", "chief", "worker")
+    }
+    for i, task in enumerate(TASKS, 1):
+        job, index = task.split(":")
+        config = {"cluster": cluster, "task": {"type": job, "index": int(index)}}
+        program = ["-m", "globalstep.ps"] if job == "ps" else script
+        # As under a launcher the chief says every second how far it is.
+        environ = {"TF_CONFIG": json.dumps(config), "GLOBALSTEP_INSECURE": "1", "GLOBALSTEP_LAUNCH": "1"}
+        running.start(task, *program, env=environ, by=network.by(i))
+
+
+@pytest.fixture
+def processes(network, tmp_path):
+    """A job that counts, in the middle of training."""
+    script = [JOB, "--last-step", LAST_STEP, "--dir", tmp_path / "run", "--say-steps", 10, "--pause-secs", 0.01]
+    with Processes(tmp_path) as running:
+        start(running, network, *script, "--verbose")
+        for task in TASKS[2:]:
+            running.until(task, r"^step \d\d\d?$", 60.0)
+        yield running
+
+
+def ends_exactly(processes, tmp_path):
+    assert processes.wait(90.0) == dict.fromkeys(TASKS, 0), "\n".join(map(processes.output, TASKS))
+    prefix = latest_checkpoint(str(tmp_path / "run"))
+    assert prefix == str(tmp_path / "run" / f"model.ckpt-{LAST_STEP}")
+    reader = load_checkpoint(prefix)
+    for name, _ in list_variables(prefix):
+        assert np.all(reader.get_tensor(name) == LAST_STEP), name
+
+
+def longest_gap(processes, task):
+    return max(map(float, re.findall(r"^gap ([\d.]+)", processes.output(task), re.MULTILINE)), default=0.0)
+
+
+def steps(processes, task):
+    return [int(step) for step in re.findall(r"^step (\d+)$", processes.output(task), re.MULTILINE)]
+
+
+def test_a_worker_that_was_cut_off_comes_back_and_the_others_do_not_wait(network, processes, tmp_path):
+    before = steps(processes, "chief:0")[-1]
+    network.cut(4)
+    processes.pause("chief:0", CUT_SECS / 2)
+    during = steps(processes, "worker:0")
+    processes.pause("chief:0", CUT_SECS / 2)
+    assert steps(processes, "worker:0") == during
+    assert steps(processes, "chief:0")[-1] > before + 50
+    network.heal(4)
+    ends_exactly(processes, tmp_path)
+    assert longest_gap(processes, "worker:0") > CUT_SECS / 2
+    assert longest_gap(processes, "chief:0") < CUT_SECS / 2
+    assert steps(processes, "worker:0")[-1] > during[-1]
+
+
+def test_a_ps_that_was_cut_off_is_waited_for_and_has_lost_nothing(network, processes, tmp_path):
+    network.cut(2)
+    processes.pause("chief:0", CUT_SECS)
+    network.heal(2)
+    ends_exactly(processes, tmp_path)
+    for task in ("chief:0", "worker:0"):
+        assert longest_gap(processes, task) > CUT_SECS - 1
+        assert "go back" not in processes.output(task)
+
+
+def test_the_digits_are_learned_though_a_worker_and_then_a_ps_are_cut_off(network, tmp_path):
+    with Processes(tmp_path) as processes:
+        start(processes, network, EXAMPLES / "digits.py", "--steps", 5000, "--run-dir", tmp_path / "run")
+        for host in (4, 2):
+            shown = processes.output("chief:0").count("progress step")
+            processes.until_true(
+                "chief:0",
+                lambda shown=shown: processes.output("chief:0").count("progress step") > shown,
+                60.0,
+                f"training before the cut of host {host}",
+            )
+            network.cut(host)
+            processes.pause("chief:0", CUT_SECS / 2)
+            network.heal(host)
+        assert "final global step" not in processes.output("chief:0")
+        assert processes.wait(110.0) == dict.fromkeys(TASKS, 0), "\n".join(map(processes.output, TASKS))
+        printed = processes.output("chief:0")
+    assert "final global step: 5000\n" in printed
+    assert float(re.search(r"test accuracy: ([\d.]+)", printed)[1]) > 0.95

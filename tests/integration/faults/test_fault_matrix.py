@@ -1,0 +1,342 @@
+"""Every cell of the fault matrix in one process, over every transport (rung 3).
+
+Each shows that I1 to I5 hold, and that its fault happened.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from branches import branches_of, taken
+from fault_cluster import IN_PLACE, LAST_STEP, WAIT_SECS, FaultCluster, Killed, Watcher
+from fault_matrix import FAULTS, MOMENTS, PAGE, SUBJECTS, cells, page
+from pairwise import pairwise
+
+from globalstep.errors import AbortedError, UnavailableError
+from globalstep.testing.faults import AFTER, BEFORE, SEND
+from globalstep.wire.declarations import OutcomeKind
+from globalstep.worker.protocol import gradient_room, push_protocol
+from globalstep.worker.transport import shm_transport
+
+#: Pushes before the first checkpoint, and from there to the fault.
+BEFORE_SAVE, BEFORE_FAULT = 3, 2
+
+#: Over these every point of every cell is tried always, over the others one a cell; `make nightly` tries all.
+EVERY_POINT = ("local", "auto")
+TRANSPORTS = (*EVERY_POINT, "grpc", "tcp")
+#: What the quick tier has: every two of a transport, a subject, a fault and a moment are together in some case.
+QUICK = set(
+    pairwise(
+        (transport, cell.subject, cell.fault, cell.moment)
+        for transport in TRANSPORTS
+        for cell in cells()
+        if cell.points
+    )
+)
+
+
+def _marks(transport, cell, number):
+    """Say in which tier a case is."""
+    if number and transport not in EVERY_POINT:
+        return [pytest.mark.full_matrix]
+    if number or (transport, cell.subject, cell.fault, cell.moment) not in QUICK:
+        return [pytest.mark.long]
+    return []
+
+
+def _points(transport, cell):
+    """Give a cell's points as they are over a transport: in shared memory the sequencer's part comes with ADMIT."""
+    if transport != "auto" or cell.subject != "ps:0":
+        return cell.points
+    points = [("admit", BEFORE if point == AFTER else point) if method == "stage" else (method, point)
+              for method, point in cell.points]  # fmt: skip
+    return tuple(dict.fromkeys(points))
+
+
+CASES = [
+    pytest.param(
+        transport,
+        cell,
+        method,
+        point,
+        id=f"{transport}-{cell.name}-{method}.{point}",
+        marks=_marks(transport, cell, number),
+    )
+    for transport in TRANSPORTS
+    for cell in cells()
+    for number, (method, point) in enumerate(_points(transport, cell))
+]
+
+
+@pytest.fixture
+def clusters(tmp_path):
+    """Make clusters; all are closed at the end."""
+    made = []
+
+    def make(transport):
+        made.append(FaultCluster(transport, tmp_path))
+        return made[-1]
+
+    yield make
+    for cluster in made:
+        cluster.close()
+
+
+class Actor:
+    """Does something on a thread of its own, which may be held or killed on the way."""
+
+    def __init__(self, act):
+        self.error = None
+        self.result = None
+        self._thread = threading.Thread(target=self._run, args=(act,), name="actor")
+        self._thread.start()
+
+    def _run(self, act):
+        try:
+            self.result = act()
+        except BaseException as error:
+            self.error = error
+
+    def join(self):
+        self._thread.join(WAIT_SECS)
+        assert not self._thread.is_alive(), "the actor is stuck"
+
+
+class Scene:
+    """A cluster in the middle of its work, with a checkpoint behind it and a fault before it."""
+
+    def __init__(self, cluster, cell, method, point):
+        self.cluster, self.cell = cluster, cell
+        self.chief, self.worker, self.other = (cluster.join(name) for name in ("chief", "worker", "other"))
+        self.chief.start()
+        self.watcher = Watcher(cluster)
+        for program in (self.worker, self.other):
+            program.client.refresh()
+        for _ in range(BEFORE_SAVE):
+            self.worker.push()
+        assert self.chief.save() == BEFORE_SAVE
+        self.chief.push()
+        self.worker.push()
+        assert self.watcher.look() == BEFORE_SAVE + BEFORE_FAULT
+        self.injection = cluster.inject(cell.subject, cell.fault, method, point)
+
+    def act(self):
+        """What the fault happens to."""
+        moment, subject = self.cell.moment, self.cell.subject
+        if moment == "save" and subject != "worker":
+            return self.chief.save
+        if moment == "restore" and subject != "worker":
+            self.cluster.lose(1)
+            return self.chief.recover
+        return (self.chief if subject == "chief" else self.worker).push
+
+    def play(self):
+        """Arm the fault, act, do what others do meanwhile; gives the actor, which has ended."""
+        act = self.act()
+        with self._beside():
+            self.injection.arm()
+            actor = Actor(act)
+            assert self.injection.happened.wait(WAIT_SECS), "the fault did not happen"
+            if self.cell.subject == "worker" and self.cell.moment == "restore" and self.cell.fault != "stop":
+                assert self.watcher.look() is None
+            if self.cell.fault == "stop":
+                self._meanwhile()
+            self.injection.go_on.set()
+            actor.join()
+        return actor
+
+    def _beside(self):
+        """The save or restore during which a worker's fault happens: it stands still meanwhile."""
+        asleep = self.cell.moment == "restore" and self.cell.fault == "stop"
+        if self.cell.subject != "worker" or self.cell.moment not in ("save", "restore") or asleep:
+            return Beside(None, None)
+        if self.cell.moment == "save":
+            return Beside(self.chief, "write_snapshot")
+        self.cluster.lose(1)
+        return Beside(self.chief, "declare")
+
+    def _meanwhile(self):
+        """What the others do while somebody sleeps."""
+        if self.cell.moment == "restore":
+            if self.cell.subject == "worker":
+                self.cluster.lose(1)
+                assert self.chief.recover()
+            else:
+                # I4: nobody sees a half-restored model.
+                assert self.watcher.look() is None
+            return
+        if self.cell.subject.startswith("ps"):
+            return
+        self.cluster.settle()
+        for _ in range(2):
+            self.other.push()
+        assert self.watcher.look() is not None
+
+
+class Beside:
+    """Holds the chief's save or restore at a request that it is about to send, for the time of the block."""
+
+    def __init__(self, chief, method):
+        self._chief, self._method = chief, method
+        self._there, self._go_on = threading.Event(), threading.Event()
+        self._actor = None
+
+    def at(self, point, method):
+        if (point, method) == (SEND, self._method) and not self._go_on.is_set():
+            self._there.set()
+            assert self._go_on.wait(WAIT_SECS)
+
+    def __enter__(self):
+        if self._chief is not None:
+            for connection in self._chief.transports:
+                connection._faults = self
+            self._actor = Actor(self._chief.save if self._method == "write_snapshot" else self._chief.recover)
+            assert self._there.wait(WAIT_SECS)
+
+    def __exit__(self, *exc):
+        self._go_on.set()
+        if self._actor is not None:
+            self._actor.join()
+            if self._actor.error is not None:
+                raise self._actor.error
+
+
+def after(scene, actor):
+    """What sessions do about the fault; gives the programs that are still there."""
+    cell, cluster = scene.cell, scene.cluster
+    if cell.moment == "restore" and cell.subject == "worker" and cell.fault != "kill":
+        # P10: nothing of the old life is applied.
+        assert isinstance(actor.error, AbortedError), repr(actor.error)
+    if isinstance(actor.error, Killed):
+        cluster.settle()
+        if cell.subject == "chief":
+            scene.chief = cluster.join("chief")
+        else:
+            scene.worker = cluster.join("worker")
+    elif actor.error is not None:
+        assert isinstance(actor.error, (AbortedError, UnavailableError)), repr(actor.error)
+    if cell.fault == "kill" and cell.subject.startswith("ps") and cell.moment != "restore":
+        # I4: what lost its state serves nothing.
+        assert scene.watcher.look() is None
+    restored = scene.chief.recover()
+    for program in (scene.worker, scene.other):
+        program.client.refresh()
+    return restored
+
+
+@pytest.mark.parametrize(("transport", "cell", "method", "point"), CASES)
+def test_a_cell(clusters, transport, cell, method, point):
+    cluster = clusters(transport)
+    scene = Scene(cluster, cell, method, point)
+    actor = scene.play()
+    after(scene, actor)
+    assert scene.watcher.look() is not None
+    scene.chief.save()
+    programs = [scene.chief, scene.worker, scene.other]
+    done = []
+    while len(done) < len(programs):
+        for program in programs:
+            if program.push().kind is OutcomeKind.REFUSED_DONE and program not in done:
+                done.append(program)
+        cluster.deliver_late()
+        scene.watcher.look()
+    ends_exactly(scene)
+    assert scene.injection.fired == 1
+
+
+def ends_exactly(scene):
+    """The end: I5, and I1 and I3 once more over the whole."""
+    cluster = scene.cluster
+    assert scene.watcher.look() == LAST_STEP
+    assert scene.chief.save() == LAST_STEP
+    scene.watcher.check_checkpoints()
+    # I2: no place was given twice.
+    places = [place for program in cluster.programs for place in program.accepted]
+    assert len(places) == len(set(places))
+    life = scene.chief.client.incarnation
+    base = max((step for step in cluster.checkpoints if step <= BEFORE_SAVE), default=0)
+    seen = sum(incarnation == life for incarnation, _ in places)
+    told = LAST_STEP - (base if scene.watcher.restores else 0) - seen
+    # Who was killed may have had one push accepted that it was not told of.
+    assert told in ((0, 1) if scene.cell.fault == "kill" else (0,)), told
+    scene.chief.client.finish()
+    assert all(shard.over() for shard in cluster.shards)
+
+
+#: Cells whose programs together take every way that a push can take; what has two points is played at the first.
+WAYS = ("ps:0-cut-before", "ps:0-kill-before", "worker-stop-before", "worker-stop-restore", "worker-lost-between")
+_LITTLE_MEMORY = "no fault here is a lack of memory"
+_ONE_PARTICIPANT = (
+    "every push here has two participants; PUSH is a message of its own: tests/worker/protocol/test_push_protocol.py"
+)
+_NO_SHARED_MEMORY = "memory is not shared over this transport"
+#: Branch -> why no cell takes it, over any transport.
+NOT_TAKEN = {
+    "pull: not shards": "a read of nothing sends nothing",
+    "push: except ResourceExhaustedError": _LITTLE_MEMORY,
+    "call: isinstance(error, ResourceExhaustedError) and (not patient)": _LITTLE_MEMORY,
+    "_push_together: except ResourceExhaustedError": _LITTLE_MEMORY,
+    "push: set(parts) <= {self._run.sequencer}": _ONE_PARTICIPANT,
+    "encoded: not message.known_layout": _ONE_PARTICIPANT,
+    "_push_alone: except LayoutUnknownError": _ONE_PARTICIPANT,
+    "_push_alone: outcome.kind is OutcomeKind.ACCEPTED and len(values) < len(part.reads)": _ONE_PARTICIPANT,
+    "_push_together: except _REFUSES_ADMIT": "no push here is wrong: tests/worker/protocol/test_push_protocol.py",
+    "_push_together: 0 in places or (len(places) > 1 and any((place != outcome.index for place in places)))":
+        "needs another push between a lost reply and its retry: test_push_protocol.py, the simulation",
+    "_pull_at_once: shard not in decided.pull.last or reply.pull.applied != decided.pull.last[shard]":
+        "needs a push between the parts of a read: tests/worker/protocol/test_push_protocol.py, the simulation",
+    "_rides_along: own is None or self._messages.packing.active":
+        "no numbers are packed here: tests/worker/protocol/test_wire_options.py",
+    "whole: len(arrays) != len(values) or not all(map(operator.is_, arrays, values))":
+        "a program that pushes other arrays than it was given: tests/worker/protocol/test_gradient_room.py",
+    "_take: except UnavailableError": "no connection breaks just when a block is asked for",
+    "_take: except OpError": "no memory to share: tests/worker/transport/test_shm_transport.py",
+    "_take: not len(self._pool)": "no memory to share: tests/worker/transport/test_shm_transport.py",
+    "_put: taken is None": "no memory to share: tests/worker/transport/test_shm_transport.py",
+    "room: nbytes < SHARED_FROM_BYTES": "all gradients here are large: tests/worker/transport/test_shm_transport.py",
+    "_data_of: not place.block": "a PS task names a place only where it has put something",
+    "_answered: load is None": "no task answers a call twice",
+    "_data_of: block is None or place.offset % 8 or place.offset + message.nbytes > block.nbytes":
+        "no PS task here says what cannot be: tests/worker/transport/test_shm_transport.py",
+}  # fmt: skip
+#: Transport -> branch -> why no cell takes it there.
+NOT_TAKEN_OVER = {
+    transport: dict.fromkeys(("_rides_along: self._run.transports[self._run.sequencer].shares_memory", "whole: shared"),
+                             _NO_SHARED_MEMORY)
+    for transport in TRANSPORTS if transport != "auto"
+}  # fmt: skip
+NOT_TAKEN_OVER["local"]["_push_together: except LayoutUnknownError"] = "no stream ends, so no layout is forgotten"
+NOT_TAKEN_OVER["local"]["whole: not (given is None)"] = f"gradients are written in place over {IN_PLACE}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_the_matrix_takes_every_way_of_a_push(clusters, transport):
+    """What the client's code decides by, transports' abilities among it, is decided both ways under faults."""
+    modules = [push_protocol, gradient_room] + [shm_transport] * (transport == "auto")
+    ways = {name for module in modules for name in branches_of(module).values()}
+    ways = {name for name in ways if not name.startswith(("arrays: ", "_lay_out: "))}
+    allowed = {**NOT_TAKEN, **NOT_TAKEN_OVER.get(transport, {})}
+    with taken(*modules) as found:
+        for cell in cells():
+            if cell.name in WAYS:
+                test_a_cell(clusters, transport, cell, *_points(transport, cell)[0])
+    assert not sorted(ways - found - set(allowed))
+
+
+def test_the_ways_that_the_matrix_does_not_take_are_there():
+    known = {name for module in (push_protocol, gradient_room, shm_transport) for name in branches_of(module).values()}
+    assert not set(NOT_TAKEN).union(*NOT_TAKEN_OVER.values()) - known
+
+
+def test_every_cell_is_tested_or_says_why_there_is_none():
+    found = list(cells())
+    assert len(found) == len(SUBJECTS) * len(FAULTS) * len(MOMENTS) == 120
+    assert all(bool(cell.points) != bool(cell.impossible) for cell in found)
+    assert sum(bool(cell.impossible) for cell in found) == 3
+
+
+def test_the_page_shows_this_matrix():
+    """Write it anew with `python tests/integration/faults/fault_matrix.py`."""
+    assert PAGE.read_text() == page(PAGE.read_text())

@@ -1,0 +1,106 @@
+"""Programs in the styles that people wrote for TensorFlow 1.x, each as real processes (rung 4).
+
+They are self-contained on purpose, as such programs are; what public ones use is in docs/compatibility.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from processes import Processes, free_addresses
+
+from globalstep.chief.checkpoints.checkpoint_variables import load_variable
+
+pytestmark = pytest.mark.processes
+
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+#: Each well below what it takes on an idle machine times three.
+TIMEOUT_SECS = 60.0
+
+
+@pytest.fixture
+def processes(tmp_path):
+    with Processes(tmp_path) as running:
+        yield running
+
+
+def tasks_of(ps, workers):
+    return [*(("ps", index) for index in range(ps)), *(("worker", index) for index in range(workers))]
+
+
+def start_with_flags(processes, program, ps, workers, *more):
+    addresses = free_addresses(ps + workers)
+    hosts = [f"--ps_hosts={','.join(addresses[:ps])}", f"--worker_hosts={','.join(addresses[ps:])}"]
+    for job, index in tasks_of(ps, workers):
+        task = [f"--job_name={job}", f"--task_index={index}"]
+        processes.start(f"{job}:{index}", PROGRAMS / program, *hosts, *task, *more)
+
+
+def start_with_tf_config(processes, program, ps, workers, *arguments):
+    addresses = free_addresses(ps + workers)
+    cluster = {"ps": addresses[:ps], "worker": addresses[ps:]}
+    for job, index in tasks_of(ps, workers):
+        config = json.dumps({"cluster": cluster, "task": {"type": job, "index": index}})
+        processes.start(f"{job}:{index}", PROGRAMS / program, *arguments, env={"TF_CONFIG": config})
+
+
+def printed(processes, workers, pattern):
+    """Give what the workers printed that matches: a tuple of numbers for each match."""
+    found = []
+    for index in range(workers):
+        matches = re.findall(pattern, processes.output(f"worker:{index}"), re.MULTILINE)
+        found += [tuple(map(float, match if isinstance(match, tuple) else (match,))) for match in matches]
+    return found
+
+
+def check(processes, ps, workers, factor=0.7):
+    """Everybody ended well, and the loss fell."""
+    codes = processes.wait(TIMEOUT_SECS)
+    outputs = "\n".join(processes.output(name) for name in codes)
+    assert codes == {f"{job}:{index}": 0 for job, index in tasks_of(ps, workers)}, outputs
+    losses = printed(processes, workers, r"^losses (\S+) (\S+)$")
+    assert losses, outputs
+    # Whoever starts late finds a loss that has fallen already.
+    assert max(first for first, _ in losses) * factor > max(last for _, last in losses), outputs
+
+
+@pytest.mark.parametrize("program", ["linear_supervisor.py", "softmax_regression.py"])
+def test_with_a_supervisor_each_step_counts_once(processes, tmp_path, program):
+    start_with_flags(processes, program, 1, 2, "--steps=120", f"--run_dir={tmp_path / 'run'}")
+    check(processes, 1, 2)
+    # Whoever ends last sees the steps of all; a loop on the step may go a few beyond it.
+    ends = printed(processes, 2, r"^step (\d+) after (\d+) of its own$")
+    assert len(ends) == 2
+    assert max(step for step, _ in ends) == sum(own for _, own in ends) >= 120
+
+
+@pytest.mark.parametrize(
+    ("program", "ps", "workers", "last_step", "factor"),
+    [
+        ("monitored_mlp.py", 2, 2, 300, 0.5),
+        ("factorization_machine.py", 2, 2, 400, 0.9),
+        ("queue_mlp.py", 1, 2, 200, 0.5),
+        ("sparse_logistic.py", 2, 3, 300, 0.8),
+    ],
+)
+def test_with_flags_training_ends_at_the_last_step(processes, tmp_path, program, ps, workers, last_step, factor):
+    run = tmp_path / "run"
+    start_with_flags(processes, program, ps, workers, f"--last_step={last_step}", f"--run_dir={run}")
+    check(processes, ps, workers, factor)
+    assert printed(processes, workers, r"^step (\d+)$") == [(last_step,)]
+    assert load_variable(str(run), "global_step") == last_step
+
+
+@pytest.mark.parametrize(
+    ("program", "ps", "workers", "last_step", "factor"),
+    [("word2vec.py", 2, 2, 400, 0.7), ("matrix_factorization.py", 2, 2, 400, 0.7)],
+)
+def test_with_tf_config_training_ends_at_the_last_step(processes, tmp_path, program, ps, workers, last_step, factor):
+    run = tmp_path / "run"
+    start_with_tf_config(processes, program, ps, workers, run, last_step)
+    check(processes, ps, workers, factor)
+    assert printed(processes, workers, r"^step (\d+)$") == [(last_step,)]
+    assert load_variable(str(run), "global_step") == last_step

@@ -1,0 +1,306 @@
+"""Requests that no worker of ours would send: refused clearly, and nothing changes. Most were found by tests/fuzz."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from counting_run import initialize, state, step_push
+
+from globalstep.errors import AbortedError, InvalidArgumentError, NotFoundError, OpError, ResourceExhaustedError
+from globalstep.files.journal_records import MAX_STALENESS
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.ledger.ledger import Entry, EntryKind, HyperValues, Ledger
+from globalstep.ps.local import LocalPS
+from globalstep.ps.shard.layouts import LayoutMemory
+from globalstep.ps.store import checking, store
+from globalstep.wire import codec
+from globalstep.wire.codec import TensorWriter, decode_tensor
+from globalstep.wire.declarations import Increment, Op, OpKind, Push, PushId, Read, StopLimit, VariableDecl, padded
+from globalstep.worker.client.client import ClusterClient
+
+W = Op(OpKind.APPLY, "w", np.ones(3, np.float32), optimizer="sgd")
+
+
+class Run:
+    """A run in this process, and a stream to each of its PS tasks."""
+
+    def __init__(self, shards=1):
+        self.ps = LocalPS(shards)
+        self.client = ClusterClient(self.ps.transports())
+        self.client.begin(open=True, sequencer=shards - 1)
+        initialize(self.client)
+        self.streams = [LayoutMemory() for _ in range(shards)]
+        self.incarnation = self.client.incarnation
+
+    def shard(self, at=0):
+        return self.ps.controls[at].handler.shard
+
+    def send(self, request, data=b"", at=0):
+        handler = self.ps.controls[at].handler
+        reply, _ = handler.handle(request, memoryview(bytearray(data)), self.streams[at])
+        return reply
+
+    def encoded(self, kind, ops, reads=(), sequence=100, **more):
+        """A PUSH or STAGE, and its data."""
+        request, tensors = pb.Request(), TensorWriter()
+        message = getattr(request, kind)
+        message.incarnation = self.incarnation
+        message.id.client, message.id.sequence = "x", sequence
+        for op in ops:
+            codec.encode_op(op, message.ops.add(), tensors)
+        for read in reads:
+            codec.encode_read(read, message.reads.add(), tensors)
+        for name, value in more.items():
+            setattr(message, name, value)
+        return request, b"".join(bytes(p) + bytes(padded(p.nbytes) - p.nbytes) for p in tensors.pieces)
+
+    def close(self):
+        self.client.close()
+
+
+@pytest.fixture
+def run():
+    one = Run()
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def run_of_two():
+    one = Run(2)
+    yield one
+    one.close()
+
+
+@pytest.mark.parametrize("layout", [0, 1])
+def test_a_push_that_names_no_use_of_its_optimizer_takes_no_index(run, layout):
+    before = state(run.client), run.shard().view().applied
+    request, data = run.encoded("push", [W], layout=layout)
+    request.push.increments.append(pb.Increment(step="global_step", by=1))
+    reply = run.send(request, data)
+    assert reply.error.type == "InvalidArgumentError"
+    assert "uses" in reply.error.message
+    assert "'sgd'" in reply.error.message
+    assert (state(run.client), run.shard().view().applied) == before
+    run.client.push(step_push())
+    assert state(run.client)["global_step"] == 1
+
+
+def signed(run, entry, shard=0):
+    """An entry as the sequencer would sign it for a shard."""
+    decision = run.shard(shard)._signer.decision(entry.index, entry.kind, entry.push, entry.hypers)
+    return dataclasses.replace(entry, signature=decision.for_shard(shard, entry.previous))
+
+
+def test_an_entry_without_the_hyper_parameters_of_a_part_is_one_of_nothing(run_of_two):
+    run = run_of_two
+    first, second = PushId("x", 1), PushId("x", 2)
+    for push in (first, second):
+        assert not run.send(*run.encoded("stage", [W], sequence=push.sequence), at=0).HasField("error")
+    applied, w = run.shard(0).view().applied, state(run.client)["w"]
+    rate = (HyperValues("sgd", False, {"learning_rate": 0.5}),)
+    entries = [
+        signed(run, Entry(applied + 1, EntryKind.PUSH, first, applied, (HyperValues("sgd", False, {}),))),
+        signed(run, Entry(applied + 2, EntryKind.PUSH, second, applied + 1, rate)),
+    ]
+    with pytest.raises(AbortedError, match="entries are missing"):
+        run.shard(0).commit(run.incarnation, second, [signed(run, Entry(9, EntryKind.PUSH, second, 8, rate))])
+    run.shard(0).commit(run.incarnation, second, entries)
+    assert run.shard(0).view().applied == applied + 2
+    assert list(run.shard(0).of_nothing) == [first]
+    np.testing.assert_array_equal(run.shard(0)._store.snapshot()["w"], np.asarray(w) - 0.5)
+
+
+def test_the_sequencer_takes_no_entries_from_others(run):
+    push = PushId("x", 1)
+    index = run.shard().view().applied
+    with pytest.raises(InvalidArgumentError, match="never admitted"):
+        run.shard().commit(run.incarnation, push, [Entry(index + 1, EntryKind.SNAPSHOT, push, index)])
+    run.client.push(step_push())
+    assert state(run.client)["global_step"] == 1
+
+
+def test_participants_that_are_not_there_are_refused_on_a_retry_too(run):
+    run.client.push(step_push())
+    request = pb.Request(admit=pb.AdmitRequest(incarnation=run.incarnation, kind=pb.ENTRY_PUSH, participants=[0, 3]))
+    request.admit.id.CopyFrom(pb.PushId(client=run.client.client_id, sequence=2))
+    assert run.send(request).error.type == "InvalidArgumentError"
+
+
+@pytest.mark.parametrize("shape", [(0, 2**62), (2**62, 0, 2**62), (1,) * 65])
+def test_shapes_that_no_array_has_are_refused(shape):
+    with pytest.raises(InvalidArgumentError, match="not possible"):
+        decode_tensor(pb.TensorRef(dtype="float32", shape=shape), memoryview(bytes(64)))
+
+
+def test_row_ids_without_an_axis_are_refused(run):
+    op = Op(OpKind.APPLY, "e", np.ones((1, 2), np.float32), indices=np.array(3), optimizer="sgd")
+    reply = run.send(*run.encoded("stage", [op]))
+    assert reply.error.type == "InvalidArgumentError"
+    assert "int64 [n]" in reply.error.message
+
+
+def test_data_that_is_not_padded_is_refused_before_anything_is_applied(run):
+    """It was applied, and then its reads could not be taken."""
+    request, data = run.encoded("push", [W], [Read("w")], layout=1)
+    request.push.uses.append(pb.OptimizerUse(optimizer="sgd"))
+    before = state(run.client)
+    reply = run.send(request, data[:12])
+    assert "padded" in reply.error.message
+    assert state(run.client) == before
+    assert not run.send(request, data).HasField("error")
+
+
+def test_a_unary_push_may_leave_out_the_last_padding(run):
+    request, data = run.encoded("push", [W], [Read("w")])
+    request.push.uses.append(pb.OptimizerUse(optimizer="sgd"))
+    request.push.data = data[:12]
+    run.ps.controls[0].call("Push", request.push)
+    assert state(run.client)["w"] == [-0.5] * 3
+
+
+def test_a_layout_that_is_told_anew_forgets_what_was_sent_ahead_of_the_old_one(run):
+    request, data = run.encoded("push", [W], layout=1)
+    request.push.uses.append(pb.OptimizerUse(optimizer="sgd"))
+    assert not run.send(request, data).HasField("error")
+    assert not run.send(pb.Request(ahead=pb.AheadRequest(layout=1)), data).HasField("error")
+    e = Op(OpKind.APPLY, "e", np.ones((5, 2), np.float32), optimizer="sgd")
+    request, data = run.encoded("push", [e], layout=1, sequence=101)
+    request.push.uses.append(pb.OptimizerUse(optimizer="sgd"))
+    assert not run.send(request, data).HasField("error")
+    assert not run.send(pb.Request(ahead=pb.AheadRequest(layout=1)), data).HasField("error")
+
+
+def test_a_declaration_larger_than_memory_is_refused_by_name(run, monkeypatch):
+    monkeypatch.setattr(checking, "available_bytes", lambda: 1 << 20)
+    with pytest.raises(ResourceExhaustedError, match=r"'big', float32 \[1000000\]"):
+        run.client.declare([VariableDecl("big", "float32", (1_000_000,))], [])
+    run.client.declare([VariableDecl("small", "float32", (1000,))], [])
+    run.client.push(Push([Op(OpKind.ASSIGN, "small", fill=1.0)]))
+
+
+@pytest.mark.parametrize("shape", [(2**62,), (1,) * 65, (-1,)])
+def test_a_declaration_of_an_impossible_shape_is_refused(run, shape):
+    with pytest.raises(InvalidArgumentError, match="shape"):
+        run.ps.controls[0].call(
+            "Declare",
+            pb.DeclareRequest(
+                incarnation=run.incarnation,
+                client="x",
+                variables=[pb.VariableDecl(name="v", dtype="float32", shape=shape)],
+            ),
+        )
+
+
+def test_a_run_of_billions_of_shards_takes_no_memory(run):
+    begin = pb.BeginRequest(incarnation=2**60, shards=2**32 - 1, owner="x", key=bytes(32))
+    with pytest.raises(OpError, match="cannot be"):
+        run.ps.controls[0].call("Begin", begin)
+    assert state(run.client)["global_step"] == 0
+
+
+def test_steps_do_not_run_over(run):
+    """They did, and what then failed had been admitted."""
+    run.client.push(Push([Op(OpKind.ASSIGN, "global_step", np.array(2**63 - 3))]))
+    assert state(run.client)["global_step"] == 2**63 - 3
+    with pytest.raises(InvalidArgumentError, match="beyond int64"):
+        run.client.push(Push(increments=[Increment("global_step", 3)]))
+    run.client.push(Push(increments=[Increment("global_step", 2)]))
+    assert state(run.client)["global_step"] == 2**63 - 1
+    limits = run.shard().open(run.incarnation, "x", [StopLimit("global_step", num_steps=1000)])
+    assert limits == {"global_step": 2**63 - 1}
+
+
+def test_a_step_seen_far_off_is_no_number_that_cannot_be_written(run):
+    push = Push(increments=[Increment("global_step", 1)], seen_steps={"global_step": -(2**63)})
+    assert run.client.push(push).outcome.staleness == MAX_STALENESS
+    push = Push(increments=[Increment("global_step", 1)], seen_steps={"global_step": 2**63 - 1})
+    assert run.client.push(push).outcome.staleness == -MAX_STALENESS
+
+
+@pytest.mark.parametrize(
+    "change", [{"index": 2**81}, {"index": -1}, {"steps": {"global_step": 2**63}}, {"incarnation": 2**64}], ids=str
+)
+def test_a_ledger_with_numbers_beyond_the_wire_is_refused(change):
+    with pytest.raises(InvalidArgumentError, match="ledger"):
+        Ledger.load(json.dumps(json.loads(Ledger(1, 0).dump()) | change).encode(), 1, 0)
+
+
+@pytest.mark.parametrize(
+    "outcome", [[1, 1, 2**64, {}, 0], [-1, 1, 1, {}, 0], [1, 1, 1, {"s": 2**63}, 0], [1, 1, 1, {}, 2**40]], ids=str
+)
+def test_a_ledger_with_such_outcomes_is_refused(outcome):
+    clients = {"a": {"forgotten": 0, "outcomes": [outcome]}}
+    with pytest.raises(InvalidArgumentError, match="Not a ledger"):
+        Ledger.load(json.dumps(json.loads(Ledger(1, 0).dump()) | {"clients": clients}).encode(), 1, 0)
+
+
+def test_parts_that_nobody_admits_are_not_kept_without_end(run_of_two):
+    run = run_of_two
+    for sequence in range(1, 65):
+        assert not run.send(*run.encoded("stage", [W], sequence=sequence)).HasField("error")
+    reply = run.send(*run.encoded("stage", [W], sequence=65))
+    assert (reply.error.type, reply.error.retry_millis) == ("ResourceExhaustedError", 500)
+    assert "64 of client x" in reply.error.message
+
+
+def test_parts_have_a_limit_in_bytes_too(run_of_two):
+    run = run_of_two
+    run.shard(0).most_held_bytes = 2 * (16 + 512) + 8  # a part's data, and its one change
+    assert not run.send(*run.encoded("stage", [W], sequence=1)).HasField("error")
+    assert not run.send(*run.encoded("stage", [W], sequence=2)).HasField("error")
+    assert "--max-inflight-bytes" in run.send(*run.encoded("stage", [W], sequence=3)).error.message
+
+
+def test_snapshots_that_nobody_releases_are_not_taken_without_end(run):
+    request = pb.Request(admit=pb.AdmitRequest(incarnation=run.incarnation, kind=pb.ENTRY_SNAPSHOT, participants=[0]))
+    kinds = []
+    for sequence in range(1, 7):
+        request.admit.id.CopyFrom(pb.PushId(client="x", sequence=sequence))
+        kinds.append(run.send(request).error.type)
+    assert kinds == [""] * 4 + ["ResourceExhaustedError"] * 2
+    release = pb.ReleaseSnapshotRequest(incarnation=run.incarnation, snapshot=pb.PushId(client="x", sequence=1))
+    run.ps.controls[0].call("ReleaseSnapshot", release)
+    request.admit.id.sequence = 9
+    assert not run.send(request).HasField("error")
+
+
+def test_answers_of_pulls_that_are_kept_have_a_limit(run_of_two):
+    """What is read over several shards is kept for a retry; whoever comes too late for it is given what is there."""
+    run = run_of_two
+    run.shard(1).most_held_bytes = 60
+    for number in range(5):
+        request = pb.Request(admit=pb.AdmitRequest(incarnation=run.incarnation, kind=pb.ENTRY_PUSH, participants=[1]))
+        request.admit.id.CopyFrom(pb.PushId(client=f"c{number}", sequence=1))
+        stage, data = run.encoded("stage", [], [Read("b"), Read("global_step")])
+        stage.stage.id.CopyFrom(request.admit.id)
+        run.send(stage, data, at=1)
+        assert len(run.send(request, at=1).admit.values) == 2
+    held = [one for one in run.shard(1)._kept.values() if one.values]
+    assert sum(value.nbytes for one in held for value in one.values) <= 60
+    request.admit.id.client = "c0"
+    assert len(run.send(request, at=1).admit.values) == 2
+
+
+def test_limits_are_set_all_or_none(run):
+    with pytest.raises(NotFoundError, match="No step 'x' to limit"):
+        run.shard().open(run.incarnation, "x", [StopLimit("global_step", last_step=3), StopLimit("x", last_step=3)])
+    assert run.shard().view().limits == {}
+
+
+def test_a_declaration_that_the_process_is_given_no_memory_for_is_refused_by_name(run, monkeypatch):
+    """A process may be given less than its machine has free: it was an internal error, and a log was unreadable."""
+
+    def refuse(*args):
+        raise MemoryError
+
+    monkeypatch.setattr(store, "lay_out", refuse)
+    with pytest.raises(ResourceExhaustedError, match=r"'big', float32 \[1000\]"):
+        run.client.declare([VariableDecl("big", "float32", (1000,))], [])
+    monkeypatch.undo()
+    run.client.declare([VariableDecl("big", "float32", (1000,))], [])
+    run.client.push(step_push())
+    assert state(run.client)["global_step"] == 1

@@ -1,0 +1,161 @@
+"""When a PS task ends that nobody has told to: by a clock that is moved by hand."""
+
+import math
+
+import pytest
+
+from globalstep.errors import InvalidArgumentError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.members.ending import EXIT_ABANDONED, Patience, Vigil
+from globalstep.ps.members.presence import LINGER_SECS
+from globalstep.ps.server import PSOptions, PSServer
+from globalstep.ps.shard.shard import Shard
+from globalstep.runtime.clock import ManualClock
+
+CHIEF, WORKER = "/job:worker/task:0", "/job:worker/task:1"
+LEASE_SECS = 15.0
+PATIENCE = Patience(start_secs=1000.0, abandon_secs=100.0)
+
+
+class Watched:
+    """A PS task's state and its vigil."""
+
+    def __init__(self, patience=PATIENCE):
+        self.clock = ManualClock()
+        self.shard = Shard(self.clock)
+        self.vigil = Vigil(self.shard, patience, self.clock)
+        self.traffic = 0
+
+    def begin(self, *expected):
+        self.shard.begin(1, shard=0, shards=1, sequencer=0, owner="c", opened=True, expected_tasks=expected)
+
+    def comes(self, client, task):
+        self.shard.heartbeat(client, task, LEASE_SECS)
+
+    def leaves(self, client, task, unfinished=False):
+        self.shard.leave(client, "", task, unfinished)
+
+    def ends_after(self, limit_secs=5000):
+        """Let time pass; give the second at which it ends, and the exit code."""
+        for second in range(limit_secs):
+            self.shard.find_losses()
+            if (code := self.vigil.over(self.traffic)) is not None:
+                return second, code
+            self.clock.advance(1.0)
+        return math.inf, None
+
+
+@pytest.fixture
+def watched():
+    return Watched()
+
+
+def test_where_nobody_ever_comes_it_ends_with_an_error(watched, caplog):
+    assert watched.ends_after() == (1000, EXIT_ABANDONED)
+    assert "Nobody has come yet; waiting for a chief, or a session, to begin a run" in caplog.text
+    assert "ends in 995 s with code 3 if nobody comes (--start-secs)" in caplog.text
+    assert len(caplog.records) < 12, "not too often"
+
+
+def test_workers_that_crash_before_there_was_a_chief_are_named(watched, caplog):
+    watched.comes("w", WORKER)
+    assert watched.ends_after() == (LEASE_SECS + 100, EXIT_ABANDONED)
+    assert f"{WORKER} is gone, without having left" in caplog.text
+
+
+def test_when_every_task_has_left_in_good_order_the_job_is_over(watched, caplog):
+    watched.begin(CHIEF, WORKER)
+    for client, task in (("c", CHIEF), ("w", WORKER)):
+        watched.comes(client, task)
+        watched.leaves(client, task)
+    assert watched.ends_after() == (LINGER_SECS, 0)
+    assert "the job was not declared done: all that came have left" in caplog.text
+
+
+def test_where_nobody_knows_who_is_to_come_one_who_left_may_come_back_for_longer(watched):
+    watched.begin()
+    watched.comes("notebook", "")
+    watched.leaves("notebook", "")
+    assert watched.ends_after() == (100, 0)
+
+
+def test_while_a_client_is_there_it_waits_for_ever_without_a_word(watched, caplog):
+    watched.begin(CHIEF, WORKER)
+    for _ in range(500):
+        watched.comes("w", WORKER)
+        assert watched.ends_after(10) == (math.inf, None)
+    assert not caplog.records
+
+
+def test_a_lost_worker_is_waited_for_and_named(watched, caplog):
+    watched.begin(CHIEF, WORKER)
+    watched.comes("w", WORKER)
+    watched.comes("c", CHIEF)
+    watched.leaves("c", CHIEF)
+    assert watched.ends_after() == (LEASE_SECS + 100, EXIT_ABANDONED)
+    assert f"{WORKER} is gone, without having left" in caplog.text
+
+
+def test_a_chief_that_is_started_again_in_time_goes_on(watched):
+    watched.begin(CHIEF)
+    watched.comes("c", CHIEF)
+    assert watched.ends_after(int(LEASE_SECS) + 99) == (math.inf, None)
+    watched.comes("started again", CHIEF)
+    watched.leaves("started again", CHIEF)
+    assert watched.ends_after() == (LINGER_SECS, 0)
+
+
+def test_a_task_that_left_before_its_work_was_done_may_come_back(watched, caplog):
+    watched.begin(CHIEF)
+    watched.comes("c", CHIEF)
+    watched.leaves("c", CHIEF, unfinished=True)
+    assert watched.ends_after() == (100, EXIT_ABANDONED)
+    assert f"{CHIEF} left before the end of the job" in caplog.text
+
+
+def test_a_task_that_never_came_is_named(watched, caplog):
+    watched.begin(CHIEF, WORKER)
+    watched.comes("c", CHIEF)
+    watched.leaves("c", CHIEF)
+    assert watched.ends_after() == (100, EXIT_ABANDONED)
+    assert f"{WORKER} never came" in caplog.text
+
+
+def test_whoever_pushes_without_a_lease_is_there(watched):
+    watched.begin(CHIEF)
+    watched.comes("c", CHIEF)
+    watched.leaves("c", CHIEF)
+    for _ in range(20):
+        watched.traffic += 1
+        assert watched.ends_after(int(LINGER_SECS) - 1) == (math.inf, None)
+
+
+@pytest.mark.parametrize("came", [False, True])
+def test_zero_is_for_ever(came):
+    watched = Watched(Patience(0.0, 0.0))
+    if came:
+        watched.comes("w", WORKER)
+    assert watched.ends_after(20_000) == (math.inf, None)
+
+
+def test_a_job_that_is_done_names_who_does_not_leave(watched, caplog):
+    watched.begin(CHIEF, WORKER)
+    watched.shard.finish(1, "c")
+    for _ in range(20):
+        watched.comes("w", WORKER)
+        assert watched.ends_after(1) == (math.inf, None)
+    assert f"The job is done; waiting for {WORKER} to leave" in caplog.text
+
+
+def test_an_abandoned_task_closes_and_tells_its_exit_code():
+    server = PSServer(PSOptions(grace_secs=0.2, patience=Patience(abandon_secs=20.0)), clock=ManualClock())
+    server.control.call("Heartbeat", pb.HeartbeatRequest(client="w", task=WORKER, lease_secs=LEASE_SECS))
+    server.control.call("Leave", pb.LeaveRequest(client="w", task=WORKER, unfinished=True))
+    server.join()
+    assert server.exit_code == EXIT_ABANDONED
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "inf", "nan"])
+def test_a_time_that_is_none_is_refused(text):
+    with pytest.raises(InvalidArgumentError, match="GLOBALSTEP_PS_START_SECS is "):
+        Patience.from_environ({"GLOBALSTEP_PS_START_SECS": text})

@@ -1,0 +1,95 @@
+"""Who is here, by a clock that is moved by hand (rung 1)."""
+
+import pytest
+
+from globalstep.ps.members.presence import _MOST_SEEN, LINGER_SECS, REPLACED_LEASE_SECS, Presence
+from globalstep.runtime.clock import ManualClock
+
+WORKER = "/job:worker/task:0"
+LEASE_SECS = 15.0
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def presence(clock):
+    presence = Presence(clock)
+    presence.begin([WORKER])
+    return presence
+
+
+def here(presence):
+    return [view.client for view in presence.clients()]
+
+
+def test_a_silent_client_is_here_until_its_lease_is_over(presence, clock):
+    presence.heard("a", WORKER, LEASE_SECS)
+    presence.finish()
+    clock.advance(LEASE_SECS)
+    assert here(presence) == ["a"]
+    clock.advance(0.1)
+    assert here(presence) == []
+    assert presence.empty()
+
+
+def test_a_task_that_was_started_again_is_not_waited_for_twice(presence, clock):
+    presence.heard("killed", WORKER, LEASE_SECS)
+    clock.advance(1.0)
+    presence.heard("started again", WORKER, LEASE_SECS)
+    presence.left("started again")
+    presence.finish()
+    assert not presence.empty()
+    clock.advance(REPLACED_LEASE_SECS)
+    assert presence.empty()
+
+
+def test_two_clients_of_one_task_that_both_live_are_both_here(presence, clock):
+    presence.heard("a", WORKER, LEASE_SECS)
+    presence.heard("b", WORKER, LEASE_SECS)
+    clock.advance(2.0)
+    presence.heard("a", WORKER, LEASE_SECS)
+    clock.advance(REPLACED_LEASE_SECS + 1.0)
+    assert here(presence) == ["a", "b"]
+
+
+def test_clients_without_a_task_do_not_replace_one_another(presence, clock):
+    presence.heard("a", "", LEASE_SECS)
+    presence.heard("b", "", LEASE_SECS)
+    clock.advance(REPLACED_LEASE_SECS + 1.0)
+    assert here(presence) == ["a", "b"]
+
+
+def test_a_task_that_never_came_is_waited_for_a_little(presence, clock):
+    presence.heard("chief", "/job:chief/task:0", LEASE_SECS)
+    presence.finish()
+    presence.left("chief")
+    clock.advance(LINGER_SECS)
+    assert not presence.empty()
+    clock.advance(0.1)
+    assert presence.empty()
+
+
+def test_who_left_before_its_first_sign_of_life_has_come(presence):
+    presence.left("quick", WORKER)
+    presence.finish()
+    assert presence.empty()
+
+
+def test_a_sign_of_life_that_comes_after_its_client_left_brings_nobody_back(presence):
+    presence.heard("a", WORKER, LEASE_SECS)
+    presence.left("a", WORKER)
+    presence.heard("a", WORKER, LEASE_SECS)
+    presence.finish()
+    assert here(presence) == []
+    assert presence.empty()
+
+
+def test_names_of_tasks_that_nobody_expects_do_not_fill_the_memory(presence):
+    for number in range(_MOST_SEEN + 100):
+        presence.left(f"c{number}", f"/job:worker/task:{number + 10}", unfinished=True)
+    presence.left("late", WORKER)
+    assert max(map(len, (presence._seen_tasks, presence._last_of, presence._failed))) <= _MOST_SEEN + 1
+    assert presence.absence().missing == []

@@ -1,0 +1,114 @@
+"""Pushes that only count, admitted together, come out as they would one after another."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from globalstep.cluster.run_policy import RunPolicy
+from globalstep.errors import AbortedError, InvalidArgumentError
+from globalstep.ps.shard.counting import CountingPush
+from globalstep.ps.shard.hogwild import HogwildShard
+from globalstep.ps.shard.layouts import PushParts
+from globalstep.runtime.clock import ManualClock
+from globalstep.wire.declarations import Increment, Op, OpKind, OutcomeKind, PushId, Read, StopLimit, VariableDecl
+
+STEPS = ("a", "b")
+
+
+def shard_of_steps(policy=None, last_step=None):
+    """A shard with two steps at 0."""
+    shard = HogwildShard(ManualClock())
+    shard.begin(1, shard=0, shards=1, sequencer=0, owner="chief", opened=True, policy=policy or RunPolicy())
+    decls = [VariableDecl(name, "int64", (), is_step=True) for name in STEPS]
+    shard.declare(1, "chief", decls, [])
+    assigns = PushParts([Op(OpKind.ASSIGN, name, fill=0.0) for name in STEPS])
+    shard.push(1, PushId("chief", 1), assigns, (), (), {})
+    if last_step is not None:
+        shard.open(1, "chief", [StopLimit("a", last_step=last_step)])
+    return shard
+
+
+def one_by_one(shard, pushes):
+    """The same by `push`."""
+    out = []
+    for item in pushes:
+        try:
+            parts = PushParts()
+            out.append(shard.push(item.incarnation, item.push, parts, item.increments, (), item.seen_steps).outcome)
+        except Exception as error:
+            out.append(error)
+    return out
+
+
+def told(outcomes):
+    return [(type(item), str(item)) if isinstance(item, Exception) else item for item in outcomes]
+
+
+def values(shard):
+    return [int(value) for value in shard.pull(1, "chief", [Read(name) for name in STEPS])[0]]
+
+
+def some_pushes(rng, sequences, count):
+    """New ones, retries, wrong ones."""
+    out = []
+    for _ in range(count):
+        client = rng.choice("xyz")
+        fresh = rng.random() < 0.8
+        sequences[client] += fresh
+        sequence = sequences[client] if fresh else max(1, sequences[client] - rng.randrange(3))
+        names = rng.choice([["a"], ["b"], ["a", "b"], ["nobody's"]])
+        increments = [Increment(name, rng.choice([1, 1, 1, 2, 0])) for name in names]
+        seen = {} if rng.random() < 0.5 else {"a": rng.randrange(5)}
+        out.append(CountingPush(rng.choice([1, 1, 1, 1, 2]), PushId(client, sequence), increments, seen))
+    return out
+
+
+@pytest.mark.parametrize("policy", [RunPolicy(), RunPolicy(staleness="drop", max_staleness=3), RunPolicy(hogwild=True)])
+@pytest.mark.parametrize("seed", range(20))
+def test_together_and_one_by_one_are_the_same(seed, policy):
+    rng = random.Random(seed)
+    last_step = rng.choice([None, 5, 30])
+    together, singly = shard_of_steps(policy, last_step), shard_of_steps(policy, last_step)
+    sequences = dict.fromkeys("xyz", 0)
+    for _ in range(12):
+        pushes = some_pushes(rng, sequences, rng.randrange(1, 8))
+        assert told(together.count(pushes)) == told(one_by_one(singly, pushes))
+        assert values(together) == values(singly)
+        assert together.global_steps(1) == singly.global_steps(1)
+    assert together.view() == singly.view()
+    assert together._ledger.dump() == singly._ledger.dump()
+
+
+def test_one_that_is_wrong_changes_nothing_and_harms_no_other():
+    shard = shard_of_steps()
+    up = [Increment("a")]
+    found = shard.count(
+        [
+            CountingPush(1, PushId("x", 1), up, {}),
+            CountingPush(2, PushId("y", 1), up, {}),
+            CountingPush(1, PushId("z", 1), [Increment("a"), Increment("w")], {}),
+            CountingPush(1, PushId("y", 1), up, {}),
+        ]
+    )
+    assert [type(item) for item in (found[1], found[2])] == [AbortedError, InvalidArgumentError]
+    assert [found[0].steps["a"], found[3].steps["a"]] == [1, 2]
+    assert values(shard) == [2, 0]
+
+
+def test_the_last_step_is_kept_within_a_batch():
+    shard = shard_of_steps(last_step=3)
+    found = shard.count([CountingPush(1, PushId(f"c{at}", 1), [Increment("a")], {}) for at in range(5)])
+    assert [item.kind for item in found] == [OutcomeKind.ACCEPTED] * 3 + [OutcomeKind.REFUSED_DONE] * 2
+    assert values(shard) == [3, 0]
+
+
+def test_what_was_kept_of_a_clients_reads_is_let_go():
+    shard = shard_of_steps()
+    shard.push(1, PushId("x", 1), PushParts(reads=[Read("a")]), [Increment("a")], (), {})
+    assert "x" in shard._kept
+    shard.count([CountingPush(1, PushId("x", 2), [Increment("a")], {})])
+    assert "x" not in shard._kept
+    np.testing.assert_array_equal(values(shard), [2, 0])

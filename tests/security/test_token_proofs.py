@@ -1,0 +1,252 @@
+"""Tokens without TLS: whoever listens where a PS task should learns nothing, and is believed nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+from concurrent import futures
+
+import grpc
+import pytest
+
+from globalstep.errors import UnauthenticatedError, UnavailableError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.access.security import SecurityOptions
+from globalstep.ps.server import PSOptions, PSServer
+from globalstep.ps.service.settler import asking
+from globalstep.security.credentials import Credentials
+from globalstep.security.token_proofs import Claim, proof, token_id
+from globalstep.wire.declarations import Increment, Op, OpKind, Push, VariableDecl
+from globalstep.worker.client.client import ClusterClient
+from globalstep.worker.transport.grpc_transport import GrpcTransport
+
+TOKENS = {role: f"{role}-token-of-a-test" for role in ("chief", "worker", "ps")}
+SERVICE = "globalstep.v1.ParameterServer"
+
+
+@pytest.fixture
+def tokens_file(tmp_path):
+    path = tmp_path / "tokens"
+    path.write_text("".join(f"{role} {token}\n" for role, token in TOKENS.items()))
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def serving(tokens_file):
+    with contextlib.ExitStack() as stack:
+
+        def serve(bind="127.0.0.1:0"):
+            server = PSServer(
+                PSOptions(bind=bind, grace_secs=0.2, security=SecurityOptions(tokens_file=str(tokens_file)))
+            )
+            stack.callback(server.close)
+            server.start()
+            return server
+
+        yield serve
+
+
+@pytest.fixture
+def transport_to():
+    with contextlib.ExitStack() as stack:
+
+        def make(address, role="chief"):
+            connection = GrpcTransport(address, 0, "grpc", credentials=Credentials(token=TOKENS[role]))
+            stack.callback(connection.close)
+            return connection
+
+        yield make
+
+
+class Impostor(grpc.GenericRpcHandler):
+    """Listens at an address, writes down what it is told, and answers what it likes.
+
+    Args:
+        answer: Gives the reply to (method, message, metadata), as bytes; may abort the context.
+        bind: Where it listens.
+    """
+
+    def __init__(self, answer, bind="127.0.0.1:0"):
+        self.told = []
+        self._answer = answer
+        self._server = grpc.server(futures.ThreadPoolExecutor(4, "impostor"), options=[("grpc.so_reuseport", 0)])
+        self._server.add_generic_rpc_handlers((self,))
+        self.port = self._server.add_insecure_port(bind)
+        self._server.start()
+
+    def service(self, details):
+        def serve(message, context):
+            metadata = dict(context.invocation_metadata())
+            self.told.append((details.method.rpartition("/")[2], message, metadata))
+            return self._answer(*self.told[-1], context)
+
+        return grpc.unary_unary_rpc_method_handler(serve)
+
+    def close(self):
+        self._server.stop(None).wait()
+
+    def heard(self):
+        """All that it was told, as one text."""
+        return repr(self.told)
+
+
+@pytest.fixture
+def impostor():
+    with contextlib.ExitStack() as stack:
+
+        def make(answer, bind="127.0.0.1:0"):
+            made = Impostor(answer, bind)
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+def begin(connection):
+    return connection.unary(
+        "Begin", pb.BeginRequest(incarnation=1, owner="nobody-else", directory="/secret"), 10.0
+    ).result()
+
+
+def test_who_asks_for_no_token_is_told_nothing(impostor, transport_to):
+    one = impostor(lambda method, message, metadata, context: pb.StatusReply().SerializeToString())
+    with pytest.raises(UnauthenticatedError, match="asks for no token"):
+        begin(transport_to(f"127.0.0.1:{one.port}"))
+    assert [method for method, _, _ in one.told] == ["Status"]
+    assert TOKENS["chief"] not in one.heard()
+    assert "secret" not in one.heard()
+
+
+def test_who_does_not_have_the_token_is_told_nothing(impostor, transport_to):
+    def ask(method, message, metadata, context):
+        context.set_trailing_metadata((("globalstep-challenge", f"{'0' * 32} {'1' * 64}"),))
+        context.abort(grpc.StatusCode.UNAUTHENTICATED, "prove it")
+
+    one = impostor(ask)
+    with pytest.raises(UnauthenticatedError, match="does not have the token"):
+        begin(transport_to(f"127.0.0.1:{one.port}"))
+    assert [method for method, _, _ in one.told] == ["Status"]
+    assert TOKENS["chief"] not in one.heard()
+
+
+def test_who_passes_everything_on_to_another_task_is_refused_by_that(impostor, transport_to, serving):
+    real = serving()
+
+    def pass_on(method, message, metadata, context):
+        with grpc.insecure_channel(real.address) as channel:
+            call = channel.unary_unary(f"/{SERVICE}/{method}")
+            shown = [(key, metadata[key]) for key in ("authorization", "globalstep-session") if key in metadata]
+            try:
+                return call(message, metadata=shown, timeout=10.0)
+            except grpc.RpcError as error:
+                context.set_trailing_metadata(tuple(error.trailing_metadata()))
+                context.abort(error.code(), error.details())
+
+    one = impostor(pass_on)
+    with pytest.raises(UnauthenticatedError, match="the caller proves a token for"):
+        begin(transport_to(f"127.0.0.1:{one.port}"))
+    assert real.shard.view(brief=True).incarnation == 0
+
+
+def test_localhost_is_one_address(impostor, transport_to, serving):
+    """A task listens on 127.0.0.1; whoever takes the same port of ::1 is not asked."""
+    real = serving()
+    port = real.address.rpartition(":")[2]
+    try:
+        one = impostor(lambda *_: pb.StatusReply().SerializeToString(), f"[::1]:{port}")
+    except RuntimeError as error:
+        pytest.skip(f"no ::1 on this machine: {error}")
+    if not one.port:
+        pytest.skip("no ::1 on this machine")
+    found = transport_to(f"localhost:{port}").unary("Status", pb.StatusRequest(brief=True), 10.0).result()
+    assert found.state == pb.STATE_VACANT
+    assert not one.told
+
+
+def shown(server, claim):
+    """Call Status with a claim; gives the status code."""
+    with grpc.insecure_channel(server.address) as channel:
+        call = channel.unary_unary(f"/{SERVICE}/Status", pb.StatusRequest.SerializeToString)
+        try:
+            call(pb.StatusRequest(brief=True), metadata=(("authorization", str(claim)),), timeout=10.0)
+        except grpc.RpcError as error:
+            return error.code().name, dict(error.trailing_metadata()).get("globalstep-challenge", "").partition(" ")[0]
+        return "OK", ""
+
+
+def test_a_proof_is_good_for_one_process_and_one_method(serving):
+    server, other = serving(), serving()
+    token = TOKENS["worker"]
+    claim = Claim(token_id(token), server.address, "77")
+    code, challenge = shown(server, claim)
+    assert code == "UNAUTHENTICATED"
+    right = proof(token, challenge, "77", server.address, "Status")
+    assert shown(server, Claim(claim.token_id, server.address, "77", right)) == ("OK", "")
+    for wrong in (
+        Claim(claim.token_id, server.address, "78", right),
+        Claim(claim.token_id, server.address, "77", proof(token, challenge, "77", server.address, "Stop")),
+        Claim(claim.token_id, server.address, "77", proof(TOKENS["chief"], challenge, "77", server.address, "Status")),
+        Claim(token_id("no token of anybody"), server.address, "77", right),
+    ):
+        assert shown(server, wrong)[0] == "UNAUTHENTICATED"
+    assert shown(other, Claim(claim.token_id, other.address, "77", right))[0] == "UNAUTHENTICATED"
+
+
+@pytest.mark.parametrize("transport", ["grpc", "auto"])
+def test_a_task_that_was_started_again_proves_itself_again(serving, transport):
+    """Clients go on with the next process at the address, without a word."""
+    first = serving()
+    credentials = Credentials(token=TOKENS["chief"])
+    connection = GrpcTransport(first.address, 0, transport, credentials=credentials)
+    with contextlib.closing(ClusterClient([connection], rng=random.Random(1), retry_secs=10.0)) as client:
+        for server in (first, None):
+            if server is None:
+                first.close()
+                serving(first.address)
+            client.begin(open=True)
+            client.declare([VariableDecl("global_step", "int64", (), is_step=True)], [])
+            client.push(Push([Op(OpKind.ASSIGN, "global_step", fill=0.0)]))
+            assert client.push(Push([], [Increment("global_step")])).outcome.steps == {"global_step": 1}
+
+
+def test_a_token_is_in_no_header(serving, transport_to, monkeypatch):
+    server = serving()
+    seen = []
+    authorization = server.control.handler.authorization
+    identify = authorization.identify
+
+    def watched(method, metadata, names, peer):
+        metadata = list(metadata)
+        seen.extend(metadata)
+        return identify(method, metadata, names, peer)
+
+    monkeypatch.setattr(authorization, "identify", watched)
+    assert (
+        transport_to(server.address).unary("Status", pb.StatusRequest(brief=True), 10.0).result().state
+        == pb.STATE_VACANT
+    )
+    assert seen
+    assert TOKENS["chief"] not in repr(seen)
+
+
+def test_ps_tasks_prove_their_token_to_each_other(serving):
+    """A PS asks the sequencer what became of a silent worker's pushes."""
+    server = serving()
+    ask = asking(lambda: Credentials(token=TOKENS["ps"]))
+    with pytest.raises(grpc.RpcError) as failed:
+        ask(server.address, pb.SettleRequest(incarnation=1))
+    assert failed.value.code() is not grpc.StatusCode.UNAUTHENTICATED  # it got as far as the shard, which is vacant
+
+
+def test_nobody_listens():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with (
+        contextlib.closing(
+            GrpcTransport(address, 0, "grpc", credentials=Credentials(token=TOKENS["chief"]))
+        ) as connection,
+        pytest.raises(UnavailableError, match="refused"),
+    ):
+        connection.unary("Status", pb.StatusRequest(brief=True), 5.0).result()

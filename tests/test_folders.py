@@ -1,0 +1,148 @@
+"""How large a folder, a class and a signature may be, and that every folder is in the package."""
+
+import ast
+import functools
+import re
+import tomllib
+from pathlib import Path
+
+import globalstep as gs
+
+ROOT = Path(__file__).resolve().parents[1]
+ROLES = ("ps", "worker", "chief", "deploy")
+GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
+MAX_MODULES = 15
+MAX_METHODS = 20
+MAX_PARAMETERS = 6
+#: Folders of many things of one kind, each of which is read by itself; and the public namespace.
+COLLECTIONS = {"src/globalstep", "src/globalstep/ops", "ps/rules", "benchmarks"}
+#: Classes that are to be taken apart -> how many public methods they have; they may have fewer.
+MORE_METHODS = {"Graph": 21, "LogFiles": 22, "Ledger": 24, "VariableStore": 21}
+#: Functions whose arguments are to become fewer -> how many they have; those that TensorFlow dictates are not here.
+MORE_PARAMETERS = {
+    "batching._batch": 12,
+    "building.pairwise": 7,
+    "checkpoint_save.save_cut": 8,
+    "checkpoint_state.write_state": 9,
+    "checks.Reader.__init__": 7,
+    "client.connect": 7,
+    "cuts.Cuts.read_journal": 7,
+    "executor.Executor.__init__": 7,
+    "job._RayLauncher.__init__": 9,
+    "job._actors": 7,
+    "job.launch": 15,
+    "life.Life.begin": 14,
+    "measured_cluster.MeasuredCluster.run": 8,
+    "measured_worker._Worker.run": 8,
+    "membership.Membership.begin": 7,
+    "mutations.Mutation.__init__": 8,
+    "named_variables._get": 11,
+    "placement._splits": 7,
+    "push_form.PushForm.__init__": 7,
+    "queue_state.QueueState.__init__": 7,
+    "reduction_ops._reduce": 7,
+    "run_view.RunView.__init__": 9,
+    "sampling_ops._sampled_logits": 11,
+    "sampling_ops._sampler": 8,
+    "saver.Saver._save": 7,
+    "shard.Shard._accept": 9,
+    "shard.Shard._examine": 7,
+    "shard.Shard.admit": 11,
+    "shard_file.write_shard_from": 7,
+    "socket_transport.dial": 7,
+    "socket_server.SocketServer.__init__": 8,
+    "write_ahead_log.WriteAheadLog.__init__": 7,
+}
+
+
+@functools.cache
+def _tree(path):
+    return ast.parse(path.read_text())
+
+
+def _modules(*folders):
+    found = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    return [path for path in found if not GENERATED.search(path.name)]
+
+
+def _product():
+    return _modules("src/globalstep", *ROLES)
+
+
+def _name(path):
+    return str(path.relative_to(ROOT))
+
+
+def test_a_folder_has_few_modules():
+    counts = {}
+    for path in _modules("src/globalstep", *ROLES, "tests", "benchmarks", "examples", "scripts"):
+        if path.name != "__init__.py":
+            folder = _name(path.parent)
+            counts[folder] = counts.get(folder, 0) + 1
+    assert not {folder: n for folder, n in counts.items() if n > MAX_MODULES and folder not in COLLECTIONS}
+
+
+def test_every_folder_is_installed():
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    folders = {path.parent.relative_to(ROOT) for path in _product()}
+    names = {".".join(("globalstep", *(f.parts[2:] if f.parts[0] == "src" else f.parts))) for f in folders}
+    assert set(listed) - {"globalstep.proto"} == names
+
+
+def test_tests_lie_where_what_they_test_lies():
+    """Each folder of tests is one of the product's, or one of these, which test the whole."""
+    whole = {
+        *("benchmarks", "docs", "fuzz", "golden", "integration", "scripts", "simulation", "soak", "support"),
+        *("recorded", "compatibility"),
+    }
+    product = {path.parent.relative_to(ROOT) for path in _product()}
+    rooms = {Path(*f.parts[2:]) if f.parts[0] == "src" else f for f in product}
+    folders = {path.parent.relative_to(ROOT / "tests") for path in _modules("tests")}
+    assert not {str(folder) for folder in folders if folder not in rooms and folder.parts[0] not in whole}
+
+
+def test_a_class_has_few_public_methods():
+    found = {}
+    for path in _product():
+        for node in ast.walk(_tree(path)):
+            if isinstance(node, ast.ClassDef):
+                names = [one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+                found[node.name] = len([name for name in names if not name.startswith("_")])
+    many = {name: count for name, count in found.items() if count > MAX_METHODS}
+    assert not {name: count for name, count in many.items() if count > MORE_METHODS.get(name, MAX_METHODS)}
+    assert not set(MORE_METHODS) - set(many), "these have few now: take them off the list"
+
+
+def test_a_function_has_few_parameters():
+    """But for those that TensorFlow has with as many, and kernels, which get plain numbers and arrays."""
+    many = {}
+    for path in _product():
+        if path.parent.name == "rules":
+            continue
+        for name, count in _signatures(_tree(path), ""):
+            if count > MAX_PARAMETERS and not _is_public(name):
+                many[f"{path.stem}.{name}"] = count
+    assert not {name: n for name, n in many.items() if n > MORE_PARAMETERS.get(name, MAX_PARAMETERS)}
+    assert not set(MORE_PARAMETERS) - set(many), "these have few now: take them off the list"
+
+
+def _signatures(tree, prefix):
+    """Give the dotted name of each function, nested ones too, with the number of its parameters but self."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            yield from _signatures(node, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            yield prefix + node.name, len([one for one in given if one.arg not in ("self", "cls")])
+            yield from _signatures(node, f"{prefix}{node.name}.")
+        else:
+            yield from _signatures(node, prefix)
+
+
+def _is_public(name):
+    """Whether programs call it by a name of TensorFlow's: a function of a face, or a method of a class of one."""
+    head, _, method = name.partition(".")
+    if method.startswith("_") and method != "__init__":
+        return False
+    faces = [gs, gs.train, gs.nn, gs.losses, gs.layers, gs.summary, gs.contrib.layers, gs.contrib.framework]
+    return not head.startswith("_") and any(head in dir(face) for face in faces)

@@ -1,0 +1,159 @@
+import importlib
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import globalstep as gs
+from globalstep import lazy
+
+ROOT = Path(__file__).resolve().parents[1]
+NAMESPACES = [
+    "globalstep",
+    *(
+        f"globalstep.{name}"
+        for name in ("initializers", "layers", "math", "nn", "python_io", "random", "summary", "test", "train")
+    ),
+    *(f"globalstep.contrib.{name}" for name in ("framework", "layers", "opt", "training")),
+    "globalstep.train.queue_runner",
+]
+
+
+@pytest.mark.parametrize("name", NAMESPACES)
+def test_every_name_is_there(name):
+    importlib.import_module("globalstep.contrib")
+    importlib.import_module("globalstep.train")
+    module = importlib.import_module(name)
+    assert module.__all__
+    missing = []
+    for public in module.__all__:
+        try:
+            getattr(module, public)
+        except (AttributeError, ImportError) as error:
+            missing.append(f"{public}: {error}")
+    assert not missing
+    assert set(module.__all__) <= set(dir(module))
+
+
+@pytest.mark.parametrize("name", NAMESPACES)
+def test_every_function_and_class_is_documented(name):
+    module = importlib.import_module(name)
+    undocumented = []
+    for public in module.__all__:
+        value = getattr(module, public)
+        # The classes of tensorboard's protobuf messages have no docstrings.
+        if callable(value) and not value.__doc__ and not hasattr(value, "DESCRIPTOR"):
+            undocumented.append(public)
+    assert not undocumented
+
+
+def test_names_of_the_seeds():
+    names = """
+        Variable placeholder constant matmul reduce_mean square gradients global_variables_initializer
+        initialize_all_variables scalar_summary image_summary histogram_summary merge_summary
+        merge_all_summaries Session Graph GraphKeys device name_scope control_dependencies group
+        clip_by_value clip_by_norm clip_by_average_norm clip_by_global_norm global_norm stop_gradient
+        AggregationMethod IndexedSlices get_variable variable_scope ConfigProto float32 errors app flags
+        nn.relu nn.zero_fraction nn.softmax_cross_entropy_with_logits nn.embedding_lookup
+        train.GradientDescentOptimizer train.AdagradOptimizer train.MomentumOptimizer train.AdamOptimizer
+        train.FtrlOptimizer train.RMSPropOptimizer train.AdadeltaOptimizer train.Optimizer
+        train.exponential_decay train.ExponentialMovingAverage train.Coordinator train.LooperThread
+        train.QueueRunner train.add_queue_runner train.start_queue_runners train.Saver
+        train.latest_checkpoint train.get_checkpoint_state train.update_checkpoint_state
+        train.summary_iterator train.SummaryWriter train.global_step train.write_graph
+        train.MonitoredTrainingSession train.StopAtStepHook train.CheckpointSaverHook train.StepCounterHook
+        train.LoggingTensorHook train.get_or_create_global_step train.Server train.ClusterSpec
+        train.replica_device_setter train.Supervisor train.SessionRunHook train.Scaffold
+        contrib.framework.get_or_create_global_step contrib.training.GreedyLoadBalancingStrategy
+        summary.scalar summary.FileWriter logging.set_verbosity gfile.Exists compat.v1
+    """
+    missing = []
+    for name in names.split():
+        value = gs
+        try:
+            for part in name.split("."):
+                value = getattr(value, part)
+        except AttributeError as error:
+            missing.append(str(error))
+    assert not missing
+
+
+def test_old_and_new_names_are_one_thing():
+    assert gs.double is gs.float64
+    assert gs.train.queue_runner.QueueRunner is gs.train.QueueRunner
+
+
+def test_no_module_hides_what_is_public():
+    """Importing globalstep.x.y binds x in globalstep: no public function or class is called as a folder or module."""
+    modules = {module.name for module in pkgutil.iter_modules(gs.__path__)}
+    public = {name for name, (_, attribute) in gs.__dict__["public_names"].items() if attribute}
+    assert len(modules) > 20
+    assert not modules & public
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name", "hint"),
+    [
+        (gs, "while_loop", "a graph here has no loops"),
+        (gs, "estimator", "use gs.train.MonitoredTrainingSession with hooks."),
+        (gs.nn, "conv2d_transpose", "wrap them with gs.torch"),
+        (gs.train, "import_meta_graph", "restore with gs.train.Saver"),
+        (gs, "no_such_thing", "^module 'globalstep' has no attribute 'no_such_thing'$"),
+    ],
+)
+def test_an_absent_name_says_what_to_use_instead(namespace, name, hint):
+    with pytest.raises(AttributeError, match=hint):
+        getattr(namespace, name)
+    assert not hasattr(namespace, name)
+
+
+def test_contrib_says_what_there_is():
+    with pytest.raises(AttributeError, match="of tf.contrib there are framework, layers, opt, training"):
+        _ = gs.contrib.periodic_resample
+    with pytest.raises(AttributeError, match="write layers with gs.layers"):
+        _ = gs.contrib.slim
+
+
+def test_hints_are_for_what_is_absent():
+    from globalstep import absent
+
+    namespaces = {
+        gs: absent.ABSENT,
+        gs.contrib: absent.ABSENT_IN_CONTRIB,
+        gs.layers: absent.ABSENT_IN_LAYERS,
+        gs.nn: absent.ABSENT_IN_NN,
+        gs.train: absent.ABSENT_IN_TRAIN,
+    }
+    for namespace, hints in namespaces.items():
+        assert not set(hints) & set(namespace.__all__)
+
+
+def test_importing_the_face_loads_next_to_nothing():
+    program = "import sys, globalstep; print(*(m for m in sys.modules if m in ('numpy', 'grpc', 'autograd')))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_namespaces_can_be_imported_from():
+    from globalstep.contrib.framework import get_or_create_global_step
+
+    assert get_or_create_global_step is gs.train.get_or_create_global_step
+
+
+def test_a_namespace_of_its_own():
+    made = lazy.nested_namespace("globalstep_test_namespace", {"math": "pi tau=e"}, {"gone": "nothing"})
+    try:
+        assert (made.pi, made.tau) == (pytest.approx(3.14159, abs=1e-5), pytest.approx(2.71828, abs=1e-5))
+        with pytest.raises(AttributeError, match="'gone': nothing"):
+            _ = made.gone
+    finally:
+        del sys.modules["globalstep_test_namespace"]
+
+
+def test_stubs_are_up_to_date():
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "generate_stubs.py"), "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

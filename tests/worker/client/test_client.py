@@ -1,0 +1,124 @@
+"""The client's control calls when PS tasks do not answer (rung 2)."""
+
+import contextlib
+
+import pytest
+from counting_run import initialize
+
+from globalstep.errors import UnavailableError
+from globalstep.ps.local import LocalPS
+from globalstep.runtime.clock import ManualClock
+from globalstep.worker.client.client import ClusterClient
+
+WORKER = "/job:worker/task:1"
+
+
+class StandingStill(ManualClock):
+    """For a client whose heartbeat gives its first sign of life, and no other."""
+
+    def wait(self, event, timeout_secs):
+        return event.wait()
+
+
+class SilentAtFirst:
+    """A transport whose first calls of one method are not answered."""
+
+    def __init__(self, transport, method, times):
+        self._transport, self._method, self._times = transport, method, times
+
+    def __getattr__(self, name):
+        return getattr(self._transport, name)
+
+    def unary(self, method, request, timeout_secs):
+        pending = self._transport.unary(method, request, timeout_secs)
+        if method != self._method or not self._times:
+            return pending
+        self._times -= 1
+        return self
+
+    def result(self):
+        raise UnavailableError(f"/job:ps/task:1 has not answered {self._method} for 10 s.")
+
+
+@pytest.fixture
+def joined():
+    """Makes a client of a new PS with two tasks, of which the second does not answer FINISH at first."""
+    clients = []
+
+    def make(times):
+        ps = LocalPS(2)
+        transports = ps.transports()
+        transports[1] = SilentAtFirst(transports[1], "Finish", times)
+        clients.append(ClusterClient(transports, clock=ManualClock(), member=False))
+        return ps, clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+def done(ps):
+    return [control.handler.shard.done for control in ps.controls]
+
+
+def test_every_task_hears_that_the_job_is_done(joined):
+    ps, client = joined(times=5)
+    initialize(client)
+    assert client.finish() == []
+    assert done(ps) == [True, True]
+
+
+def test_a_task_that_cannot_be_told_is_named(joined):
+    ps, client = joined(times=10_000)
+    initialize(client)
+    with pytest.raises(UnavailableError, match=r"^Finish failed for \d+ s .*/job:ps/task:1"):
+        client.finish()
+    assert done(ps)[0]
+
+
+def test_a_task_that_lost_its_state_ends_with_the_job(joined):
+    ps, client = joined(times=0)
+    initialize(client)
+    lost = LocalPS(2).controls[1].handler.shard
+    ps.controls[1].handler.shard = lost
+    client.finish()
+    assert done(ps) == [True, True]
+    assert lost.over()
+
+
+class DeafAtFirst(SilentAtFirst):
+    """A transport whose first calls of one method do not even arrive."""
+
+    def unary(self, method, request, timeout_secs):
+        if method != self._method or not self._times:
+            return self._transport.unary(method, request, timeout_secs)
+        self._times -= 1
+        return self
+
+
+@contextlib.contextmanager
+def hasty(ps, times):
+    """A client that came before the PS tasks could hear its first signs of life."""
+    transports = [DeafAtFirst(transport, "Heartbeat", times) for transport in ps.transports()]
+    client = ClusterClient(transports, task=WORKER, clock=StandingStill())
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def test_who_is_quicker_than_its_heartbeat_is_known_by_its_task_before_it_pushes():
+    ps = LocalPS(2)
+    with hasty(ps, times=1) as client:
+        shards = [control.handler.shard for control in ps.controls]
+        assert [shard.clients() for shard in shards] == [[], []]
+        initialize(client)
+        assert [[view.task for view in shard.clients()] for shard in shards] == [[WORKER], [WORKER]]
+
+
+def test_a_task_whose_signs_of_life_are_all_lost_has_come_once_it_leaves():
+    ps = LocalPS(2)
+    with hasty(ps, times=10_000) as client:
+        client.begin(open=True, expected_tasks=[WORKER])
+        client.finish()
+    assert [control.handler.shard.over() for control in ps.controls] == [True, True]

@@ -1,0 +1,639 @@
+"""durability="log" within one process: every kind of change, bases, retries, refusals, full disks, lost logs."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from globalstep.cluster.run_policy import RunPolicy
+from globalstep.errors import (
+    AbortedError,
+    DataLossError,
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    LostStateError,
+    NotFoundError,
+)
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.ledger.ledger import EntryKind
+from globalstep.ps.local import LocalPS
+from globalstep.ps.members.presence import State
+from globalstep.ps.service.settler import Settler
+from globalstep.ps.shard.layouts import PushParts
+from globalstep.ps.shard.shard import Shard
+from globalstep.ps.wal import log_file
+from globalstep.ps.wal.log_file import SegmentReader
+from globalstep.ps.wal.recovery import ReplayedShard
+from globalstep.ps.wal.witness import NO_WITNESS
+from globalstep.runtime.clock import SYSTEM_CLOCK
+from globalstep.testing.faults import AFTER
+from globalstep.wire import codec
+from globalstep.wire.codec import TensorWriter
+from globalstep.wire.declarations import (
+    Increment,
+    Op,
+    OpKind,
+    OptimizerDecl,
+    OptimizerUse,
+    OutcomeKind,
+    Push,
+    PushId,
+    Read,
+    StopLimit,
+    VariableDecl,
+)
+from globalstep.wire.expressions import Expr
+from globalstep.worker.client.client import ClusterClient
+
+LOG = RunPolicy(durability="log")
+NAMES = ["a", "a/m", "b", "b/m", "free", "step", "power1", "power2"]
+
+
+class Stored:
+    """A chief's journal that is stored as soon as it is written."""
+
+    stored_index = 1 << 62
+
+    def stop(self):
+        """There is nothing left to store."""
+
+
+class Tasks(LocalPS):
+    """PS tasks in this process that lose their state as a restart would make them."""
+
+    def kill(self, *shards):
+        for at in shards:
+            control = self.controls[at]
+            control.durability.close()
+            control.handler.shard = Shard(SYSTEM_CLOCK)
+
+    def folder(self, shard):
+        return self.controls[shard].handler.shard.witness.directory
+
+
+def started(tasks, directory, policy=LOG, task="/job:chief/task:0"):
+    """Begin a run with dense, sparse and scalar state; gives its chief's client."""
+    client = ClusterClient(tasks.transports(), policy=policy, task=task, retry_secs=5.0)
+    last = client.shards - 1
+    client.begin(open=False, directory=str(directory))
+    client.journal = Stored()
+    rate = Expr("const", value=0.05)
+    adam = {"learning_rate": rate} | {
+        name: Expr("const", value=value) for name, value in [("beta1", 0.9), ("beta2", 0.99), ("epsilon", 1e-7)]
+    }
+    momentum = {"learning_rate": rate, "momentum": Expr("const", value=0.9), "use_nesterov": Expr("const", value=0.0)}
+    client.declare(
+        [
+            VariableDecl("a", "float32", (3, 5), trainable=True),
+            VariableDecl("a/m", "float32", (3, 5), primary="a", optimizer="momentum", slot="momentum"),
+            VariableDecl("b", "float64", (40, 2), last, trainable=True),
+            VariableDecl("b/m", "float64", (40, 2), last, primary="b", optimizer="momentum", slot="momentum"),
+            VariableDecl("free", "int32", (4,), last),
+            VariableDecl("step", "int64", (), is_step=True),
+            VariableDecl("power1", "float32", ()),
+            VariableDecl("power2", "float32", ()),
+            VariableDecl("c", "float32", (6,), trainable=True),
+            VariableDecl("c/m", "float32", (6,), primary="c", optimizer="adam", slot="m"),
+            VariableDecl("c/v", "float32", (6,), primary="c", optimizer="adam", slot="v"),
+            VariableDecl("never", "float32", (2,)),
+        ],
+        [
+            OptimizerDecl("momentum", "momentum", momentum, {"a": ("a/m",), "b": ("b/m",)}),
+            OptimizerDecl("adam", "adam", adam, {"c": ("c/m", "c/v")}, ("power1", "power2")),
+        ],
+    )
+    rng = np.random.default_rng(3)
+    client.push(
+        Push(
+            [
+                Op(OpKind.ASSIGN, "a", value=rng.normal(size=(3, 5)).astype("f4")),
+                Op(OpKind.ASSIGN, "a/m", fill=0.0),
+                Op(OpKind.ASSIGN, "b", value=rng.normal(size=(40, 2))),
+                Op(OpKind.ASSIGN, "b/m", fill=0.25),
+                Op(OpKind.ASSIGN, "free", value=np.arange(4, dtype="i4")),
+                Op(OpKind.ASSIGN, "step", value=np.array(0)),
+                Op(OpKind.ASSIGN, "power1", fill=0.9),
+                Op(OpKind.ASSIGN, "power2", fill=0.99),
+                Op(OpKind.ASSIGN, "c", value=rng.normal(size=6).astype("f4")),
+                Op(OpKind.ASSIGN, "c/m", fill=0.0),
+                Op(OpKind.ASSIGN, "c/v", source="c/m"),
+            ]
+        )
+    )
+    client.open([StopLimit("step", last_step=1000)])
+    return client
+
+
+def change(rng):
+    """Give pushes of every kind, with random numbers."""
+    rows = rng.integers(0, 40, 5)
+    step = [Increment("step")]
+    dense = [
+        Op(OpKind.APPLY, "a", value=rng.normal(size=(3, 5)).astype("f4"), optimizer="momentum"),
+        Op(OpKind.APPLY, "b", value=rng.normal(size=(40, 2)), optimizer="momentum"),
+    ]
+    use = [OptimizerUse("momentum")]
+    reads = [Read("a"), Read("b"), Read("step")]
+    yield Push(dense, step, use, reads, layout="dense")
+    yield Push(dense[:1], step, [OptimizerUse("momentum", overrides={"learning_rate": rng.random()})], reads)
+    sparse = Op(OpKind.APPLY, "b", value=rng.normal(size=(5, 2)), indices=rows, optimizer="momentum")
+    yield Push([sparse], step, use, [Read("b", rows)])
+    adam = Op(OpKind.APPLY, "c", value=rng.normal(size=6).astype("f4"), optimizer="adam", after_increment=True)
+    yield Push([adam], step, [OptimizerUse("adam", after_increment=True)], [Read("c")])
+    yield Push(
+        [
+            Op(OpKind.ASSIGN, "free", fill=3.0),
+            Op(OpKind.ASSIGN_ADD, "free", value=np.arange(4, dtype="i4")),
+            Op(OpKind.ASSIGN_SUB, "b", value=rng.normal(size=(5, 2)), indices=rows),
+            Op(OpKind.ASSIGN, "b", value=rng.normal(size=(2, 2)), indices=np.array([1, 7])),
+        ]
+    )
+    yield Push([Op(OpKind.ASSIGN, "c/m", source="c")])
+    yield Push(reads=reads)
+
+
+def everything(client):
+    names = [*NAMES, "c", "c/m", "c/v"]
+    return {
+        name: value.tobytes() for name, value in zip(names, client.pull([Read(name) for name in names]), strict=True)
+    }
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+@pytest.mark.parametrize("cut", [False, True], ids=["from the beginning", "from a base"])
+def test_every_kind_of_change_comes_back_bit_for_bit(tmp_path, shards, cut):
+    tasks, rng = Tasks(shards), np.random.default_rng(1)
+    client = started(tasks, tmp_path)
+    other = ClusterClient(tasks.transports(), retry_secs=5.0)
+    for _ in range(2):
+        for push in change(rng):
+            client.push(push)
+            other.push(push)
+    if cut:
+        with client.snapshot():
+            pass
+        assert (tasks.folder(0) / "base-00000002.json").exists()
+        assert not (tasks.folder(0) / "segment-00000001.log").exists()
+    for push in change(rng):
+        client.push(push)
+    before, steps, incarnation = everything(client), client.global_steps(), client.incarnation
+    for victims in ([0], [shards - 1], range(shards)):
+        tasks.kill(*victims)
+        assert everything(client) == before
+        assert client.global_steps() == steps
+        for push in change(rng):
+            assert other.push(push).outcome.kind is OutcomeKind.ACCEPTED
+        before, steps = everything(client), client.global_steps()
+    statuses = client.refresh()
+    assert {status.incarnation for status in statuses} == {incarnation}
+    assert statuses[0].limits == {"step": 1000}
+    assert "never" in statuses[0].uninitialized
+    client.close()
+    other.close()
+
+
+@pytest.mark.parametrize("victims", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("base", [False, True], ids=["from the beginning", "from a base"])
+def test_a_task_that_is_killed_during_a_save_comes_back(tmp_path, victims, base):
+    """The segment that began with the cut has no base yet; the log is played through it."""
+    tasks, rng = Tasks(2), np.random.default_rng(6)
+    client = started(tasks, tmp_path)
+    other = ClusterClient(tasks.transports(), retry_secs=5.0)
+    for push in change(rng):
+        other.push(push)
+    if base:
+        with client.snapshot():
+            pass
+    with client.snapshot():
+        for push in change(rng):
+            other.push(push)
+        before, steps, incarnation = everything(other), other.global_steps(), client.incarnation
+        tasks.kill(*victims)
+        assert everything(other) == before
+        assert other.global_steps() == steps
+    assert {status.incarnation for status in client.refresh()} == {incarnation}
+    client.close()
+    other.close()
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_push_whose_reply_was_lost_in_the_crash_is_not_done_twice(tmp_path, shards):
+    class DieAfter:
+        method = ""
+
+        def at(self, point, method):
+            if (point, method) == (AFTER, self.method):
+                self.method = ""
+                tasks.kill(*self.victims)
+                raise LostStateError("killed")
+
+    for method in ["push"] if shards == 1 else ["stage", "admit", "commit"]:
+        for victims in [(0,), (shards - 1,), tuple(range(shards))]:
+            faults = DieAfter()
+            tasks = Tasks(shards, faults=faults)
+            client = started(tasks, tmp_path / f"{method}{victims}")
+            rng = np.random.default_rng(4)
+            push = next(change(rng))
+            client.push(push)
+            faults.method, faults.victims = method, victims
+            result = client.push(push)
+            assert not faults.method
+            assert client.global_steps() == {"step": 2}
+            assert [value.tobytes() for value in result.values] == [
+                value.tobytes() for value in client.pull([Read("a"), Read("b"), Read("step")])
+            ]
+            calm = started(Tasks(shards), "", RunPolicy())
+            calm.push(push)
+            calm.push(push)
+            assert everything(client) == everything(calm)
+            client.close()
+            calm.close()
+
+
+def test_a_retry_of_what_was_before_the_base_is_a_duplicate_with_values(tmp_path):
+    tasks = Tasks(1)
+    client, other = started(tasks, tmp_path), ClusterClient(tasks.transports(), retry_secs=5.0)
+    push = next(change(np.random.default_rng(4)))
+    other.push(push)
+    with client.snapshot():
+        pass
+    before = everything(client)
+    tasks.kill(0)
+    other._protocol._sequence -= 1
+    again = other.push(push)
+    assert again.outcome.duplicate
+    assert [value.tobytes() for value in again.values] == [before[name] for name in ("a", "b", "step")]
+    assert everything(client) == before
+    client.close()
+    other.close()
+
+
+def test_a_refusal_comes_back_too(tmp_path):
+    tasks = Tasks(1)
+    client = started(tasks, tmp_path)
+    client.set_limits([StopLimit("step", last_step=1)])
+    push = next(change(np.random.default_rng(4)))
+    assert client.push(push).outcome.kind is OutcomeKind.ACCEPTED
+    assert client.push(push).outcome.kind is OutcomeKind.REFUSED_DONE
+    tasks.kill(0)
+    client._protocol._sequence -= 1
+    refused = client.push(push).outcome
+    assert (refused.kind, refused.duplicate) == (OutcomeKind.REFUSED_DONE, True)
+    client.close()
+
+
+def test_parts_that_wait_for_a_decision_come_back_also_from_a_base(tmp_path):
+    tasks = Tasks(2)
+    client = started(tasks, tmp_path)
+    other = ClusterClient(tasks.transports(), retry_secs=5.0)
+    other.refresh()
+    push = next(change(np.random.default_rng(4)))
+    protocol, push_id = other._protocol, PushId(other.client_id, 77)
+    for shard, transport in enumerate(other._run.transports):
+        request, tensors = pb.Request(), TensorWriter()
+        request.stage.incarnation = other.incarnation
+        request.stage.id.client, request.stage.id.sequence = other.client_id, 77
+        for op in push.ops:
+            if other.where[op.variable] == shard:
+                codec.encode_op(op, request.stage.ops.add(), tensors)
+        transport.send(request, tensors.pieces).result()
+    for victims in [(0,), (1,), (0, 1)]:
+        with client.snapshot():
+            pass
+        tasks.kill(*victims)
+        everything(client)
+    admitted = protocol.admit(push_id, pb.ENTRY_PUSH, [0, 1], push)
+    assert admitted.reply.admit.outcome.kind == pb.OUTCOME_ACCEPTED
+    tasks.kill(0, 1)
+    protocol.commit(push_id, admitted, [0, 1])
+    calm = started(Tasks(2), "", RunPolicy())
+    calm.push(push)
+    assert everything(client) == everything(calm)
+    for one in (client, other, calm):
+        one.close()
+
+
+def test_a_full_disk_loses_nothing_and_lets_nothing_through(tmp_path, monkeypatch):
+    tasks = Tasks(1)
+    client = started(tasks, tmp_path)
+    push = next(change(np.random.default_rng(4)))
+    client.push(push)
+    before = everything(client)
+    real, left = os.writev, [3]
+
+    def full(file, buffers):
+        if left[0] > 0:
+            left[0] -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(file, buffers)
+
+    monkeypatch.setattr(log_file.os, "writev", full)
+    # The task drops its state; it cannot come back while there is no room; then it does, and the push is done, once.
+    client.push(push)
+    assert left == [0]
+    assert client.global_steps() == {"step": 2}
+    calm = started(Tasks(1), "", RunPolicy())
+    calm.push(push)
+    assert everything(calm) == before
+    calm.push(push)
+    assert everything(calm) == everything(client)
+    client.close()
+    calm.close()
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_push_that_fails_halfway_is_taken_back_from_the_log_and_done_once(tmp_path, monkeypatch, shards):
+    """An exception while a push is applied, the first two times, on whichever shard applies last."""
+    tasks = Tasks(shards)
+    client, calm = started(tasks, tmp_path), started(Tasks(shards), "", RunPolicy())
+    real, left = Shard._keep, [2]
+
+    def fail(self, entry, *kept):
+        if self._shard == shards - 1 and left[0] and self.witness is not NO_WITNESS:
+            left[0] -= 1
+            raise RuntimeError("once more")
+        return real(self, entry, *kept)
+
+    for at, push in enumerate(change(np.random.default_rng(4))):
+        if at == 3:
+            monkeypatch.setattr(Shard, "_keep", fail)
+        assert client.push(push).outcome.kind is calm.push(push).outcome.kind
+    assert left == [0]
+    assert everything(client) == everything(calm)
+    # What was acknowledged after that comes back as well.
+    tasks.kill(*range(shards))
+    assert everything(client) == everything(calm)
+    client.close()
+    calm.close()
+
+
+def test_a_push_that_fails_every_time_ends_its_program_and_nobody_else_s(tmp_path, monkeypatch):
+    tasks = Tasks(1)
+    client = started(tasks, tmp_path)
+    push = next(change(np.random.default_rng(4)))
+    client.push(push)
+    before = everything(client)
+    real = Shard._make_changes
+    with monkeypatch.context() as patch:
+
+        def fail(self, *args):
+            if isinstance(self, ReplayedShard):  # what came before is of another kind
+                return real(self, *args)
+            raise ZeroDivisionError("a rule's own")
+
+        patch.setattr(Shard, "_make_changes", fail)
+        with pytest.raises(InternalError, match="a rule's own"):
+            client.push(push)
+    other = ClusterClient(tasks.transports(), retry_secs=5.0)
+    assert everything(client) == before
+    other.refresh()
+    assert other.push(push).outcome.kind is OutcomeKind.ACCEPTED
+    assert client.global_steps() == {"step": 2}
+    client.close()
+    other.close()
+
+
+def test_a_damaged_log_is_refused_as_a_whole_and_says_where(tmp_path):
+    tasks = Tasks(1)
+    client = started(tasks, tmp_path)
+    for push in change(np.random.default_rng(4)):
+        client.push(push)
+    path = tasks.folder(0) / "segment-00000001.log"
+    tasks.kill(0)
+    data = bytearray(path.read_bytes())
+    data[300] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(LostStateError, match=r"cannot come back from a log: .*segment-00000001.log is damaged at byte"):
+        client.pull([Read("a")])
+    assert tasks.controls[0].handler.shard.view().incarnation == 0
+    client.close()
+
+
+def shorten(folder, records):
+    """Take the last records of a log away, as a disk that lies about what it has written does."""
+    path = max(folder.glob("segment-*.log"))
+    ends = [0]
+    for logged in SegmentReader(path).records():
+        ends.append(logged.number)
+    reader = SegmentReader(path)
+    kept = len(ends) - 1 - records
+    for number, _ in enumerate(reader.records(), 1):
+        if number == kept:
+            end = reader.end
+            break
+    os.truncate(path, end)
+
+
+@pytest.mark.parametrize("short", [0, 1])
+def test_a_log_whose_end_is_missing_is_refused_and_changes_nothing(tmp_path, short):
+    """The sequencer's (0), or another shard's: acknowledged pushes are gone, and only a checkpoint helps."""
+    tasks = Tasks(2)
+    client = started(tasks, tmp_path)
+    for push in change(np.random.default_rng(4)):
+        client.push(push)
+    everything(client)
+    folder = tasks.folder(short)
+    tasks.kill(short)
+    shorten(folder, 6)
+    for _ in range(2):
+        with pytest.raises(LostStateError, match=rf"cannot come back from a log: .* task {short}\D.*end.* is missing"):
+            client.pull([Read("a" if short == 0 else "b")])
+        view = tasks.controls[short].handler.shard.view()
+        assert (view.state, view.incarnation, view.applied) == (State.VACANT, 0, 0)
+    assert len(list(folder.glob("segment-*.log"))) == 1
+    client.close()
+
+
+def test_a_shard_s_missing_end_is_found_when_the_sequencer_comes_back_too(tmp_path):
+    tasks = Tasks(2)
+    client = started(tasks, tmp_path)
+    push = next(change(np.random.default_rng(4)))
+    for _ in range(4):  # each tells the sequencer, with its ADMIT, that the one before is applied
+        client.push(push)
+    folder = tasks.folder(1)
+    tasks.kill(0, 1)
+    shorten(folder, 4)
+    with pytest.raises(LostStateError, match="PS task 1 has come back at entry .* the end of its log is missing"):
+        client.pull([Read("a")])
+    assert tasks.controls[0].handler.shard.view().state is State.VACANT
+    client.close()
+
+
+def test_a_snapshot_of_who_is_not_the_chief_leaves_the_log_that_the_journal_needs(tmp_path):
+    tasks = Tasks(2)
+    client, tool = started(tasks, tmp_path), ClusterClient(tasks.transports(), retry_secs=5.0)
+    for push in change(np.random.default_rng(4)):
+        client.push(push)
+    with tool.snapshot():
+        pass
+    assert (tasks.folder(0) / "segment-00000001.log").exists()
+    assert not (tasks.folder(0) / "base-00000002.json").exists()
+    # Nothing of a journal is at the other task.
+    assert not (tasks.folder(1) / "segment-00000001.log").exists()
+    before = everything(client)
+    tasks.kill(0, 1)
+    assert everything(client) == before
+    shard = tasks.controls[0].handler.shard
+    part = shard.read_journal(client.incarnation, client.client_id, "", 0, 0, 0, 1000)
+    assert len(part.records) > 0
+    with client.snapshot():
+        pass
+    assert not (tasks.folder(0) / "segment-00000001.log").exists()
+    client.close()
+    tool.close()
+
+
+def test_a_base_that_is_damaged_is_refused(tmp_path):
+    tasks = Tasks(1)
+    client = started(tasks, tmp_path)
+    with client.snapshot():
+        pass
+    path = tasks.folder(0) / "base-00000002.safetensors"
+    tasks.kill(0)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    request = pb.RecoverRequest(incarnation=client.incarnation, directory=str(tmp_path), shard=0, shards=1)
+    with pytest.raises(DataLossError, match="base-00000002.safetensors is damaged"):
+        tasks.controls[0].call("Recover", request)
+    client.close()
+
+
+def test_without_a_log_all_is_lost_as_before(tmp_path):
+    tasks = Tasks(1)
+    client = started(tasks, tmp_path, RunPolicy())
+    assert not (tmp_path / "log").exists()
+    tasks.kill(0)
+    with pytest.raises(AbortedError, match="holds no state"):
+        client.pull([Read("a")])
+    client.close()
+
+
+def test_a_run_without_a_place_for_its_log_does_not_begin(tmp_path):
+    tasks = Tasks(1)
+    client = ClusterClient(tasks.transports(), policy=LOG)
+    for directory in ("", "memory://bucket/run"):
+        with pytest.raises(FailedPreconditionError, match="--log-dir DIR"):
+            client.begin(open=True, directory=directory)
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(FailedPreconditionError, match="cannot write its log to"):
+        client.begin(open=True, directory=str(blocked))
+    assert tasks.controls[0].handler.shard.view().incarnation == 0
+    client.close()
+
+
+def test_another_run_of_the_directory_ends_the_log(tmp_path):
+    tasks = Tasks(1)
+    first = started(tasks, tmp_path)
+    folder = tasks.folder(0)
+    second = started(tasks, tmp_path, RunPolicy())
+    assert not folder.exists()
+    assert tasks.controls[0].durability.find(str(tmp_path), 0, 1, "") == {}
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_job_that_is_done_has_no_log_to_come_back_from(tmp_path, keep):
+    tasks = Tasks(2)
+    client = started(tasks, tmp_path, RunPolicy(durability="log", keep_log=keep))
+    folder = tasks.folder(1)
+    client.finish()
+    client.close()
+    assert (folder / "segment-00000001.log").exists() == keep
+    assert tasks.controls[1].durability.find(str(tmp_path), 1, 2, "") == {}
+
+
+def test_recovering_twice_or_of_another_life_changes_nothing(tmp_path):
+    tasks = Tasks(1)
+    client = started(tasks, tmp_path)
+    request = pb.RecoverRequest(incarnation=client.incarnation, directory=str(tmp_path), shards=1)
+    assert not tasks.controls[0].call("Recover", request).recovered
+    tasks.kill(0)
+    assert tasks.controls[0].call("Recover", request).recovered
+    assert not tasks.controls[0].call("Recover", request).recovered
+    request.incarnation += 1
+    with pytest.raises(NotFoundError, match="There is no write-ahead log"):
+        tasks.controls[0].call("Recover", request)
+    client.close()
+
+
+def test_a_checkpoint_s_own_file_is_the_base_where_it_can_be(tmp_path):
+    tasks = Tasks(1)
+    client = started(tasks, tmp_path)
+    names = [*NAMES, "c", "c/m", "c/v"]
+    probe = tmp_path / ".globalstep-probe-1"
+    probe.write_text("text")
+    with client.snapshot() as snapshot:
+        snapshot.write(
+            str(tmp_path), {0: "part.safetensors"}, {name: name for name in names}, (".globalstep-probe-1", "text")
+        )
+    assert os.path.samefile(tmp_path / "part.safetensors", Path(tasks.folder(0), "base-00000002.safetensors"))
+    before = everything(client)
+    tasks.kill(0)
+    assert everything(client) == before
+    client.close()
+
+
+def test_files_of_snapshots_that_nobody_releases_are_forgotten_in_the_end(tmp_path):
+    """Chiefs that die in a save leave them; only which file a base may be a link to is forgotten."""
+    tasks = Tasks(1)
+    client = started(tasks, tmp_path)
+    durability = tasks.controls[0].durability
+    for number in range(20):
+        durability.written(PushId("dead", number), tmp_path / f"{number}", ())
+    assert [push.sequence for push in durability._written] == list(range(12, 20))
+    client.close()
+
+
+def test_a_shard_that_came_back_short_before_the_sequencer_was_asked_drops_its_state(tmp_path):
+    tasks = Tasks(2)
+    client = started(tasks, tmp_path)
+    push = next(change(np.random.default_rng(4)))
+    for _ in range(4):
+        client.push(push)
+    folder, control = tasks.folder(1), tasks.controls[1]
+    tasks.kill(1)
+    shorten(folder, 4)
+    request = pb.RecoverRequest(
+        incarnation=client.incarnation, directory=str(tmp_path), shard=1, shards=2, sequencer_address="sequencer"
+    )
+    assert control.call("Recover", request).applied == 3
+    Settler(control.handler.shard, SYSTEM_CLOCK, lambda _, asked: tasks.controls[0].call("Settle", asked)).settle_once()
+    assert control.handler.shard.view().state is State.VACANT
+    with pytest.raises(LostStateError, match="cannot come back from a log: .*end of the log is missing"):
+        client.push(push)
+    client.close()
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_replay_is_not_measured_by_limits_of_admission(tmp_path, later):
+    """Snapshots of clients that died, and pushes that were refused by an error: more than may be about at a time."""
+    tasks = Tasks(2)
+    client = started(tasks, tmp_path)
+    push = next(change(np.random.default_rng(4)))
+    shard = tasks.controls[0].handler.shard
+    for number in range(6):  # each chief's lease had run out before the next one saved
+        saver = f"chief-{number}"
+        admission = shard.admit(client.incarnation, PushId(saver, 1), EntryKind.SNAPSHOT, [0, 1], (), (), {})
+        tasks.controls[1].handler.shard.commit(client.incarnation, PushId(saver, 1), admission.pending[1])
+        shard.leave(saver)
+    if later:
+        wrong = OptimizerUse("momentum", overrides={"learning_rate": float("nan")})
+        for number in range(1, 71):
+            refused = PushId("careless", number)
+            shard.stage(client.incarnation, refused, PushParts(push.ops[:1]))
+            with pytest.raises(InvalidArgumentError, match="NaN"):
+                shard.admit(client.incarnation, refused, EntryKind.PUSH, [0], (), [wrong], {})
+    client.push(push)
+    before = everything(client)
+    tasks.kill(0, 1)
+    assert everything(client) == before
+    assert not tasks.controls[0].handler.shard._staged
+    client.close()

@@ -1,0 +1,93 @@
+"""A chief that slept and was replaced: nothing that only a chief may ask for is carried out for it, heard or not."""
+
+import pytest
+from counting_run import expected, initialize, state, step_push
+
+from globalstep.errors import AbortedError
+from globalstep.ps.local import LocalPS
+from globalstep.ps.members.presence import State
+from globalstep.runtime.clock import ManualClock
+from globalstep.worker.client.candidate import Candidate
+from globalstep.worker.client.client import ClusterClient
+
+
+class StandingStill(ManualClock):
+    """For a client whose heartbeat gives its first sign of life, and no other."""
+
+    def wait(self, event, timeout_secs):
+        return event.wait()
+
+
+@pytest.fixture
+def ps():
+    return LocalPS(2)
+
+
+def chief_of(ps, task, failover_secs=0.0):
+    client = ClusterClient(ps.transports(), task=task, clock=StandingStill())
+    client.candidate = Candidate(task, failover_secs, configured=task.startswith("/job:chief"))
+    return client
+
+
+@pytest.fixture
+def sleeper(ps):
+    """The first chief, in whose place another one acts by now."""
+    client, successor = chief_of(ps, "/job:chief/task:0"), chief_of(ps, "/job:worker/task:0")
+    assert client.candidate.claim(client)
+    initialize(client)
+    client.push(step_push())
+    assert successor.candidate.claim(successor)
+    yield client
+    successor.close()
+    client.close()
+
+
+def hear(client):
+    """Wake up, and hear who acts as chief, as from a heartbeat."""
+    client.candidate.heard(client.refresh()[0].chief)
+    assert client.chief_term == 0
+
+
+@pytest.mark.parametrize("heard", [False, True], ids=["unheard", "heard"])
+@pytest.mark.parametrize("call", ["finish", "open"])
+def test_it_neither_ends_nor_opens_the_run(ps, sleeper, heard, call):
+    if heard:
+        hear(sleeper)
+    with pytest.raises(AbortedError, match=r"chief of term \d+, which has been replaced: /job:worker/task:0"):
+        getattr(sleeper, call)()
+    assert [control.handler.shard.view().state for control in ps.controls] == [State.READY] * 2
+    assert state(sleeper) == expected(1)
+
+
+def test_it_ends_no_other_task_where_it_is_replaced_between_two(ps, sleeper, monkeypatch):
+    """Asleep right after task 0 was told: it was still the chief there."""
+    each, asked = sleeper._calls.each, []
+
+    def first_told(method, requests, *more):
+        if method == "Finish":
+            asked.append(sorted(requests))
+        if method == "Finish" and len(asked) == 1:  # carried out before the successor came
+            hear(sleeper)
+            return {}
+        return each(method, requests, *more)
+
+    monkeypatch.setattr(sleeper._calls, "each", first_told)
+    # Task 1 has heard of the successor, from its sign of life.
+    ps.controls[1].handler.shard.lease._known_term = ps.controls[0].handler.shard.lease._term
+    with pytest.raises(AbortedError, match="which has been replaced"):
+        sleeper.finish()
+    assert asked == [[0], [1]]
+    assert ps.controls[1].handler.shard.view().state is State.READY
+
+
+def test_it_ends_no_ps_task(ps, sleeper):
+    hear(sleeper)
+    asked = []
+    for transport in sleeper._run.transports:
+        unary = transport.unary
+        transport.unary = lambda method, request, secs, unary=unary: (
+            asked.append(request),
+            unary(method, request, secs),
+        )[1]
+    sleeper.let_end([0])
+    assert [request.chief_term > 0 for request in asked] == [True]

@@ -1,0 +1,245 @@
+"""A loss that jax computes."""
+
+import importlib
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from recording_cluster import RecordingCluster
+
+import globalstep as gs
+from globalstep.chief.events.file_writer import FileWriterCache
+from globalstep.errors import InvalidArgumentError
+
+jax = pytest.importorskip("jax", reason="jax is not installed; `pip install jax` runs these tests")
+jnp = jax.numpy
+
+RANDOM = np.random.default_rng(5)
+X = RANDOM.normal(size=(8, 4)).astype(np.float32)
+Y = RANDOM.normal(size=(8, 3)).astype(np.float32)
+
+
+class Layer(NamedTuple):
+    kernel: np.ndarray
+    bias: np.ndarray
+
+
+def parameters():
+    random = np.random.default_rng(1)
+    return {
+        "layers": [
+            Layer(random.normal(size=(4, 5)).astype(np.float32), np.zeros(5, np.float32)),
+            Layer(random.normal(size=(5, 3)).astype(np.float32), np.zeros(3, np.float32)),
+        ]
+    }
+
+
+def squares(params, x, y):
+    one, two = params["layers"]
+    hidden = jnp.tanh(x @ one.kernel + one.bias)
+    return jnp.mean((hidden @ two.kernel + two.bias - y) ** 2)
+
+
+@pytest.fixture
+def cluster():
+    recording = RecordingCluster()
+    yield recording
+    recording.close()
+
+
+@pytest.fixture
+def session(cluster):
+    with gs.Session(cluster=cluster) as sess:
+        yield sess
+
+
+@pytest.fixture
+def data():
+    return [gs.placeholder(gs.float32, [None, 4]), gs.placeholder(gs.float32, [None, 3])]
+
+
+@pytest.fixture
+def feed(data):
+    return dict(zip(data, (X, Y), strict=True))
+
+
+def initialized(session):
+    session.run(gs.global_variables_initializer())
+    return session
+
+
+class TestVariables:
+    def test_leaves_by_their_paths(self, session, data):
+        params = parameters()
+        loss = gs.jax(params, squares, data)
+        assert [v.op_name for v in gs.trainable_variables()] == [
+            "model/layers/0/kernel",
+            "model/layers/0/bias",
+            "model/layers/1/kernel",
+            "model/layers/1/bias",
+        ]
+        first = loss.variables["layers"][0]
+        assert isinstance(first, Layer)
+        assert initialized(session).run(first.kernel).tolist() == params["layers"][0].kernel.tolist()
+        assert (loss.dtype, loss.shape) == (gs.float32, ())
+
+    def test_one_array_is_a_pytree(self):
+        assert gs.jax(np.ones(3, np.float32), jnp.sum, name="w").variables.op_name == "w/params"
+
+    def test_another_loss_shares_them(self, session, data, feed):
+        loss = gs.jax(parameters(), squares, data)
+        doubled = gs.jax(loss.variables, lambda params, x, y: 2 * squares(params, x, y), data)
+        assert doubled.variables == loss.variables
+        assert len(gs.global_variables()) == 4
+        one, two = initialized(session).run([loss, doubled], feed)
+        assert two == pytest.approx(2 * one)
+
+    def test_numbers_that_cannot_be_trained(self, session):
+        loss = gs.jax({"w": np.float32(3), "power": 2}, lambda p: p["w"] ** p["power"])
+        assert [v.op_name for v in gs.trainable_variables()] == ["model/w"]
+        assert loss.variables["power"].dtype == gs.int32
+        w, power = loss.variables["w"], loss.variables["power"]
+        assert gs.gradients(loss, [power]) == [None]
+        assert initialized(session).run(gs.gradients(loss, [w])[0]) == 6
+
+    def test_dtypes_are_those_of_jax(self):
+        loss = gs.jax({"w": np.ones(2), "n": np.arange(2)}, lambda p: p["w"].sum())
+        assert {name: v.dtype.name for name, v in loss.variables.items()} == {"n": "int32", "w": "float32"}
+
+    def test_dtypes_that_no_variable_can_have(self):
+        with pytest.raises(TypeError, match=r"'w': it has dtype bfloat16, and a Variable is one of float16"):
+            gs.jax({"w": jnp.ones(2, jnp.bfloat16)}, lambda p: p["w"].sum())
+
+
+class TestTraining:
+    @pytest.mark.parametrize("jit", [True, False])
+    def test_gradients_are_those_of_jax(self, session, data, feed, jit):
+        params = parameters()
+        loss = gs.jax(params, squares, data, jit=jit)
+        leaves = jax.tree_util.tree_leaves(loss.variables)
+        value, gradients = initialized(session).run([loss, gs.gradients(loss, leaves)], feed)
+        expected, slopes = jax.value_and_grad(squares)(params, X, Y)
+        assert value == pytest.approx(float(expected), rel=1e-6)
+        for found, slope in zip(gradients, jax.tree_util.tree_leaves(slopes), strict=True):
+            np.testing.assert_allclose(found, slope, rtol=1e-4, atol=1e-6)
+
+    @pytest.mark.parametrize(
+        "optimizer",
+        [
+            lambda: gs.train.GradientDescentOptimizer(0.1),
+            lambda: gs.train.MomentumOptimizer(0.1, 0.9),
+            lambda: gs.train.AdamOptimizer(0.05),
+        ],
+        ids=["sgd", "momentum", "adam"],
+    )
+    def test_it_trains_as_the_graphs_own(self, optimizer):
+        losses = []
+        for kind in ("jax", "graph"):
+            with gs.Graph().as_default(), gs.Session() as sess:
+                x, y = gs.placeholder(gs.float32, [None, 4]), gs.placeholder(gs.float32, [None, 3])
+                if kind == "jax":
+                    loss = gs.jax(parameters(), squares, [x, y])
+                else:
+                    one, two = (Layer(*map(gs.Variable, layer)) for layer in parameters()["layers"])
+                    hidden = gs.tanh(gs.matmul(x, one.kernel) + one.bias)
+                    loss = gs.reduce_mean(gs.square(gs.matmul(hidden, two.kernel) + two.bias - y))
+                step = gs.train.get_or_create_global_step()
+                train_op = optimizer().minimize(loss, global_step=step)
+                sess.run(gs.global_variables_initializer())
+                losses.append([sess.run([loss, train_op], {x: X, y: Y})[0] for _ in range(6)])
+                assert sess.run(step) == 6
+        np.testing.assert_allclose(*losses, rtol=1e-4)
+        assert losses[0][-1] < losses[0][0]
+
+    def test_gradients_are_pushed_from_jaxs_memory(self, session, cluster, data, feed, monkeypatch):
+        given = []
+        value_and_grad = jax.value_and_grad
+
+        def remembering(function, argnums):
+            inner = jax.jit(value_and_grad(function, argnums=argnums))
+
+            def call(*values):
+                loss, gradients = inner(*values)
+                given.extend(gradients)
+                return loss, gradients
+
+            return call
+
+        monkeypatch.setattr(jax, "value_and_grad", remembering)
+        loss = gs.jax(parameters(), squares, data, jit=False)
+        train_op = gs.train.GradientDescentOptimizer(0.1).minimize(loss)
+        initialized(session)
+        cluster.forget()
+        session.run(train_op, feed)
+        (push,) = cluster.pushes
+        assert len(given) == 4
+        assert all(np.shares_memory(op.value, np.asarray(g)) for op, g in zip(push.ops, given, strict=True))
+
+    def test_it_is_compiled_once_for_each_shape(self, session, data):
+        traced = []
+
+        def counted(params, x, y):
+            traced.append(x.shape)
+            return squares(params, x, y)
+
+        loss = gs.jax(parameters(), counted, data)
+        train_op = gs.train.GradientDescentOptimizer(0.1).minimize(loss)
+        initialized(session)
+        for rows in (8, 8, 4, 8):
+            session.run([train_op, loss], {data[0]: X[:rows], data[1]: Y[:rows]})
+        assert traced == [(8, 4), (4, 4)]
+
+    def test_only_wanted_gradients_and_the_chain_rule(self, session, data, feed):
+        loss = gs.jax(parameters(), squares, data)
+        w = loss.variables["layers"][1].kernel
+        (decayed,) = gs.gradients(3.0 * loss + gs.reduce_sum(gs.square(w)), [w])
+        (plain,) = gs.gradients(loss, [w])
+        both, alone, value = initialized(session).run([decayed, plain, w], feed)
+        np.testing.assert_allclose(both, 3 * alone + 2 * value, rtol=1e-5)
+
+    def test_rows_of_an_embedding_on_the_ps(self, session, cluster):
+        table = gs.Variable(np.ones((4, 2), np.float32), name="table")
+        rows = gs.nn.embedding_lookup(table, gs.constant([1, 3, 1]))
+        loss = gs.jax({}, lambda params, r: jnp.sum(r**2), [rows])
+        train_op = gs.train.GradientDescentOptimizer(0.25).minimize(loss)
+        initialized(session)
+        cluster.forget()
+        session.run(train_op)
+        assert cluster.pulls == [["table[...]"]]
+        assert session.run(table).tolist() == [[1, 1], [0, 0], [1, 1], [0.5, 0.5]]
+
+    def test_a_loss_that_is_no_scalar(self, session, data, feed):
+        loss = gs.jax(parameters(), lambda params, x, y: x, data)
+        with pytest.raises(InvalidArgumentError, match=r"'model/loss' must be a scalar; .* shape \(8, 4\)"):
+            initialized(session).run(loss, feed)
+        train_op = gs.train.GradientDescentOptimizer(0.1).minimize(loss)
+        with pytest.raises(TypeError, match="Gradient only defined for scalar-output functions"):
+            session.run(train_op, feed)
+
+
+def test_in_a_monitored_session_with_checkpoints(tmp_path, data, feed):
+    loss = gs.jax(parameters(), squares, data)
+    step = gs.train.get_or_create_global_step()
+    train_op = gs.train.AdamOptimizer(0.05).minimize(loss, global_step=step)
+    hooks = [gs.train.StopAtStepHook(last_step=5)]
+    with gs.train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), hooks=hooks) as sess:
+        first = sess.run(loss, feed)
+        while not sess.should_stop():
+            sess.run(train_op, feed)
+    FileWriterCache.clear()
+    with gs.Session() as sess:
+        gs.train.Saver().restore(sess, gs.train.latest_checkpoint(str(tmp_path)))
+        assert sess.run(step) == 5
+        assert sess.run(loss, feed) < first
+
+
+def test_without_jax_the_extra_is_named(monkeypatch):
+    def refuse(name, *args, **options):
+        if name == "jax":
+            raise ImportError("No module named 'jax'", name="jax")
+        return real(name, *args, **options)
+
+    real = importlib.import_module
+    monkeypatch.setattr(importlib, "import_module", refuse)
+    with pytest.raises(ImportError, match=r"gs\.jax needs jax, .* Run `pip install 'globalstep\[jax\]'`"):
+        gs.jax(None, None)

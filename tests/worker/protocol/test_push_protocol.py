@@ -1,0 +1,635 @@
+"""The protocol between client and PS tasks, in process (rung 2): I1, I2, I4, I5 under lost and doubled messages."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import numpy as np
+import pytest
+from counting_run import RATE, SHAPES, STEP, USES, FaultPlan, declarations, expected, initialize, state, step_push
+
+from globalstep.errors import (
+    AbortedError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnavailableError,
+)
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.ledger.ledger import EntryKind
+from globalstep.ps.local import LocalPS
+from globalstep.runtime.clock import ManualClock
+from globalstep.testing.faults import AFTER, BEFORE
+from globalstep.wire.declarations import (
+    Increment,
+    Op,
+    OpKind,
+    OptimizerDecl,
+    OptimizerUse,
+    OutcomeKind,
+    Push,
+    PushId,
+    Read,
+    StopLimit,
+    VariableDecl,
+)
+from globalstep.wire.expressions import Expr, constant, step
+from globalstep.worker.client.client import ClusterClient
+
+ALL_METHODS = frozenset({"pull", "push", "stage", "admit", "commit", "complete", "read_snapshot"})
+
+
+@pytest.fixture(params=[1, 2, 3])
+def shards(request):
+    return request.param
+
+
+@pytest.fixture
+def connected():
+    """Make clients, and close them at the end."""
+    clients = []
+
+    def make(ps: LocalPS, **more) -> ClusterClient:
+        clients.append(ClusterClient(ps.transports(), rng=random.Random(1), **more))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+def test_pushes_add_up(shards, connected):
+    client = connected(LocalPS(shards))
+    initialize(client)
+    for _ in range(5):
+        client.push(step_push())
+    assert state(client) == expected(5)
+    assert client.global_steps() == {"global_step": 5}
+
+
+@pytest.mark.parametrize(("elements", "staged"), [(16_384, 1), (16_386, 2)])
+def test_a_small_part_of_the_sequencer_comes_with_admit(connected, elements, staged):
+    client = connected(LocalPS(2))
+    shapes = {"a": (elements,), "b": (3,)}
+    client.declare(
+        [VariableDecl("global_step", "int64", (), 0, is_step=True)]
+        + [VariableDecl(name, "float32", shape, shard) for shard, (name, shape) in enumerate(shapes.items())],
+        [OptimizerDecl("sgd", "gradient_descent", {"learning_rate": constant(RATE)}, dict.fromkeys(shapes, ()))],
+    )
+    client.push(Push([Op(OpKind.ASSIGN, name, fill=0.0) for name in ("global_step", *shapes)]))
+    sent: list[pb.Request] = []
+    for transport in client._run.transports:
+        transport.send = recording(transport.send, sent)
+    ops = [Op(OpKind.APPLY, name, np.full(shape, -1.0, np.float32), optimizer="sgd") for name, shape in shapes.items()]
+    for count in (1, 2, 3):
+        result = client.push(Push(ops, STEP, USES, [Read("a"), Read("b"), Read("global_step")], layout="all"))
+        values = [set(value.flat) for value in result.values]
+        assert values == [{RATE * count}, {RATE * count}, {count}]
+    kinds = [request.WhichOneof("kind") for request in sent]
+    assert kinds == [*["stage"] * staged, "admit", "commit", "complete"] * 3
+    assert all(request.admit.HasField("part") is (staged == 1) for request in sent if request.HasField("admit"))
+
+
+def test_a_read_over_several_shards_takes_one_message_to_each(connected):
+    client = connected(LocalPS(3))
+    initialize(client)
+    client.push(step_push())
+    kinds = watched(client)
+    names = ["global_step", *SHAPES]
+    values = client.pull([Read(name) for name in names])
+    assert [value.tolist() for value in values] == [1, *(expected(1)[name] for name in SHAPES)]
+    assert kinds() == ["pull"] * len({client.where[name] for name in names})
+    assert len(kinds()) > 1
+
+
+def test_a_read_between_whose_parts_a_push_comes_is_taken_again_in_order(connected):
+    ps = LocalPS(2)
+    client, other = connected(ps), connected(ps)
+    initialize(client)
+    other.refresh()
+    client.push(step_push())
+    kinds = watched(client)
+    transport = client._run.transports[1]
+    send, pushes = transport.send, [other.push]
+
+    def after_a_push(request, pieces):
+        if pushes:
+            pushes.pop()(step_push())
+        return send(request, pieces)
+
+    transport.send = after_a_push
+    assert [value.tolist() for value in client.pull([Read("e"), Read("global_step"), Read("w")])] == [
+        expected(2)["e"], 2, expected(2)["w"],
+    ]  # fmt: skip
+    assert kinds()[:2] == ["pull", "pull"]
+    assert "admit" in kinds()
+
+
+def test_a_task_names_no_last_entry_of_a_shard_that_is_not_there(connected):
+    ps = LocalPS(2)
+    client = connected(ps)
+    initialize(client)
+    with pytest.raises(InvalidArgumentError, match="no shard 2"):
+        ps.controls[client.sequencer].handler.shard.pull_cut(client.incarnation, client.client_id, [], [2])
+
+
+def watched(client):
+    """Record what a client sends from now on; gives what tells the kinds so far."""
+    sent: list[pb.Request] = []
+    for transport in client._run.transports:
+        transport.send = recording(transport.send, sent)
+    return lambda: [request.WhichOneof("kind") for request in sent]
+
+
+def test_a_push_brings_back_the_values_right_after_it(shards, connected):
+    client = connected(LocalPS(shards))
+    initialize(client)
+    for count in range(1, 4):
+        result = client.push(step_push(reads=("e", "global_step", "w")))
+        want = expected(count)
+        assert [value.tolist() for value in result.values] == [want["e"], count, want["w"]]
+        assert result.outcome.steps == {"global_step": count}
+
+
+@pytest.mark.parametrize("point", [BEFORE, AFTER])
+def test_lost_requests_and_lost_replies_change_nothing_twice(shards, connected, point):
+    faults = FaultPlan(point, ALL_METHODS)
+    client = connected(LocalPS(shards, faults=faults), clock=ManualClock(), member=False, retry_secs=1e9)
+    initialize(client)
+    for _ in range(50):
+        client.push(step_push())
+    assert state(client) == expected(50)
+    assert faults.fired > 50
+
+
+@pytest.mark.parametrize(
+    "shards", [1, *(pytest.param(count, marks=pytest.mark.long) for count in (2, 3))], indirect=True
+)
+def test_three_workers_half_of_whose_replies_are_lost_make_exactly_2000_steps(shards, connected):
+    """The proof of part 1: each push adds 1 to a sum; step and sum agree to the last bit."""
+    faults = FaultPlan(AFTER, frozenset({"push", "admit", "commit"}))
+    ps = LocalPS(shards, faults=faults)
+    clients = [connected(ps, clock=ManualClock(), member=False, retry_secs=1e9) for _ in range(3)]
+    initialize(clients[0])
+    failures: list[BaseException] = []
+
+    def work(client: ClusterClient, count: int) -> None:
+        try:
+            for _ in range(count):
+                client.push(step_push(scale=-2.0))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [
+        threading.Thread(target=work, args=(client, count), name=f"pusher-{count}")
+        for client, count in zip(clients, (667, 667, 666), strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert clients[0].global_steps() == {"global_step": 2000}
+    want = expected(2000)
+    want.update({name: np.full(shape, 2000.0).tolist() for name, shape in SHAPES.items()})
+    assert state(clients[1]) == want
+    assert faults.fired >= 2000 // 2
+
+
+def test_values_that_come_back_are_one_cut_over_all_shards(connected):
+    """Each push adds the same everywhere, so in any consistent cut all elements are equal."""
+    ps = LocalPS(3)
+    clients = [connected(ps) for _ in range(3)]
+    initialize(clients[0])
+    torn: list[list[float]] = []
+    barrier = threading.Barrier(3)
+
+    def work(client: ClusterClient) -> None:
+        barrier.wait()
+        for _ in range(100):
+            values = client.push(step_push(reads=tuple(SHAPES))).values
+            pulled = client.pull([Read(name) for name in SHAPES])
+            for cut in (values, pulled):
+                seen = {float(value.flat[0]) for value in cut}
+                if len(seen) != 1:
+                    torn.append(sorted(seen))
+
+    threads = [threading.Thread(target=work, args=(client,), name="cutter") for client in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert torn == []
+    assert state(clients[0]) == expected(300)
+
+
+@pytest.mark.parametrize("method", ["admit", "commit"])
+def test_values_are_one_cut_also_when_a_reply_was_lost_and_another_push_came_between(connected, method):
+    """The simulation found it: a shard that is asked again gives the values of now, the others those of the push."""
+
+    class PushBetween:
+        def __init__(self) -> None:
+            self.struck = False
+
+        def at(self, point: str, called: str) -> None:
+            if armed and point == AFTER and called == method and not self.struck:
+                self.struck = True
+                other.push(step_push())
+                raise UnavailableError("injected")
+
+    armed: list[bool] = []
+    faults = PushBetween()
+    ps = LocalPS(3, faults=faults)
+    client, other = (connected(ps, clock=ManualClock(), member=False) for _ in range(2))
+    initialize(client)
+    other.pull([Read("w")])
+    armed.append(True)
+    result = client.push(step_push(reads=tuple(SHAPES)))
+    assert faults.struck
+    assert result.outcome.steps == {"global_step": 1}
+    assert {float(value.flat[0]) for value in result.values} == {2 * RATE}
+    assert state(client) == expected(2)
+
+
+@pytest.mark.parametrize(("count", "method"), [(1, "push"), (2, "admit"), (2, "commit")])
+def test_a_client_that_was_taken_for_gone_before_its_retry_gets_values_all_the_same(connected, count, method):
+    """The simulation found it: a worker that slept past its lease woke up in the middle of a push."""
+
+    class Forget:
+        def __init__(self) -> None:
+            self.struck = False
+
+        def at(self, point: str, called: str) -> None:
+            if armed and point == AFTER and called == method and not self.struck:
+                self.struck = True
+                for control in ps.controls:
+                    control.handler.shard._kept.pop(client.client_id, None)
+                raise UnavailableError("injected")
+
+    armed: list[bool] = []
+    faults = Forget()
+    ps = LocalPS(count, faults=faults)
+    client = connected(ps, clock=ManualClock(), member=False)
+    initialize(client)
+    armed.append(True)
+    result = client.push(step_push(reads=tuple(SHAPES)))
+    assert faults.struck
+    assert [value.tolist() for value in result.values] == [expected(1)[name] for name in SHAPES]
+
+
+def test_no_push_is_accepted_beyond_the_limit(shards, connected):
+    ps = LocalPS(shards)
+    clients = [connected(ps) for _ in range(2)]
+    initialize(clients[0])
+    assert clients[0].open([StopLimit("global_step", last_step=7)]) == {"global_step": 7}
+    kinds = [client.push(step_push()).outcome.kind for _ in range(5) for client in clients]
+    assert kinds.count(OutcomeKind.ACCEPTED) == 7
+    assert kinds[7:] == [OutcomeKind.REFUSED_DONE] * 3
+    assert state(clients[1]) == expected(7)
+
+
+def test_a_push_without_a_step_is_accepted_at_the_limit(shards, connected):
+    client = connected(LocalPS(shards))
+    initialize(client)
+    client.open([StopLimit("global_step", last_step=0)])
+    assert client.push(Push(ops=[Op(OpKind.ASSIGN, "w", fill=4.0)])).outcome.kind is OutcomeKind.ACCEPTED
+
+
+@pytest.mark.parametrize(
+    ("op", "kind", "text"),
+    [
+        (Op(OpKind.APPLY, "w", np.ones(2, np.float32), optimizer="sgd"), InvalidArgumentError, r"\[2\].*\[3\]"),
+        (Op(OpKind.APPLY, "w", np.ones(3), optimizer="sgd"), InvalidArgumentError, "float64.*float32"),
+        (Op(OpKind.APPLY, "zzz", np.ones(3, np.float32), optimizer="sgd"), FailedPreconditionError, "zzz"),
+        (Op(OpKind.APPLY, "w", np.ones(3, np.float32), optimizer="adam"), NotFoundError, "adam"),
+        (Op(OpKind.ASSIGN_ADD, "global_step", fill=1.0), InvalidArgumentError, "increment"),
+    ],
+)
+def test_one_wrong_part_refuses_the_whole_push(shards, connected, op, kind, text):
+    client = connected(LocalPS(shards))
+    initialize(client)
+    push = step_push()
+    push.ops.append(op)
+    with pytest.raises(kind, match=text):
+        client.push(push)
+    assert state(client) == expected(0)
+    client.push(step_push())
+    assert state(client) == expected(1)
+
+
+def test_an_unknown_optimizer_use_or_step_refuses_the_whole_push(shards, connected):
+    client = connected(LocalPS(shards))
+    initialize(client)
+    for wrong in (
+        Push(ops=step_push().ops, increments=[Increment("w")], uses=USES),
+        Push(ops=step_push().ops, increments=list(STEP), uses=[OptimizerUse("sgd"), OptimizerUse("nope")]),
+    ):
+        with pytest.raises((InvalidArgumentError, NotFoundError)):
+            client.push(wrong)
+    assert state(client) == expected(0)
+
+
+def test_a_vacant_ps_serves_nothing(connected):
+    client = connected(LocalPS(2))
+    with pytest.raises(FailedPreconditionError, match="Attempting to use uninitialized value w"):
+        client.pull([Read("w")])
+
+
+def test_a_task_that_lost_its_state_refuses_until_all_are_restored(connected):
+    ps = LocalPS(2)
+    client = connected(ps)
+    initialize(client)
+    client.push(step_push())
+    empty = LocalPS(2)
+    # Task 0 restarts: the same address, nothing in it.
+    client._run.transports[0]._control = empty.controls[0]
+    with pytest.raises(AbortedError, match="holds no state"):
+        client.push(step_push())
+    with pytest.raises(AbortedError):
+        client.pull([Read("w"), Read("b")])
+    client.begin(sequencer=1, open=True)
+    initialize(client)
+    assert state(client) == expected(0)
+
+
+def test_a_client_of_an_old_incarnation_is_refused_and_changes_nothing(shards, connected):
+    ps = LocalPS(shards)
+    old, chief = connected(ps), connected(ps)
+    initialize(old)
+    chief.begin(sequencer=shards - 1, open=True)
+    initialize(chief)
+    with pytest.raises(AbortedError, match="incarnation"):
+        old.push(step_push())
+    assert state(chief) == expected(0)
+    old.refresh()
+    old.push(step_push())
+    assert state(chief) == expected(1)
+
+
+def test_during_initialization_only_the_owner_is_served(shards, connected):
+    ps = LocalPS(shards)
+    chief, worker = connected(ps), connected(ps)
+    chief.begin(sequencer=shards - 1, open=False)
+    initialize(chief)
+    with pytest.raises(AbortedError, match="is being initialized"):
+        worker.pull([Read("w")])
+    chief.open([StopLimit("global_step", num_steps=1)])
+    assert worker.push(step_push()).outcome.kind is OutcomeKind.ACCEPTED
+    assert worker.push(step_push()).outcome.kind is OutcomeKind.REFUSED_DONE
+
+
+def test_a_worker_that_died_after_admission_is_finished_by_the_next_push(connected):
+    """Points P3 and P4 of the protocol: the decision stands, whoever brings the word."""
+    ps = LocalPS(2)
+    dead, live = connected(ps), connected(ps)
+    initialize(dead)
+
+    def gone(*args):
+        raise SystemExit("the worker is gone")
+
+    dead._protocol.commit = gone
+    with pytest.raises(SystemExit):
+        dead.push(step_push())
+    assert live.global_steps() == {"global_step": 0}, "not visible: shard 0 has not applied it"
+    live.push(step_push())
+    assert state(live) == expected(2)
+    assert live.global_steps() == {"global_step": 2}
+
+
+def test_a_worker_that_died_before_admission_leaves_nothing(connected):
+    """Points P1 and P2: the parts are dropped, and the sequencer will never admit them."""
+    clock = ManualClock()
+    ps = LocalPS(2, clock=clock)
+    dead, live = connected(ps, member=False), connected(ps)
+    initialize(dead)
+    real_admit = dead._protocol.admit
+
+    def gone(*args):
+        raise SystemExit("the worker is gone")
+
+    dead._protocol.admit = gone
+    with pytest.raises(SystemExit):
+        dead.push(step_push())
+    shard, sequencer = ps.controls[0].handler.shard, ps.controls[1].handler.shard
+    clock.advance(11.0)
+    overdue = shard.overdue(10.0, 90.0)
+    assert len(overdue) == 1
+    view = shard.view()
+    entries = sequencer.settle(view.incarnation, overdue, 0, view.applied)
+    shard.settled(view.incarnation, overdue, entries)
+    assert shard.overdue(10.0, 90.0) == []
+    live.push(step_push())
+    assert state(live) == expected(1)
+    # It was only asleep: its push is fenced, and it pushes anew under a new id.
+    dead._protocol.admit = real_admit
+    dead._protocol._sequence -= 1
+    assert dead.push(step_push()).outcome.kind is OutcomeKind.ACCEPTED
+    assert state(live) == expected(2)
+
+
+def test_rates_are_evaluated_at_the_step_before_the_push(shards, connected):
+    client = connected(LocalPS(shards))
+    variables, _ = declarations(shards)
+    decay = Expr("mul", (constant(8.0), Expr("pow", (constant(0.5), step("global_step")))))
+    client.declare(
+        variables, [OptimizerDecl("sgd", "gradient_descent", {"learning_rate": decay}, dict.fromkeys(SHAPES, ()))]
+    )
+    client.push(Push(ops=[Op(OpKind.ASSIGN, name, fill=0.0) for name in ("global_step", *SHAPES)]))
+    seen = [float(client.push(step_push(reads=("w", "b"))).values[1]) for _ in range(4)]
+    assert seen == [8.0, 12.0, 14.0, 15.0]
+
+
+def test_overrides_beat_the_declared_rate(shards, connected):
+    client = connected(LocalPS(shards))
+    initialize(client)
+    push = step_push(reads=("w",))
+    push.uses = [OptimizerUse("sgd", overrides={"learning_rate": 3.0})]
+    assert client.push(push).values[0].tolist() == [3.0] * 3
+
+
+def test_staleness_is_reported(shards, connected):
+    ps = LocalPS(shards)
+    slow, fast = connected(ps), connected(ps)
+    initialize(slow)
+    for _ in range(4):
+        fast.push(step_push())
+    push = step_push()
+    push.seen_steps = {"global_step": 1}
+    assert slow.push(push).outcome.staleness == 3
+
+
+def test_a_snapshot_is_a_cut_that_training_does_not_move(shards, connected):
+    client, other = (ps := LocalPS(shards)) and connected(ps), connected(ps)
+    initialize(client)
+    for _ in range(3):
+        client.push(step_push())
+    with client.snapshot() as snapshot:
+        other.push(step_push())
+        assert snapshot.steps == {"global_step": 3}
+        values = dict(zip(("global_step", *SHAPES), snapshot.read(["global_step", *SHAPES]), strict=True))
+        assert {name: value.tolist() for name, value in values.items()} == expected(3)
+        ledger = snapshot.ledger
+    assert state(client) == expected(4)
+    client.begin(sequencer=shards - 1, open=True, ledger=ledger)
+    client.declare(*declarations(shards))
+    client.push(Push(ops=[Op(OpKind.ASSIGN, name, value) for name, value in values.items()]))
+    assert state(client) == expected(3)
+
+
+def test_a_retry_across_a_restore_is_recognized_by_the_restored_table(connected):
+    client = connected(LocalPS(1))
+    initialize(client)
+    client.push(step_push())
+    with client.snapshot() as snapshot:
+        ledger, value = snapshot.ledger, snapshot.read(["w"])[0]
+    client.begin(sequencer=0, open=True, ledger=ledger)
+    client.declare(*declarations(1))
+    client.push(
+        Push(
+            ops=[Op(OpKind.ASSIGN, n, fill=float(value[0])) for n in SHAPES]
+            + [Op(OpKind.ASSIGN, "global_step", fill=1.0)]
+        )
+    )
+    client._protocol._sequence = 1
+    again = client.push(step_push())
+    assert again.outcome.duplicate
+    assert client.global_steps() == {"global_step": 1}
+
+
+def test_unreachable_tasks_are_given_up_after_the_limit(connected):
+    faults = FaultPlan(BEFORE, frozenset({"push"}), every=1)
+    clock = ManualClock()
+    client = connected(LocalPS(1, faults=faults), clock=clock, retry_secs=5.0, member=False)
+    client.declare(*declarations(1))
+    with pytest.raises(UnavailableError, match=r"push to /job:ps/task:0 .* failed for \d+ s"):
+        initialize(client)
+    assert clock.monotonic() >= 5.0
+
+
+def test_several_steps_live_side_by_side(connected):
+    client = connected(LocalPS(1))
+    client.declare([VariableDecl(f"{n}_global_step", "int64", (), is_step=True) for n in "GD"], [])
+    client.push(Push(ops=[Op(OpKind.ASSIGN, f"{n}_global_step", fill=0.0) for n in "GD"]))
+    client.open([StopLimit("G_global_step", last_step=1)])
+    client.push(Push(increments=[Increment("G_global_step")]))
+    assert client.push(Push(increments=[Increment("G_global_step")])).outcome.kind is OutcomeKind.REFUSED_DONE
+    client.push(Push(increments=[Increment("D_global_step", 5)]))
+    assert client.global_steps() == {"G_global_step": 1, "D_global_step": 5}
+
+
+def test_an_assign_moves_the_step_back(shards, connected):
+    client = connected(LocalPS(shards))
+    initialize(client)
+    client.push(step_push())
+    client.push(Push(ops=[Op(OpKind.ASSIGN, "global_step", fill=10.0)]))
+    client.push(step_push())
+    assert client.global_steps() == {"global_step": 11}
+
+
+def test_a_known_layout_is_told_once_and_again_on_a_stream_that_does_not_know_it(shards, connected):
+    ps = LocalPS(shards)
+    client = connected(ps)
+    initialize(client)
+    sent = []
+    for transport in client._run.transports:
+        transport.send = recording(transport.send, sent)
+    for count in range(1, 4):
+        values = client.push(step_push(reads=("e", "w"))).values
+        assert [value.tolist() for value in values] == [expected(count)["e"], expected(count)["w"]]
+    told = [request for request in sent if request.WhichOneof("kind") in ("push", "stage")]
+    bare = [request for request in told if getattr(request, request.WhichOneof("kind")).known_layout]
+    assert (len(told) - len(bare)) * 2 == len(bare), "told in full once, named twice"
+    assert not any(getattr(request, request.WhichOneof("kind")).ops for request in bare)
+    for transport in client._run.transports:
+        transport._memory._layouts.clear()
+    client.push(step_push(reads=("e", "w")))
+    assert state(client) == expected(4)
+
+
+def test_a_push_that_brings_no_tensors_is_told_once_too(shards, connected):
+    client = connected(LocalPS(shards))
+    initialize(client)
+    sent = []
+    for transport in client._run.transports:
+        transport.send = recording(transport.send, sent)
+    counting, reading = Push([], [Increment("global_step", 1)], layout="c"), Push(reads=[Read("e")], layout="r")
+    counts = []
+    for _ in range(3):
+        sent.clear()
+        client.push(counting)
+        client.push(reading)
+        counts.append(len(sent))
+    assert client.global_steps() == {"global_step": 3}
+    assert counts == counts[:1] * 3, "none was asked for again"
+
+
+@pytest.mark.parametrize("forgetful", [0, 1, 2])
+def test_a_layout_that_one_of_several_shards_has_forgotten_is_told_again(connected, forgetful):
+    """The others have staged the push already, as one of a known layout, and answer so."""
+    client = connected(LocalPS(3))
+    initialize(client)
+    for count in range(1, 7):
+        values = client.push(step_push(reads=("e", "w", "b"))).values
+        assert [value.tolist() for value in values] == [expected(count)[name] for name in ("e", "w", "b")]
+        if count > 2:
+            client._run.transports[forgetful]._memory._layouts.clear()
+
+
+def test_a_refused_push_says_nothing_of_its_layout(shards, connected):
+    client = connected(LocalPS(shards))
+    initialize(client)
+    client.open([StopLimit("global_step", last_step=0)])
+    assert client.push(step_push(reads=("e", "w"))).outcome.kind is OutcomeKind.REFUSED_DONE
+    client.set_limits([StopLimit("global_step", last_step=9)])
+    for count in range(1, 4):
+        values = client.push(step_push(reads=("e", "w"))).values
+        assert [value.tolist() for value in values] == [expected(count)["e"], expected(count)["w"]]
+
+
+def recording(send, into):
+    def recorded(request, pieces):
+        into.append(request)
+        return send(request, pieces)
+
+    return recorded
+
+
+def test_a_layout_is_planned_anew_after_a_declaration(shards, connected):
+    client = connected(LocalPS(shards))
+    initialize(client)
+    for _ in range(3):
+        client.push(step_push(reads=("w",)))
+    client.declare([VariableDecl("late", "float32", (2,), shards - 1)], [])
+    assert client.push(step_push(reads=("w",))).values[0].tolist() == expected(4)["w"]
+
+
+def test_a_push_with_and_without_a_layout_is_the_same(shards, connected):
+    client = connected(LocalPS(shards))
+    initialize(client)
+    for layout in (None, "a", "a", None, "a"):
+        push = step_push(reads=("w",))
+        push.layout = layout
+        client.push(push)
+    assert state(client) == expected(5)
+
+
+def test_pushes_that_are_refused_with_an_error_leave_no_parts_behind():
+    """Else they waited for the settlers, and 64 of them kept the worker out."""
+    ps = LocalPS(2, clock=ManualClock())
+    client = ClusterClient(ps.transports(), clock=ManualClock(), member=False)
+    initialize(client)
+    shards = [control.handler.shard for control in ps.controls]
+    wrong = step_push()
+    wrong.increments = [Increment("no_step")]
+    for _ in range(70):
+        with pytest.raises(InvalidArgumentError, match="no_step"):
+            client.push(wrong)
+    assert [shard.load().staged_parts for shard in shards] == [0, 0]
+    # A copy of the refused message that comes late finds the push fenced: its parts are gone.
+    late = PushId(client.client_id, client._protocol.next_id().sequence - 1)
+    admitted = shards[1].admit(client.incarnation, late, EntryKind.PUSH, (0, 1), STEP, (), {})
+    assert admitted.outcome.kind is OutcomeKind.ABANDONED
+    client.push(step_push())
+    assert state(client) == expected(1)
+    client.close()

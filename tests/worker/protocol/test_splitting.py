@@ -1,0 +1,169 @@
+"""Variables split by rows: the arithmetic of parts, and a program that knows nothing of it (rungs 1 and 2)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import globalstep as gs
+import globalstep.cluster.placement
+from globalstep.errors import InvalidArgumentError
+from globalstep.graph.graph import Graph
+from globalstep.ps.local import drop, named
+from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Push, Read, RowRange, VariableDecl
+from globalstep.worker.protocol.splitting import Splitter, split_declaration, split_optimizer
+
+PARTS = (RowRange(0, 0, 2), RowRange(1, 2, 5))
+WHOLE = VariableDecl("w", "float32", (5, 2), trainable=True, parts=PARTS)
+SLOT = VariableDecl("w/m", "float32", (5, 2), primary="w", optimizer="o", slot="m", parts=PARTS)
+
+
+@pytest.fixture
+def splitter():
+    made = Splitter()
+    for part in split_declaration(WHOLE):
+        made.learn(part)
+    return made
+
+
+def stored(values):
+    """The PS tasks' parts of a whole, by name."""
+    return {f"w#{number}": values[rows.first : rows.end] for number, rows in enumerate(PARTS)}
+
+
+def answers(splitter, reads, values):
+    """Read a whole from its parts, as a client does."""
+    asked, joins = splitter.split_reads(reads)
+    parts = stored(values)
+    found = iter([parts[r.variable] if r.indices is None else parts[r.variable][r.indices] for r in asked])
+    return [join(found) for join in joins]
+
+
+def test_declarations_of_parts_tell_the_whole_in_any_order():
+    for decl in (WHOLE, SLOT):
+        splitter = Splitter()
+        first, second = split_declaration(decl)
+        assert splitter.learn(second) is None
+        assert not splitter
+        assert splitter.learn(first) == decl
+        assert splitter.parts(decl.name) == PARTS
+    assert splitter.learn(VariableDecl("b", "float32", ())) is None
+
+
+def test_an_optimizer_is_declared_for_parts():
+    decl = OptimizerDecl("o", "momentum", slots={"w": ("w/m",), "b": ("b/m",)}, scalars=("power",))
+    split = split_optimizer(decl, lambda name: 2 if name == "w" else 0)
+    assert split.slots == {"w#0": ("w/m#0",), "w#1": ("w/m#1",), "b": ("b/m",)}
+    assert split.scalars == ("power",)
+
+
+def test_a_dense_change_is_cut_without_a_copy(splitter):
+    value = np.arange(10, dtype=np.float32).reshape(5, 2)
+    push, joins = splitter.split_push(Push(ops=[Op(OpKind.APPLY, "w", value=value), Op(OpKind.ASSIGN, "b", fill=1.0)]))
+    assert joins == []
+    assert [op.variable for op in push.ops] == ["w#0", "w#1", "b"]
+    assert np.array_equal(np.concatenate([op.value for op in push.ops[:2]]), value)
+    assert all(np.shares_memory(op.value, value) for op in push.ops[:2])
+
+
+def test_a_change_by_a_number_or_by_a_slot_goes_to_every_part(splitter):
+    for part in split_declaration(SLOT):
+        splitter.learn(part)
+    push, _ = splitter.split_push(Push(ops=[Op(OpKind.ASSIGN, "w", fill=0.5), Op(OpKind.ASSIGN, "w", source="w/m")]))
+    assert [op.fill for op in push.ops[:2]] == [0.5, 0.5]
+    assert [op.source for op in push.ops[2:]] == ["w/m#0", "w/m#1"]
+
+
+def test_rows_go_to_who_has_them(splitter):
+    rows = np.arange(8, dtype=np.float32).reshape(4, 2)
+    op = Op(OpKind.APPLY, "w", value=rows, indices=np.array([4, 0, 2, 4]))
+    push, _ = splitter.split_push(Push(ops=[op]))
+    assert [part.indices.tolist() for part in push.ops] == [[0], [2, 0, 2]]
+    assert [part.value.tolist() for part in push.ops] == [[[2, 3]], [[0, 1], [4, 5], [6, 7]]]
+
+
+def test_a_part_without_rows_takes_no_part(splitter):
+    op = Op(OpKind.APPLY, "w", value=np.ones((1, 2), np.float32), indices=np.array([1]))
+    push, _ = splitter.split_push(Push(ops=[op]))
+    assert [part.variable for part in push.ops] == ["w#0"]
+
+
+@pytest.mark.parametrize("bad", [-1, 5, 2**40])
+def test_an_id_out_of_range_is_left_for_the_ps_to_refuse(splitter, bad):
+    op = Op(OpKind.APPLY, "w", value=np.ones((2, 2), np.float32), indices=np.array([3, bad]))
+    push, _ = splitter.split_push(Push(ops=[op]))
+    assert push.ops[0].indices.tolist() == [bad]
+
+
+def test_reads_are_put_together(splitter):
+    values = np.arange(10, dtype=np.float32).reshape(5, 2)
+    ids = np.array([4, 0, 2, 4, 1])
+    whole, rows, none = answers(splitter, [Read("w"), Read("w", ids), Read("w", ids[:0])], values)
+    assert np.array_equal(whole, values)
+    assert np.array_equal(rows, values[ids])
+    assert none.shape == (0, 2)
+
+
+@pytest.fixture
+def target(monkeypatch):
+    monkeypatch.setattr(globalstep.cluster.placement, "SPLIT_BYTES", 1)
+    named("splitting", 2)
+    yield "local://splitting"
+    drop("splitting")
+
+
+def build():
+    w = gs.get_variable("w", [6, 2], initializer=gs.ones_initializer())
+    ids = gs.placeholder(gs.int64, [None])
+    step = gs.train.get_or_create_global_step()
+    loss = gs.reduce_sum(gs.nn.embedding_lookup(w, ids))
+    return w, ids, gs.train.AdagradOptimizer(0.1).minimize(loss, global_step=step)
+
+
+def test_another_program_of_the_run_learns_of_the_split(target):
+    with Graph().as_default(), gs.Session(target) as session:
+        w, ids, train = build()
+        session.run(gs.global_variables_initializer())
+        session.run(train, {ids: [0, 5]})
+        changed = session.run(w)
+        assert session.cluster.where["w#0"] != session.cluster.where["w#1"]
+    with Graph().as_default(), gs.Session(target) as session:
+        w = gs.get_variable("w", [6, 2])
+        assert np.array_equal(session.run(w), changed)
+        assert session.run(gs.report_uninitialized_variables()).size == 0
+        session.run(w.assign(np.full((6, 2), 3.0)))
+        assert np.array_equal(session.run(gs.gather(w, [5, 0])), [[3, 3], [3, 3]])
+
+
+def test_what_is_wrong_is_refused_and_changes_nothing(target):
+    with Graph().as_default(), gs.Session(target) as session:
+        w, ids, train = build()
+        session.run(gs.global_variables_initializer())
+        before = session.run(w)
+        for bad in ([0, 6], [5, -1]):
+            with pytest.raises(InvalidArgumentError):
+                session.run(train, {ids: bad})
+        assert np.array_equal(session.run(w), before)
+
+
+@pytest.mark.parametrize("shards_then", [1, 2, 3])
+def test_a_checkpoint_has_the_whole_under_its_name(target, tmp_path, shards_then):
+    with Graph().as_default(), gs.Session(target) as session:
+        w, ids, train = build()
+        session.run(gs.global_variables_initializer())
+        session.run(train, {ids: [0, 5, 5]})
+        saved = session.run(w)
+        path = gs.train.Saver().save(session, str(tmp_path / "model"))
+    names = dict(gs.train.list_variables(path))
+    assert {name: names[name] for name in ("w", "w/Adagrad")} == {"w": [6, 2], "w/Adagrad": [6, 2]}
+    assert np.array_equal(gs.train.load_variable(path, "w"), saved)
+    named("splitting-then", shards_then)
+    try:
+        with Graph().as_default(), gs.Session("local://splitting-then") as session:
+            w, ids, train = build()
+            gs.train.Saver().restore(session, path)
+            assert np.array_equal(session.run(w), saved)
+            session.run(train, {ids: [5]})
+            assert not np.array_equal(session.run(w), saved)
+    finally:
+        drop("splitting-then")

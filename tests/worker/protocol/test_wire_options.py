@@ -1,0 +1,157 @@
+"""Fewer bytes between worker and PS: what is rounded, what is thinned out, and what stays exact (rungs 1 to 3)."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import globalstep as gs
+from globalstep.errors import InvalidArgumentError
+from globalstep.graph.graph import Graph
+from globalstep.ps.local import drop, named
+from globalstep.ps.server import PSServer
+from globalstep.wire.declarations import Op, OpKind
+from globalstep.wire.wire_options import WireOptions, wire_options_of
+from globalstep.worker.protocol.top_k import TopK
+
+SIZE = 4096
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("dtype=int8", "dtype is 'int8'"), ("top_k=0", "top_k is 0"), ("top_k=x", "a number"), ("speed=1", "no 'speed'")],
+)
+def test_options_that_cannot_be_are_refused(text, problem):
+    with pytest.raises(InvalidArgumentError, match=problem):
+        WireOptions.from_text(text)
+
+
+def test_a_configuration_beats_the_environment():
+    environ = {"GLOBALSTEP_WIRE": "dtype=float16, top_k=0.5"}
+    assert wire_options_of(None, environ) == WireOptions("float16", 0.5)
+    assert wire_options_of(gs.ConfigProto(wire=WireOptions("bfloat16")), environ) == WireOptions("bfloat16")
+    with pytest.raises(InvalidArgumentError, match=r"must be a gs\.WireOptions"):
+        wire_options_of(gs.ConfigProto(wire="bfloat16"), {})
+
+
+def gradient(values, variable="w"):
+    return Op(OpKind.APPLY, variable, value=np.asarray(values, np.float32), optimizer="o")
+
+
+def test_what_top_k_does_not_send_now_it_sends_later():
+    top_k, rng = TopK(0.1), np.random.default_rng(3)
+    given, sent = np.zeros(SIZE), np.zeros(SIZE)
+    for _ in range(50):
+        value = rng.normal(size=SIZE)
+        (op,) = top_k.thin([gradient(value)])
+        assert 0.08 < np.count_nonzero(op.value) / SIZE < 0.12
+        given += np.float32(value)
+        sent += op.value
+    for _ in range(40):
+        sent += top_k.thin([gradient(np.zeros(SIZE))])[0].value
+    np.testing.assert_allclose(sent, given, atol=1e-4)
+
+
+def test_the_largest_are_sent_and_each_variable_has_its_own_rest():
+    top_k = TopK(0.25)
+    value = np.arange(SIZE) - SIZE / 2
+    first, second = top_k.thin([gradient(value), gradient(-value, "v")])
+    assert abs(first.value[first.value != 0]).min() > abs(value[first.value == 0]).max() - 1
+    np.testing.assert_array_equal(second.value, -first.value)
+
+
+def test_small_gradients_rows_and_assigns_are_not_thinned():
+    ops = [
+        gradient(np.ones(10)),
+        Op(OpKind.APPLY, "e", value=np.ones((SIZE, 1), np.float32), indices=np.arange(SIZE), optimizer="o"),
+        Op(OpKind.ASSIGN, "w", value=np.ones(SIZE, np.float32)),
+    ]
+    assert all(after is before for after, before in zip(TopK(0.01).thin(ops), ops, strict=True))
+
+
+def test_what_is_no_number_is_not_held_back():
+    value = np.zeros(SIZE)
+    value[7] = np.nan
+    top_k = TopK(0.01)
+    assert np.isnan(top_k.thin([gradient(value)])[0].value[7])
+    assert np.isfinite(top_k.thin([gradient(np.zeros(SIZE))])[0].value).all()
+
+
+@pytest.fixture(params=["1 task", "2 tasks", "auto", "unix", "grpc", "tcp"])
+def target(request, monkeypatch):
+    if request.param.endswith(("task", "tasks")):
+        named("wire", int(request.param[0]))
+        yield "local://wire"
+        drop("wire")
+        return
+    monkeypatch.setenv("GLOBALSTEP_TRANSPORT", request.param)
+    servers = [PSServer(), PSServer()]
+    for server in servers:
+        server.start()
+    yield "grpc://" + ",".join(server.address for server in servers)
+    for server in servers:
+        server.close()
+
+
+def build():
+    w = gs.Variable(np.full((64, 64), 1.0 + 2**-12, np.float32), name="w")
+    odd = gs.Variable(np.full(2001, 0.5, np.float32), name="odd")
+    table = gs.Variable(np.ones((300, 16), np.float32), name="table")
+    ids, by = gs.placeholder(gs.int64, [None]), gs.placeholder(gs.float32, [])
+    step = gs.train.get_or_create_global_step()
+    loss = by * (gs.reduce_sum(w) + gs.reduce_sum(odd) + gs.reduce_sum(gs.gather(table, ids)))
+    return w, odd, table, ids, by, step, gs.train.GradientDescentOptimizer(1.0).minimize(loss, global_step=step)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_gradients_and_values_are_rounded_and_the_ps_keeps_float32(target, dtype, tmp_path):
+    kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float16
+    with Graph().as_default(), gs.Session(target, config=gs.ConfigProto(wire=WireOptions(dtype))) as session:
+        w, _, _, ids, by, step, train = build()
+        session.run(gs.global_variables_initializer())
+        before = session.cluster.traffic[1]
+        session.run(w)
+        assert session.cluster.traffic[1] - before == 64 * 64 * 2
+        # An initial value arrives as it is, and is rounded only as it is read.
+        assert session.run(w)[0, 0] == np.float32(kind(1.0 + 2**-12)) == 1.0
+        exact, rate = 1.0 + 2**-12, np.float32(kind(0.1))
+        for count in range(1, 4):
+            session.run(train, {ids: [5, 299, 5], by: 0.1})
+            exact -= rate
+            assert session.run(step) == count
+        np.testing.assert_array_equal(session.run(w), np.full((64, 64), np.float32(kind(np.float32(exact)))))
+        path = gs.train.Saver().save(session, str(tmp_path / "model"))
+        saved = gs.train.load_variable(path, "w")
+        np.testing.assert_allclose(saved, exact, rtol=1e-6)
+        assert saved[0, 0] != session.run(w)[0, 0]
+        np.testing.assert_allclose(gs.train.load_variable(path, "odd"), 0.5 - 3 * rate, rtol=1e-6)
+        rows = gs.train.load_variable(path, "table")
+        np.testing.assert_allclose(rows[[0, 5, 299], 0], [1.0, 1 - 6 * rate, 1 - 3 * rate], rtol=0.01)
+
+
+def test_top_k_sends_fewer_bytes_and_loses_nothing(target):
+    bytes_sent = {}
+    for top_k in (1.0, 0.05):
+        config = gs.ConfigProto(wire=WireOptions(top_k=top_k))
+        with Graph().as_default(), gs.Session(target, config=config) as session:
+            w = gs.Variable(np.zeros(SIZE, np.float32), name=f"w{top_k}")
+            pull = gs.placeholder(gs.float32, [SIZE])
+            train = gs.train.GradientDescentOptimizer(1.0).minimize(-gs.reduce_sum(w * pull))
+            session.run(gs.global_variables_initializer())
+            before = session.cluster.traffic[0]
+            direction = np.random.default_rng(1).normal(size=SIZE).astype(np.float32)
+            for _ in range(5):
+                session.run(train, {pull: direction})
+            bytes_sent[top_k] = session.cluster.traffic[0] - before
+            for _ in range(200 if top_k < 1 else 0):
+                session.run(train, {pull: np.zeros(SIZE)})
+            np.testing.assert_allclose(session.run(w), 5 * direction, rtol=1e-5, atol=1e-5)
+    assert bytes_sent[0.05] < 0.15 * bytes_sent[1.0]
+
+
+def test_without_options_nothing_is_packed(target):
+    with Graph().as_default(), gs.Session(target) as session:
+        w = build()[0]
+        session.run(gs.global_variables_initializer())
+        assert session.run(w)[0, 0] == np.float32(1.0 + 2**-12)

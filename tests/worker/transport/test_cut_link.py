@@ -1,0 +1,128 @@
+"""A link that is cut without a word, as by a switch that fails: noticed in seconds, and nothing is done twice."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+import pytest
+from counting_run import expected, initialize, state, step_push
+
+from globalstep.ps.server import PSOptions, PSServer
+from globalstep.runtime.clock import SYSTEM_CLOCK
+from globalstep.security.rpc import CHANNEL_OPTIONS
+from globalstep.worker.client.client import ClusterClient
+from globalstep.worker.transport.grpc_transport import transports_to
+
+OPTIONS = dict(CHANNEL_OPTIONS)
+#: When a link that carries nothing is given up at the latest, by the options of all channels.
+NOTICED_SECS = (OPTIONS["grpc.keepalive_time_ms"] + OPTIONS["grpc.keepalive_timeout_ms"]) / 1000
+PING_SECS = OPTIONS["grpc.http2.ping_timeout_ms"] / 1000
+
+
+class Link:
+    """A TCP proxy that can be told to carry nothing any more, in either direction; new connections hang as well."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._target = (host, int(port))
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        self._carries = threading.Event()
+        self._carries.set()
+        self._ended = threading.Event()
+        self._open: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept, name="link")]
+        self._threads[0].start()
+
+    def cut(self) -> None:
+        """Carry nothing more."""
+        self._carries.clear()
+
+    def mend(self) -> None:
+        """Carry what comes by new connections; the old ones are lost."""
+        for one in self._open:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        self._carries.set()
+
+    def close(self) -> None:
+        self._ended.set()
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self.mend()
+        for thread in self._threads:
+            thread.join(5)
+        for one in (self._listening, *self._open):
+            one.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listening.accept()
+            except OSError:
+                return
+            far = socket.create_connection(self._target)
+            self._open += [near, far]
+            for source, target in ((near, far), (far, near)):
+                self._threads.append(threading.Thread(target=self._pump, args=(source, target), name="link-pump"))
+                self._threads[-1].start()
+
+    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                while not self._carries.is_set() and not self._ended.is_set():
+                    self._carries.wait(0.1)
+                target.sendall(data)
+        for one in (source, target):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def server():
+    made = PSServer(PSOptions(grace_secs=0.2))
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def link(server):
+    made = Link(server.address)
+    yield made
+    made.close()
+
+
+def test_options_say_seconds():
+    assert NOTICED_SECS <= 15
+    assert PING_SECS <= NOTICED_SECS
+
+
+@pytest.mark.long
+@pytest.mark.timeout(90)
+def test_a_cut_link_is_noticed_within_seconds_and_the_push_goes_on_when_it_is_mended(link):
+    client = ClusterClient(transports_to(link.address, "grpc"), retry_secs=60.0)
+    try:
+        client.begin(open=True)
+        initialize(client)
+        client.push(step_push())
+        transport = client._run.transports[0]
+        connection = transport._connection
+        link.cut()
+        began = SYSTEM_CLOCK.monotonic()
+        pushing = threading.Thread(target=client.push, args=(step_push(),), name="pushing")
+        pushing.start()
+        while connection.broken is None and SYSTEM_CLOCK.monotonic() - began < 40:
+            SYSTEM_CLOCK.wait(threading.Event(), 0.05)
+        took = SYSTEM_CLOCK.monotonic() - began
+        print(f"noticed after {took:.1f} s: {connection.broken}")
+        link.mend()
+        pushing.join(30)
+        assert not pushing.is_alive()
+        assert connection.broken is not None
+        assert took < NOTICED_SECS + 5
+        assert state(client) == expected(2)
+    finally:
+        link.mend()
+        client.close()

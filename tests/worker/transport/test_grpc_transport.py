@@ -1,0 +1,118 @@
+"""What a transport says of a PS task that cannot be reached."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from globalstep.errors import LostStateError, UnavailableError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.server import PSOptions, PSServer
+from globalstep.runtime.process_env import tuned
+from globalstep.worker.transport.grpc_transport import GrpcTransport
+
+
+@pytest.fixture
+def silent_task():
+    """The address of a task that takes connections and then says nothing, as one that is stopped does."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_silent_task_is_one_that_is_not_reached_so_that_sessions_recover(silent_task):
+    transport = GrpcTransport(silent_task, 1)
+    try:
+        with pytest.raises(UnavailableError, match=r"^/job:ps/task:1 at .* has not answered Status for 0\.1 s\.$"):
+            transport.unary("Status", pb.StatusRequest(brief=True), 0.1).result()
+    finally:
+        transport.close()
+
+
+def test_a_port_where_nobody_listens_is_told_in_few_words():
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        transport = GrpcTransport(address, 0, "grpc")
+        try:
+            with pytest.raises(UnavailableError) as caught:
+                transport.unary("Status", pb.StatusRequest(brief=True), 10.0).result()
+        finally:
+            transport.close()
+    assert caught.value.message == f"{transport.label}: Connection refused at {address}"
+
+
+def test_the_type_of_an_error_comes_with_its_code():
+    """A task that lost its state is to be recovered; another ABORTED is the end of a life."""
+    server = PSServer(PSOptions())
+    server.start()
+    transport = GrpcTransport(server.address, 0)
+    try:
+        request = pb.ReadJournalRequest(incarnation=7, client="somebody")
+        with pytest.raises(LostStateError, match=r"^/job:ps/task:0 at .*: This PS task holds no state"):
+            transport.unary("ReadJournal", request, 5.0).result()
+    finally:
+        transport.close()
+        server.close()
+
+
+#: Asks a task until it does not answer, and then until it does again; says how long that took from the word on.
+ASKS = """
+import sys, threading
+from globalstep.runtime.clock import SYSTEM_CLOCK
+from globalstep.errors import UnavailableError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.worker.transport.grpc_transport import GrpcTransport
+
+transport = GrpcTransport(sys.argv[1], 0)
+
+def ask_until(answers, times=1):
+    while times:
+        try:
+            transport.unary("Status", pb.StatusRequest(brief=True), 30.0).result()
+            found = True
+        except UnavailableError:
+            found = False
+        times -= found is answers
+        SYSTEM_CLOCK.wait(threading.Event(), 0.05)
+
+ask_until(True)
+print("answers", flush=True)
+ask_until(False, times=10)
+print("gone", flush=True)
+sys.stdin.readline()
+since = SYSTEM_CLOCK.monotonic()
+ask_until(True)
+print(SYSTEM_CLOCK.monotonic() - since)
+transport.close()
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("environ", [{}, tuned({})], ids=["as it is", "tuned"])
+def test_a_task_that_comes_back_is_found_at_once(environ):
+    task = PSServer(PSOptions(grace_secs=0.0))
+    task.start()
+    client = subprocess.Popen(
+        [sys.executable, "-c", ASKS, task.address],
+        env={**os.environ, **environ},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        with client:
+            assert client.stdout.readline() == "answers\n"
+            task.close()
+            assert client.stdout.readline() == "gone\n"
+            task = PSServer(PSOptions(bind=task.address))
+            task.start()
+            took, _ = client.communicate("go\n", timeout=60)
+    finally:
+        client.kill()
+        task.close()
+    # With gRPC's own settings it takes 10 s.
+    assert float(took) < 5.0

@@ -1,0 +1,458 @@
+"""Memory shared with a PS task: what lies where, who waits for whom with it, and what is left when it goes wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import socket
+
+import numpy as np
+import pytest
+
+from globalstep.cluster.run_policy import RunPolicy
+from globalstep.errors import FailedPreconditionError, UnavailableError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.server import PSOptions, PSServer
+from globalstep.ps.service import shared_blocks, socket_server
+from globalstep.ps.wal import log_file
+from globalstep.ps.wal.log_file import SegmentReader, segment_path, segments_in
+from globalstep.testing.faults import AFTER
+from globalstep.wire.declarations import (
+    Increment,
+    Op,
+    OpKind,
+    OptimizerDecl,
+    OptimizerUse,
+    Push,
+    Read,
+    VariableDecl,
+)
+from globalstep.wire.expressions import constant
+from globalstep.wire.socket_messages import Outgoing
+from globalstep.worker.client.client import ClusterClient
+from globalstep.worker.transport.grpc_transport import GrpcTransport
+
+COUNT = 50_000
+NAMES = ["a", "b", "odd"]
+SHAPES = {"a": (COUNT,), "b": (COUNT // 10, 10), "odd": (COUNT + 1,)}
+
+
+class Trained:
+    """PS tasks with three Variables, and clients of them; all closed at the end."""
+
+    def __init__(self, shards=1, directory="", policy=None):
+        self.servers = [PSServer(PSOptions(grace_secs=0.2)) for _ in range(shards)]
+        for server in self.servers:
+            server.start()
+        self.clients = []
+        client = self.client(policy=policy)
+        if directory:
+            client.begin(open=True, directory=directory)
+        variables = [VariableDecl("global_step", "int64", (), 0, is_step=True)]
+        variables += [VariableDecl(name, "float32", SHAPES[name], at % shards) for at, name in enumerate(NAMES)]
+        sgd = OptimizerDecl("sgd", "gradient_descent", {"learning_rate": constant(1.0)}, dict.fromkeys(NAMES, ()))
+        client.declare(variables, [sgd])
+        client.push(Push([Op(OpKind.ASSIGN, decl.name, fill=0.0) for decl in variables]))
+
+    def client(self, transport="shm", **more):
+        transports = [GrpcTransport(server.address, at, transport) for at, server in enumerate(self.servers)]
+        self.clients.append(ClusterClient(transports, rng=random.Random(5), **more))
+        self.clients[-1].refresh()
+        return self.clients[-1]
+
+    def close(self):
+        for client in self.clients:
+            client.close()
+        for server in self.servers:
+            server.close()
+
+
+@pytest.fixture
+def train():
+    with contextlib.ExitStack() as stack:
+
+        def make(shards=1):
+            trained = Trained(shards)
+            stack.callback(trained.close)
+            return trained
+
+        yield make
+
+
+def push_of(gradients, reads=NAMES):
+    ops = [Op(OpKind.APPLY, name, gradient, optimizer="sgd") for name, gradient in zip(NAMES, gradients, strict=True)]
+    reads = [Read(name) for name in reads]
+    return Push(ops, [Increment("global_step")], [OptimizerUse("sgd")], reads, layout=("step", len(reads)))
+
+
+def in_place(client, value):
+    gradients = client.room(NAMES)
+    for gradient in gradients:
+        gradient.fill(value)
+    return gradients
+
+
+def elsewhere(value):
+    return [np.full(SHAPES[name], value, np.float32) for name in NAMES]
+
+
+def address(array):
+    return array.__array_interface__["data"][0]
+
+
+def kinds(client):
+    return {connection.kind for connection in client._run.transports}
+
+
+def blocks_of(server):
+    """How many blocks the PS task has, over all connections."""
+    return sum(len(connection.blocks) for connection in server._sockets._connections if connection.blocks is not None)
+
+
+def pool_of(client, shard=0):
+    return client._run.transports[shard]._connection._pool
+
+
+# ---- Hostile clients ---------------------------------------------------------------------------------
+
+
+def test_a_client_that_writes_to_its_memory_later_does_not_break_the_log(tmp_path, monkeypatch):
+    """A record's checksum is taken, then its bytes are written: what is shared could change between the two."""
+    with contextlib.closing(Trained(directory=str(tmp_path), policy=RunPolicy(durability="log"))) as trained:
+        client = trained.clients[0]
+        write = log_file.LogFiles.write_all
+        shared = []
+
+        def flipped(files, file, buffers):
+            for view in shared:
+                view.fill(7.0)  # as another process of the client could, at any time
+            write(files, file, buffers)
+
+        monkeypatch.setattr(log_file.LogFiles, "write_all", flipped)
+        for _ in range(3):  # the first two make the layout known
+            gradients = in_place(client, -1.0)
+            shared[:] = [gradient.view() for gradient in gradients]  # which stay writable
+            client.push(push_of(gradients))
+        assert kinds(client) == {"shm"}
+        shared.clear()
+        monkeypatch.undo()
+        (last,) = client.push(push_of(in_place(client, -1.0), ["a"])).values
+        np.testing.assert_array_equal(last, np.full(COUNT, 4.0, np.float32))
+        folder = trained.servers[0].shard.witness.directory
+        records = [record for at in segments_in(folder) for record in SegmentReader(segment_path(folder, at)).records()]
+        pushed = [record for record in records if pb.LogRecord.FromString(record.head).WhichOneof("kind") == "push"]
+        for record in pushed[-4:]:
+            np.testing.assert_array_equal(np.frombuffer(record.data, np.float32)[:COUNT], np.full(COUNT, -1.0))
+
+
+# ---- Where things lie --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_a_gradient_that_is_written_in_place_is_copied_by_nobody_and_its_values_lie_there(train, shards):
+    client = train(shards).client()
+    for count in range(1, 8):
+        gradients = in_place(client, -1.0)
+        places = [address(gradient) for gradient in gradients]
+        values = client.push(push_of(gradients)).values
+        if count > 1:  # the first of a layout tells it, and is applied Variable by Variable
+            assert [address(value) for value in values] == places
+        for value in values:
+            np.testing.assert_array_equal(value, np.full(value.shape, count, np.float32))
+    assert kinds(client) == {"shm"}
+
+
+@pytest.mark.parametrize(("transport", "staged_on"), [("shm", [1]), ("unix", [0, 1])])
+def test_the_sequencers_part_comes_with_admit_however_large_it_is_where_memory_is_shared(train, transport, staged_on):
+    trained = train(2)
+    client = trained.client(transport)
+    client.push(push_of(in_place(client, -1.0)))
+    watched = [Watch() for _ in trained.servers]
+    for server, watch in zip(trained.servers, watched, strict=True):
+        server.control.handler._faults = watch
+    client.push(push_of(in_place(client, -1.0)))
+    assert [at for at, watch in enumerate(watched) if "stage" in watch.methods] == staged_on
+    assert client.global_steps() == {"global_step": 2}
+
+
+class Watch:
+    """Takes note of the requests that a PS task carries out."""
+
+    def __init__(self):
+        self.methods = []
+
+    def at(self, point, method):
+        self.methods.append(method)
+
+
+def test_no_byte_of_a_tensor_goes_through_the_socket(train, monkeypatch):
+    sent = []
+    send = Outgoing.send
+
+    def counted(outgoing, *args):
+        sent.append(outgoing._left_bytes)
+        send(outgoing, *args)
+
+    monkeypatch.setattr(Outgoing, "send", counted)
+    client = train().client()
+    for gradients in (lambda: in_place(client, 1.0), lambda: elsewhere(1.0)):
+        for _ in range(3):
+            client.push(push_of(gradients()))
+        client.pull([Read(name) for name in NAMES])
+        client.pull([Read(name) for name in NAMES])
+        sent.clear()
+        client.push(push_of(gradients()))
+        client.pull([Read(name) for name in NAMES])
+        assert len(sent) >= 2, "a server thread may not have come to count its last one yet"
+        assert sum(sent) < 1000
+
+
+def test_a_gradient_that_lies_elsewhere_is_copied_once_and_stays_as_it_is(train):
+    client = train().client()
+    gradients = elsewhere(-1.0)
+    for count in range(1, 6):
+        values = client.push(push_of(gradients)).values
+        assert [float(value.flat[-1]) for value in values] == [count] * 3
+    assert all(np.all(gradient == -1.0) for gradient in gradients)
+
+
+def test_small_tensors_are_sent(train):
+    client = train().client()
+    client.push(Push([Op(OpKind.ASSIGN, "global_step", np.asarray(3, np.int64))], reads=[Read("global_step")]))
+    assert len(pool_of(client)) == 0
+    assert client._run.transports[0].room(100) is None
+
+
+def test_values_come_in_two_or_three_blocks_however_many_steps(train):
+    trained = train()
+    client = trained.client()
+    for number in range(40):
+        gradients = in_place(client, 1.0) if number % 3 else elsewhere(1.0)
+        values = client.push(push_of(gradients)).values
+        if number % 5 == 0:
+            values = client.pull([Read(name) for name in NAMES])
+    assert values is not None
+    assert len(pool_of(client)) <= 3
+    assert blocks_of(trained.servers[0]) <= 3
+
+
+def test_a_read_is_put_into_shared_memory_at_once(train, monkeypatch):
+    """One copy: out of the arena, to where the program reads it."""
+    moved = []
+    put = shared_blocks.SharedBlocks.put
+
+    def watched(self, pieces):
+        before = [bytes(block) for block in self._blocks.values()]
+        placed = put(self, pieces)
+        moved.append(before != [bytes(block) for block in self._blocks.values()])
+        return placed
+
+    client = train().client()
+    reads = [Read("a"), Read("odd"), Read("b", np.arange(0, 4000, 3))]
+    for _ in range(3):
+        values = client.pull(reads)
+    monkeypatch.setattr(shared_blocks.SharedBlocks, "put", watched)
+    client.push(push_of(elsewhere(1.0), reads=()))
+    moved.clear()
+    values = client.pull(reads)
+    assert moved == [False]
+    assert [float(value.flat[0]) for value in values] == [-1.0] * 3
+    assert [value.shape for value in values] == [(COUNT,), (COUNT + 1,), (1334, 10)]
+
+
+# ---- Nobody's bytes change under him -------------------------------------------------------------------
+
+
+def test_values_cannot_be_written_to_nor_gradients_that_are_used_up(train):
+    client = train().client()
+    client.push(push_of(in_place(client, 1.0)))
+    gradients = in_place(client, 1.0)
+    values = client.push(push_of(gradients)).values
+    for array in (*gradients, *values, *client.pull([Read("a")])):
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+
+
+def test_values_that_are_pushed_as_gradients_stay_what_they_are(train):
+    """Weight decay, say. They lie in shared memory, in the right order, and are not applied there."""
+    client = train().client()
+    values = client.push(push_of(elsewhere(-8.0))).values
+    for _ in range(2):
+        after = client.push(push_of(values)).values
+        assert {float(value.flat[3]) for value in values} == {8.0}
+        assert {float(value.flat[3]) for value in after} <= {0.0, -8.0}
+
+
+def test_everything_that_a_program_keeps_stays(train):
+    """Also when it keeps more than there are blocks: then bytes go through the socket."""
+    client = train().client()
+    kept = []
+    for count in range(1, 16):
+        values = client.push(push_of(in_place(client, -1.0))).values
+        kept.append((count, values[1][7:9, 3]))
+    assert [value.tolist() for _, value in kept] == [[count] * 2 for count, _ in kept]
+    assert pool_of(client).is_full
+    del kept, values
+    client.push(push_of(in_place(client, -1.0)))
+    assert kinds(client) == {"shm"}
+
+
+def staged(client, shard, sequence, gradients):
+    """Send a STAGE of the shard's gradients, as a client that is then never heard of again."""
+    request = pb.Request()
+    message = request.stage
+    message.incarnation = client.incarnation
+    message.id.client, message.id.sequence = client.client_id, sequence
+    pieces, at = [], 0
+    for name, gradient in gradients.items():
+        op = message.ops.add(kind=pb.OP_APPLY, variable=name, optimizer="sgd")
+        op.value.dtype, op.value.shape[:], op.value.offset = "float32", gradient.shape, at
+        pieces.append(gradient.reshape(-1).data.cast("B"))
+        at += -(-gradient.nbytes // 8) * 8
+    client._run.transports[shard].send(request, pieces).result()
+
+
+def admitted(client, sequence, participants):
+    request = pb.Request()
+    message = request.admit
+    message.incarnation, message.kind = client.incarnation, pb.ENTRY_PUSH
+    message.id.client, message.id.sequence = client.client_id, sequence
+    message.participants.extend(participants)
+    message.uses.add(optimizer="sgd")
+    client._run.transports[0].send(request, ()).result()
+
+
+@pytest.mark.parametrize("written", ["in place", "elsewhere"])
+def test_what_is_staged_stays_until_it_is_applied_whatever_is_pushed_meanwhile(train, written):
+    client = train().client()
+    (gradient, *_) = in_place(client, -100.0) if written == "in place" else elsewhere(-100.0)
+    staged(client, 0, 1000, {"a": gradient})
+    del gradient
+    for _ in range(5):
+        client.push(push_of(in_place(client, -1.0)))
+        client.push(push_of(elsewhere(-1.0)))
+    admitted(client, 1000, [0])
+    np.testing.assert_array_equal(client.pull([Read("a")])[0], np.full(COUNT, 110.0, np.float32))
+    assert not pool_of(client).has_staged
+
+
+def test_what_was_staged_over_a_connection_that_broke_is_not_written_over(train):
+    trained = train()
+    client = trained.client()
+    (gradient, *_) = in_place(client, -100.0)
+    staged(client, 0, 1000, {"a": gradient})
+    client._run.transports[0]._connection.break_off(UnavailableError("cut"))
+    for _ in range(5):
+        client.push(push_of(in_place(client, -1.0)))
+    assert kinds(client) == {"grpc"}
+    client.close()
+    other = trained.client()
+    other.push(push_of(in_place(other, -1.0)))
+    # Whoever brings the word, the part is applied from the bytes that were staged.
+    other.client_id = client.client_id
+    admitted(other, 1000, [0])
+    np.testing.assert_array_equal(other.pull([Read("a")])[0], np.full(COUNT, 106.0, np.float32))
+
+
+class Cut:
+    """Cuts the sockets of a PS task after the next call of a method: its reply is lost."""
+
+    def __init__(self, server, method):
+        self.server, self.method = server, method
+
+    def at(self, point, method):
+        if (point, method) == (AFTER, self.method):
+            self.method = ""
+            for connection in list(self.server._sockets._connections):
+                connection.end(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(
+    ("shards", "shard", "method"), [(1, 0, "push"), (2, 1, "stage"), (2, 0, "admit"), (2, 1, "commit")]
+)
+def test_a_push_whose_reply_is_lost_is_done_once_from_the_same_bytes(train, shards, shard, method):
+    trained = train(shards)
+    client = trained.client()
+    for _ in range(2):
+        client.push(push_of(in_place(client, -1.0)))
+    server = trained.servers[shard]
+    server.control.handler._faults = Cut(server, method)
+    for count in range(3, 6):
+        values = client.push(push_of(in_place(client, -1.0))).values
+        for value in values:
+            np.testing.assert_array_equal(value, np.full(value.shape, count, np.float32))
+    assert client._run.transports[shard].kind == "grpc"
+    assert client.global_steps() == {"global_step": 5}
+
+
+# ---- When it cannot be had -----------------------------------------------------------------------------
+
+
+def said(caplog):
+    return [record.getMessage() for record in caplog.records if "its data goes over" in record.getMessage()]
+
+
+def test_a_task_without_memory_to_share_is_reached_by_a_unix_socket(train, monkeypatch, caplog):
+    monkeypatch.setattr(socket_server, "is_offered", lambda: False)
+    with caplog.at_level(logging.INFO, "globalstep.worker"):
+        trained = train()
+        caplog.clear()
+        client = trained.client("auto")
+        for count in range(1, 4):
+            values = client.push(push_of(in_place(client, -1.0))).values
+            assert float(values[0][0]) == count
+    assert kinds(client) == {"unix"}
+    (line,) = said(caplog)
+    assert "a unix socket" in line
+    assert "no memory to share" in line
+
+
+def test_memory_that_runs_out_later_leaves_the_socket(train, monkeypatch, caplog):
+    trained = train()
+    client = trained.client()
+
+    def none_left(nbytes):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shared_blocks, "create", none_left)
+    with caplog.at_level(logging.INFO, "globalstep.worker"):
+        for count in range(1, 6):
+            values = client.push(push_of(in_place(client, -1.0))).values
+            assert float(values[2][-1]) == count
+    assert kinds(client) == {"unix"}
+    (line,) = said(caplog)
+    assert "No space left" in line
+
+
+def test_room_is_to_be_had_on_every_transport(train):
+    trained = train()
+    for transport in ("grpc", "unix", "tcp"):
+        client = trained.client(transport)
+        gradients = in_place(client, 0.0)
+        assert [(gradient.shape, gradient.dtype) for gradient in gradients] == [
+            (SHAPES[name], np.dtype("float32")) for name in NAMES
+        ]
+        client.push(push_of(gradients))
+        assert not client._run.transports[0].shares_memory
+    with pytest.raises(FailedPreconditionError, match="unheard_of"):
+        client.room(["unheard_of"])
+
+
+def test_a_reply_that_points_outside_of_the_memory_breaks_the_connection(train, monkeypatch):
+    trained = train()
+    client = trained.client()
+    client.push(push_of(in_place(client, -1.0)))
+    right = shared_blocks.SharedBlocks.put
+
+    def wrong(self, pieces):
+        placed = right(self, pieces)
+        if placed is None:
+            return None
+        place = placed.place
+        return shared_blocks.Placed(type(place)(place.block, place.offset + (1 << 40)), placed.descriptor)
+
+    monkeypatch.setattr(shared_blocks.SharedBlocks, "put", wrong)
+    values = client.push(push_of(in_place(client, -1.0))).values
+    assert [float(value.flat[0]) for value in values] == [2.0] * 3
+    assert kinds(client) == {"grpc"}

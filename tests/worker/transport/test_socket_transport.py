@@ -1,0 +1,418 @@
+"""The client's side of sockets: which transport is taken, what happens when it fails, exactly once all the same."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import socket
+import threading
+import tracemalloc
+
+import numpy as np
+import pytest
+from counting_run import SHAPES, expected, initialize, state, step_push
+
+from globalstep.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.server import PSOptions, PSServer
+from globalstep.runtime.clock import ManualClock
+from globalstep.testing.faults import AFTER, BEFORE
+from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, OptimizerUse, Push, Read, VariableDecl
+from globalstep.wire.expressions import constant
+from globalstep.wire.transports import chosen_transport, transports_to
+from globalstep.worker.client.client import ClusterClient, connect
+from globalstep.worker.protocol.push_protocol import PushProtocol
+from globalstep.worker.transport.grpc_transport import _SOCKETS as SOCKETS
+from globalstep.worker.transport.grpc_transport import CALL_SECS, GrpcTransport
+
+#: Transport -> what carries the data of tasks on this machine.
+CARRIES = {"shm": "shm", "unix": "unix", "tcp": "tcp"}
+
+
+@pytest.fixture
+def serving():
+    """Start PS tasks; gives them. All are closed at the end."""
+    with contextlib.ExitStack() as stack:
+
+        def start(shards=1, **more):
+            servers = []
+            for _ in range(shards):
+                servers.append(PSServer(PSOptions(grace_secs=0.2, **more)))
+                stack.callback(servers[-1].close)
+                servers[-1].start()
+            return servers
+
+        yield start
+
+
+@pytest.fixture
+def joined():
+    """Make clients of servers over a transport. All are closed at the end."""
+    with contextlib.ExitStack() as stack:
+
+        def join(servers, transport, **more):
+            transports = [GrpcTransport(server.address, at, transport) for at, server in enumerate(servers)]
+            client = ClusterClient(transports, rng=random.Random(5), **more)
+            stack.callback(client.close)
+            return client
+
+        yield join
+
+
+@pytest.fixture(params=list(CARRIES))
+def transport(request):
+    return request.param
+
+
+def kinds(client):
+    return [connection.kind for connection in client._run.transports]
+
+
+# ---- Which one --------------------------------------------------------------------------------------
+
+
+def test_an_argument_beats_the_environment(monkeypatch):
+    monkeypatch.delenv("GLOBALSTEP_TRANSPORT", raising=False)
+    assert chosen_transport(None) == "auto"
+    monkeypatch.setenv("GLOBALSTEP_TRANSPORT", "tcp")
+    assert (chosen_transport(None), chosen_transport("grpc")) == ("tcp", "grpc")
+    monkeypatch.setenv("GLOBALSTEP_TRANSPORT", "pigeon")
+    with pytest.raises(InvalidArgumentError, match="'pigeon'.*auto"):
+        transports_to("grpc://127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("asked", "carries"), [("auto", "shm"), ("shm", "shm"), ("unix", "unix"), ("tcp", "tcp"), ("grpc", "grpc")]
+)
+def test_the_environment_decides_for_a_whole_program(serving, monkeypatch, asked, carries):
+    monkeypatch.setenv("GLOBALSTEP_TRANSPORT", asked)
+    (server,) = serving()
+    client = connect(f"grpc://{server.address}")
+    try:
+        initialize(client)
+        assert kinds(client) == [carries]
+    finally:
+        client.close()
+
+
+def test_the_argument_of_connect_is_heeded(serving):
+    (server,) = serving()
+    client = connect(f"grpc://{server.address}", transport="tcp")
+    try:
+        initialize(client)
+        assert kinds(client) == ["tcp"]
+    finally:
+        client.close()
+
+
+# ---- When it cannot be had ----------------------------------------------------------------------------
+
+
+def elsewhere(kind):
+    """Where a task says that it listens, and nobody does."""
+    if kind != pb.LANE_TCP:
+        return "globalstep-on-another-machine", bytes(32)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return str(free.getsockname()[1]), bytes(32)
+
+
+def refusing(kind):
+    raise ResourceExhaustedError("enough")
+
+
+def test_a_socket_that_cannot_be_opened_is_said_once_and_grpc_goes_on(serving, joined, transport, caplog):
+    (server,) = serving()
+    for open_lane in (None, elsewhere, refusing):
+        caplog.clear()
+        server.control.open_lane = open_lane
+        client = joined([server], transport)
+        with caplog.at_level(logging.INFO, "globalstep.worker.transport.grpc_transport"):
+            initialize(client)
+            client.push(step_push())
+            client._run.transports[0]._connection.break_off(UnavailableError("cut"))
+            client.push(step_push())
+        assert state(client) == expected(2)
+        assert kinds(client) == ["grpc"]
+        said = [record for record in caplog.records if "its data goes over gRPC" in record.message]
+        assert [record.levelname for record in said] == ["INFO"]
+        client.begin(sequencer=0, open=True)
+
+
+def test_a_task_that_closes_without_a_welcome_is_reached_by_grpc(serving, joined, transport):
+    (server,) = serving()
+    right = server.control.open_lane
+    server.control.open_lane = lambda kind: (right(kind)[0], bytes(32))
+    client = joined([server], transport)
+    initialize(client)
+    assert kinds(client) == ["grpc"]
+
+
+def test_a_task_that_is_not_there_yet_is_waited_for_and_then_has_its_socket(serving, joined, transport):
+    (first,) = serving()
+    address = first.address
+    first.close()
+    client = ClusterClient([GrpcTransport(address, 0, transport)], member=False)
+    try:
+        connection = client._run.transports[0]
+        with pytest.raises(UnavailableError):
+            connection.send(pb.Request(pull=pb.PullRequest()), ()).result()
+        (second,) = serving(bind=address)
+        # gRPC's channel waits a little before it tries again.
+        while not client._run.incarnation:
+            with contextlib.suppress(UnavailableError):
+                initialize(client)
+        assert second.address == address
+        client.push(step_push())
+        assert kinds(client) == [CARRIES[transport]]
+    finally:
+        client.close()
+
+
+# ---- When it breaks ----------------------------------------------------------------------------------
+
+
+class Cut:
+    """Cuts every socket of a PS task at one point of the next call of a method; counts."""
+
+    def __init__(self, point, method):
+        self.point, self.method = point, method
+        self.server = None
+        self.armed = False
+        self.cuts = 0
+
+    def at(self, point, method):
+        if self.armed and (point, method) == (self.point, self.method):
+            self.armed = False
+            self.cuts += 1
+            for connection in list(self.server._sockets._connections):
+                connection.end(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("point", [BEFORE, AFTER])
+@pytest.mark.parametrize(
+    ("shards", "task", "method"), [(1, 0, "push"), (2, 0, "stage"), (2, 1, "stage"), (2, 1, "admit"), (2, 0, "commit")]
+)
+def test_a_push_whose_connection_breaks_is_done_once(
+    serving, joined, transport, shards, task, method, point, monkeypatch
+):
+    """The points of docs/design/push-protocol.md: what was sent, or answered, is lost with its connection."""
+    if method == "stage":  # to the sequencer too, as with parts that are too large to come with ADMIT
+        monkeypatch.setattr(PushProtocol, "_rides_along", lambda self, requests: None)
+    servers = serving(shards)
+    cut = servers[task].control.handler._faults = Cut(point, method)
+    cut.server = servers[task]
+    initialize(joined(servers, "grpc"))
+    for count in range(1, 6):
+        client = joined(servers, transport)
+        client.refresh()
+        client.push(step_push())
+        assert kinds(client) == [CARRIES[transport]] * shards
+        cut.armed = True
+        values = client.push(step_push(reads=("w", "b", "e"))).values
+        want = expected(2 * count)
+        assert [value.tolist() for value in values] == [want["w"], want["b"], want["e"]]
+        assert state(client) == want
+        assert kinds(client)[task] == "grpc"
+    assert cut.cuts == 5
+
+
+def test_workers_whose_connections_break_all_the_time_make_exactly_their_steps(serving, joined, transport):
+    servers = serving(2)
+    initialize(joined(servers, "grpc"))
+    clients = [joined(servers, transport) for _ in range(3)]
+    failures = []
+
+    def work(client):
+        try:
+            client.refresh()
+            for count in range(60):
+                if count % 7 == 0:
+                    for connection in client._run.transports:
+                        connection._socket_kinds = SOCKETS[transport]
+                client.push(step_push())
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(client,), name="pusher") for client in clients]
+    for thread in threads:
+        thread.start()
+    rng = random.Random(8)
+    while any(thread.is_alive() for thread in threads):
+        for server in servers:
+            for connection in list(server._sockets._connections):
+                if rng.random() < 0.1:
+                    connection.end(socket.SHUT_RDWR)
+        rng.choice(threads).join(0.02)
+    assert failures == []
+    assert state(clients[0]) == expected(180)
+
+
+# ---- How it works --------------------------------------------------------------------------------------
+
+
+def test_large_messages_both_ways_do_not_wait_for_each_other(serving, joined, transport):
+    """Several requests before the first reply is read: neither side may be stuck with what the other does not read."""
+    count = 2_000_000
+    (server,) = serving()
+    client = joined([server], transport)
+    client.declare([VariableDecl("big", "float32", (count,), 0)], [])
+    client.push(Push([Op(OpKind.ASSIGN, "big", fill=0.0)]))
+    connection = client._run.transports[0]
+    ones = memoryview(np.ones(count, np.float32)).cast("B")
+    tickets = []
+    for number in range(6):
+        request = pb.Request()
+        request.push.incarnation = client.incarnation
+        request.push.id.client, request.push.id.sequence = "another", number + 1
+        operand = request.push.ops.add(kind=pb.OP_ASSIGN_ADD, variable="big").value
+        operand.dtype, operand.shape[:] = "float32", [count]
+        request.push.reads.add(variable="big")
+        tickets.append(connection.send(request, [ones]))
+    for number, ticket in reversed(list(enumerate(tickets))):
+        got = np.frombuffer(ticket.result().data, np.float32)
+        np.testing.assert_array_equal(got, np.full(count, number + 1.0, np.float32))
+    assert kinds(client) == [CARRIES[transport]]
+
+
+def test_values_stay_what_they_are_while_somebody_has_them(serving, joined, transport):
+    count = 100_000
+    (server,) = serving()
+    client = joined([server], transport)
+    client.declare([VariableDecl("big", "float32", (count,), 0)], [])
+    kept = []
+    for number in range(8):
+        push = Push([Op(OpKind.ASSIGN, "big", fill=float(number))], reads=[Read("big")])
+        values = client.push(push).values
+        if number % 3 == 0:
+            kept.append((number, values[0][5:7]))
+    assert [value.tolist() for _, value in kept] == [[float(number)] * 2 for number, _ in kept]
+
+
+def test_a_step_takes_no_memory_that_grows_with_the_model(serving, joined, transport):
+    """Neither side: gradients and values go through memory that earlier steps have used."""
+    count = 1_000_000
+    (server,) = serving()
+    client = joined([server], transport)
+    rate = {"learning_rate": constant(0.5)}
+    variables = [VariableDecl(name, "float32", (count,), 0) for name in "ab"]
+    client.declare(variables, [OptimizerDecl("o", "gradient_descent", rate, {"a": (), "b": ()})])
+    client.push(Push([Op(OpKind.ASSIGN, name, fill=0.0) for name in "ab"]))
+    gradient = np.ones(count, np.float32)
+
+    def step():
+        ops = [Op(OpKind.APPLY, name, gradient, optimizer="o") for name in "ab"]
+        push = Push(ops, uses=[OptimizerUse("o")], reads=[Read(name) for name in "ab"], layout="step")
+        return client.push(push).values
+
+    held = [step() for _ in range(3)][-1]
+    tracemalloc.start()
+    try:
+        for _ in range(3):
+            held = step()
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        for _ in range(5):
+            held = step()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak - before < count / 10, "a step moves 16 bytes an element"
+    assert [float(value[-1]) for value in held] == [-5.5, -5.5]
+    assert kinds(client) == [CARRIES[transport]]
+
+
+class Held:
+    """Holds a method until it is let go."""
+
+    def __init__(self, method):
+        self.method = method
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+    def at(self, point, method):
+        if (point, method) == (BEFORE, self.method):
+            self.reached.set()
+            assert self.go_on.wait(20.0)
+
+
+def test_a_call_that_takes_too_long_is_broken_off(serving, transport):
+    (server,) = serving()
+    held = server.control.handler._faults = Held("pull")
+    clock = ManualClock()
+    connection = GrpcTransport(server.address, 0, transport, clock)
+    try:
+        ticket = connection.send(pb.Request(pull=pb.PullRequest()), ())
+        assert held.reached.wait(20.0)
+        waiter_failed = []
+
+        def wait():
+            try:
+                ticket.result()
+            except UnavailableError as error:
+                waiter_failed.append(str(error))
+
+        waiter = threading.Thread(target=wait, name="waiter")
+        waiter.start()
+        while not ticket.awaited:
+            pass
+        connection.expire()
+        assert waiter.is_alive(), "it is not over yet"
+        clock.advance(CALL_SECS + 1)
+        connection.expire()
+        waiter.join()
+        assert len(waiter_failed) == 1
+        assert "has not answered for 60 s" in waiter_failed[0]
+    finally:
+        held.go_on.set()
+        connection.close()
+
+
+def test_a_reply_that_nobody_asked_for_yet_may_lie_for_long(serving, transport):
+    """COMPLETE is sent and not waited for; the worker may compute for minutes before it reads again."""
+    (server,) = serving()
+    clock = ManualClock()
+    connection = GrpcTransport(server.address, 0, transport, clock)
+    try:
+        ticket = connection.send(pb.Request(pull=pb.PullRequest()), ())
+        clock.advance(10 * CALL_SECS)
+        connection.expire()
+        assert connection.kind == CARRIES[transport]
+        with pytest.raises(Exception, match="holds no state"):
+            ticket.result()
+    finally:
+        connection.close()
+
+
+def test_a_closed_transport_fails_the_calls_under_way(serving, transport):
+    (server,) = serving()
+    held = server.control.handler._faults = Held("pull")
+    connection = GrpcTransport(server.address, 0, transport)
+    ticket = connection.send(pb.Request(pull=pb.PullRequest()), ())
+    assert held.reached.wait(20.0)
+    connection.close()
+    with pytest.raises(UnavailableError, match="was closed here"):
+        ticket.result()
+    held.go_on.set()
+
+
+def test_a_server_that_ends_is_unavailable(serving, joined, transport):
+    (server,) = serving()
+    client = joined([server], transport, clock=ManualClock(), member=False, retry_secs=0.0)
+    initialize(client)
+    server.close()
+    with pytest.raises(UnavailableError):
+        client.pull([Read(name) for name in SHAPES])
+
+
+@pytest.mark.parametrize("transport", ["unix", "auto"])
+def test_a_unix_socket_of_another_user_is_told_no_token(serving, joined, monkeypatch, transport):
+    """Its name may have been taken after the task's death. The client goes on over gRPC."""
+    monkeypatch.setattr("globalstep.worker.transport.socket_transport.uid_of_unix", lambda connection: 54002)
+    told = []
+    monkeypatch.setattr("globalstep.worker.transport.socket_transport._expect_welcome", told.append)
+    client = joined(serving(), transport)
+    initialize(client)
+    client.push(step_push())
+    assert state(client) == expected(1)
+    assert kinds(client) == ["grpc"]
+    assert not told

@@ -1,0 +1,4 @@
+"""The client of a cluster: membership, leases, retries, recovery.
+
+Layer: worker.
+"""

@@ -1,0 +1,253 @@
+"""A process that may act as chief: what it knows of the chief's lease, and how it asks for it.
+
+PS task 0 gives the chief's lease (`ps/members/chief_lease.py`); docs/design/push-protocol.md, "The chief's lease", has
+the rules.
+
+Layer: worker. Threads: a Candidate is thread-safe.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from typing import Any
+
+from globalstep.cluster.cluster import CHIEF_JOBS
+from globalstep.cluster.process_place import Process, is_gone, this_process
+from globalstep.cluster.run_identity import TAKE_OVER_HOW, RunIdentity, other_run, takes_over
+from globalstep.errors import AbortedError, FailedPreconditionError, OpError
+from globalstep.graph.device import DeviceSpec
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.runtime.clock import Clock
+
+__all__ = ["Candidate"]
+
+_POLL_SECS = 0.2
+
+
+class Candidate:
+    """A process that may act as chief. It outlives the sessions, and the clients, of its process.
+
+    Args:
+        task: Name of its task, "/job:worker/task:1"; "" where it has none.
+        failover_secs: It asks for the chief's lease when its holder has been silent for so long; None for a chief that
+            takes it at once, whoever has it.
+        configured: Whether it is the cluster's own chief, which is given a lease at once that nobody has held.
+
+    Attributes:
+        id: Who this is, new with every process.
+        task: As given; a session that learns its task later sets it.
+        failover_secs: As given.
+        configured: As given.
+        take_over: Whether it takes the chief's lease from whoever has it, as GLOBALSTEP_TAKE_OVER says.
+        beside: Whether the chief's lease was not given because another task of this one's job has it, which says that
+            it is the chief, too.
+    """
+
+    def __init__(self, task: str = "", failover_secs: float | None = None, configured: bool = False) -> None:
+        self.id = uuid.uuid4().hex
+        self.task = task
+        self.failover_secs = failover_secs
+        self.take_over = configured and takes_over()
+        self.configured = configured
+        self.beside = False
+        self._process = this_process()
+        # Guards the attributes below; a leaf.
+        self._lock = threading.Lock()
+        self._term = self._acting_term = 0
+        self._lease = pb.ChiefLease()
+        self._contested = False
+        self._due = False
+        self._known_term = 0
+
+    @property
+    def known_term(self) -> int:
+        """The greatest term that it knows of, its own or another's."""
+        return self._known_term
+
+    def know(self, term: int) -> None:
+        """Take note of a term that somebody has, or had: PS task 0 is told, and gives greater ones only."""
+        with self._lock:
+            self._known_term = max(self._known_term, term)
+
+    @property
+    def term(self) -> int:
+        """Its term as chief; 0 while it is none, or was replaced."""
+        return self._term
+
+    @property
+    def acting_term(self) -> int:
+        """The term in which it acts, or acted last: what only a chief may ask for is asked in this one.
+
+        One that has heard that it was replaced asks for it no more; what was on its way by then is refused by its term.
+        """
+        return self._acting_term
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to ask for the chief's lease, as last heard."""
+        return self._due
+
+    @property
+    def chief(self) -> str:
+        """Who acts as chief, as last heard; "" for nobody."""
+        return self._lease.task or self._lease.holder
+
+    @property
+    def holder(self) -> str:
+        """Who acts as chief, with its process."""
+        return f"{self._lease.task or f'candidate {self._lease.holder}'} ({Process.decode(self._lease.process)})"
+
+    def heard(self, lease: pb.ChiefLease) -> None:
+        """Take note of who acts as chief.
+
+        Args:
+            lease: As PS task 0 has it.
+        """
+        with self._lock:
+            self._lease = lease
+            self._known_term = max(self._known_term, lease.term)
+            if self._term:
+                if lease.term > self._term:
+                    self._term = 0
+            elif self.failover_secs is not None:
+                # A task that was started again does not know of a chief until that gives a sign of life.
+                self._due = not lease.holder or lease.silent_secs >= self.failover_secs
+
+    def claim(self, cluster: Any) -> bool:
+        """Ask for the chief's lease, or make sure of it; says whether this is the chief.
+
+        Args:
+            cluster: A client of the PS tasks.
+
+        Raises:
+            UnavailableError: If PS task 0 cannot be reached.
+        """
+        request = pb.ClaimChiefRequest(
+            candidate=self.id,
+            task=self.task,
+            after_secs=self.failover_secs or 0.0,
+            term=self._term,
+            configured=self.configured,
+            known_term=self._known_term,
+            process=self._process.encode(),
+            run=_run_of(cluster).encode(),
+            take_over=self.take_over and not self._is_of_same_job(cluster),
+        )
+        reply: pb.ClaimChiefReply = cluster.claim_chief(request)
+        if reply.contested and is_gone(Process.decode(reply.chief.process)):
+            # Seen from here: its process has ended. Nobody has to wait for what it will not say.
+            request.gone = reply.chief.holder
+            reply = cluster.claim_chief(request)
+        with self._lock:
+            self._due = False
+            self._lease, self._contested = reply.chief, reply.contested
+            self._known_term = max(self._known_term, reply.chief.term)
+            self._term = reply.chief.term if reply.granted else 0
+            self._acting_term = self._term or self._acting_term
+        return reply.granted
+
+    def contend(self, cluster: Any, clock: Clock) -> bool:
+        """Ask for the lease; where its holder may be dead, until it gives a sign of life or some seconds are over.
+
+        Args:
+            cluster: A client of the PS tasks.
+            clock: Paces it.
+
+        Returns:
+            Whether this is the chief; False where the holder is another task's and may keep the chief's lease, with
+            `beside` set where that says as well that it is the chief.
+
+        Raises:
+            FailedPreconditionError: If the holder lives, and there can be only one: two processes are one task, or two
+                tasks that are not known to be of one job say that they are the chief. Names both.
+            UnavailableError: If PS task 0 cannot be reached.
+        """
+        began, never, had_term = clock.monotonic(), threading.Event(), self._term
+        if had_term and not self.claim(cluster) and self.failover_secs is not None:
+            return False  # it was replaced, and goes on as a worker; else it asks anew, as one that has no term
+        if self.take_over:
+            self.heard(cluster.refresh()[0].chief)
+        while not self.claim(cluster):
+            holder = self._lease
+            if not self._contested:
+                return False
+            if holder.silent_secs < clock.monotonic() - began:
+                self.beside = self._is_of_same_job(cluster)
+                if self.beside:
+                    return False
+                raise FailedPreconditionError(self._two_chiefs(cluster))
+            clock.wait(never, _POLL_SECS)
+        return True
+
+    def _is_of_same_job(self, cluster: Any) -> bool:
+        """Whether the lease's holder is another task of this one's cluster, and of its run, as far as is known.
+
+        The task of a cluster's own job "chief" is the chief, and none beside another.
+        """
+        holder, tasks = self._lease.task, cluster.session_tasks
+        if self.task == holder or not {self.task, holder} <= set(tasks):
+            return False
+        if DeviceSpec.from_string(self.task).job in CHIEF_JOBS:
+            return False
+        mine, theirs = _run_of(cluster), RunIdentity.decode(self._lease.run)
+        if mine.is_other(theirs):
+            return False
+        same_id, same_name = bool(mine.id) and mine.id == theirs.id, bool(mine.name) and mine.name == theirs.name
+        return same_id or same_name or mine.directory == theirs.directory
+
+    def _two_chiefs(self, cluster: Any) -> str:
+        holder = self._lease
+        mine, theirs = _run_of(cluster), RunIdentity.decode(holder.run)
+        who = f"{self.holder}, chief of {theirs}"
+        me = f"{self.task or f'candidate {self.id}'} ({self._process})"
+        if theirs.is_other(mine) or (theirs.id != mine.id and theirs.directory != mine.directory):
+            return other_run("the PS tasks", theirs, mine, [who])
+        if self.task and self.task == holder.task:
+            what = f"Two processes are {self.task}"
+            todo = "Start each task once, or give the second one a task index of its own"
+        else:
+            what = "Two tasks say that they are the chief (is_chief=True)"
+            todo = (
+                "Give is_chief=True to one task of the job only; the others wait for it as workers. (Tasks that give "
+                "the target of their gs.train.Server, which names them, may all say it)"
+            )
+        return (
+            f"{what}: {who}, gave a sign of life {holder.silent_secs:.1f} s ago; this is {me}. Nothing was changed. "
+            f"{todo}. Two jobs need PS tasks of their own. To replace the other one all the same, start this one with "
+            f"{TAKE_OVER_HOW}."
+        )
+
+    def try_to_claim(self, cluster: Any) -> bool:
+        """Ask for the chief's lease if that is due; one that cannot be asked for now is not given."""
+        if self._term or not self._due:
+            return False
+        try:
+            return self.claim(cluster)
+        except OpError:
+            return False
+
+    def confirm(self, cluster: Any, above: int = 0) -> None:
+        """Make sure that this still is the chief, before something that only a chief may do.
+
+        Args:
+            cluster: A client of the PS tasks.
+            above: A term found elsewhere: one that is not smaller is needed.
+
+        Raises:
+            AbortedError: If it has been replaced.
+        """
+        self.know(above)
+        if not self.claim_holds(cluster):
+            why = f": {self._lease.why}" if self._lease.why else ""
+            raise AbortedError(f"This task has been replaced as chief, by {self.chief or 'nobody yet'}{why}.")
+
+    def claim_holds(self, cluster: Any) -> bool:
+        """Say whether this is the chief, without asking for the chief's lease if it is not."""
+        return bool(self._term) and self.claim(cluster)
+
+
+def _run_of(cluster: Any) -> RunIdentity:
+    """Give the run that a client takes part in, or means to."""
+    run: RunIdentity = cluster.run_identity if cluster.run_identity.id else cluster.means
+    return run

@@ -1,0 +1,106 @@
+"""Whether a program declares its Variables and optimizers as its run has them.
+
+All programs of a run build the same model. One that builds another is refused before its first push: its gradients
+would be those of another model, and where shapes happen to broadcast nobody would notice. What only one side has is
+no difference: an evaluator builds less than the run has, and a worker may hold Variables of its own.
+
+Layer: worker. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from globalstep.errors import InvalidArgumentError
+from globalstep.variables.variables import Variable
+from globalstep.wire.declarations import OptimizerDecl, VariableDecl
+from globalstep.wire.expressions import Expr
+from globalstep.worker.protocol.splitting import whole_name
+
+__all__ = ["RunSide", "check_optimizers", "check_variables"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSide:
+    """Who compares, and with what.
+
+    Attributes:
+        mine: What messages call this program, e.g. "/job:worker/task:1".
+        theirs: What they call the one that declared the run's model, e.g. "/job:chief/task:0".
+        variables: The run's, by name; split ones as programs see them.
+        optimizers: The run's, as a PS task has them.
+    """
+
+    mine: str
+    theirs: str
+    variables: Mapping[str, VariableDecl]
+    optimizers: Iterable[OptimizerDecl] = ()
+
+    def differ(self, what: str, here: str, there: str) -> InvalidArgumentError:
+        """Give the error that names both sides of a difference."""
+        return InvalidArgumentError(
+            f"{what} is {here} in this program ({self.mine}), but the run has it as {there} (declared by "
+            f"{self.theirs}). Nothing was pushed. All programs of a run build the same model: start this one with the "
+            "same code and the same flags as the others, or give what is its own another name."
+        )
+
+
+def check_variables(variables: Iterable[Variable], run: RunSide) -> None:
+    """Compare a program's Variables with those of the same name that the run has.
+
+    Raises:
+        InvalidArgumentError: If one has another shape or dtype, or is trainable in one of the two only.
+    """
+    for variable in variables:
+        held = run.variables.get(variable.op_name)
+        if held is None or variable.is_local:
+            continue
+        dtype = variable.dtype.name
+        fits = variable.shape.is_compatible_with(list(held.shape))
+        if not fits or dtype != held.dtype:
+            shape = variable.shape.as_list() if variable.shape.ndims is not None else "of any shape"
+            raise run.differ(f"Variable {variable.op_name!r}", f"{dtype} {shape}", f"{held.dtype} {list(held.shape)}")
+        if variable.trainable != held.trainable:
+            words = {True: "trainable", False: "not trainable"}
+            raise run.differ(f"Variable {variable.op_name!r}", words[bool(variable.trainable)], words[held.trainable])
+
+
+def check_optimizers(mine: Iterable[OptimizerDecl], run: RunSide) -> None:
+    """Compare a program's optimizers with those of the same name that the run has.
+
+    Raises:
+        InvalidArgumentError: If one has another rule, another hyper-parameter or other slots, or trains a Variable
+            of the run that the run's does not train.
+    """
+    theirs = {decl.name: decl for decl in run.optimizers}
+    for decl in mine:
+        held = theirs.get(decl.name)
+        if held is None:
+            continue
+        what = f"Optimizer {decl.name!r}"
+        if decl.kind != held.kind:
+            raise run.differ(what, decl.kind, held.kind)
+        for name in sorted({*decl.hypers, *held.hypers}):
+            here, there = decl.hypers.get(name), held.hypers.get(name)
+            if here != there:
+                raise run.differ(f"{name} of optimizer {decl.name!r}", _said(here), _said(there))
+        trained = {whole_name(name): tuple(map(whole_name, slots)) for name, slots in held.slots.items()}
+        for name, slots in decl.slots.items():
+            if name not in run.variables:
+                continue
+            if name not in trained:
+                raise run.differ(
+                    f"Variable {name!r}", f"trained by {decl.name!r}", f"one that {decl.name!r} does not train"
+                )
+            if slots != trained[name]:
+                raise run.differ(
+                    f"Optimizer {decl.name!r} of Variable {name!r}", f"with slots {list(slots)}",
+                    f"with slots {list(trained[name])}",
+                )  # fmt: skip
+
+
+def _said(hyper: Expr | None) -> str:
+    if hyper is None:
+        return "computed by the worker for each push"
+    return repr(hyper.value) if hyper.op == "const" else str(hyper)

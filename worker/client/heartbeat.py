@@ -1,0 +1,239 @@
+"""Keeps a client's lease: a thread that tells every PS task that the client is alive, and hears what is new.
+
+Layer: worker. Threads: one, named "globalstep-heartbeat", owned by the Heartbeat.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Sequence
+
+from globalstep.cluster.process_place import this_process
+from globalstep.cluster.run_identity import NO_RUN
+from globalstep.errors import OpError, UnavailableError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.runtime.clock import Clock
+from globalstep.wire.told import Told
+from globalstep.wire.told_messages import told_messages
+from globalstep.wire.transports import Transport
+from globalstep.worker.client.candidate import Candidate
+from globalstep.worker.client.joined_run import Haste
+from globalstep.worker.client.leaving import leave_at_exit
+from globalstep.worker.client.retry import POLICIES
+
+__all__ = ["Heartbeat"]
+
+_log = logging.getLogger("globalstep")
+
+#: Seconds of silence after which a PS takes a client for gone.
+LEASE_SECS = 15.0
+_PERIOD_SECS = 1.0
+#: So many signs of life in a row that nobody answers, and PS tasks that may have ended have ended.
+_SILENT_BEATS = 6
+#: So many in a row, and a process that has been asked to end does not wait for the task's answers any more.
+_HASTY_BEATS = 2
+
+
+class Heartbeat:
+    """A client's sign of life.
+
+    Args:
+        transports: To every PS task.
+        client: The client's id.
+        task: "/job:worker/task:1"; "" where not known.
+        clock: Paces it.
+
+    Attributes:
+        candidate: Set where this client's process may act as chief: it hears of the chief's lease, and keeps it so.
+        sequencer: Index of the PS task that knows what clients have pushed.
+        draining: Indices of PS tasks that are about to end and wait for a checkpoint, as last heard.
+        save_asked: Indices of PS tasks that have asked this chief for a checkpoint since it was last cleared.
+        processes: The process of each task that was heard to be about to end.
+        haste: Whether the process is to end soon.
+        told: What it was told of the run's decisions; a PS task that lost its state hears it so.
+        run: The run that the client takes part in, as far as it knows.
+        takes_task: Whether it trains as its task, which no other process does.
+    """
+
+    def __init__(self, transports: Sequence[Transport], client: str, task: str, clock: Clock) -> None:
+        self._transports = transports
+        self._clock = clock
+        self._client = client
+        self._task = task
+        self.candidate: Candidate | None = None
+        self.sequencer = 0
+        self.draining: frozenset[int] = frozenset()
+        self.save_asked: frozenset[int] = frozenset()
+        self.haste = Haste()
+        self.told = Told()
+        self.run = NO_RUN
+        self.takes_task = False
+        self._process = this_process()
+        self._losses_known = [0] * len(transports)
+        # PS tasks that have answered, and so know the client by its task. Only grows.
+        self._known_to: set[int] = set()
+        self.processes: dict[int, str] = {}
+        # The greatest chief's term that PS task 0 has told of.
+        self._known_term = 0
+        # By task, as _silent_beats.
+        self._unanswered = [0] * len(transports)
+        self._left = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="globalstep-heartbeat", daemon=True)
+        self._job_done = threading.Event()
+        # The process stood still for longer than its lease, and no PS task has answered since.
+        self._overslept = threading.Event()
+        # Signs of life in a row that nobody answered; written by the thread.
+        self._silent_beats = 0
+
+    @property
+    def job_done(self) -> bool:
+        """Whether a PS task has said that the job is done."""
+        return self._job_done.is_set()
+
+    def gone(self) -> bool:
+        """Whether the PS tasks seem to have ended.
+
+        They have not answered a few times, and had said that the job is done, or need not have waited for this
+        client, which slept past its lease.
+        """
+        return self._silent_beats >= _SILENT_BEATS and (self._job_done.is_set() or self._overslept.is_set())
+
+    def start(self) -> None:
+        """Give the first sign of life, then start the thread."""
+        self.beat()
+        self._thread.start()
+        leave_at_exit(self)
+
+    def stop(self) -> None:
+        """End the thread and wait for it. Safe to call twice."""
+        self._stop.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def goodbye(self, unfinished: bool, leaves_lease: bool) -> None:
+        """Tell every PS task that the client leaves; one that is gone needs no goodbye.
+
+        Args:
+            unfinished: Its task may be started again: the process has failed, or was asked to end.
+            leaves_lease: The process gives up the chief's lease as well.
+        """
+        self._left = True
+        request = pb.LeaveRequest(client=self._client, task=self._task, unfinished=unfinished)
+        if self.candidate is not None and leaves_lease:
+            request.candidate, request.chief_term = self.candidate.id, self.candidate.term
+        secs = POLICIES["Leave"].deadline_secs
+        for call in [transport.unary("Leave", request, secs) for transport in self._transports]:
+            with contextlib.suppress(OpError):
+                call.result()
+
+    def leave_with_process(self, unfinished: bool) -> None:
+        """Leave, since the interpreter ends and nobody has closed the client."""
+        if not self._left:
+            self.stop()
+            self.goodbye(unfinished or self.haste.asked, leaves_lease=True)
+
+    def introduce(self) -> None:
+        """Give a sign of life to the PS tasks that have not answered one, before anything else is asked of them.
+
+        They know by it whose pushes they take, and whom the end of the job is to wait for.
+        """
+        if self._thread.ident is None:
+            return  # it keeps no lease
+        secs = POLICIES["Heartbeat"].deadline_secs
+        strangers = [index for index in range(len(self._transports)) if index not in self._known_to]
+        calls = {index: self._transports[index].unary("Heartbeat", self._message(), secs) for index in strangers}
+        for index, call in calls.items():
+            try:
+                reply: pb.HeartbeatReply = call.result()
+            except OpError as error:
+                _log.debug("Not introduced to %s: %s", self._transports[index].label, error)
+                continue
+            self._heard(index, reply)
+
+    def _message(self) -> pb.HeartbeatRequest:
+        known_term = max(self._known_term, self.candidate.known_term if self.candidate is not None else 0)
+        return pb.HeartbeatRequest(
+            client=self._client,
+            task=self._task,
+            lease_secs=LEASE_SECS,
+            told=told_messages(self.told),
+            known_term=known_term,
+            process=self._process.encode(),
+            takes_task=self.takes_task,
+            run=self.run.encode(),
+        )
+
+    def _heard(self, index: int, reply: pb.HeartbeatReply) -> None:
+        """Take note that a PS task has answered."""
+        self._known_to.add(index)
+        if index == 0:
+            self._known_term = max(self._known_term, reply.chief.term)
+        if reply.state == pb.STATE_DONE:
+            self._job_done.set()
+
+    def beat(self) -> None:
+        """Tell every PS task once; one that cannot be reached is left to those who need it."""
+        secs, candidate = POLICIES["Heartbeat"].deadline_secs, self.candidate
+        calls = []
+        for index, transport in enumerate(self._transports):
+            message = self._message()
+            if candidate is not None and candidate.term:
+                message.candidate, message.chief_term = candidate.id, candidate.term
+                message.losses_known = self._losses_known[index]
+            calls.append(transport.unary("Heartbeat", message, secs))
+        self._silent_beats += 1
+        draining = set()
+        for index, call in enumerate(calls):
+            try:
+                reply: pb.HeartbeatReply = call.result()
+            except OpError as error:
+                _log.debug("No heartbeat to %s: %s", self._transports[index].label, error)
+                self._unanswered[index] += 1
+                continue
+            self._silent_beats = self._unanswered[index] = 0
+            self._overslept.clear()
+            self._heard(index, reply)
+            if reply.draining:
+                self.processes[index] = reply.process
+                draining.add(index)
+            if reply.save_asked:
+                self.save_asked |= {index}
+            if candidate is not None and index == 0:
+                candidate.heard(reply.chief)
+            self._tell_of_losses(index, reply)
+        self.draining = frozenset(draining)
+
+    def _tell_of_losses(self, index: int, reply: pb.HeartbeatReply) -> None:
+        """Name the clients that a PS task has lost; the sequencer's word is the one that is passed on."""
+        if not reply.losses:
+            return
+        self._losses_known[index] = reply.losses
+        if index != self.sequencer:
+            return
+        for lost in reply.lost:
+            steps = ", ".join(f"{name} {value}" for name, value in sorted(lost.steps.items()))
+            _log.warning(
+                "%s is gone: nothing has been heard of it for %.0f s. It had made %d pushes%s. The others go on; its "
+                "place can be taken at any time.",
+                lost.task or f"client {lost.client}",
+                lost.silent_secs,
+                lost.pushes,
+                f", the last at {steps}" if steps else "",
+            )
+
+    def _run(self) -> None:
+        last = self._clock.monotonic()
+        while not self._clock.wait(self._stop, _PERIOD_SECS):
+            if self._clock.monotonic() - last > LEASE_SECS:
+                self._overslept.set()
+            self.beat()
+            for transport, unanswered in zip(self._transports, self._unanswered, strict=True):
+                transport.expire()
+                if self.haste.asked and unanswered >= _HASTY_BEATS:
+                    transport.break_off(
+                        UnavailableError(f"{transport.label} is silent, and this process has been asked to end.")
+                    )
+            last = self._clock.monotonic()

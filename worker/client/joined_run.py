@@ -1,0 +1,75 @@
+"""What a client knows of the run that it takes part in.
+
+Layer: worker. Threads: its owner's lock guards it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from globalstep.cluster.run_identity import NO_RUN, RunIdentity
+from globalstep.errors import LostStateError, OpError, UnavailableError
+from globalstep.wire.told import Told
+from globalstep.wire.transports import Transport
+from globalstep.worker.client.recovering import recover_lost
+
+__all__ = ["Haste", "Run"]
+
+
+@dataclass(slots=True)
+class Haste:
+    """Whether the process is to end soon: no call is tried again then. Set by a signal handler, so it takes no lock."""
+
+    asked: bool = False
+
+
+@dataclass(slots=True)
+class Run:
+    """What a client knows of the run that it takes part in."""
+
+    client: str
+    transports: Sequence[Transport]
+    incarnation: int = 0
+    sequencer: int = 0
+    #: Variable -> shard, in order of declaration.
+    where: dict[str, int] = field(default_factory=dict[str, int])
+    #: Whether a PS task that lost its state comes back to it from a log.
+    logged: bool = False
+    directory: str = ""
+    #: What this process was told of the run's decisions, in this incarnation and those before it.
+    told: Told = field(default_factory=Told)
+    identity: RunIdentity = NO_RUN
+    #: Whether the PS tasks, which cannot be reached, seem to have ended with the job.
+    gone: Callable[[], bool] = lambda: False
+    #: Shared by all that belongs to the client: what reads a snapshot has a Run of its own.
+    haste: Haste = field(default_factory=Haste)
+
+    def mend(self, error: OpError) -> OpError:
+        """Do what can be done about an error before its call is tried again.
+
+        Returns:
+            Why the call is to be tried again: `error`, or what is in the way of mending it.
+
+        Raises:
+            LostStateError: `error` itself, where there is no log; or why a log is of no use.
+            UnavailableError: `error` itself, where nobody will answer any more.
+            OpError: `error` itself, where the process is to end.
+            AbortedError: If the run is in another incarnation.
+        """
+        # Errors are raised again as copies: one that a frame of its own refers to keeps what its frames hold, values
+        # too, until a collection.
+        if self.haste.asked:
+            raise copy.copy(error) from None
+        if not isinstance(error, LostStateError):
+            if self.gone():
+                raise copy.copy(error) from None
+            return error
+        if not self.logged:
+            raise copy.copy(error) from None
+        try:
+            recover_lost(self.transports, self.incarnation, self.sequencer, self.directory, self.identity.id)
+        except UnavailableError as obstacle:
+            return obstacle  # the call is tried again, and comes here again
+        return error

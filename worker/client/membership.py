@@ -1,0 +1,255 @@
+"""A client as a member of a run: how it begins, opens and leaves one.
+
+The lower half of `worker/client/client.py`, which adds values; `worker/client/run_view.py` has what it knows of the
+run.
+
+Layer: worker. Threads: a Membership is thread-safe.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from globalstep.cluster.run_identity import NO_RUN, RunIdentity, new_run_id, run_name
+from globalstep.errors import AbortedError, FailedPreconditionError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.security.credentials import new_signing_key
+from globalstep.wire import codec
+from globalstep.wire.declarations import OptimizerDecl, StopLimit, VariableDecl
+from globalstep.worker.client.recovering import find_logs, recover_lost
+from globalstep.worker.client.run_view import CONTROL_SECS, RETRY_SECS, RunView
+from globalstep.worker.protocol.splitting import split_declaration, split_optimizer
+
+__all__ = ["CONTROL_SECS", "RETRY_SECS", "Membership"]
+
+
+#: A PS task without its state is told twice; more often if it is started again in between.
+_FINISH_TRIES = 4
+
+
+def _absolute(limit: StopLimit, steps: Mapping[str, int]) -> StopLimit:
+    if limit.num_steps is None or limit.step not in steps:
+        return limit
+    return StopLimit(limit.step, last_step=steps[limit.step] + limit.num_steps)
+
+
+class Membership(RunView):
+    """A client's part in a run, without its values. Thread-safe.
+
+    Arguments and attributes are those of RunView.
+    """
+
+    def begin(
+        self,
+        *,
+        sequencer: int = 0,
+        open: bool,
+        expected_tasks: Sequence[str] = (),
+        ledger: bytes = b"",
+        directory: str = "",
+        run: RunIdentity = NO_RUN,
+        take_over: bool = False,
+    ) -> int:
+        """Begin a new incarnation on all PS tasks, dropping what they hold.
+
+        Args:
+            sequencer: Index of the task that orders pushes.
+            open: Let everybody in at once; otherwise only this client is served until `open()`.
+            expected_tasks: Names of client tasks that are to come, e.g. "/job:worker/task:0".
+            ledger: The ledger of the checkpoint that is about to be restored.
+            directory: The run's, path or URL; "" where it has none.
+            run: Which run begins; by default the one of this directory that the PS tasks hold, or a new one.
+            take_over: Drop another run all the same that the PS tasks serve.
+
+        Returns:
+            The incarnation.
+
+        Raises:
+            FailedPreconditionError: If the PS tasks serve another run whose members are there.
+            AbortedError: If another client began one at the same time; wait for it instead.
+        """
+        with self._lock:
+            statuses = self.refresh()
+            same = [status.run.id for status in statuses if status.run.id and status.directory == directory]
+            run = RunIdentity(run.id or next(iter(same), new_run_id()), run.name or run_name(), directory)
+            newest = max(max(status.incarnation, status.spent_incarnations) for status in statuses)
+            newest = max(newest, _incarnation_of(ledger))
+            key = new_signing_key()
+            for shard, transport in enumerate(self._run.transports):
+                message = pb.BeginRequest(
+                    incarnation=newest + 1,
+                    shard=shard,
+                    shards=self.shards,
+                    sequencer=sequencer,
+                    owner=self.client_id,
+                    sequencer_address="" if shard == sequencer else self._run.transports[sequencer].address,
+                    expected_tasks=expected_tasks,
+                    open=open,
+                    ledger=ledger if shard == sequencer else b"",
+                    policy=codec.encode_policy(self._policy),
+                    directory=directory,
+                    chief_term=self.acting_term,
+                    spent_incarnations=statuses[shard].spent_incarnations,
+                    key=key,
+                    run=pb.RunIdentity(id=run.id, name=run.name),
+                    take_over=take_over,
+                )
+                reply = self._calls.one("Begin", shard, message)
+                if (reply.incarnation, reply.owner) != (newest + 1, self.client_id):
+                    raise AbortedError(
+                        f"Client {reply.owner} began incarnation {reply.incarnation} on {transport.label} at the same "
+                        "time; this session joins that one."
+                    )
+            self._adopt(newest + 1, sequencer, run)
+            self._run.logged, self._run.directory = self._policy.durability == "log", directory
+            return newest + 1
+
+    def recover(self, incarnation: int, sequencer: int, directory: str, run: str) -> None:
+        """Bring PS tasks that hold nothing back to what their logs say; see recovering.recover_lost."""
+        recover_lost(self._run.transports, incarnation, sequencer, directory, run)
+
+    def find_logs(self, directory: str, run: str) -> list[tuple[int, int]]:
+        """Find the lives of a run that all PS tasks have a log of, the newest first; see recovering.find_logs.
+
+        A client whose own policy is not durability="log" finds none: its run begins anew.
+        """
+        return find_logs(self._run.transports, directory, run) if self._policy.durability == "log" else []
+
+    def declare(self, variables: Sequence[VariableDecl], optimizers: Sequence[OptimizerDecl]) -> None:
+        """Make Variables and optimizers known to the PS tasks that hold them.
+
+        On PS tasks that hold nothing this begins the run, open to everybody, as a plain session does.
+
+        Args:
+            variables: With the shard that each is to live on.
+            optimizers: Told to every PS task.
+
+        Raises:
+            AlreadyExistsError: If the run has one of them otherwise.
+        """
+        with self._lock:
+            if not self._run.incarnation and not any(status.incarnation for status in self.refresh()):
+                steps = [decl.shard for decl in variables if decl.is_step]
+                try:
+                    self.begin(sequencer=steps[0] if steps else 0, open=True, expected_tasks=self.session_tasks)
+                except AbortedError:
+                    self.refresh()
+            known = self._run.where
+            by_shard: dict[int, list[VariableDecl]] = {shard: [] for shard in range(self.shards)}
+            split = {decl.name: len(decl.parts) for decl in variables}
+            for decl in variables:
+                held = self._variables.get(decl.name)
+                if held is not None:  # it stays where the run has it, in as many parts
+                    decl = replace(decl, parts=held.parts, shard=held.shard)
+                    split[decl.name] = len(held.parts)
+                for part in split_declaration(decl):
+                    by_shard[known.get(part.name, part.shard)].append(part)
+            split = {name: len(self._splitter.parts(name)) for name in known} | split
+            messages = [
+                codec.encode_optimizer(split_optimizer(decl, lambda name: split.get(name, 0))) for decl in optimizers
+            ]
+            requests = {}
+            for shard, decls in by_shard.items():
+                request = pb.DeclareRequest(
+                    incarnation=self._run.incarnation, client=self.client_id, optimizers=messages
+                )
+                for decl in decls:
+                    request.variables.append(codec.encode_variable(decl))
+                    request.variables[-1].shard = shard
+                requests[shard] = request
+            self._calls.each("Declare", requests)
+            for shard, decls in by_shard.items():
+                for decl in decls:
+                    self._know(replace(decl, shard=shard))
+
+    def open(self, limits: Sequence[StopLimit] = ()) -> dict[str, int]:
+        """Let everybody in, with these stop limits in force from that moment.
+
+        Args:
+            limits: At most one a step.
+
+        Returns:
+            The limits in force, absolute.
+        """
+        with self._lock:
+            if any(limit.num_steps is not None for limit in limits):
+                # A second try must mean the same step as the first.
+                status: pb.StatusReply = self._calls.one("Status", self._run.sequencer, pb.StatusRequest(brief=True))
+                limits = [_absolute(limit, status.steps) for limit in limits]
+            request = pb.OpenRequest(
+                incarnation=self._run.incarnation,
+                client=self.client_id,
+                limits=[codec.encode_limit(limit) for limit in limits],
+                run=replace(self.run_identity, name=run_name() or self.run_identity.name).encode(),
+                chief_term=self.acting_term,
+            )
+            # The sequencer first: a limit is in force before any other task serves.
+            order = sorted(range(self.shards), key=lambda shard: shard != self._run.sequencer)
+            replies = [self._calls.one("Open", shard, request) for shard in order]
+            return dict(replies[0].limits)
+
+    def set_limits(self, limits: Sequence[StopLimit]) -> dict[str, int]:
+        """Put stop limits in force on a run that is open already; gives those in force."""
+        return self.open(limits)
+
+    def _journal_index(self) -> int | None:
+        return None if self.journal is None else self.journal.stored_index
+
+    # ---- The end ------------------------------------------------------------------------------
+
+    def finish(self) -> list[str]:
+        """Declare the job done; a PS task that does not answer is told again, for up to a minute.
+
+        Returns:
+            Tasks that are still there; the PS tasks end when the last of them has left.
+
+        Raises:
+            UnavailableError: If one could not be told. The others know.
+        """
+        with self._lock:
+            # Task 0 first, which knows for sure who is the chief. And a task that does not hear of it would wait
+            # for its workers for ever.
+            replies = self._finish(range(1)) + self._finish(range(1, self.shards))
+            return sorted({name for reply in replies for name in reply.remaining})
+
+    def _finish(self, shards: Sequence[int]) -> list[pb.FinishReply]:
+        """Tell PS tasks that the job is done; one that has lost its state wants to be told by its process."""
+        request = pb.FinishRequest(
+            incarnation=self._run.incarnation, client=self.client_id, chief_term=self.acting_term
+        )
+        requests = dict.fromkeys(shards, request)
+        for tries_left in reversed(range(_FINISH_TRIES)):
+            try:
+                return list(self._calls.each("Finish", requests).values())
+            except FailedPreconditionError:
+                if not tries_left:
+                    raise
+            statuses = self._calls.each("Status", dict.fromkeys(shards, pb.StatusRequest(brief=True)))
+            for shard, status in statuses.items():
+                requests[shard] = pb.FinishRequest()
+                requests[shard].CopyFrom(request)
+                requests[shard].process = status.process
+        return []
+
+    def close(self) -> None:
+        """Leave the run, and the chief's lease where that was asked for. Safe to call twice."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if self.journal is not None:
+            self.journal.stop()
+        self._heartbeat.stop()
+        self.say_goodbye()
+        for transport in self._run.transports:
+            transport.close()
+
+
+def _incarnation_of(ledger: bytes) -> int:
+    """Give the incarnation that a checkpoint's ledger belongs to: clocks may have gone back since. 0 for none."""
+    try:
+        return max(int(json.loads(ledger)["incarnation"]), 0) if ledger else 0
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return 0  # the sequencer refuses it, and says why

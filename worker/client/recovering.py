@@ -1,0 +1,170 @@
+"""How a client has PS tasks come back that lost their state, in a run with durability="log".
+
+Any client may do so, and several at once: a task recovers once, and tells the others that it is back. So nobody has
+to wait for the chief, and a call that met the loss goes on under the push id that it had.
+
+Layer: worker. Threads: functions; any number at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from globalstep.errors import (
+    AbortedError,
+    DataLossError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    LostStateError,
+    NotFoundError,
+    OpError,
+    UnavailableError,
+    UnimplementedError,
+)
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.wire.transports import Transport
+from globalstep.worker.client.retry import POLICIES
+
+__all__ = ["find_logs", "recover_lost"]
+
+_log = logging.getLogger("globalstep")
+
+#: What says that no later try will find the log whole, and that it is meant for this task.
+_FINAL = (DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError)
+_STATUS_SECS = POLICIES["FindLog"].deadline_secs
+_RECOVER_SECS = POLICIES["Recover"].deadline_secs
+
+
+def recover_lost(transports: Sequence[Transport], incarnation: int, sequencer: int, directory: str, run: str) -> None:
+    """Bring all PS tasks that hold nothing back to what their logs say.
+
+    Participants come first: the sequencer is told what they have applied, so that a step that was visible once stays
+    so. It comes back when all others are there.
+
+    Args:
+        transports: To all PS tasks, in order.
+        incarnation: The run's.
+        sequencer: Index of the task that orders pushes.
+        directory: The run's.
+        run: Its id.
+
+    Raises:
+        UnavailableError: If some task cannot be reached now, or has no room for its log; try again.
+        LostStateError: If a task's state is lost for good: its log is gone, or damaged. The text says why.
+        AbortedError: If some task is in another incarnation.
+    """
+    statuses = _statuses(transports)
+    for transport, status in zip(transports, statuses, strict=True):
+        # Before any is brought back: it would come back to a life that is over.
+        if not isinstance(status, OpError) and status.incarnation not in (0, incarnation):
+            raise AbortedError(
+                f"{transport.label} is in incarnation {status.incarnation}, this client in {incarnation}. "
+                "Start the run anew."
+            )
+    decided = statuses[sequencer]
+    told = [] if isinstance(decided, OpError) or not decided.incarnation else list(decided.floors)
+    applied: dict[int, int] = {}
+    missing: OpError | None = None
+    for shard in sorted(range(len(transports)), key=lambda shard: shard == sequencer):
+        status = statuses[shard]
+        if isinstance(status, OpError):
+            missing = missing or status
+            continue
+        if status.incarnation:
+            applied[shard] = status.applied
+        elif shard != sequencer or missing is None:
+            request = pb.RecoverRequest(
+                incarnation=incarnation,
+                directory=directory,
+                run=run,
+                shard=shard,
+                shards=len(transports),
+                sequencer_address="" if shard == sequencer else transports[sequencer].address,
+                floors=[pb.Floor(shard=other, index=index) for other, index in applied.items()]
+                if shard == sequencer
+                else told,
+            )
+            applied[shard] = _recover(transports[shard], request)
+    if missing is not None:
+        raise UnavailableError(missing.message)
+
+
+def _statuses(transports: Sequence[Transport]) -> list[pb.StatusReply | OpError]:
+    calls = [transport.unary("Status", pb.StatusRequest(brief=True), _STATUS_SECS) for transport in transports]
+    found: list[pb.StatusReply | OpError] = []
+    for call in calls:
+        try:
+            found.append(call.result())
+        except OpError as error:
+            found.append(error)
+    return found
+
+
+def _recover(transport: Transport, request: pb.RecoverRequest) -> int:
+    """Have one task recover; gives the last entry that it has applied."""
+    try:
+        reply: pb.RecoverReply = transport.unary("Recover", request, _RECOVER_SECS).result()
+    except AbortedError:
+        raise
+    except _FINAL as error:
+        raise LostStateError(
+            f"{transport.label} lost its state, and cannot come back from a log: {error.message}"
+        ) from None
+    except OpError as error:
+        # It cannot be read now, or another process has it; room may be made; where there are roles, it is the chief who
+        # brings a task back. That it is lost nobody has said.
+        raise UnavailableError(error.message) from None
+    if reply.recovered:
+        _log.warning(
+            "%s had lost its state, and is back at entry %d from its log: %d pushes were applied again, in %.2f s. "
+            "Nothing that was acknowledged is lost, and no other task goes back.",
+            transport.label,
+            reply.applied,
+            reply.pushes,
+            reply.secs,
+        )
+    return reply.applied
+
+
+def find_logs(transports: Sequence[Transport], directory: str, run: str) -> list[tuple[int, int]]:
+    """Find the lives of a run that all PS tasks have a log of and that have not ended.
+
+    Lives of which only some have one are named in this process's log.
+
+    Args:
+        transports: To all PS tasks, which hold nothing.
+        directory: The run's.
+        run: Its id.
+
+    Returns:
+        Incarnation and sequencer of each, the newest first.
+
+    Raises:
+        UnavailableError: If some task cannot be reached, or cannot look for its logs now.
+    """
+    shards = len(transports)
+    calls = [
+        transport.unary(
+            "FindLog", pb.FindLogRequest(directory=directory, run=run, shard=shard, shards=shards), _STATUS_SECS
+        )
+        for shard, transport in enumerate(transports)
+    ]
+    found = [{log.incarnation: log.sequencer for log in call.result().logs} for call in calls]
+    everywhere = set.intersection(*(set(logs) for logs in found))
+    for life in sorted(set().union(*found) - everywhere):
+        having = [transport.label for transport, logs in zip(transports, found, strict=True) if life in logs]
+        without = [transport.label for transport, logs in zip(transports, found, strict=True) if life not in logs]
+        _log.warning(
+            "The run cannot come back from the write-ahead logs of its life %d alone: %s a log of it, "
+            "and %s none. A task that was moved to another machine needs its log there: see --log-dir. Until then its "
+            "other logs are kept, moved aside when the run goes on without them.",
+            life,
+            _have(having),
+            _have(without),
+        )
+    return [(life, found[0][life]) for life in sorted(everywhere, reverse=True)]
+
+
+def _have(labels: Sequence[str]) -> str:
+    return f"{', '.join(labels)} {'has' if len(labels) == 1 else 'have'}"

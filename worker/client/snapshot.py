@@ -1,0 +1,199 @@
+"""A consistent cut of all shards, as a client sees it: the raw material of a checkpoint.
+
+Layer: worker. Threads: one at a time uses a Snapshot; it need not be the one that took it, and the client that
+it comes from may push and pull meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy.typing as npt
+
+from globalstep.errors import InvalidArgumentError, NotFoundError, OpError
+from globalstep.files.shard_file import SavedTensor, ShardWritten
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.wire import codec
+from globalstep.wire.declarations import Push, PushId
+from globalstep.wire.transports import Transport, transports_to
+from globalstep.worker.client.control_calls import ControlCalls
+from globalstep.worker.client.retry import POLICIES
+from globalstep.worker.protocol.push_protocol import PushProtocol
+
+__all__ = ["Snapshot"]
+
+Array = npt.NDArray[Any]
+
+
+class Snapshot:
+    """A cut at one place of the mutation sequence, held by the shards until it is closed.
+
+    Use it in a `with` block. Made by `ClusterClient.snapshot`.
+
+    Args:
+        protocol: Of the client; it is used to take the cut, and not afterwards.
+        calls: Of the client.
+        journal_index: Gives the last entry that the client has stored of the journal; None where it stores none.
+
+    Attributes:
+        index: Place of the cut in the mutation sequence.
+        steps: Value of every step at the cut.
+    """
+
+    def __init__(
+        self, protocol: PushProtocol, calls: ControlCalls, journal_index: Callable[[], int | None] = lambda: None
+    ) -> None:
+        self._calls = calls
+        self._journal_index = journal_index
+        # Of the run as it is now: the client may be in another incarnation when this is written.
+        self._protocol = protocol.beside()
+        self._run = self._protocol.run
+        self._id: PushId = protocol.next_id()
+        # Values come over transports of their own: behind hundreds of megabytes the client's pushes would wait.
+        self._reading: PushProtocol | None = None
+        shards = range(len(self._run.transports))
+        try:
+            admitted = protocol.admit(self._id, pb.ENTRY_SNAPSHOT, list(shards), Push())
+            protocol.commit(self._id, admitted, list(shards))
+        except BaseException:
+            self.close()
+            raise
+        assert admitted.reply is not None
+        outcome = codec.decode_outcome(admitted.reply.admit.outcome)
+        self.index = outcome.index
+        self.steps = dict(outcome.steps)
+
+    def __enter__(self) -> Snapshot:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def ledger(self) -> bytes:
+        """The sequencer's ledger at the cut, opaque."""
+        sequencer = self._run.sequencer
+        # One Variable is asked for, a step if it has a value, because none would mean all of them.
+        on_sequencer = (name for name, shard in self._run.where.items() if shard == sequencer)
+        for name in (*self.steps, *on_sequencer):
+            try:
+                return self._ask_for_ledger([name])
+            except InvalidArgumentError:
+                continue  # it had no value at the cut
+        return self._ask_for_ledger([])
+
+    def _ask_for_ledger(self, names: Sequence[str]) -> bytes:
+        sequencer = self._run.sequencer
+        request = self._request()
+        request.read_snapshot.variables.extend(names)
+        reply = self._protocol.call({sequencer: (request, ())})[sequencer]
+        assert reply.reply is not None
+        return reply.reply.read_snapshot.ledger
+
+    def read(self, names: Sequence[str]) -> list[Array]:
+        """Give values at the cut.
+
+        Args:
+            names: Variables.
+
+        Returns:
+            Their values, in order.
+
+        Raises:
+            NotFoundError: If a Variable is not declared.
+            InvalidArgumentError: If one had no value at the cut.
+        """
+        by_shard: dict[int, list[str]] = {}
+        for name in names:
+            if name not in self._run.where:
+                raise NotFoundError(f"Variable {name!r} is not declared in this run.")
+            by_shard.setdefault(self._run.where[name], []).append(name)
+        requests = {}
+        for shard, wanted in by_shard.items():
+            request = self._request()
+            request.read_snapshot.variables.extend(wanted)
+            requests[shard] = (request, ())
+        found: dict[str, Array] = {}
+        if self._reading is None:
+            self._reading = self._protocol.beside(_transports_beside(self._run.transports))
+        for reply in self._reading.call(requests).values():
+            assert reply.reply is not None
+            for item in reply.reply.read_snapshot.values:
+                found[item.variable] = codec.decode_tensor(item.value, reply.data)
+        return [found[name] for name in names]
+
+    def write(
+        self, directory: str, files: Mapping[int, str], names: Mapping[str, str], probe: tuple[str, str]
+    ) -> dict[int, ShardWritten | None]:
+        """Have the PS tasks write their parts themselves, all at once.
+
+        Args:
+            directory: Where, as a path or URL.
+            files: Shard -> file name, for the shards that are to write.
+            names: Name in the file -> Variable.
+            probe: Name and text of a file that lies in the directory, so that a task notices whether its
+                directory of that path is the same one.
+
+        Returns:
+            Shard -> what was written; None where the task does not see that directory and wrote nothing.
+        """
+        requests = {}
+        for shard, file in files.items():
+            mine = {key: name for key, name in names.items() if self._run.where.get(name) == shard}
+            message = pb.WriteSnapshotRequest(
+                incarnation=self._run.incarnation,
+                snapshot=codec.encode_push_id(self._id),
+                directory=directory,
+                file=file,
+                probe_file=probe[0],
+                probe_text=probe[1],
+                names=mine,
+            )
+            requests[shard] = message
+        replies = self._calls.each("WriteSnapshot", requests)
+        return {shard: _written(reply) for shard, reply in replies.items()}
+
+    def _request(self) -> pb.Request:
+        request = pb.Request()
+        request.read_snapshot.incarnation = self._run.incarnation
+        request.read_snapshot.snapshot.CopyFrom(codec.encode_push_id(self._id))
+        return request
+
+    def close(self) -> None:
+        """Let the shards free it. One that cannot be reached has lost it, or drops it with the incarnation."""
+        if self._reading is not None:
+            for mine, clients in zip(self._reading.run.transports, self._run.transports, strict=True):
+                if mine is not clients:
+                    mine.close()
+        message = pb.ReleaseSnapshotRequest(
+            incarnation=self._run.incarnation,
+            snapshot=codec.encode_push_id(self._id),
+            journal_index=self._journal_index(),
+        )
+        try:
+            secs = POLICIES["ReleaseSnapshot"].deadline_secs
+            calls = [transport.unary("ReleaseSnapshot", message, secs) for transport in self._run.transports]
+        except ValueError:  # grpc: the client was closed; the next snapshot frees what it leaves behind
+            return
+        for call in calls:
+            try:
+                call.result()
+            except OpError:
+                continue
+
+
+def _transports_beside(transports: Sequence[Transport]) -> Sequence[Transport]:
+    """Make further transports to the same tasks; to those in this process, where no call waits, the same."""
+    addresses = [transport.address for transport in transports]
+    return transports_to("grpc://" + ",".join(addresses)) if all(addresses) else transports
+
+
+def _written(reply: pb.WriteSnapshotReply) -> ShardWritten | None:
+    if not reply.shared:
+        return None
+    tensors = tuple(SavedTensor(t.name, t.dtype, tuple(t.shape), t.crc32, t.nbytes, t.has_nan) for t in reply.tensors)
+    return ShardWritten(tensors, reply.file_bytes)

@@ -1,0 +1,4 @@
+"""Losses of other frameworks: PyTorch, jax, plain numpy.
+
+Layer: worker.
+"""

@@ -1,0 +1,164 @@
+"""Losses that another framework computes, together with their gradients, as one node of the graph.
+
+What `gs.torch`, `gs.jax` and `gs.py_loss` share. The node is on autograd's tape like any other: where a
+gradient is asked for, the framework gives the loss and its gradients in one evaluation, and the chain rule
+takes over from there, so the loss can be added to others, scaled and clipped. Where none is, only the loss is
+computed.
+
+Layer: worker.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from autograd.extend import defvjp_argnums, primitive
+from autograd.tracer import getval, isbox
+
+from globalstep.errors import InvalidArgumentError
+from globalstep.graph.graph import Node, tuple_item
+from globalstep.ops.array_ops import stop_gradient
+from globalstep.ops.primitives import cast
+
+__all__ = ["Evaluation", "Evaluator", "LossNode", "loss_node", "require_extra"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What a framework gives for the values of a run.
+
+    Attributes:
+        loss: A scalar.
+        gradients: One for each wanted position, of the shape of its value.
+        updates: New values of what the framework changes by itself, such as running averages.
+    """
+
+    loss: Any
+    gradients: Sequence[Array] = ()
+    updates: Sequence[Array] = ()
+
+
+#: Evaluates a loss: from the values of its sources, and the positions of those whose gradients are wanted.
+Evaluator = Callable[[Sequence[Array], tuple[int, ...]], Evaluation]
+
+
+class LossNode(Node):
+    """The loss of a model of another framework, as `gs.torch`, `gs.jax` and `gs.py_loss` give it.
+
+    Attributes:
+        variables: The Variables of the model: for `gs.torch` by the names in the module, for `gs.jax` in the
+            structure of the parameters, for `gs.py_loss` as they were given.
+    """
+
+    variables: Any
+
+
+def loss_node(
+    evaluate: Evaluator,
+    sources: Sequence[tuple[Node, bool]],
+    *,
+    op_type: str,
+    variables: Any,
+    updates: Sequence[Node] = (),
+) -> tuple[LossNode, list[Node]]:
+    """Make the nodes of a foreign loss, under the current name scope.
+
+    Args:
+        evaluate: The framework.
+        sources: The nodes whose values it gets, each with whether gradients go through to it.
+        op_type: Kind of the node that evaluates.
+        variables: See LossNode.
+        updates: Nodes that each of `Evaluation.updates` is a new value of.
+
+    Returns:
+        The loss, float32 unless the sources are of another floating dtype, and a node for each update.
+    """
+    dtype = next((node.dtype.as_numpy_dtype for node, _ in sources if node.dtype.is_floating), np.float32)
+    inputs = [node if differentiable else stop_gradient(node) for node, differentiable in sources]
+
+    def call(*values: Any) -> tuple[Any, ...]:
+        wanted = tuple(i for i, value in enumerate(values) if isbox(value))
+        found = evaluate([_plain(value) for value in values], wanted)
+        loss = np.asarray(found.loss)
+        if loss.shape:
+            raise InvalidArgumentError(
+                f"The loss {item.op_name!r} must be a scalar; its function gave a value of shape {loss.shape}. "
+                "Take the mean or the sum."
+            )
+        loss = loss.astype(dtype, copy=False)
+        if not wanted:
+            return (loss, *found.updates)
+        gradients = dict(zip(wanted, map(_frozen, found.gradients), strict=True))
+        return (_with_gradients(loss, gradients, *values), *found.updates)
+
+    node = Node(
+        op_type, inputs, call, name="evaluate", stateful=True, attrs={"tuple": True, "no_second_gradient": True}
+    )
+    item = LossNode("TupleItem", (node,), lambda values: values[0], name="loss", dtype=dtype, shape=(),
+                    attrs={"index": 0})  # fmt: skip
+    item.variables = variables
+    given = [
+        tuple_item(node, i + 1, name="update", dtype=updated.dtype, shape=updated.shape)
+        for i, updated in enumerate(updates)
+    ]
+    return item, given
+
+
+def require_extra(module: str, user: str, extra: str) -> Any:
+    """Import a framework when it is first used.
+
+    Args:
+        module: The module to import.
+        user: Who needs it, for the message.
+        extra: The extra of globalstep that brings it.
+
+    Raises:
+        ImportError: If it is not installed; says how to install it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"{user} needs {module}, which cannot be imported: {error}. Run `pip install 'globalstep[{extra}]'`.",
+            name=module,
+        ) from error
+
+
+@primitive
+def _with_gradients(loss: Array, gradients: Mapping[int, Array], *values: Any) -> Array:
+    """Give `loss`, a function of `values` whose gradients are known."""
+    return loss
+
+
+def _vjp(argnums: Sequence[int], ans: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[Any], Any]:
+    known: Mapping[int, Array] = args[1]
+    # The values come after the loss and its gradients.
+    gradients = [known[i - 2] for i in argnums]
+    return lambda g: tuple(_scaled(g, gradient) for gradient in gradients)
+
+
+defvjp_argnums(_with_gradients, _vjp)
+
+
+def _scaled(g: Any, gradient: Array) -> Any:
+    """Give `g * gradient`: the very array where the loss is what is minimized, without a copy."""
+    return gradient if not isbox(g) and g == 1 else cast(g, gradient.dtype) * gradient
+
+
+def _plain(value: Any) -> Array:
+    while isbox(value):
+        value = getval(value)
+    return np.asarray(value)
+
+
+def _frozen(gradient: Array) -> Array:
+    """Forbid writing: the memory may be the framework's, and whoever fetches it gets a copy."""
+    gradient.flags.writeable = False
+    return gradient

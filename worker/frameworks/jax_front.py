@@ -1,0 +1,96 @@
+"""gs.jax: a loss that jax computes, with the leaves of a pytree as its Variables.
+
+Layer: worker. jax is imported when it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from globalstep.graph.graph import Node, as_node, get_default_graph
+from globalstep.variables.variables import Variable
+from globalstep.wire.codec import DTYPES
+from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, LossNode, loss_node, require_extra
+
+__all__ = ["jax_loss"]
+
+
+def jax_loss(
+    params: Any,
+    loss: Callable[..., Any],
+    inputs: Sequence[Any] = (),
+    *,
+    name: str | None = None,
+    jit: bool = True,
+) -> LossNode:
+    """Make a loss of a jax function and a pytree of its parameters.
+
+    Args:
+        params: Pytree whose leaves are arrays: each becomes a Variable, with the array as initial value,
+            named by its path ("model/dense/kernel"). Integer leaves become Variables that are not trained.
+            A leaf may also be a Variable or another node: so `other_loss.variables` shares its Variables.
+        loss: Called as `loss(params, *inputs)` with jax arrays; gives a scalar. A pure function, since
+            jax traces it.
+        inputs: Nodes whose values it needs, for example placeholders. Gradients flow on to floating ones.
+        name: Name scope of the Variables and nodes; default "model".
+        jit: Whether jax compiles the function, anew for each shape of the inputs.
+
+    Returns:
+        The loss: a scalar node. One evaluation (`jax.value_and_grad`) gives loss and gradients, which
+        are pushed from jax's memory without a copy. Its `variables` have the structure of `params`.
+
+    Raises:
+        ImportError: If jax is not installed.
+        TypeError: If a leaf has a dtype that no Variable can have, such as bfloat16.
+
+    64-bit leaves become 32-bit unless jax is told otherwise (`jax_enable_x64`), as everywhere in jax.
+    """
+    jax = require_extra("jax", "gs.jax", "jax")
+    leaves, structure = jax.tree_util.tree_flatten_with_path(params)
+    with get_default_graph().name_scope(name or "model"):
+        variables = [_variable(jax, jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
+                     for path, leaf in leaves]  # fmt: skip
+        sources = [(node, node.dtype.is_floating) for node in (*variables, *map(as_node, inputs))]
+        evaluate = _Compiled(jax, structure, loss, jit)
+        return loss_node(evaluate, sources, op_type="JaxLoss", variables=structure.unflatten(variables))[0]
+
+
+def _variable(jax: Any, path: str, leaf: Any) -> Node:
+    if isinstance(leaf, Node) or hasattr(leaf, "__node__"):
+        return as_node(leaf)
+    # jax's own conversion decides on the dtype.
+    array = np.array(jax.numpy.asarray(leaf))
+    if array.dtype.name not in DTYPES:
+        raise TypeError(
+            f"gs.jax cannot make a Variable of {path!r}: it has dtype {array.dtype.name}, and a Variable is one "
+            f"of {', '.join(DTYPES)}. Keep float32 parameters, and cast inside the loss."
+        )
+    return Variable(array, trainable=array.dtype.kind == "f", name=path or "params")
+
+
+class _Compiled:
+    """A function of the flat values, with its gradients by those that are wanted. Thread-safe: jax is."""
+
+    def __init__(self, jax: Any, structure: Any, loss: Callable[..., Any], jit: bool) -> None:
+        self._jax = jax
+        self._structure = structure
+        self._loss = loss
+        self._prepare: Callable[[Any], Any] = jax.jit if jit else lambda function: function
+        self._value = self._prepare(self._flat)
+        # Two threads may both prepare one entry: the later one is kept, both are right.
+        self._with_gradients: dict[tuple[int, ...], Any] = {}
+
+    def __call__(self, values: Sequence[Array], wanted: tuple[int, ...]) -> Evaluation:
+        if not wanted:
+            return Evaluation(self._value(*values))
+        if wanted not in self._with_gradients:
+            self._with_gradients[wanted] = self._prepare(self._jax.value_and_grad(self._flat, argnums=wanted))
+        loss, gradients = self._with_gradients[wanted](*values)
+        return Evaluation(loss, [np.asarray(gradient) for gradient in gradients])
+
+    def _flat(self, *values: Any) -> Any:
+        count = self._structure.num_leaves
+        return self._loss(self._structure.unflatten(values[:count]), *values[count:])

@@ -1,0 +1,101 @@
+"""How a push lies in its message, and what a client and a shard need not tell each other twice.
+
+Layer: worker. Threads: functions are pure; the classes belong to one PushProtocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from globalstep.wire.declarations import Op, OpKind, Push, Read
+
+__all__ = ["RIDES_BYTES", "KnownLayout", "Part", "Split", "bytes_of", "in_arena_order", "may_be_remembered"]
+
+Array = npt.NDArray[Any]
+#: The sequencer's part comes with ADMIT up to this size: such a message is small over every transport.
+RIDES_BYTES = 1 << 16
+
+
+@dataclass(slots=True)
+class Part:
+    """What one shard gets of a push: positions of its ops, and its reads."""
+
+    ops: list[int] = field(default_factory=list[int])
+    reads: list[Read] = field(default_factory=list[Read])
+
+
+@dataclass(slots=True)
+class KnownLayout:
+    """What one shard and this client both know of pushes that are laid out alike."""
+
+    number: int
+    #: Positions, among the push's ops, of those that bring bytes, in the order of the bytes.
+    order: list[int]
+    #: How many bytes each of these brings.
+    sizes: list[int]
+    #: The Variable that each is for.
+    variables: list[str]
+    #: Bytes of all, padding included.
+    nbytes: int
+    #: (dtype, shape, first byte) of each read; None until the shard has told.
+    places: list[tuple[np.dtype[Any], tuple[int, ...], int]] | None = None
+
+
+@dataclass(slots=True)
+class Split:
+    """How pushes that are laid out alike divide among the shards."""
+
+    #: Shard -> its part, in order of shards.
+    parts: dict[int, Part]
+    #: How many ops and reads such a push has.
+    counts: tuple[int, int]
+    #: Shard -> what has been told it.
+    told: dict[int, KnownLayout] = field(default_factory=dict[int, KnownLayout])
+
+
+def may_be_remembered(push: Push) -> bool:
+    """Whether a push is all alike but for its numbers, as LayoutMemory.layout has it."""
+    return (
+        push.layout is not None
+        and all(op.kind is OpKind.APPLY and op.indices is None for op in push.ops)
+        and all(read.indices is None for read in push.reads)
+        and not any(use.overrides for use in push.uses)
+    )
+
+
+def bytes_of(value: Array | None) -> memoryview:
+    """Give an operand's bytes, copied only if it is not contiguous."""
+    assert value is not None
+    return value.data if value.flags.c_contiguous else np.ascontiguousarray(value).data
+
+
+def in_arena_order(ops: Sequence[Op], wanted: Sequence[int], where: Mapping[str, int]) -> list[int]:
+    """Sort neighbouring dense gradients as the shard has their Variables, so that they form one run.
+
+    Applies to different Variables are independent, and the sort is stable, so nothing else changes.
+
+    Args:
+        ops: All of a push.
+        wanted: Positions of the shard's ops among them.
+        where: Its keys are the Variables in order of declaration.
+
+    Returns:
+        The positions, sorted.
+    """
+    order = {name: at for at, name in enumerate(where)}
+    out: list[int] = []
+    group: list[int] = []
+    for at in wanted:
+        op = ops[at]
+        if op.kind is OpKind.APPLY and op.indices is None and op.value is not None:
+            group.append(at)
+            continue
+        out += sorted(group, key=lambda item: order[ops[item].variable])
+        group = []
+        out.append(at)
+    return out + sorted(group, key=lambda item: order[ops[item].variable])

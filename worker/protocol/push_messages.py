@@ -1,0 +1,165 @@
+"""How a client's pushes are put into messages, and what it and the shards remember of those that are all alike.
+
+Layer: worker. Threads: a PushMessages belongs to one PushProtocol, under its owner's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from globalstep.errors import FailedPreconditionError, InternalError
+from globalstep.wire import codec
+from globalstep.wire.codec import TensorWriter
+from globalstep.wire.declarations import Push, Read, padded
+from globalstep.wire.wire_options import WireOptions
+from globalstep.worker.client.joined_run import Run
+from globalstep.worker.protocol.gradient_room import GradientRoom
+from globalstep.worker.protocol.gradients_ahead import GradientsAhead
+from globalstep.worker.protocol.push_layout import KnownLayout, Part, Split, bytes_of, in_arena_order, may_be_remembered
+from globalstep.worker.protocol.wire_packing import WirePacking
+
+__all__ = ["PushMessages"]
+
+Array = npt.NDArray[Any]
+
+
+class PushMessages:
+    """Writes the parts of pushes into messages, and reads the values of the answers.
+
+    Args:
+        run: Whose facts it uses; shared with the client.
+        wire: How numbers cross the wire.
+
+    Attributes:
+        packing: Makes fewer bytes of them.
+        room: Where gradients may lie as they are sent; None for nowhere.
+    """
+
+    room: GradientRoom | None = None
+
+    def __init__(self, run: Run, wire: WireOptions) -> None:
+        self._run = run
+        self.packing = WirePacking(wire)
+        self._ahead = GradientsAhead()
+        # The layout of pushes that are all alike but for their numbers -> what there is to know of it.
+        self._splits: dict[object, Split] = {}
+        self._layout_numbers = 0
+
+    def start_over(self) -> None:
+        """Forget what belonged to another incarnation."""
+        self._splits.clear()
+        self._ahead.clear()
+        self.packing.start_over()
+
+    def forget(self, layout: object) -> None:
+        """Forget a layout: what was wrong with a push may be corrected under the same one."""
+        self._splits.pop(layout, None)
+
+    def remembers(self, push: Push) -> bool:
+        """Whether pushes of its layout have been made in this incarnation, so that their names are known."""
+        split = self._splits.get(push.layout)
+        return split is not None and split.counts == (len(push.ops), len(push.reads))
+
+    def split(self, push: Push) -> dict[int, Part]:
+        """Give each participant its part, in order of shards; remember it for pushes that are all alike."""
+        if self.remembers(push):
+            return self._splits[push.layout].parts
+        parts: dict[int, Part] = {}
+        for at, op in enumerate(push.ops):
+            parts.setdefault(self.shard_of(op.variable), Part()).ops.append(at)
+        for read in push.reads:
+            parts.setdefault(self.shard_of(read.variable), Part()).reads.append(read)
+        parts = dict(sorted(parts.items()))
+        if may_be_remembered(push):
+            self._splits[push.layout] = Split(parts, (len(push.ops), len(push.reads)))
+        else:
+            self._splits.pop(push.layout, None)
+        return parts
+
+    def shard_of(self, variable: str) -> int:
+        """Give the shard that holds a Variable.
+
+        Raises:
+            FailedPreconditionError: If none is known to.
+        """
+        shard = self._run.where.get(variable)
+        if shard is None:
+            raise FailedPreconditionError(f"Attempting to use uninitialized value {variable}")
+        return shard
+
+    def encode(self, message: Any, push: Push, shard: int, part: Part, afresh: bool) -> Sequence[memoryview]:
+        """Write a shard's part into a PUSH or STAGE; gives its bytes.
+
+        A part whose layout the shard has been told is only named, unless it is to be told `afresh`.
+        """
+        split = self._splits.get(push.layout)
+        known = split.told.get(shard) if split is not None else None
+        if known is not None and known.places is not None and not afresh:
+            values = [push.ops[at].value for at in known.order]
+            whole = self.room.whole(shard, values) if self.room is not None and not self.packing.active else None
+            pieces = [bytes_of(value) for value in values] if whole is None else [whole]
+            if [piece.nbytes for piece in pieces] == (known.sizes if whole is None else [known.nbytes]):
+                message.layout, message.known_layout = known.number, True
+                message.ahead = self._ahead.has_sent(known.number, values)
+                return () if message.ahead else pieces
+        tensors = TensorWriter()
+        order = in_arena_order(push.ops, part.ops, self._run.where)
+        for at in order:
+            codec.encode_op(push.ops[at], message.ops.add(), tensors)
+        for read in part.reads:
+            codec.encode_read(read, message.reads.add(), tensors)
+        if split is not None:
+            if known is None:
+                self._layout_numbers += 1
+            message.layout = known.number if known is not None else self._layout_numbers
+            valued = [at for at in order if push.ops[at].value is not None]
+            # A shard that has staged the push already, as one that it knew, is told again in vain and answers so.
+            places = known.places if known is not None and afresh else None
+            sizes = [push.ops[at].value.nbytes for at in valued]  # type: ignore[union-attr]
+            variables = [push.ops[at].variable for at in valued]
+            nbytes = sum(map(padded, sizes))
+            split.told[shard] = KnownLayout(message.layout, valued, sizes, variables, nbytes, places)
+        return tensors.pieces
+
+    def send_ahead(self, layout: object, variable: str, gradient: Array) -> None:
+        """Send a gradient before the push that is to bring it; see GradientsAhead.
+
+        Args:
+            layout: Of that push.
+            variable: Whose gradient it is.
+            gradient: It; must not change any more.
+        """
+        split, shard = self._splits.get(layout), self._run.where.get(variable)
+        known = split.told.get(shard) if split is not None and shard is not None else None
+        if known is not None and known.places is not None and not self.packing.active:
+            self._ahead.send(self._run.transports[shard], known, variable, gradient)  # type: ignore[index]
+
+    def values(self, push: Push, shard: int, answer: Any, data: memoryview) -> list[Array]:
+        """Give the values of a shard's answer; remember where they lie when it tells."""
+        split = self._splits.get(push.layout)
+        known = split.told.get(shard) if split is not None else None
+        if answer.bare:
+            if known is None or known.places is None:
+                raise InternalError(f"{self._run.transports[shard].label} gave values without saying where they lie.")
+            return [np.ndarray(shape, dtype, data, offset) for dtype, shape, offset in known.places]
+        wanted = sum(self._run.where[read.variable] == shard for read in push.reads)
+        # A push that was refused has no values, and says nothing of where they would lie.
+        if known is not None and known.places is None and len(answer.values) == wanted:
+            known.places = [(np.dtype(i.value.dtype), tuple(i.value.shape), i.value.offset) for i in answer.values]
+        return [codec.decode_tensor(item.value, data) for item in answer.values]
+
+    def gather(self, reads: Sequence[Read], found: Mapping[int, Sequence[Array]]) -> list[Array]:
+        """Put the shards' answers into the order of the reads."""
+        left = {shard: iter(values) for shard, values in found.items()}
+        out: list[Array] = []
+        for read in reads:
+            shard = self._run.where[read.variable]
+            value = next(left.get(shard, iter(())), None)
+            if value is None:
+                raise InternalError(f"{self._run.transports[shard].label} gave no value for {read.variable!r}.")
+            out.append(value)
+        return out

@@ -1,0 +1,412 @@
+"""The client's side of docs/design/push-protocol.md: stage, admit, commit, complete.
+
+Layer: worker. Threads: a PushProtocol takes one push at a time; its owner's lock sees to that.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy.typing as npt
+
+from globalstep.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    LayoutUnknownError,
+    LostStateError,
+    NotFoundError,
+    OpError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.runtime.clock import Clock
+from globalstep.wire import codec
+from globalstep.wire.codec import TensorWriter
+from globalstep.wire.declarations import OutcomeKind, Push, PushId, Read
+from globalstep.wire.frames import Message
+from globalstep.wire.transports import Transport
+from globalstep.wire.wire_options import WireOptions
+from globalstep.worker.client.joined_run import Run
+from globalstep.worker.client.retry import Retry, RetryCount
+from globalstep.worker.protocol.floors import Floors
+from globalstep.worker.protocol.push_layout import RIDES_BYTES, Part
+from globalstep.worker.protocol.push_messages import PushMessages
+from globalstep.worker.protocol.push_result import PushResult, applied_of
+from globalstep.worker.protocol.refused_pushes import not_finite_in, withdraw
+
+__all__ = ["PushProtocol", "Run"]
+
+Array = npt.NDArray[Any]
+#: A request and the bytes of its tensors.
+_Sent = tuple[pb.Request, Sequence[memoryview]]
+
+#: What the sequencer answers to an ADMIT that it has not decided, and will not: it fences the push.
+_REFUSES_ADMIT = (InvalidArgumentError, FailedPreconditionError, NotFoundError)
+
+
+class PushProtocol:
+    """Pushes and pulls, retried until they are answered.
+
+    Args:
+        run: Whose facts it uses; shared with the client.
+        retry_secs: How long an unreachable task is tried.
+        clock: Time.
+        rng: Jitter of retries.
+        wire: How numbers cross the wire; as they are where not given.
+
+    Attributes:
+        bytes_sent: Tensor bytes of all requests, for statistics.
+        bytes_received: Tensor bytes of all replies.
+    """
+
+    def __init__(
+        self, run: Run, retry_secs: float, clock: Clock, rng: random.Random, wire: WireOptions | None = None
+    ) -> None:
+        self._run = run
+        self._messages = PushMessages(run, wire or WireOptions())
+        self._retry_secs = retry_secs
+        self._clock = clock
+        self._rng = rng
+        self._sequence = 0
+        self._floors = Floors()
+        self.count = RetryCount()
+        self.bytes_sent = 0
+        self.bytes_received = 0
+
+    @property
+    def messages(self) -> PushMessages:
+        """How its pushes are put into messages."""
+        return self._messages
+
+    @property
+    def run(self) -> Run:
+        """The facts that it uses."""
+        return self._run
+
+    def beside(self, transports: Sequence[Transport] | None = None) -> PushProtocol:
+        """Make one for calls of another thread, which shares nothing with this one but the client's name.
+
+        Args:
+            transports: Its transports; the same by default.
+
+        Returns:
+            A protocol for the run as it is known now; whatever this one learns later, it does not.
+        """
+        run = replace(
+            self._run,
+            transports=self._run.transports if transports is None else transports,
+            where=dict(self._run.where),
+        )
+        rng = random.Random(self._rng.random())
+        return PushProtocol(run, self._retry_secs, self._clock, rng, self._messages.packing.options)
+
+    @property
+    def floors(self) -> list[pb.Floor]:
+        """What the shards are known to have applied, as messages."""
+        return self._floors.messages
+
+    def start_over(self) -> None:
+        """Forget what belonged to another incarnation."""
+        self._floors.clear()
+        self._messages.start_over()
+
+    # ---- Calls --------------------------------------------------------------------------------
+
+    def call(
+        self, requests: Mapping[int, tuple[pb.Request, Sequence[memoryview]]], patient: bool = True
+    ) -> dict[int, Message]:
+        """Send requests to several shards at once and wait for all replies; retry each that is not reached.
+
+        Args:
+            requests: Shard -> message and the bytes of its tensors.
+            patient: Try again what a task had no memory for, too.
+
+        Raises:
+            OpError: The first error that a shard answered; the others have been waited for.
+        """
+        tickets = {}
+        for shard, (request, pieces) in requests.items():
+            self._messages.packing.ask(request)
+            self.bytes_sent += sum(piece.nbytes for piece in pieces)
+            tickets[shard] = self._run.transports[shard].send(request, pieces)
+        replies: dict[int, Message] = {}
+        failed: Exception | None = None
+        for shard, (request, pieces) in requests.items():
+            retry: Retry | None = None
+            ticket = tickets[shard]
+            while shard not in replies:
+                try:
+                    message = ticket.result()
+                    self.bytes_received += message.data.nbytes
+                    replies[shard] = self._messages.packing.unpack(message)
+                    if retry is not None:
+                        retry.answered()
+                except (UnavailableError, LostStateError, ResourceExhaustedError) as error:
+                    transport = self._run.transports[shard]
+                    if isinstance(error, ResourceExhaustedError) and not patient:
+                        failed = failed or error
+                        break
+                    if retry is None:
+                        what = f"{request.WhichOneof('kind')} to {transport.label}"
+                        retry = Retry(what, self._retry_secs, self._clock, self._rng, count=self.count)
+                    try:
+                        retry.wait(self._run.mend(error))
+                    except OpError as final:
+                        failed = failed or final
+                        break
+                    ticket = transport.send(request, pieces)
+                except Exception as error:
+                    failed = failed or error
+                    break
+        try:
+            if failed is not None:
+                raise failed
+            return replies
+        finally:
+            # An error that its own frame refers to would keep everything below it, values too, until a collection.
+            del failed
+
+    def pull(self, reads: Sequence[Read]) -> list[Array]:
+        """Read values in one cut over all shards."""
+        shards = {self._messages.shard_of(read.variable) for read in reads}
+        if not shards:
+            return []
+        if len(shards) > 1:
+            return self._pull_at_once(reads, shards) or self.push(Push(reads=list(reads))).values
+        shard = shards.pop()
+        reply = self.call({shard: self._pulling(reads)})[shard]
+        return self._pulled(reply)
+
+    def _pull_at_once(self, reads: Sequence[Read], shards: set[int]) -> list[Array] | None:
+        """Ask all shards at the same time; gives None where what they give is no cut, since pushes came between."""
+        asked = sorted(shards | {self._run.sequencer})
+        wanted = {shard: [read for read in reads if self._run.where[read.variable] == shard] for shard in asked}
+        replies = self.call({shard: self._pulling(part, asked) for shard, part in wanted.items()})
+        decided = replies[self._run.sequencer].reply
+        assert decided is not None
+        for shard in shards - {self._run.sequencer}:
+            reply = replies[shard].reply
+            assert reply is not None
+            if shard not in decided.pull.last or reply.pull.applied != decided.pull.last[shard]:
+                return None
+        return self._messages.gather(reads, {shard: self._pulled(replies[shard]) for shard in shards})
+
+    def _pulling(self, reads: Sequence[Read], cut_with: Sequence[int] = ()) -> _Sent:
+        """Write a PULL for one shard."""
+        tensors = TensorWriter()
+        request = pb.Request()
+        request.pull.incarnation = self._run.incarnation
+        request.pull.client = self._run.client
+        request.pull.floors.extend(self.floors)
+        request.pull.cut_with.extend(cut_with)
+        for read in reads:
+            codec.encode_read(read, request.pull.reads.add(), tensors)
+        return request, tensors.pieces
+
+    def _pulled(self, message: Message) -> list[Array]:
+        """Read the answer to one."""
+        assert message.reply is not None
+        return [codec.decode_tensor(item.value, message.data) for item in message.reply.pull.values]
+
+    # ---- Pushes -------------------------------------------------------------------------------
+
+    def push(self, push: Push) -> PushResult:
+        """Do a push: exactly once, whatever has to be retried on the way.
+
+        Raises:
+            UnavailableError: If a task could not be reached for the retry limit; the push may yet have been
+                applied, once.
+            AbortedError: If the run's incarnation is over.
+            OpError: If the push was wrong; nothing was changed.
+        """
+        push = self._messages.packing.thin(push)
+        retry = Retry("push", self._retry_secs, self._clock, self._rng, count=self.count)
+        while True:
+            self._sequence += 1
+            push_id = PushId(self._run.client, self._sequence)
+            parts = self._messages.split(push)
+            try:
+                if set(parts) <= {self._run.sequencer}:
+                    result = self._push_alone(push_id, push, parts.get(self._run.sequencer, Part()))
+                else:
+                    result = self._push_together(push_id, push, parts)
+            except ResourceExhaustedError as error:
+                retry.wait(self._run.mend(error))
+                continue
+            except OpError:
+                # What was wrong may be corrected, under the same layout.
+                self._messages.forget(push.layout)
+                raise
+            # Only a worker that slept longer than the settler's patience is told so: it pushes anew.
+            if result.outcome.kind is not OutcomeKind.ABANDONED:
+                self._run.told.outcome(self._run.incarnation, result.outcome.index, result.outcome.steps)
+                return result
+
+    def _push_alone(self, push_id: PushId, push: Push, part: Part) -> PushResult:
+        """The sequencer is the only participant: one message each way."""
+        shard = self._run.sequencer
+
+        def encoded(afresh: bool) -> tuple[pb.Request, Sequence[memoryview]]:
+            request = pb.Request()
+            message = request.push
+            message.incarnation = self._run.incarnation
+            message.id.client, message.id.sequence = push_id.client, push_id.sequence
+            pieces = self._messages.packing.pack(request, self._messages.encode(message, push, shard, part, afresh))
+            if not message.known_layout:
+                message.increments.extend(codec.encode_increments(push.increments))
+                message.uses.extend(codec.encode_use(use) for use in push.uses)
+            message.seen_steps.update(push.seen_steps)
+            return request, pieces
+
+        began = self._clock.monotonic()
+        try:
+            reply = self.call({shard: encoded(False)})[shard]
+        except LayoutUnknownError:
+            reply = self.call({shard: encoded(True)})[shard]
+        assert reply.reply is not None
+        answer = reply.reply.push
+        applied = applied_of(shard, answer, 0.0, self._clock.monotonic() - began)
+        outcome = codec.decode_outcome(answer.outcome)
+        values = self._messages.values(push, shard, answer, reply.data)
+        if outcome.kind is OutcomeKind.ACCEPTED and len(values) < len(part.reads):
+            # A shard that has taken this client for gone since gives none on a retry.
+            values = self.push(Push(reads=push.reads)).values
+        return PushResult(outcome, values, applied)
+
+    def _push_together(self, push_id: PushId, push: Push, parts: Mapping[int, Part]) -> PushResult:
+        """Several participants: stage everywhere, have it admitted, tell the others."""
+
+        def staging(shard: int, afresh: bool) -> _Sent:
+            request = pb.Request()
+            request.stage.incarnation = self._run.incarnation
+            request.stage.id.client, request.stage.id.sequence = push_id.client, push_id.sequence
+            pieces = self._messages.encode(request.stage, push, shard, parts[shard], afresh)
+            return request, self._messages.packing.pack(request, pieces)
+
+        began = self._clock.monotonic()
+        requests = {shard: staging(shard, False) for shard in parts}
+        own = self._rides_along(requests)
+        try:
+            try:
+                taken = self.call(requests, patient=False)
+            except LayoutUnknownError:
+                taken = self.call({shard: staging(shard, True) for shard in requests}, patient=False)
+        except ResourceExhaustedError:
+            # Parts that wait elsewhere for the one that found no room would keep others' parts out meanwhile.
+            withdraw(self._run.transports, self._run.incarnation, push_id, requests)
+            raise
+        not_finite = not_finite_in(taken.values())
+        participants = list(parts)
+        staged = self._clock.monotonic() - began
+        others = [shard for shard in participants if shard != self._run.sequencer]
+        try:
+            try:
+                admitted = self.admit(push_id, pb.ENTRY_PUSH, participants, push, not_finite, own)
+            except LayoutUnknownError:
+                again = staging(self._run.sequencer, True)
+                admitted = self.admit(push_id, pb.ENTRY_PUSH, participants, push, not_finite, again)
+        except _REFUSES_ADMIT:
+            withdraw(self._run.transports, self._run.incarnation, push_id, others)
+            raise
+        decided = self._clock.monotonic() - began
+        assert admitted.reply is not None
+        outcome = codec.decode_outcome(admitted.reply.admit.outcome)
+        if outcome.kind is not OutcomeKind.ACCEPTED:
+            withdraw(self._run.transports, self._run.incarnation, push_id, others)
+            return PushResult(outcome)
+        found: dict[int, list[Array]] = {
+            self._run.sequencer: self._messages.values(push, self._run.sequencer, admitted.reply.admit, admitted.data)
+        }
+        applied = applied_of(self._run.sequencer, admitted.reply.admit, staged, decided)
+        committed = self.commit(push_id, admitted, participants)
+        done = self._clock.monotonic() - began
+        # A shard that has given its values before, in a reply that was lost, gives those of now; one that has taken
+        # this client for gone since gives none.
+        as_of = {self._run.sequencer: admitted.reply.admit.as_of}
+        for shard, reply in committed.items():
+            assert reply.reply is not None
+            applied += applied_of(shard, reply.reply.commit, decided, done)
+            found[shard] = self._messages.values(push, shard, reply.reply.commit, reply.data)
+            as_of[shard] = reply.reply.commit.as_of
+        places = [as_of[shard] for shard, part in parts.items() if part.reads]
+        if 0 in places or (len(places) > 1 and any(place != outcome.index for place in places)):
+            # Values of several places in the sequence are no cut: take another.
+            return PushResult(outcome, self.push(Push(reads=push.reads)).values, applied)
+        return PushResult(outcome, self._messages.gather(push.reads, found), applied)
+
+    def _rides_along(self, requests: dict[int, _Sent]) -> _Sent | None:
+        """Take the sequencer's part out of what is to be staged if it is to come with ADMIT: a message less.
+
+        A large part is sent at the same time as the others', unless it lies in memory that the sequencer sees.
+        """
+        own = requests.get(self._run.sequencer)
+        if own is None or self._messages.packing.active:
+            return None
+        if sum(piece.nbytes for piece in own[1]) <= RIDES_BYTES:
+            return requests.pop(self._run.sequencer)
+        if self._run.transports[self._run.sequencer].shares_memory:
+            return requests.pop(self._run.sequencer)
+        return None
+
+    def admit(
+        self,
+        push_id: PushId,
+        kind: pb.EntryKind.ValueType,
+        participants: Sequence[int],
+        push: Push,
+        bad: str = "",
+        part: _Sent | None = None,
+    ) -> Message:
+        """Have the sequencer decide, on a push whose own part comes along if it is given; gives its reply."""
+        request = pb.Request()
+        message = request.admit
+        message.incarnation = self._run.incarnation
+        message.id.CopyFrom(codec.encode_push_id(push_id))
+        message.kind, message.not_finite = kind, bad
+        message.reads_only = kind == pb.ENTRY_PUSH and not (push.ops or push.increments or push.uses)
+        message.participants.extend(participants)
+        if part is None or not part[0].stage.known_layout:
+            message.increments.extend(codec.encode_increments(push.increments))
+            message.uses.extend(codec.encode_use(use) for use in push.uses)
+        message.seen_steps.update(push.seen_steps)
+        message.floors.extend(self.floors)
+        pieces: Sequence[memoryview] = ()
+        if part is not None:
+            message.part.CopyFrom(part[0].stage)
+            pieces = part[1]
+        return self.call({self._run.sequencer: (request, pieces)})[self._run.sequencer]
+
+    def commit(self, push_id: PushId, admitted: Message, participants: Sequence[int]) -> dict[int, Message]:
+        """Tell the participants besides the sequencer what was admitted; gives their replies."""
+        assert admitted.reply is not None
+        pending = {item.shard: item.entries for item in admitted.reply.admit.pending}
+        requests: dict[int, tuple[pb.Request, Sequence[memoryview]]] = {}
+        for shard in participants:
+            if shard != self._run.sequencer:
+                request = pb.Request()
+                request.commit.incarnation = self._run.incarnation
+                request.commit.id.CopyFrom(codec.encode_push_id(push_id))
+                request.commit.entries.extend(pending.get(shard, ()))
+                requests[shard] = (request, ())
+        replies = self.call(requests)
+        for shard, reply in replies.items():
+            assert reply.reply is not None
+            self._floors.learn(shard, reply.reply.commit)
+        self._complete()
+        return replies
+
+    def _complete(self) -> None:
+        """Let the sequencer know what is applied, without waiting: every later message says it too."""
+        request = pb.Request()
+        request.complete.incarnation = self._run.incarnation
+        request.complete.floors.extend(self.floors)
+        self._run.transports[self._run.sequencer].send(request, ())
+
+    def next_id(self) -> PushId:
+        """A new push id, for a snapshot."""
+        self._sequence += 1
+        return PushId(self._run.client, self._sequence)

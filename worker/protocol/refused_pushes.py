@@ -1,0 +1,94 @@
+"""What a client does about pushes that the sequencer did not accept, by the run's policy.
+
+Layer: worker. Threads: DroppedPushes is thread-safe; the functions belong to their caller's protocol.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+
+from globalstep.errors import NotFiniteGradientError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.runtime.clock import Clock
+from globalstep.wire import codec
+from globalstep.wire.declarations import Outcome, OutcomeKind, PushId
+from globalstep.wire.frames import Message
+from globalstep.wire.transports import Transport
+
+__all__ = ["DroppedPushes", "not_finite_in", "withdraw"]
+
+_log = logging.getLogger("globalstep")
+
+_SAY_SECS = 10.0
+
+
+def not_finite_in(staged: Iterable[Message]) -> str:
+    """Give the Variable that a participant named in its answer to STAGE, because its gradient is not finite."""
+    return next((m.reply.stage.not_finite for m in staged if m.reply is not None and m.reply.stage.not_finite), "")
+
+
+def withdraw(transports: Sequence[Transport], incarnation: int, push: PushId, participants: Iterable[int]) -> None:
+    """Let participants drop their parts of a push that was refused, without waiting; SETTLE does so at last.
+
+    Args:
+        transports: To all PS tasks.
+        incarnation: The run's.
+        push: The push's id.
+        participants: Who has staged a part, the sequencer left out.
+    """
+    for shard in participants:
+        request = pb.Request()
+        request.commit.incarnation = incarnation
+        request.commit.id.CopyFrom(codec.encode_push_id(push))
+        transports[shard].send(request, ())
+
+
+class DroppedPushes:
+    """Counts the pushes of a session that the run's policy dropped, and tells of them. Thread-safe.
+
+    Args:
+        task: Who pushes, for messages.
+        clock: Tells when something was last said.
+
+    Attributes:
+        stale: Dropped because they were too late.
+        not_finite: Dropped because a gradient was not finite.
+    """
+
+    def __init__(self, task: str, clock: Clock) -> None:
+        self._task = task or "this session"
+        self._clock = clock
+        # Guards all numbers; a leaf.
+        self._lock = threading.Lock()
+        self._said: float | None = None
+        self.stale = 0
+        self.not_finite = 0
+
+    def take(self, outcome: Outcome) -> None:
+        """Count a push that had no effect; say so in the log, now and then.
+
+        Raises:
+            NotFiniteGradientError: If the run's policy ends the job with it.
+        """
+        steps = ", ".join(f"{name} = {value}" for name, value in sorted(outcome.steps.items()))
+        finding = f"The gradient of Variable {outcome.not_finite!r} that {self._task} pushed at {steps} is not finite"
+        with self._lock:
+            if outcome.kind is OutcomeKind.DROPPED_STALE:
+                self.stale += 1
+                finding = f"A push of {self._task} was {outcome.staleness} steps late at {steps}"
+            else:
+                self.not_finite += 1
+            dropped = self.stale + self.not_finite
+            now = self._clock.monotonic()
+            say = self._said is None or now - self._said >= _SAY_SECS
+            if say:
+                self._said = now
+        if outcome.kind is OutcomeKind.STOPPED_NAN:
+            raise NotFiniteGradientError(
+                f'{finding}; nothing was applied, and the job ends, since the run\'s policy is on_nan="stop". '
+                "Lower the learning rate, clip gradients, or look at the input of that step."
+            )
+        if say:
+            _log.warning("%s; it was dropped, as the run's policy is (%d of this session so far).", finding, dropped)

@@ -1,0 +1,202 @@
+"""Rows that a step names several times, sent and fetched once.
+
+A batch of an embedding model names its frequent ids again and again. Of a pull, each Variable's ids are sent
+without repeats, and the rows that come back are given to all who named them; of a push, the rows of one id are
+summed first. What was found out about the ids of a pull serves the push of their gradients.
+
+Layer: worker. Threads: a RowMerging belongs to one client, which calls it under its lock. Kernels are imported
+when rows are first worth merging.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from globalstep.runtime.memory import MemoryPool
+from globalstep.wire.declarations import Op, OpKind, Push, Read, VariableDecl
+from globalstep.worker.protocol.push_result import PushResult
+
+if TYPE_CHECKING:
+    from globalstep.wire.sparse_rows import RowGroups
+
+__all__ = ["MergedReads", "RowMerging"]
+
+Array = npt.NDArray[Any]
+
+#: Rows of fewer bytes than this go as they are: the PS copes with repeats too, and numba need not be loaded.
+_WORTH_BYTES = 1 << 15
+#: Dtypes that the kernels take.
+_MERGED_KINDS = "fiu"
+
+
+class MergedReads:
+    """Reads as they are sent, and how the answers become those of the reads that were asked for.
+
+    Attributes:
+        sent: What to read.
+    """
+
+    def __init__(self, asked: Sequence[Read]) -> None:
+        self.sent: list[Read] = list(asked)
+        #: For each read asked for: which of those sent answers it, and which of its rows.
+        self.answers: list[tuple[int, slice | None]] = []
+        #: For reads sent whose rows repeat: how often.
+        self.groups: dict[int, RowGroups] = {}
+
+
+class RowMerging:
+    """Merges the rows of a client's reads and changes.
+
+    Args:
+        variables: The declared Variables by name; may grow.
+    """
+
+    def __init__(self, variables: Mapping[str, VariableDecl]) -> None:
+        self._variables = variables
+        self._memory = MemoryPool()
+        # Variable -> the ids that it was last asked for, and which of them are equal.
+        self._known: dict[str, tuple[Array, RowGroups]] = {}
+
+    def pull(self, asked: Sequence[Read], pull: Callable[[Sequence[Read]], list[Array]]) -> list[Array]:
+        """Read by `pull`, each row once."""
+        merged = self.merge_reads(asked)
+        return pull(asked) if merged is None else self.answers(merged, pull(merged.sent))
+
+    def push(self, push: Push, send: Callable[[Push], PushResult]) -> PushResult:
+        """Push by `send`, each row once."""
+        push = self.merge_changes(push)
+        merged = self.merge_reads(push.reads)
+        if merged is None:
+            return send(push)
+        result = send(replace(push, reads=merged.sent))
+        if result.values:
+            result.values = self.answers(merged, result.values)
+        return result
+
+    def merge_reads(self, asked: Sequence[Read]) -> MergedReads | None:
+        """Name each row once.
+
+        Args:
+            asked: Reads of one cut.
+
+        Returns:
+            None where they are best sent as they are.
+        """
+        by_variable: dict[str, list[int]] = {}
+        for at, read in enumerate(asked):
+            if read.indices is not None:
+                by_variable.setdefault(read.variable, []).append(at)
+        if not by_variable:
+            return None
+        found: MergedReads | None = None
+        for name, places in by_variable.items():
+            ids = _joined([asked[at].indices for at in places])
+            if not _are_ids(ids) or not self._is_worth(name, ids):
+                continue
+            groups = self._groups(name, ids)
+            if not groups.repeats and len(places) == 1:
+                continue
+            if found is None:
+                found = MergedReads(asked)
+                found.answers = [(at, None) for at in range(len(asked))]
+            first, begin = places[0], 0
+            found.sent[first] = Read(name, groups.ids)
+            if groups.repeats:
+                found.groups[first] = groups
+            for at in places:
+                end = begin + len(asked[at].indices)  # type: ignore[arg-type]
+                found.answers[at] = (first, slice(begin, end))
+                begin = end
+        if found is not None:
+            # The others of a Variable are answered by its first.
+            kept = sorted({place for place, _ in found.answers})
+            number = {place: i for i, place in enumerate(kept)}
+            found.sent = [found.sent[place] for place in kept]
+            found.answers = [(number[place], rows) for place, rows in found.answers]
+            found.groups = {number[place]: groups for place, groups in found.groups.items()}
+        return found
+
+    def answers(self, reads: MergedReads, values: Sequence[Array]) -> list[Array]:
+        """Give the values of the reads that were asked for, from those of the reads that were sent."""
+        expanded = list(values)
+        for at, groups in reads.groups.items():
+            rows = values[at]
+            out = self._take(groups.of.size, rows)
+            _kernels().expand_rows(groups, rows.reshape(len(rows), -1), out.reshape(len(out), -1))
+            expanded[at] = out
+        return [expanded[at] if rows is None else expanded[at][rows] for at, rows in reads.answers]
+
+    def merge_changes(self, push: Push) -> Push:
+        """Sum the rows of each id.
+
+        Args:
+            push: Any push; it is not changed.
+
+        Returns:
+            The same push, or one whose sparse changes name no row twice. A scatter that assigns stays as it is:
+            there the last row of an id counts.
+        """
+        ops: list[Op] | None = None
+        for at, op in enumerate(push.ops):
+            if op.indices is None or op.value is None or op.unique or op.kind is OpKind.ASSIGN:
+                continue
+            if op.value.nbytes < _WORTH_BYTES or len(op.value) != len(op.indices):
+                continue
+            merged = self._merged(op, op.indices, op.value)
+            if merged is not None:
+                ops = list(push.ops) if ops is None else ops
+                ops[at] = merged
+        return push if ops is None else replace(push, ops=ops)
+
+    def _merged(self, op: Op, ids: Array, rows: Array) -> Op | None:
+        if rows.dtype.kind not in _MERGED_KINDS or not _are_ids(ids):
+            return None
+        groups = self._groups(op.variable, ids)
+        if not groups.repeats:
+            return replace(op, unique=True)
+        half = rows.dtype == np.float16
+        wide = rows.astype(np.float32) if half else rows
+        summed = self._take(groups.ids.size, wide)
+        _kernels().sum_rows(groups, wide.reshape(len(wide), -1), summed.reshape(len(summed), -1))
+        return replace(op, indices=groups.ids, value=summed.astype(np.float16) if half else summed, unique=True)
+
+    def _is_worth(self, name: str, ids: Array) -> bool:
+        decl = self._variables.get(name)
+        if decl is None or decl.dtype == "float16" or np.dtype(decl.dtype).kind not in _MERGED_KINDS:
+            return False
+        return ids.size * math.prod(decl.shape[1:]) * np.dtype(decl.dtype).itemsize >= _WORTH_BYTES
+
+    def _groups(self, name: str, ids: Array) -> RowGroups:
+        known = self._known.get(name)
+        if known is not None and np.array_equal(known[0], ids):
+            return known[1]
+        groups: RowGroups = _kernels().group_rows(ids)
+        # The program may write other ids into its array.
+        self._known[name] = (ids.copy(), groups)
+        return groups
+
+    def _take(self, count: int, like: Array) -> Array:
+        """Give memory for so many rows."""
+        shape = (count, *like.shape[1:])
+        return self._memory.take(math.prod(shape) * like.itemsize).view(like.dtype).reshape(shape)
+
+
+def _joined(ids: Sequence[Array | None]) -> Array:
+    found = [item for item in ids if item is not None]
+    return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+def _are_ids(ids: Array) -> bool:
+    """Whether ids are as they must be; others go as they are, and the PS says what is wrong."""
+    return ids.dtype == np.int64 and ids.ndim == 1
+
+
+def _kernels() -> Any:
+    return importlib.import_module("globalstep.wire.sparse_rows")

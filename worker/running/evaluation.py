@@ -1,0 +1,112 @@
+"""Evaluating the steps of a plan: ordinary nodes by their function, and those the executor knows.
+
+Layer: worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from globalstep.autodiff.gradients import evaluate_gradients
+from globalstep.errors import GlobalStepError, InternalError, InvalidArgumentError, NotFoundError
+from globalstep.graph.graph import Node
+from globalstep.wire.declarations import Read
+from globalstep.worker.running.plan import EMPTY, Plan, Step
+
+if TYPE_CHECKING:
+    from globalstep.worker.running.executor import Executor
+
+__all__ = ["evaluate"]
+
+
+def evaluate(steps: Sequence[Step], values: list[Any], plan: Plan, executor: Executor) -> None:
+    """Evaluate steps in order.
+
+    Args:
+        steps: The steps.
+        values: Slots; their outputs are put there.
+        plan: The plan that they belong to.
+        executor: For what only the cluster knows.
+
+    Raises:
+        InvalidArgumentError: If a function cannot take its inputs; names the node and their shapes.
+    """
+    step = steps[0]
+    try:
+        for step in steps:
+            fn, inputs, out, _ = step
+            if fn is None:
+                values[out] = _special(step, values, plan, executor)
+            elif len(inputs) == 1:
+                values[out] = fn(values[inputs[0]])
+            else:
+                values[out] = fn(*[values[i] for i in inputs])
+    except (InvalidArgumentError, NotFoundError) as error:
+        error.add_note(_where(step.node))
+        raise
+    except GlobalStepError:
+        raise
+    except (ValueError, IndexError) as error:
+        if step.node.stateful:
+            # A user's own function, or an input: its exception is part of the program.
+            error.add_note(_where(step.node))
+            raise
+        given = ", ".join(str(np.shape(values[i])) for i in step.inputs)
+        raise InvalidArgumentError(
+            f"{error} [node {step.node.op_name!r} ({step.node.op_type}), inputs of shapes {given}{_defined(step.node)}]"
+        ) from error
+    except Exception as error:
+        error.add_note(_where(step.node))
+        raise
+
+
+def _where(node: Node) -> str:
+    return f"In node {node.op_name!r} ({node.op_type}{_defined(node)})."
+
+
+def _defined(node: Node) -> str:
+    return f", defined at {node.defined_at}" if node.defined_at else ""
+
+
+def _special(step: Step, values: list[Any], plan: Plan, executor: Executor) -> Any:
+    node = step.node
+    if node.op_type == "Gradients":
+        return _gradients(node, values, plan)
+    if node.op_type == "GatherV2":
+        ids = np.asarray(values[step.inputs[0]])
+        (rows,) = executor.pull([Read(node.inputs[0].op_name, ids.astype(np.int64).reshape(-1))])
+        return rows.reshape(*ids.shape, *rows.shape[1:])
+    if node.op_type == "IsVariableInitialized":
+        return np.array(executor.are_initialized(node.attrs["variables"]), dtype=np.bool_)
+    if node.op_type == "InitializedValue":
+        variable = node.attrs["variable"]
+        if not executor.are_initialized([variable])[0]:
+            return values[step.inputs[0]]
+        if variable.is_local:
+            return executor.local.read(variable)
+        return executor.pull([Read(variable.op_name)])[0]
+    if node.is_operation:
+        return None
+    raise InternalError(f"Node {node.op_name!r} ({node.op_type}) has no function to evaluate it by.")
+
+
+def _gradients(node: Node, values: list[Any], plan: Plan) -> Any:
+    def value_of(source: Node, consumer: Node) -> Any:
+        return values[plan.slot_for(source, consumer)]
+
+    slots = [(covered, plan.slots[covered]) for covered in node.attrs["covers"] if covered in plan.slots]
+    known = {covered: values[slot] for covered, slot in slots if values[slot] is not EMPTY}
+    course, given = (None, ()) if known else plan.courses.get(node) or plan.find_course(node)
+    straight = None if course is None else course.evaluate([values[slot] for slot in given])
+    if straight is not None:
+        for (_, slot), value in zip(slots, straight[1], strict=True):
+            values[slot] = value
+        return straight[0]
+    found, forward = evaluate_gradients(node, value_of, known)
+    for covered, slot in slots:
+        if values[slot] is EMPTY:
+            values[slot] = forward[covered]
+    return found

@@ -1,0 +1,151 @@
+"""What a program asks of a run, and gives to it: nested fetches and feeds, taken apart into nodes.
+
+Layer: worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from globalstep.graph.graph import Graph, Node
+from globalstep.graph.indexed_slices import IndexedSlices
+from globalstep.graph.shapes import TensorShape
+
+__all__ = ["feeds_of", "flatten"]
+
+Rebuild = Callable[[Sequence[Any]], Any]
+
+
+def flatten(fetches: Any, graph: Graph) -> tuple[tuple[Node, ...], Rebuild]:
+    """Take fetches apart.
+
+    Args:
+        fetches: A node, operation, name, IndexedSlices, object with `__node__`, or a list, tuple,
+            namedtuple or dict of such, nested at will.
+        graph: The graph that they are in.
+
+    Returns:
+        The nodes, and a function from their values to the shape of `fetches`.
+
+    Raises:
+        TypeError: If something is no fetch.
+        ValueError: If it is not in the graph.
+    """
+    if isinstance(fetches, Node) and fetches.graph is graph:
+        return (fetches,), itemgetter(0)
+    nodes: list[Node] = []
+    rebuild = _flatten(fetches, graph, nodes)
+    return tuple(nodes), rebuild
+
+
+def _flatten(fetch: Any, graph: Graph, nodes: list[Node]) -> Rebuild:
+    if isinstance(fetch, Node) and fetch.graph is graph:
+        nodes.append(fetch)
+        return itemgetter(len(nodes) - 1)
+    if isinstance(fetch, IndexedSlices):
+        parts = [_flatten(part, graph, nodes) for part in (fetch.values, fetch.indices)]
+        shape = fetch.dense_shape
+        return lambda values: IndexedSlices(parts[0](values), parts[1](values), shape)
+    if isinstance(fetch, (list, tuple)):
+        items = [_flatten(item, graph, nodes) for item in fetch]
+        kind: Any = type(fetch)
+        if hasattr(fetch, "_fields"):
+            return lambda values: kind(*[item(values) for item in items])
+        return lambda values: kind([item(values) for item in items])
+    if isinstance(fetch, Mapping):
+        keyed = {key: _flatten(item, graph, nodes) for key, item in fetch.items()}
+        kind = type(fetch)
+        return lambda values: kind((key, item(values)) for key, item in keyed.items())
+    nodes.append(_node(fetch, graph))
+    return itemgetter(len(nodes) - 1)
+
+
+def _node(fetch: Any, graph: Graph) -> Node:
+    if fetch is None:
+        raise TypeError(f"Fetch argument {fetch!r} has invalid type {type(fetch)!r}")
+    try:
+        return graph.as_graph_element(fetch)
+    except TypeError as error:
+        raise TypeError(
+            f"Fetch argument {fetch!r} has invalid type {type(fetch)!r}, must be a string or Tensor. ({error})"
+        ) from None
+    except (ValueError, KeyError) as error:
+        text = error.args[0] if error.args else error
+        raise ValueError(f"Fetch argument {fetch!r} cannot be interpreted as a Tensor. ({text})") from None
+
+
+def feeds_of(feed_dict: Mapping[Any, Any], graph: Graph) -> dict[Node, Any]:
+    """Take feeds apart and check them.
+
+    Args:
+        feed_dict: Node, Variable or name to the value to take for it. Keys and values may be nested lists
+            or tuples of the same structure.
+        graph: The graph that the keys are in.
+
+    Returns:
+        Node to array.
+
+    Raises:
+        TypeError: If a key is no node of the graph, or a value is a node or does not fit the dtype.
+        ValueError: If a value does not fit the node's shape.
+    """
+    feeds: dict[Node, Any] = {}
+    for key, value in feed_dict.items():
+        _add_feed(key, value, graph, feeds)
+    return feeds
+
+
+def _add_feed(key: Any, value: Any, graph: Graph, feeds: dict[Node, Any]) -> None:
+    if isinstance(key, IndexedSlices):
+        pair = (value.values, value.indices) if isinstance(value, IndexedSlices) else value
+        _add_feed(key.values, pair[0], graph, feeds)
+        _add_feed(key.indices, pair[1], graph, feeds)
+        return
+    if isinstance(key, tuple):
+        for inner, item in zip(key, value, strict=True):
+            _add_feed(inner, item, graph, feeds)
+        return
+    try:
+        node = graph.as_graph_element(key)
+    except (TypeError, ValueError, KeyError) as error:
+        text = error.args[0] if error.args else error
+        raise TypeError(f"Cannot interpret feed_dict key as Tensor: {text}") from None
+    if isinstance(value, Node):
+        raise TypeError(
+            "The value of a feed cannot be a tf.Tensor object. Acceptable feed values include Python scalars, "
+            "strings, lists, numpy ndarrays, or TensorHandles. For reference, the tensor object was "
+            f"{value!r} which was passed to the feed with key {key!r}."
+        )
+    feeds[node] = _fitting(node, value)
+
+
+def _fitting(node: Node, value: Any) -> Any:
+    try:
+        dtype, shape = node.dtype.as_numpy_dtype, node.shape
+    except ValueError:
+        # What is not known before a run cannot be checked before it either.
+        return np.asarray(value)
+    if type(value) is int and node.dtype.is_integer and not node.dtype.min <= value <= node.dtype.max:
+        raise TypeError(
+            f"Type of feed value {value} with type {type(value)} is not compatible with Tensor type "
+            f"{node.dtype.name}. Try explicitly setting the type of the feed tensor to a larger type "
+            "(e.g. int64)."
+        )
+    try:
+        array = np.asarray(value, dtype=dtype)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{error} [fed to {node.name!r} of dtype {node.dtype.name}]") from None
+    dims = shape.dims
+    if dims is not None and (
+        len(dims) != array.ndim
+        or not all(dim.value is None or dim.value == size for dim, size in zip(dims, array.shape, strict=True))
+    ):
+        raise ValueError(
+            f"Cannot feed value of shape {array.shape!r} for Tensor {node.name!r}, which has shape "
+            f"'{TensorShape(shape)}'"
+        )
+    return array

@@ -1,0 +1,126 @@
+"""Plans: in which order a run evaluates its nodes, reads Variables and pushes mutations. Pure.
+
+A plan is made once for a set of fetched and fed nodes, and used for every run of them. It is a list of
+rounds. Each round reads Variables in one cut, evaluates nodes, and ends with one push (the last may have
+none). What a node computes from values alone is evaluated as early as they are there; what reads a
+Variable or has an effect is evaluated in the first round after all mutations that it must follow. A
+mutation joins the push of one that it must follow when nothing can tell the difference.
+
+Layer: worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from globalstep.autodiff.gradient_course import Course, course_of
+from globalstep.graph.graph import Node
+from globalstep.graph.mutations import Mutation, OptimizerSpec
+from globalstep.variables.variables import Variable
+from globalstep.wire.declarations import OpKind
+from globalstep.worker.running.push_form import PushForm
+
+__all__ = ["EMPTY", "Plan", "Round", "RowRead", "Step"]
+
+#: Content of a slot whose value is not there yet.
+EMPTY: Any = object()
+
+
+class Step(NamedTuple):
+    """The evaluation of one node: from the values in slots `inputs` to the one in slot `out`."""
+
+    fn: Callable[..., Any] | None
+    inputs: tuple[int, ...]
+    out: int
+    node: Node
+
+
+class RowRead(NamedTuple):
+    """A gather that reads rows of a Variable: their ids are in slot `ids`."""
+
+    variable: Variable
+    ids: int
+    out: int
+
+
+@dataclass(slots=True)
+class Round:
+    """What happens between two pushes.
+
+    Attributes:
+        early: Steps that give the ids of `row_reads`; they need no Variable.
+        reads: Variables read whole, with their slots.
+        local_reads: The same for Variables that live in the session.
+        row_reads: Rows that are read in the same cut.
+        late: The other steps, in order.
+        mutations: What the push at the end carries.
+    """
+
+    early: tuple[Step, ...] = ()
+    reads: tuple[tuple[Variable, int], ...] = ()
+    local_reads: tuple[tuple[Variable, int], ...] = ()
+    row_reads: tuple[RowRead, ...] = ()
+    late: tuple[Step, ...] = ()
+    mutations: tuple[Mutation, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Plan:
+    """How a run goes.
+
+    Attributes:
+        rounds: In order; at least one.
+        slots: Slot of each node's value, Variables apart.
+        constants: The slots' content at the start: constants, EMPTY elsewhere.
+        read_slots: For each round, the slot of each Variable read whole.
+        round_of: The round in which a node that reads a Variable reads it.
+        fetches: Slot of each fetched node; None for an operation.
+        wanted: Mutations whose value somebody wants.
+        steps: Steps that the run's pushes move on; the first round reads them too, for staleness.
+    """
+
+    rounds: list[Round]
+    slots: dict[Node, int]
+    constants: list[Any]
+    read_slots: list[dict[Variable, int]]
+    round_of: dict[Node, int]
+    fetches: tuple[int | None, ...]
+    wanted: frozenset[Mutation]
+    steps: tuple[Variable, ...] = ()
+    worker_hypers: dict[OptimizerSpec, dict[str, Any]] = field(default_factory=dict)
+
+    #: For each round whose push was sent: what its pushes have in common.
+    forms: dict[int, PushForm] = field(default_factory=dict)
+    #: For each Gradients node, when it was first evaluated: its course, if any, and the slots of what that needs.
+    courses: dict[Node, tuple[Course | None, tuple[int, ...]]] = field(default_factory=dict)
+
+    def find_course(self, node: Node) -> tuple[Course | None, tuple[int, ...]]:
+        """Give what `courses` holds of a Gradients node from now on. Nothing that it covers may be fed."""
+        course = course_of(node)
+        pairs = () if course is None else course.pairs
+        found = self.courses[node] = course, tuple(self.slot_for(source, consumer) for source, consumer in pairs)
+        return found
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether its push may be on its way while the next run begins: nothing in this run comes after it."""
+        (*others, last) = self.rounds
+        return (
+            not others
+            and bool(last.mutations)
+            and not self.wanted
+            and all(
+                part.kind is OpKind.APPLY and not part.variable.is_local
+                for mutation in last.mutations
+                for part in mutation.parts
+            )
+        )
+
+    def slot_for(self, source: Node, consumer: Node) -> int:
+        """Give the slot of a node's value as `consumer` is to see it."""
+        slot = self.slots.get(source)
+        if slot is None:
+            slot = self.read_slots[self.round_of[consumer]][source]  # type: ignore[index]
+        return slot

@@ -1,0 +1,199 @@
+"""What all pushes of a plan's round have in common, found once; a run only adds its numbers.
+
+Layer: worker. Threads: a PushForm is not changed by use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from globalstep.errors import InvalidArgumentError
+from globalstep.graph.graph import Node
+from globalstep.graph.mutations import Mutation, OptimizerSpec, Part
+from globalstep.variables.variables import Variable
+from globalstep.wire.declarations import Increment, Op, OptimizerUse, Push, Read
+from globalstep.worker.running.pushing import as_fill, is_declaring, operand_of
+
+__all__ = ["Change", "PushForm"]
+
+#: Gives the slot of a node's value as a mutation is to see it.
+SlotFor = Callable[[Node, Node], int]
+
+
+class Change(NamedTuple):
+    """One part of a mutation, with the slots of its operand and indices, where it has them."""
+
+    part: Part
+    #: Everything of its Op but the numbers.
+    op: Op
+    dtype: np.dtype[Any]
+    operand: int | None
+    indices: int | None
+
+    def made(self, values: Sequence[Any]) -> Op:
+        """Give the Op of a run whose slots hold `values`."""
+        kind, name, source, optimizer = self.op.kind, self.op.variable, self.op.source, self.op.optimizer
+        unique, after = self.op.unique, self.op.after_increment
+        if self.operand is None:
+            return Op(kind, name, None, self.op.fill, source, None, optimizer, unique, after)
+        value = values[self.operand]
+        if type(value) is not np.ndarray or value.dtype is not self.dtype:
+            value = operand_of(self.part, value)
+        if self.indices is not None:
+            indices = np.asarray(values[self.indices], dtype=np.int64)
+            if indices.ndim != 1:
+                value = value.reshape(indices.size, *value.shape[indices.ndim :])
+                indices = indices.reshape(-1)
+            return Op(kind, name, value, None, source, indices, optimizer, unique, after)
+        if self.part.declare and (fill := as_fill(value)) is not None:
+            return Op(kind, name, None, fill, source, None, optimizer, unique, after)
+        return Op(kind, name, value, None, source, None, optimizer, unique, after)
+
+
+class PushForm:
+    """See the module's text.
+
+    Args:
+        mutations: Of the round, in order.
+        slot_for: As above.
+        worker_hypers: For each optimizer, the hyper-parameters that this worker evaluates.
+        wanted: Mutations whose value somebody wants.
+        ahead: What the next round reads whole.
+        again: What the next run of the plan reads whole.
+        steps: Steps that the run has read, each with its slot.
+
+    Attributes:
+        local: Changes of Variables that live in the session.
+        wanted: Those of the mutations whose value somebody wants, each with its Variable.
+        shared: Variables of these that live on the PS.
+        ahead: As given.
+        again: As given.
+    """
+
+    def __init__(
+        self,
+        mutations: Sequence[Mutation],
+        slot_for: SlotFor,
+        worker_hypers: Mapping[OptimizerSpec, Mapping[str, Any]],
+        wanted: frozenset[Mutation],
+        ahead: Sequence[Variable],
+        again: Sequence[Variable],
+        steps: Sequence[tuple[Variable, int]],
+    ) -> None:
+        changes = [_change(part, mutation, slot_for) for mutation in mutations for part in mutation.parts]
+        self._changes = tuple(change for change in changes if not change.part.variable.is_local)
+        self.local = tuple(change for change in changes if change.part.variable.is_local)
+        self._declaring = tuple(change for change in self._changes if is_declaring(change.part))
+        self._increments = [Increment(step.op_name, by) for mutation in mutations for step, by in mutation.increments]
+        self._uses = _uses(mutations, slot_for, worker_hypers)
+        self._known_uses = [use for use, hypers in self._uses if not hypers]
+        self.wanted = tuple((m, m.value_of) for m in mutations if m in wanted and m.value_of is not None)
+        self.shared = tuple(variable for _, variable in self.wanted if not variable.is_local)
+        self.ahead, self.again = tuple(ahead), tuple(again)
+        self._reading = _reading((*self.shared, *ahead)), _reading((*self.shared, *ahead, *again))
+        self._steps = tuple((step.op_name, slot) for step, slot in steps)
+        self.is_empty = not (self._changes or self._increments or self._uses)
+
+    def push(self, values: Sequence[Any]) -> Push:
+        """Make the push of a run, without its reads.
+
+        Args:
+            values: The run's slots.
+
+        Raises:
+            InvalidArgumentError: If an operand does not fit its Variable, or a hyper-parameter is no number.
+        """
+        ops = [change.made(values) for change in self._changes]
+        uses = self._known_uses
+        if len(uses) != len(self._uses):
+            uses = [use if not hypers else _evaluated(use, hypers, values) for use, hypers in self._uses]
+        return Push(ops, self._increments, uses, seen_steps={name: int(values[slot]) for name, slot in self._steps})
+
+    def reading(self, again: bool) -> tuple[tuple[Variable, ...], list[Read]]:
+        """Give what the push reads, with or without what the next run of the plan does."""
+        return self._reading[again]
+
+    def whole_values(self, values: Sequence[Any]) -> dict[Variable, tuple[int, ...]]:
+        """Give the Variables that a run gives their whole value, with the value's shape."""
+        shapes: dict[Variable, tuple[int, ...]] = {}
+        for change in self._declaring:
+            variable = change.part.variable
+            if variable.shape.is_fully_defined():
+                shapes[variable] = tuple(int(size) for size in variable.shape)
+            elif change.operand is not None:
+                shapes[variable] = np.shape(values[change.operand])
+        return shapes
+
+
+def _change(part: Part, mutation: Mutation, slot_for: SlotFor) -> Change:
+    return Change(
+        part,
+        Op(
+            kind=part.kind,
+            variable=part.variable.op_name,
+            fill=part.fill,
+            source="" if part.source is None else part.source.op_name,
+            optimizer="" if part.optimizer is None else part.optimizer.name,
+            unique=part.unique,
+            after_increment=mutation.after_increment,
+        ),
+        np.dtype(part.variable.dtype.as_numpy_dtype),
+        None if part.operand is None else slot_for(part.operand, mutation),
+        None if part.indices is None else slot_for(part.indices, mutation),
+    )
+
+
+def _reading(variables: Sequence[Variable]) -> tuple[tuple[Variable, ...], list[Read]]:
+    each = tuple(dict.fromkeys(variables))
+    return each, [Read(variable.op_name) for variable in each]
+
+
+class _Hyper(NamedTuple):
+    """A hyper-parameter that the worker evaluates: from a slot, or by a function."""
+
+    spec: OptimizerSpec
+    name: str
+    slot: int | None
+    function: Callable[[], Any] | None
+
+
+def _uses(
+    mutations: Sequence[Mutation], slot_for: SlotFor, worker_hypers: Mapping[OptimizerSpec, Mapping[str, Any]]
+) -> list[tuple[OptimizerUse, list[_Hyper]]]:
+    """The optimizers that a push uses, each with the hyper-parameters that the worker evaluates."""
+    uses: dict[OptimizerSpec, tuple[OptimizerUse, list[_Hyper]]] = {}
+    for mutation in mutations:
+        applied = [part.optimizer for part in mutation.parts if part.optimizer is not None]
+        for spec in dict.fromkeys((*mutation.uses, *applied)):
+            before = uses.get(spec)
+            finish = spec in mutation.uses or (before is not None and before[0].finish)
+            hypers = (
+                before[1]
+                if before is not None
+                else [
+                    _Hyper(spec, name, slot_for(hyper, mutation), None)
+                    if isinstance(hyper, Node)
+                    else _Hyper(spec, name, None, hyper)
+                    for name, hyper in worker_hypers.get(spec, {}).items()
+                ]
+            )
+            uses[spec] = OptimizerUse(spec.name, mutation.after_increment, finish), hypers
+    return list(uses.values())
+
+
+def _evaluated(use: OptimizerUse, hypers: Sequence[_Hyper], values: Sequence[Any]) -> OptimizerUse:
+    overrides = {hyper.name: _number(hyper, values) for hyper in hypers}
+    return OptimizerUse(use.optimizer, use.after_increment, use.finish, overrides)
+
+
+def _number(hyper: _Hyper, values: Sequence[Any]) -> float:
+    value: Any = values[hyper.slot] if hyper.function is None else hyper.function()  # type: ignore[index]
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(
+            f"The {hyper.name} of optimizer {hyper.spec.name!r} must be one number; this run gave {value!r}."
+        ) from None

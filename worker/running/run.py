@@ -1,0 +1,211 @@
+"""One run of a plan: its values, what it reads, and what it pushes.
+
+Layer: worker. Threads: a run belongs to one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from globalstep.errors import JobDoneError
+from globalstep.graph.graph import Node
+from globalstep.variables.variables import Variable
+from globalstep.wire.declarations import Push, Read
+from globalstep.worker.protocol.gradients_ahead import sending
+from globalstep.worker.running.evaluation import evaluate
+from globalstep.worker.running.plan import EMPTY, Plan, Round
+from globalstep.worker.running.push_form import Change, PushForm
+from globalstep.worker.running.pushing import operand_of
+
+if TYPE_CHECKING:
+    from globalstep.worker.running.executor import Executor
+
+__all__ = ["Run"]
+
+
+class Run:
+    """One run: the values of its nodes, as its plan's slots.
+
+    Args:
+        executor: Who runs it.
+        plan: How it goes.
+        feeds: Values to take for nodes instead of their own.
+    """
+
+    def __init__(self, executor: Executor, plan: Plan, feeds: Mapping[Node, Any]) -> None:
+        self._executor = executor
+        self._plan = plan
+        self.values = plan.constants.copy()
+        self._pushes = any(current.mutations for current in plan.rounds)
+        self._fed = [value for value in feeds.values() if isinstance(value, np.ndarray)]
+        for node, value in feeds.items():
+            slot = plan.slots.get(node)
+            if slot is not None:
+                self.values[slot] = value
+
+    def results(self) -> list[Any]:
+        """Run, and give the value of each fetch; see Executor.run."""
+        plan = self._plan
+        carried = False
+        try:
+            with np.errstate(all="ignore"):
+                for number, current in enumerate(plan.rounds):
+                    self._evaluate(current.early)
+                    self._read(current, number, carried)
+                    with self._gradients_ahead(current, number):
+                        self._evaluate(current.late)
+                    carried = bool(current.mutations) and self._push(current, number)
+        except JobDoneError as done:
+            done.values = self._fetched()
+            raise
+        return self._fetched()
+
+    def _fetched(self) -> list[Any]:
+        """The value of each fetch; None for an operation, and for what was not come to."""
+        values, constants = self.values, self._plan.constants
+        return [
+            None if slot is None or values[slot] is EMPTY else _owned(values[slot], constants[slot])
+            for slot in self._plan.fetches
+        ]
+
+    def _evaluate(self, steps: Sequence[Any]) -> None:
+        if steps:
+            with self._executor.span("compute", nodes=len(steps)):
+                evaluate(steps, self.values, self._plan, self._executor)
+
+    def _gradients_ahead(self, current: Round, number: int) -> contextlib.AbstractContextManager[None]:
+        """Have the gradients of the round's push sent as they are produced, where that is asked for."""
+        cluster = self._executor.cluster
+        if not self._executor.gradients_ahead or not current.mutations:
+            return contextlib.nullcontext()
+        return sending(lambda variable, gradient: cluster.send_ahead((self._plan, number), variable, gradient))
+
+    def _read(self, current: Round, number: int, carried: bool) -> None:
+        """Read what the round needs, apart from what came with the push before it."""
+        values = self.values
+        for variable, slot in current.local_reads:
+            values[slot] = self._executor.local.read(variable)
+        reads = () if carried else current.reads
+        if not reads and not current.row_reads:
+            return
+        ids = [np.asarray(values[row.ids]) for row in current.row_reads]
+        named = [rows.astype(np.int64, copy=False).reshape(-1) for rows in ids]
+        # A run that changes nothing is asked for the present values: a hook's, or the program's evaluation.
+        if number == 0 and self._pushes and (self._executor.reuse_values or named):
+            lookups = [(row.variable, rows) for row, rows in zip(current.row_reads, named, strict=True)]
+            fresh = self._executor.fresh_values([variable for variable, _ in reads], lookups)
+            if fresh is not None:
+                for variable, slot in reads:
+                    values[slot] = fresh[0][variable]
+                self._take_rows(current, ids, fresh[1])
+                return
+        asked = [Read(variable.op_name) for variable, _ in reads]
+        asked += [Read(row.variable.op_name, rows) for row, rows in zip(current.row_reads, named, strict=True)]
+        found = self._executor.pull(asked)
+        for (_, slot), value in zip(reads, found, strict=False):
+            values[slot] = value
+        self._take_rows(current, ids, found[len(reads) :])
+
+    def _take_rows(self, current: Round, ids: Sequence[Any], found: Sequence[Any]) -> None:
+        """Put rows that were read where the lookups' values belong."""
+        for row, named, value in zip(current.row_reads, ids, found, strict=True):
+            self.values[row.out] = value.reshape(*named.shape, *value.shape[1:])
+
+    def _push(self, current: Round, number: int) -> bool:
+        """Send the round's push; say whether it brought what the next round reads."""
+        plan, executor = self._plan, self._executor
+        form = plan.forms.get(number) or self._form_of(current, number)
+        ends, looks_up = number + 1 == len(plan.rounds), bool(plan.rounds[0].row_reads)
+        lookups = executor.lookups_ahead(plan) if ends and looks_up else []
+        again = form.again if ends and (lookups or (executor.reuse_values and not looks_up)) else ()
+        reads, named = form.reading(bool(again))
+        values: Mapping[Variable, Any] | None = {}
+        if not form.is_empty:
+            push = form.push(self.values)
+            shapes = form.whole_values(self.values)
+            push.reads = [*named, *(Read(variable.op_name, ids) for variable, ids in lookups)]
+            # But for lookups, a plan's push is always the same but for its numbers: it is described to the PS once.
+            push.layout = None if lookups else (plan, number)
+            write = executor.begin_write()
+
+            def send() -> Mapping[Variable, Any] | None:
+                found = executor.push(push, shapes)
+                values = None if found is None else dict(zip(reads, found, strict=False))
+                if found is not None and values is not None and (again or lookups):
+                    kept = {variable: values[variable] for variable in again}
+                    executor.keep_fresh(write, kept, list(zip(lookups, found[len(reads) :], strict=True)))
+                return values
+
+            if executor.under_way is not None and plan.overlaps:
+                self._keep_from_caller(push)
+                executor.under_way.submit(send)
+            else:
+                values = send()
+        self._change_local(form.local)
+        ahead = plan.rounds[number + 1].reads if form.ahead else ()
+        if values is None:
+            values = dict(zip(form.shared, executor.pull([Read(v.op_name) for v in form.shared]), strict=True))
+            ahead = ()
+        for mutation, variable in form.wanted:
+            local = variable.is_local
+            self.values[plan.slots[mutation]] = executor.local.read(variable) if local else values[variable]
+        for variable, slot in ahead:
+            if variable not in values:
+                return False
+            self.values[slot] = values[variable]
+        return bool(ahead)
+
+    def _form_of(self, current: Round, number: int) -> PushForm:
+        """Find the form of the round's push, when it is first sent."""
+        plan = self._plan
+        first, following = plan.rounds[0], plan.rounds[number + 1 : number + 2]
+        form = plan.forms[number] = PushForm(
+            current.mutations,
+            plan.slot_for,
+            plan.worker_hypers,
+            plan.wanted,
+            # A row read needs ids that are not there yet; what else the round reads waits for it, for one cut.
+            ahead=[variable for after in following if not after.row_reads for variable, _ in after.reads],
+            again=[variable for variable, _ in first.reads],
+            steps=[(step, plan.read_slots[0][step]) for step in plan.steps if step in plan.read_slots[0]],
+        )
+        return form
+
+    def _keep_from_caller(self, push: Push) -> None:
+        """Copy what the caller fed and may write into, since the push outlives this run."""
+        for op in push.ops:
+            for name in ("value", "indices"):
+                array = getattr(op, name)
+                if array is not None and any(np.may_share_memory(array, feed) for feed in self._fed):
+                    setattr(op, name, array.copy())
+
+    def _change_local(self, changes: Sequence[Change]) -> None:
+        local, values = self._executor.local, self.values
+        for part, _, _, operand_slot, indices_slot in changes:
+            if operand_slot is None:
+                operand: Any = part.fill if part.source is None else local.read(part.source)
+            else:
+                operand = operand_of(part, values[operand_slot])
+            rows = None if indices_slot is None else np.asarray(values[indices_slot])
+            local.change(part.kind, part.variable, operand, rows)
+
+
+def _owned(value: Any, constant: Any) -> Any:
+    """Give a value that the caller may keep and write into; numbers as numpy scalars."""
+    if isinstance(value, np.ndarray):
+        if value.ndim == 0:
+            return value[()]
+        return value.copy() if not value.flags.writeable or value is constant else value
+    if isinstance(value, tuple):
+        return type(value)(*map(_each_owned, value)) if hasattr(value, "_fields") else tuple(map(_each_owned, value))
+    if isinstance(value, bool | int | float | complex):
+        return np.asarray(value)[()]
+    return value
+
+
+def _each_owned(value: Any) -> Any:
+    return _owned(value, None)

@@ -1,0 +1,4 @@
+"""Connections to PS tasks: gRPC, sockets, shared memory.
+
+Layer: worker.
+"""

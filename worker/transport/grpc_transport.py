@@ -1,0 +1,389 @@
+"""The transport to a PS task elsewhere: a gRPC channel, and one long-lived connection for the data plane.
+
+That connection is a stream on the channel, or a socket beside it where that is faster (docs/design/transports.md);
+the stream carries everything wherever the socket cannot be had.
+
+Layer: worker. Threads: none of its own; grpc has one that feeds the stream. Replies are read by whoever
+waits for one.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import os
+import queue
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+import grpc
+import numpy as np
+import numpy.typing as npt
+
+from globalstep.errors import OpError, UnavailableError, UnimplementedError, error_from_code
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.proto import globalstep_pb2_grpc as pb_grpc
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.security.credentials import Credentials
+from globalstep.security.secure_channel import SecureChannel
+from globalstep.wire.frames import Assembler, Message, frames_of
+from globalstep.wire.transports import chosen_transport
+from globalstep.worker.client.retry import POLICIES
+from globalstep.worker.transport.shm_transport import SharedConnection
+from globalstep.worker.transport.socket_transport import SocketConnection, dial
+from globalstep.worker.transport.tickets import REPLY_LIMIT_BYTES, Connection, ConnectionTicket
+
+__all__ = ["GrpcTransport", "transports_to"]
+
+_log = logging.getLogger(__name__)
+
+#: Longest time that a data-plane call may take before it is broken off and retried.
+CALL_SECS = POLICIES["Exchange"].deadline_secs
+_OPEN_SECS = POLICIES["OpenLane"].deadline_secs
+#: Transport -> the sockets that it tries to open, in order.
+_SOCKETS: dict[str, tuple[pb.LaneKind.ValueType, ...]] = {
+    "auto": (pb.LANE_SHM, pb.LANE_UNIX),
+    "shm": (pb.LANE_SHM, pb.LANE_UNIX),
+    "unix": (pb.LANE_UNIX,),
+    "tcp": (pb.LANE_TCP,),
+}
+_NAMES = {pb.LANE_SHM: "shared memory", pb.LANE_UNIX: "unix socket", pb.LANE_TCP: "TCP connection"}
+#: gRPC's words for a port where nobody listens, of which the address and the system's own words say enough.
+_UNREACHED = re.compile(
+    r"failed to connect to all addresses; last error: \w+: ipv\d:(\S+): "
+    r"Failed to connect to remote host: (?:connect: )?(.*?)(?: \(\d+\))?"
+)
+#: gRPC's words for a server that has as many calls as it may, and when to try again.
+_TOO_MANY_CALLS = "Concurrent RPC limit exceeded!"
+_BUSY_MILLIS = 500
+
+
+class _Stream(Connection):
+    """One Exchange stream. Thread-safe."""
+
+    kind = "grpc"
+
+    def __init__(self, label: str, link: _Link, secured: SecureChannel) -> None:
+        super().__init__(label)
+        self.link = link
+        self._secured = secured
+        self._outbox: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
+        if secured.unproven:
+            _Call(link, label, "Status", pb.StatusRequest(brief=True), _OPEN_SECS, secured).result()  # it proves itself
+        self._replies = link.exchange(self._frames(), metadata=secured.metadata("Exchange"))
+        self._assembler = Assembler(REPLY_LIMIT_BYTES)
+
+    def _transmit(self, call: int, request: pb.Request, load: Any) -> None:
+        """See Connection."""
+        frames = frames_of(call, request=request, pieces=load)
+        # What is wrong with the message shows in its first frame, here; the others are made when grpc asks for
+        # them, in memory that the one before has just left.
+        self._outbox.put(itertools.chain((next(frames),), frames))
+
+    def _frames(self) -> Iterator[bytes]:
+        """Give grpc's thread the frames of all messages; what a broken connection has left is not read any more."""
+        for message in iter(self._outbox.get, None):
+            for frame in message:
+                if self.broken is not None:
+                    return
+                yield frame
+
+    def _receive(self) -> Message | None:
+        """See Connection. Reads one frame."""
+        try:
+            message = self._assembler.add(next(self._replies))
+            self._secured.answered()
+            return message
+        except StopIteration:
+            raise UnavailableError(f"{self._label} ended the connection.") from None
+        except grpc.RpcError as error:
+            if self._secured.challenged(error, asked=False):
+                raise UnavailableError(f"{self._label} is another process now.") from None
+            raise self._secured.judge(_from_rpc(error, self._label)) from None
+
+    def _end(self) -> None:
+        """See Connection."""
+        self._outbox.put(None)
+        self._replies.cancel()
+
+
+class _Link:
+    """A channel and what is called on it."""
+
+    def __init__(self, secured: SecureChannel, look: bool = True) -> None:
+        self.channel = secured.make(look)
+        self.stub = pb_grpc.ParameterServerStub(self.channel)
+        self.exchange: Any = self.channel.stream_stream("/globalstep.v1.ParameterServer/Exchange", None, None)
+
+
+class _Later:
+    """A call that is made when its result is asked for."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+
+    def result(self) -> Any:
+        return self._call()
+
+
+class _Call:
+    """A unary call under way; see transports.Pending.
+
+    A task that has yet to prove that it has this process's token is asked for its status first, which tells it nothing.
+    """
+
+    def __init__(
+        self, link: _Link, label: str, method: str, request: Any, timeout_secs: float, secured: SecureChannel
+    ) -> None:
+        self._link = link
+        self._request = request
+        self._secured = secured
+        self._label = label
+        self._method = method
+        self._timeout_secs = timeout_secs
+        self._start()
+
+    def _start(self) -> None:
+        """Make the call; or, before the task has proven itself, the one that has it do so."""
+        self._asks_first = self._secured.unproven
+        method, request = (
+            ("Status", pb.StatusRequest(brief=True)) if self._asks_first else (self._method, self._request)
+        )
+        call = getattr(self._link.stub, method)
+        given = {"timeout": self._timeout_secs, "metadata": self._secured.metadata(method)}
+        # A future needs a thread of grpc's, which Python starts no more once its main thread has ended.
+        alive = threading.main_thread().is_alive()
+        self._future = call.future(request, **given) if alive else _Later(functools.partial(call, request, **given))
+
+    def _answer(self) -> Any:
+        """Wait for the reply, of the second or third call where the task has to prove itself first."""
+        for last in (False, False, True):
+            try:
+                reply = self._future.result()
+            except grpc.RpcError as error:
+                if last or not self._secured.challenged(error, self._asks_first):
+                    raise
+                self._start()
+            else:
+                if not self._asks_first:
+                    return reply
+                raise self._secured.asked_for_nothing()
+        raise AssertionError("unreachable")
+
+    def result(self) -> Any:
+        """See transports.Pending."""
+        try:
+            reply = self._answer()
+            self._secured.answered()
+            return reply
+        except grpc.RpcError as error:
+            if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                # The deadline is ours, not the program's: to it, a task that is silent is one not reached.
+                text = f"{self._label} has not answered {self._method} for {self._timeout_secs:g} s."
+                raise UnavailableError(text) from None
+            raise self._secured.judge(_from_rpc(error, self._label)) from None
+
+
+def _from_rpc(error: grpc.RpcError, label: str) -> OpError:
+    """The one place where a grpc error becomes ours."""
+    code = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
+    details = (error.details() if isinstance(error, grpc.Call) else None) or str(code)
+    unreached = _UNREACHED.fullmatch(details)
+    if unreached:
+        details = f"{unreached[2]} at {unquote(unreached[1])}"
+    # A stream that a dying server resets is reported as UNKNOWN or CANCELLED; both mean "not reached".
+    if code in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN):
+        code = grpc.StatusCode.UNAVAILABLE
+    told: dict[str, Any] = dict(error.trailing_metadata() or ()) if isinstance(error, grpc.Call) else {}
+    # gRPC's own refusal has no metadata: its calls are too many at this moment.
+    retry_millis = told.get("globalstep-retry-millis", _BUSY_MILLIS if details == _TOO_MANY_CALLS else 0)
+    return error_from_code(
+        code.value[0], f"{label}: {details}", str(told.get("globalstep-error", "")), int(retry_millis) / 1000
+    )
+
+
+class GrpcTransport:
+    """A transport to a task at an address. Thread-safe.
+
+    Args:
+        address: "host:port".
+        index: Number of the PS task, for messages.
+        transport: See transports.chosen_transport.
+        clock: Time, for deadlines.
+        credentials: What to show; by default what the environment names, see Credentials.from_environ.
+
+    Raises:
+        FailedPreconditionError: If the credentials cannot be used.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        index: int,
+        transport: str | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        credentials: Credentials | None = None,
+    ) -> None:
+        self.address = address
+        self.label = f"/job:ps/task:{index} at {address}"
+        self._clock = clock
+        credentials = Credentials.from_environ(os.environ) if credentials is None else credentials
+        self._secured = SecureChannel(address, credentials, clock)
+        # Nobody is asked for a certificate before the first call.
+        self._link = _Link(self._secured, look=False)
+        # Guards the attributes below; taken before a connection's own locks. No call is made under it.
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        # Channels with certificates that were renewed since: a stream may still go on there.
+        self._old: list[_Link] = []
+        # The sockets to try when a connection is needed; none once there is no use in trying.
+        self._socket_kinds = _SOCKETS.get(chosen_transport(transport), ())
+        self._closed = False
+
+    @property
+    def kind(self) -> str:
+        """What carries the data plane now: "shm", "unix", "tcp", "grpc", or "" before the first call."""
+        with self._lock:
+            return "" if self._connection is None else self._connection.kind
+
+    @property
+    def shares_memory(self) -> bool:
+        """See transports.Transport; not before the first call."""
+        with self._lock:
+            return self._connection is not None and self._connection.shares_memory
+
+    def send(self, request: pb.Request, pieces: Sequence[memoryview]) -> ConnectionTicket:
+        """See transports.Transport. Opens a new connection if the last one broke."""
+        return self._connected().send(request, pieces, self._clock.monotonic() + CALL_SECS)
+
+    def room(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
+        """See transports.Transport."""
+        connection = self._connected()
+        if not isinstance(connection, SharedConnection):
+            return None
+        return connection.room(nbytes, self._clock.monotonic() + CALL_SECS)
+
+    def _connected(self) -> Connection:
+        """Give the connection; open a new one if there is none, or it broke."""
+        with self._lock:
+            connection = self._connection
+        if connection is None or connection.broken is not None:
+            connection = self._connect(connection)
+        return connection
+
+    def _connect(self, broken: Connection | None) -> Connection:
+        """Open a connection in the place of a broken one, unless another thread has been faster."""
+        if broken is not None:
+            self._secured.broken()
+            if broken.kind != "grpc":
+                self._give_up_sockets(broken.broken)
+        self._renew()
+        fresh = self._open_socket() or _Stream(self.label, self._link, self._secured)
+        closing = UnavailableError(f"The connection to {self.label} was closed here.")
+        kept, spare = fresh, broken
+        with self._lock:
+            if self._connection is not None and self._connection is not broken:
+                kept, spare = self._connection, fresh
+            self._connection = kept
+            closed = self._closed
+        if spare is not None:
+            spare.close(closing)
+        if closed:
+            kept.close(closing)
+        return kept
+
+    def _open_socket(self) -> Connection | None:
+        """Open a socket if there is any use in it; gives None where gRPC must do."""
+        with self._lock:
+            kinds = self._socket_kinds
+        refused: OpError | None = None
+        for kind in kinds:
+            made_of = SharedConnection if kind == pb.LANE_SHM else SocketConnection
+            try:
+                reply = self.unary("OpenLane", pb.OpenLaneRequest(kind=kind), _OPEN_SECS).result()
+                host, _, port = self._secured.dialled.rpartition(":")
+                tls = self._secured.credentials.tls
+                connection = dial(self.label, kind, host.strip("[]"), reply, made_of, tls, int(port))
+            except UnavailableError:
+                return None  # the task itself cannot be reached now; the call will say so
+            except UnimplementedError as error:
+                refused = error  # the next one may do
+            except (OpError, OSError) as error:
+                # All are reached in the same way.
+                self._give_up_sockets(error)
+                return None
+            else:
+                if refused is not None:
+                    _log.info("No shared memory with %s, its data goes over a unix socket: %s", self.label, refused)
+                return connection
+        if kinds:
+            self._give_up_sockets(refused)
+        return None
+
+    def _give_up_sockets(self, error: Exception | None) -> None:
+        """Stay with gRPC from now on."""
+        with self._lock:
+            kinds, self._socket_kinds = self._socket_kinds, ()
+            closed = self._closed
+        if kinds and not closed:
+            _log.info("No %s to %s, its data goes over gRPC: %s", _NAMES[kinds[0]], self.label, error)
+
+    def unary(self, method: str, request: Any, timeout_secs: float) -> _Call:
+        """See transports.Transport."""
+        self._renew()
+        return _Call(self._link, self.label, method, request, timeout_secs, self._secured)
+
+    def _renew(self) -> None:
+        """Show renewed certificates from now on. What is under way on the old channel comes to its end there."""
+        if not self._secured.outdated():
+            return
+        fresh = _Link(self._secured)
+        with self._lock:
+            in_use = self._connection.link if isinstance(self._connection, _Stream) else None
+            spare = [link for link in self._old if link is not in_use]
+            # Of the last one, calls may still be under way.
+            self._old = [link for link in self._old if link is in_use] + [self._link]
+            self._link = fresh
+            closed = self._closed
+        for link in spare:
+            link.channel.close()
+        if closed:
+            self._close_links()
+
+    def _close_links(self) -> None:
+        with self._lock:
+            links, self._old = [*self._old, self._link], []
+        for link in links:
+            link.channel.close()
+
+    def expire(self) -> None:
+        """See transports.Transport."""
+        with self._lock:
+            connection = self._connection
+        if connection is not None and connection.broken is None and connection.overdue(self._clock.monotonic()):
+            connection.break_off(UnavailableError(f"{self.label} has not answered for {CALL_SECS:.0f} s."))
+
+    def break_off(self, error: OpError) -> None:
+        """See transports.Transport."""
+        with self._lock:
+            connection = self._connection
+        if connection is not None:
+            connection.break_off(error)
+
+    def close(self) -> None:
+        """See transports.Transport."""
+        with self._lock:
+            self._closed = True
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close(UnavailableError(f"The connection to {self.label} was closed here."))
+        self._close_links()
+
+
+def transports_to(addresses: str, transport: str | None = None) -> list[GrpcTransport]:
+    """Make transports to "host:port,host:port,...", in order; for `transport` see transports.chosen_transport."""
+    return [GrpcTransport(address.strip(), index, transport) for index, address in enumerate(addresses.split(","))]
