@@ -140,9 +140,9 @@ def _signatures(tree, prefix):
 
 
 def _is_public(name):
-    """Whether programs call it by a name of TensorFlow's: a function of a face, or a method of a class of one."""
+    """Whether programs call it by a name of TensorFlow's: a function of a namespace, or a method of a class of one."""
     head, _, method = name.partition(".")
     if method.startswith("_") and method != "__init__":
         return False
-    faces = [gs, gs.train, gs.nn, gs.losses, gs.layers, gs.summary, gs.contrib.layers, gs.contrib.framework]
-    return not head.startswith("_") and any(head in dir(face) for face in faces)
+    namespaces = [gs, gs.train, gs.nn, gs.losses, gs.layers, gs.summary, gs.contrib.layers, gs.contrib.framework]
+    return not head.startswith("_") and any(head in dir(one) for one in namespaces)

@@ -46,7 +46,7 @@ __all__ = ["Control"]
 _log = logging.getLogger(__name__)
 
 #: Also carried out here, by the handler, which has points of its own.
-_DATA_PTRANSPORT = ("Pull", "Push")
+_DATA_PLANE = ("Pull", "Push")
 #: Their replies tell nothing of pushes, or only what has been on disk: they need not wait for one.
 _TELL_NOTHING = ("Begin", "ClaimChief", "FindLog", "Heartbeat", "Leave", "OpenLane", "Recover", "Stop")
 
@@ -87,7 +87,7 @@ class Control:
             GlobalStepError: What went wrong; nothing was changed.
         """
         check_request(request)
-        if method in _DATA_PTRANSPORT:
+        if method in _DATA_PLANE:
             return getattr(self, f"_{method}")(request)
         name = method_name(method)
         self.handler.faults.at(BEFORE, name)

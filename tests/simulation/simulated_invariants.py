@@ -26,7 +26,7 @@ __all__ = ["Checkpoint", "Entry", "Life", "Watch"]
 
 Steps = dict[str, int]
 _CHANGING = frozenset({"push", "stage", "admit", "commit"})
-_DATA_PTRANSPORT = frozenset({"pull", "push", "stage", "admit", "commit", "complete", "read_snapshot"})
+_DATA_PLANE = frozenset({"pull", "push", "stage", "admit", "commit", "complete", "read_snapshot"})
 
 
 @dataclass(eq=False, slots=True)
@@ -129,7 +129,7 @@ class Watch:
                 self.lives[shard._incarnation].limit = shard._ledger.limits.get(STEP)
             elif call.method == "Recover":
                 self._recovered(task)
-            elif call.method in _DATA_PTRANSPORT:
+            elif call.method in _DATA_PLANE:
                 self._served(task, call.method, request)
         # One that is told that the job is done before it was begun has no incarnation.
         if shard._incarnation:
