@@ -26,7 +26,7 @@ version = release = globalstep.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
-include_patterns = ["docs/**", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+include_patterns = ["docs/**", "SECURITY.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 exclude_patterns = [".*", "build", "runs", "src", "tests", "benchmarks", "docs/site", "docs/conf.py", "**/README.md"]
 
 html_theme = "furo"

@@ -27,6 +27,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+# The helpers that other tests have too.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+
 if "atheris" in sys.argv:
     import atheris
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import grpc
 from fuzz_choices import Finding, noise
+from http2_frames import PREFACE, frame, literal
 
 from globalstep.errors import GlobalStepError
 from globalstep.proto import globalstep_pb2 as pb
@@ -29,7 +30,6 @@ from globalstep.wire.frames import Assembler
 _SLACK_BYTES = 2 << 20
 _BYTES_PER_SEC = 1 << 20
 _PIECE = 1 << 18
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _METHODS = ("Status", "Exchange", "Push", "Heartbeat", "Stop", "none")
 
 
@@ -128,7 +128,7 @@ class SilenceTargets:
         """Well-formed frames of HTTP/2 in an order that no client uses, with and without a token."""
         server = self._serving()
         host, _, port = server.address.rpartition(":")
-        sent = _PREFACE + _frame(4, 0, 0) * bool(rng.randrange(8))
+        sent = PREFACE + frame(4, 0, 0) * bool(rng.randrange(8))
         sent += b"".join(_random_frame(rng) for _ in range(rng.choice((1, 5, 40))))
         status = "closed"
         with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 5.0) as made:
@@ -166,44 +166,24 @@ def _random_frame(rng: random.Random) -> bytes:
     stream = rng.choice((0, 1, 1, 1, 3, 5, 7, 2, 2**31 - 1))
     kind = rng.randrange(11)
     if kind <= 3:
-        headers = b"\x83\x86" + _literal(":path", f"/globalstep.v1.ParameterServer/{rng.choice(_METHODS)}")
-        headers += _literal("content-type", "application/grpc") + _literal("te", "trailers")
-        headers += _literal("authorization", rng.choice(("Bearer x", "Proof a b c", "Proof", "x" * 200)))
+        headers = b"\x83\x86" + literal(":path", f"/globalstep.v1.ParameterServer/{rng.choice(_METHODS)}")
+        headers += literal("content-type", "application/grpc") + literal("te", "trailers")
+        headers += literal("authorization", rng.choice(("Bearer x", "Proof a b c", "Proof", "x" * 200)))
         for _ in range(rng.choice((0, 0, 0, 30))):
-            headers += _literal(rng.choice((":path", "x", "globalstep-session")), "y" * rng.choice((0, 10, 800)))
-        return _frame(1, rng.choice((4, 4, 5, 0)), stream, headers)
+            headers += literal(rng.choice((":path", "x", "globalstep-session")), "y" * rng.choice((0, 10, 800)))
+        return frame(1, rng.choice((4, 4, 5, 0)), stream, headers)
     if kind == 4:
         body = noise(rng, 60)
-        return _frame(0, rng.randrange(2), stream, rng.choice((b"", b"\0" + struct.pack(">I", len(body)) + body, body)))
+        return frame(0, rng.randrange(2), stream, rng.choice((b"", b"\0" + struct.pack(">I", len(body)) + body, body)))
     if kind == 5:
-        return _frame(3, 0, stream, struct.pack(">I", rng.choice((0, 8, 2**32 - 1))))
+        return frame(3, 0, stream, struct.pack(">I", rng.choice((0, 8, 2**32 - 1))))
     if kind == 6:
         pairs = b"".join(struct.pack(">HI", rng.randrange(8), rng.choice((0, 1, 2**31 - 1))) for _ in range(3))
-        return _frame(4, 0, 0, pairs)
+        return frame(4, 0, 0, pairs)
     if kind == 7:
-        return _frame(6, rng.randrange(2), 0, bytes(8))
+        return frame(6, rng.randrange(2), 0, bytes(8))
     if kind == 8:
-        return _frame(8, 0, stream, struct.pack(">I", rng.choice((0, 1, 2**31 - 1))))
+        return frame(8, 0, stream, struct.pack(">I", rng.choice((0, 1, 2**31 - 1))))
     if kind == 9:
-        return _frame(9, rng.choice((0, 4)), stream, _literal("x", "y" * rng.randrange(100)))
-    return _frame(rng.choice((2, 5, 7, 10, 99)), rng.randrange(8), stream, noise(rng, 12))
-
-
-def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
-
-
-def _literal(name: str, value: str) -> bytes:
-    """A header that goes into no table, as HPACK writes it."""
-    return b"\0" + _text(name) + _text(value)
-
-
-def _text(text: str) -> bytes:
-    raw = text.encode()
-    if len(raw) < 127:
-        return bytes([len(raw)]) + raw
-    rest, size = len(raw) - 127, bytearray([127])
-    while rest >= 128:
-        size.append(rest % 128 + 128)
-        rest //= 128
-    return bytes(size) + bytes([rest]) + raw
+        return frame(9, rng.choice((0, 4)), stream, literal("x", "y" * rng.randrange(100)))
+    return frame(rng.choice((2, 5, 7, 10, 99)), rng.randrange(8), stream, noise(rng, 12))

@@ -16,6 +16,7 @@ slept). After a failed sync nothing that was written before counts as synced eve
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import itertools
@@ -25,6 +26,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from globalstep.files.storage import LocalStorage
 from globalstep.ps.wal.log_file import LogFiles
@@ -554,3 +557,18 @@ class CrashingFiles(LogFiles):
     def sync_directory(self, directory: Path) -> None:
         self.moves.move("sync folder")
         self.disk.synced_folder(directory)
+
+
+def plant_rename_before_sync(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
+    """Plant a bug: files that these modules write get their names before their bytes are on the disk."""
+
+    @contextlib.contextmanager
+    def hasty(storage: Any, path: str, owner: int = 0) -> Iterator[Any]:
+        with storage.open_write(f"{path}.tmp") as file:
+            yield file
+            storage.rename(f"{path}.tmp", path)
+            storage.sync_file(file)
+        storage.sync_directory(os.path.dirname(path))
+
+    for module in modules:
+        monkeypatch.setattr(f"{module}.atomic_write", hasty)

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from crashing_disk import ERRORS, CrashingStorage, Disk, Killed, Moves
+from crashing_disk import ERRORS, CrashingStorage, Disk, Killed, Moves, plant_rename_before_sync
 from pairwise import in_pairs
 
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader, verify
@@ -158,16 +158,12 @@ def test_the_power_fails_at_any_move(saved, keep, blind, numbered, record_proper
 
 
 def rename_before_sync(monkeypatch):
-    @contextlib.contextmanager
-    def hasty(storage, path, owner=0):
-        with storage.open_write(f"{path}.tmp") as file:
-            yield file
-            storage.rename(f"{path}.tmp", path)
-            storage.sync_file(file)
-        storage.sync_directory(os.path.dirname(path))
-
-    for module in ("files.shard_file", "chief.checkpoints.checkpoint_format", "chief.checkpoints.checkpoint_state"):
-        monkeypatch.setattr(f"globalstep.{module}.atomic_write", hasty)
+    plant_rename_before_sync(
+        monkeypatch,
+        "globalstep.files.shard_file",
+        "globalstep.chief.checkpoints.checkpoint_format",
+        "globalstep.chief.checkpoints.checkpoint_state",
+    )
 
 
 def acknowledge_before_sync(monkeypatch):

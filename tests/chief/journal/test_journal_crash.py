@@ -1,6 +1,5 @@
 """The journal and the run's identity, cut short at every move: what was stored once can be read, and is all there."""
 
-import contextlib
 import itertools
 import os
 import random
@@ -8,7 +7,7 @@ from unittest import mock
 
 import pytest
 from counting_run import initialize, step_push
-from crashing_disk import ERRORS, CrashingStorage, Disk, Moves
+from crashing_disk import ERRORS, CrashingStorage, Disk, Moves, plant_rename_before_sync
 
 from globalstep.chief.journal import journal_keeping
 from globalstep.chief.journal.journal_files import read_segment, segment_names
@@ -128,16 +127,9 @@ def test_any_move_fails(tmp_path, record_property):
 
 
 def rename_before_sync(monkeypatch):
-    @contextlib.contextmanager
-    def hasty(storage, path, owner=0):
-        with storage.open_write(f"{path}.tmp") as file:
-            yield file
-            storage.rename(f"{path}.tmp", path)
-            storage.sync_file(file)
-        storage.sync_directory(os.path.dirname(path))
-
-    monkeypatch.setattr("globalstep.chief.journal.journal_files.atomic_write", hasty)
-    monkeypatch.setattr("globalstep.chief.journal.run_directory.atomic_write", hasty)
+    plant_rename_before_sync(
+        monkeypatch, "globalstep.chief.journal.journal_files", "globalstep.chief.journal.run_directory"
+    )
 
 
 def stored_before_sync(monkeypatch):

@@ -33,6 +33,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
 
 from hostile_peers import HostilePeers
+from http2_frames import PREFACE, frame, literal
 
 from globalstep.errors import CancelledError, InternalError, OpError, UnavailableError, UnknownError
 from globalstep.proto import globalstep_pb2 as pb
@@ -424,21 +425,19 @@ def guess_transport_tokens(mallory: Mallory, places: dict[str, str]) -> None:
 def break_http2(mallory: Mallory) -> None:
     """Speak HTTP/2 well, in an order that nobody would: frames for streams that are not there, windows, resets."""
     host, _, port = mallory.addresses[0].rpartition(":")
-    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0)
-    headers = _frame(
-        1, 4, 1, bytes.fromhex("8386") + _literal(":path", SERVICE + "Status") + _literal("te", "trailers")
-    )
+    preface = PREFACE + frame(4, 0, 0)
+    headers = frame(1, 4, 1, bytes.fromhex("8386") + literal(":path", SERVICE + "Status") + literal("te", "trailers"))
     attacks = [
-        b"".join(_frame(3, 0, at, bytes(4)) for at in range(1, 99, 2)),
-        headers + _frame(3, 0, 1, struct.pack(">I", 8)),
+        b"".join(frame(3, 0, at, bytes(4)) for at in range(1, 99, 2)),
+        headers + frame(3, 0, 1, struct.pack(">I", 8)),
         b"".join(
-            headers[:5] + struct.pack(">I", at) + headers[9:] + _frame(3, 0, at, bytes(4)) for at in range(1, 400, 2)
+            headers[:5] + struct.pack(">I", at) + headers[9:] + frame(3, 0, at, bytes(4)) for at in range(1, 400, 2)
         ),
-        b"".join(_frame(4, 0, 0, struct.pack(">HI", 3, at)) for at in range(500)),
-        b"".join(_frame(6, 0, 0, bytes(8)) for _ in range(500)),
-        headers[:4] + b"\0" + headers[5:] + b"".join(_frame(9, 0, 1, _literal("x", "y" * 900)) for _ in range(100)),
-        _frame(8, 0, 0, struct.pack(">I", 2**31 - 1)) * 2,
-        _frame(0, 0, 1, bytes(100)),
+        b"".join(frame(4, 0, 0, struct.pack(">HI", 3, at)) for at in range(500)),
+        b"".join(frame(6, 0, 0, bytes(8)) for _ in range(500)),
+        headers[:4] + b"\0" + headers[5:] + b"".join(frame(9, 0, 1, literal("x", "y" * 900)) for _ in range(100)),
+        frame(8, 0, 0, struct.pack(">I", 2**31 - 1)) * 2,
+        frame(0, 0, 1, bytes(100)),
     ]
     for attack in attacks:
         with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 2.0) as made:
@@ -446,26 +445,6 @@ def break_http2(mallory: Mallory) -> None:
             made.settimeout(0.3)
             while made.recv(1 << 16):
                 pass
-
-
-def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
-
-
-def _literal(name: str, value: str) -> bytes:
-    """A header that goes into no table, as HPACK writes it."""
-    return b"\0" + b"".join(_hpack_text(text) for text in (name, value))
-
-
-def _hpack_text(text: str) -> bytes:
-    raw = text.encode()
-    if len(raw) < 127:
-        return bytes([len(raw)]) + raw
-    rest, size = len(raw) - 127, bytearray([127])
-    while rest >= 128:
-        size.append(rest % 128 + 128)
-        rest //= 128
-    return bytes(size) + bytes([rest]) + raw
 
 
 def _channel(address: str) -> grpc.Channel:

@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 from counting_run import declarations, expected, state, step_push
-from crashing_disk import ERRORS, CrashingFiles, CrashingStorage, Disk, Killed, Moves
+from crashing_disk import ERRORS, CrashingFiles, CrashingStorage, Disk, Killed, Moves, plant_rename_before_sync
 
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
@@ -332,16 +332,7 @@ def acknowledge_before_sync(monkeypatch):
 
 
 def rename_before_sync(monkeypatch):
-    @contextlib.contextmanager
-    def hasty(storage, path, owner=0):
-        with storage.open_write(f"{path}.tmp") as file:
-            yield file
-            storage.rename(f"{path}.tmp", path)
-            storage.sync_file(file)
-        storage.sync_directory(os.path.dirname(path))
-
-    monkeypatch.setattr("globalstep.files.shard_file.atomic_write", hasty)
-    monkeypatch.setattr("globalstep.ps.wal.durability.atomic_write", hasty)
+    plant_rename_before_sync(monkeypatch, "globalstep.files.shard_file", "globalstep.ps.wal.durability")
 
 
 @pytest.mark.long
