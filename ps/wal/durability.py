@@ -507,6 +507,8 @@ def shard_folder(logs: Path, incarnation: int, shard: int, shards: int) -> Path:
 
 def _go_on(files: LogFiles, replay: Replay, held: LogLock) -> WriteAheadLog:
     """Begin a segment, with a copy of the records that may not be on the disk; the older ones stay as they are."""
+    # The name of the last segment may be in the system's memory only; without it the next one would follow a gap.
+    files.sync_directory(replay.directory)
     unsure = replay.unsure
     first = unsure[0].number if unsure else replay.next_number
     return WriteAheadLog(replay.directory, replay.begin, replay.segment + 1, first, files, unsure, held)

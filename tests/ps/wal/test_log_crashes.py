@@ -293,6 +293,27 @@ def test_the_power_fails_after_a_recovery_from_a_kill_at_any_move(logged, explor
 
 
 @pytest.mark.long
+def test_the_power_fails_after_a_recovery_from_a_kill_right_after_a_segment_got_its_name(logged, explorer):
+    """Nobody has synced that name: the next segment, which a recovery begins, may not come to the disk without it."""
+    tried = 0
+    for at in itertools.count(1):
+        run = logged()
+        run.moves.only, run.moves.at, run.moves.kill = ("unlink",), at, True
+        with contextlib.suppress(Killed):
+            script(run)
+        if run.moves.count < at:
+            break
+        killed = len(run.disk)
+        if "; link log/1/shard-1-of-2/segment-00000002.log" not in run.disk.describe(killed):
+            continue
+        tried += 1
+        assert run.restart()
+        run.disk.check()
+        explorer.explore(run, range(killed, len(run.disk) + 1))
+    assert tried == 1
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("locks", [True, False], ids=["with locks", "without locks"])
 def test_a_process_that_slept_at_any_move_and_the_one_in_its_place(locks, logged, explorer, monkeypatch):
     """Both write to one folder, and both tell: no step is told of twice, and none that was told of is lost."""
