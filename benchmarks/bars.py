@@ -1,4 +1,4 @@
-"""What globalstep is to reach, as ratios within one run, and whether it does: issue 5's table "Bars" as code."""
+"""What globalstep is to reach, as ratios to its peers within one run, and whether it does."""
 
 from __future__ import annotations
 

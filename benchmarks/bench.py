@@ -1,4 +1,4 @@
-"""`python -m benchmarks.bench`: globalstep beside its peers on every workload of issue 5's table of bars.
+"""`python -m benchmarks.bench`: globalstep beside its peers on every workload, and whether it reaches its bars.
 
 Real processes on this machine. The processes of all peers that are installed are alive at once and take turns,
 round after round; medians; ratios within a round; everybody's step and globalstep's values are checked. Writes

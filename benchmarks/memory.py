@@ -1,7 +1,7 @@
 """The memory of a PS beside its values and slots: while two workers push, and during a save.
 
 A fresh PS, Adam on 25 M parameters. Memory is what the kernel counts as resident (shared memory included), at most.
-The limits are issue 5's: 1.3 x (values + slots) + 192 MiB a PS + a gradient in flight for every worker; during a
+The limits: 1.3 x (values + slots) + 192 MiB a PS + a gradient in flight for every worker; during a
 save 2.2 x, with the same allowances.
 """
 
