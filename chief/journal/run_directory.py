@@ -1,6 +1,6 @@
-"""The file in a run's directory that says which run it is.
+"""The file in a run's directory that says which run it is, and how many incarnations it has had.
 
-    RUN_DIR/globalstep-run.json      {"id": "...", "name": "..."}
+    RUN_DIR/globalstep-run.json      {"id": "...", "name": "...", "incarnation": 1700000000001}
 
 Layer: chief.
 """
@@ -14,7 +14,7 @@ from globalstep.cluster.run_identity import RunIdentity
 from globalstep.errors import DataLossError, NotFoundError
 from globalstep.files.storage import atomic_write, path_error, storage_for
 
-__all__ = ["FILE_NAME", "keep_identity", "kept_identity"]
+__all__ = ["FILE_NAME", "keep_identity", "keep_incarnation", "kept_identity", "kept_incarnation"]
 
 _log = logging.getLogger("globalstep")
 
@@ -33,14 +33,24 @@ def kept_identity(directory: str) -> RunIdentity:
     Raises:
         DataLossError: If the file cannot be understood.
     """
+    return _kept(directory)[0]
+
+
+def kept_incarnation(directory: str) -> int:
+    """Read the newest incarnation of a run that was opened; 0 for none. Arguments and errors as of `kept_identity`."""
+    return _kept(directory)[1]
+
+
+def _kept(directory: str) -> tuple[RunIdentity, int]:
     storage = storage_for(directory)
     path = storage.join(directory, FILE_NAME)
     try:
         with storage.open_read(path) as file:
             told = json.loads(file.read())
-        return RunIdentity(str(told["id"]), str(told.get("name", "")), directory)
+        run = RunIdentity(str(told["id"]), str(told.get("name", "")), directory)
+        return run, int(told.get("incarnation", 0))
     except (NotFoundError, FileNotFoundError, NotADirectoryError):
-        return RunIdentity(directory=directory)
+        return RunIdentity(directory=directory), 0
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataLossError(
             f"{path} does not say which run the directory is of: {error}. If no job runs in it, delete the file: the "
@@ -66,6 +76,29 @@ def keep_identity(run: RunIdentity) -> None:
             raise path_error(error, run.directory, "sync") from error
         return
     storage.make_directories(run.directory)
-    with atomic_write(storage, storage.join(run.directory, FILE_NAME)) as file:
-        file.write(json.dumps({"id": run.id, "name": run.name}).encode())
+    _write(run, 0)
     _log.info("%s has its id in %s.", run, FILE_NAME)
+
+
+def keep_incarnation(run: RunIdentity, incarnation: int) -> None:
+    """Write down which incarnation of a run is about to be opened, where the directory is of this run.
+
+    Where all PS tasks are lost and come back with clocks of an earlier day, the next chief knows from this that the
+    number has been: messages and members of an incarnation are never taken for those of another.
+
+    Args:
+        run: The run, with its id and its directory.
+        incarnation: Its number.
+
+    Raises:
+        OpError: If the directory cannot be written to.
+    """
+    kept, newest = _kept(run.directory)
+    if kept.id == run.id and newest < incarnation:
+        _write(kept, incarnation)
+
+
+def _write(run: RunIdentity, incarnation: int) -> None:
+    storage = storage_for(run.directory)
+    with atomic_write(storage, storage.join(run.directory, FILE_NAME)) as file:
+        file.write(json.dumps({"id": run.id, "name": run.name, "incarnation": incarnation}).encode())

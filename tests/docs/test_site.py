@@ -50,6 +50,7 @@ def test_every_page_is_reached_from_the_first():
     ]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(
     importlib.util.find_spec("furo") is None, reason="the extra `docs` is not installed; .ci/run has it"

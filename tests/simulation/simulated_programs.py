@@ -44,6 +44,8 @@ class Job(Protocol):
     save_every: int
     #: Set once the chief has declared the job done.
     finishing: bool
+    #: What the run's directory knows.
+    newest_incarnation: int
 
     def next_number(self) -> int:
         """A number for a push, its own in this simulation."""
@@ -110,6 +112,7 @@ class _Sessions(SessionManager):
     def _begin(self, session: _Session, prefix: Any, expected_tasks: Sequence[str], *more: Any) -> None:
         ledger = b"" if prefix is None else prefix.ledger
         job = self._program.job
+        session.cluster.told.newest = job.newest_incarnation
         session.cluster.begin(
             sequencer=job.sequencer, open=False, ledger=ledger, directory="run" if job.logged else "", run=_RUN
         )
@@ -119,6 +122,10 @@ class _Sessions(SessionManager):
 
     def _initialize(self, *args: Any) -> None:
         self._program.give_values(None)
+
+    def _keep_incarnation(self, client: ClusterClient) -> None:
+        """As into the file in the run's directory."""
+        self._program.job.newest_incarnation = max(self._program.job.newest_incarnation, client.incarnation)
 
     def _announce(self, *args: Any) -> None:
         """Said to people only."""

@@ -72,6 +72,7 @@ class Simulation:
         self.heartbeats, self.whole_pushes = scenario.heartbeats, scenario.whole_pushes
         self.save_every, self.logged = scenario.save_every, scenario.logged
         self.finishing = self.damaged = False
+        self.newest_incarnation = 0
         self.struck: Counter[str] = Counter()
         self._rng = random.Random(f"{scenario.seed} run")
         self._failure: BaseException | None = None

@@ -75,7 +75,7 @@ class Membership(RunView):
             same = [status.run.id for status in statuses if status.run.id and status.directory == directory]
             run = RunIdentity(run.id or next(iter(same), new_run_id()), run.name or run_name(), directory)
             newest = max(max(status.incarnation, status.spent_incarnations) for status in statuses)
-            newest = max(newest, _incarnation_of(ledger))
+            newest = max(newest, _incarnation_of(ledger), self._run.told.newest)
             key = new_signing_key()
             for shard, transport in enumerate(self._run.transports):
                 message = pb.BeginRequest(

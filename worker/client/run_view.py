@@ -248,5 +248,6 @@ class RunView(Attendance):
             self._splitter.clear()
             self._protocol.start_over()
         self._run.incarnation = incarnation
+        self._run.told.newest = max(self._run.told.newest, incarnation)
         self._run.identity = self._heartbeat.run = run
         self._run.sequencer = self._heartbeat.sequencer = sequencer

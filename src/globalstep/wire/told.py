@@ -48,6 +48,9 @@ class Told:
     """
 
     def __init__(self) -> None:
+        #: The newest incarnation that this process was a member of, or knows of from the run's directory: the next one
+        #: has a greater number, wherever the clocks of PS tasks stand. What others say does not count.
+        self.newest = 0
         self._known: dict[int, Known] = {}
         # The last outcome of one's own: it is noted for every push, and taken in when somebody asks.
         self._latest: tuple[int, int, Mapping[str, int]] = (0, 0, {})
@@ -104,6 +107,7 @@ class Told:
         return dict(self._known)
 
     def hear_all(self, other: Told) -> None:
-        """Take note of all that another one knows."""
+        """Take note of all that another one of this process knows."""
+        self.newest = max(self.newest, other.newest)
         for number, known in other.all().items():
             self.hear(number, known)

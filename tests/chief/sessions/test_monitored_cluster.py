@@ -422,3 +422,18 @@ def test_a_cluster_without_ps_is_a_process_on_its_own(monkeypatch):
 
 def test_a_cluster_spec_is_a_target():
     assert target_of(ClusterSpec({"ps": ["a:1", "b:2"], "worker": ["c:3"]})) == "grpc://a:1,b:2"
+
+
+def test_a_new_chief_begins_no_incarnation_that_the_journal_has(cluster, tmp_path):
+    """PS tasks came back with clocks of the year before, and no checkpoint is as young as what they lost."""
+    unsaved = {"checkpoint_dir": str(tmp_path), "save_checkpoint_secs": None, "save_summaries_steps": None}
+    chief = Task(cluster, **unsaved)
+    chief.step()
+    before = cluster.view().incarnation
+    chief.close()
+    for shard in range(2):
+        cluster.lose(shard)
+        cluster.ps.controls[shard].handler.shard.spent_incarnations = 0
+    later = Task(cluster, **unsaved)
+    assert cluster.view().incarnation > before
+    later.close()

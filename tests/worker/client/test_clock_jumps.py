@@ -11,6 +11,7 @@ from globalstep.errors import UnavailableError
 from globalstep.ps.local import LocalPS
 from globalstep.ps.service.settler import LONGEST_SECS, OVERDUE_SECS
 from globalstep.ps.shard.layouts import PushParts
+from globalstep.ps.shard.shard import Shard
 from globalstep.runtime.clock import ManualClock
 from globalstep.wire.declarations import PushId
 from globalstep.worker.client.client import ClusterClient
@@ -82,3 +83,21 @@ def test_a_ps_task_that_comes_back_in_the_past_gets_a_later_incarnation_all_the_
     client = ClusterClient(second.transports(), rng=random.Random(1))
     assert client.begin(open=True, ledger=ledger) > old
     client.close()
+
+
+def test_a_client_begins_no_incarnation_that_it_was_a_member_of():
+    """All PS tasks came back in the past, and the last checkpoint is older than the incarnation that they lost."""
+    clocks = [JumpingClock(), JumpingClock(1.7e9 - YEAR_SECS)]
+    tasks = LocalPS(1, clock=clocks[0])
+    client = ClusterClient(tasks.transports(), rng=random.Random(1))
+    client.begin(open=True)
+    initialize(client)
+    with client.snapshot() as cut:
+        ledger = cut.ledger
+    second = client.begin(open=True, ledger=ledger)
+    tasks.controls[0].handler.shard = Shard(clocks[1])
+    later = ClusterClient(tasks.transports(), rng=random.Random(2))
+    later.told.hear_all(client.told)  # the next session of the same process
+    client.close()
+    assert later.begin(open=True, ledger=ledger) > second
+    later.close()
