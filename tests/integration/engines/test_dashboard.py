@@ -59,7 +59,7 @@ def job(tmp_path_factory):
     with Processes(folder) as processes:
         running = processes.start(
             "launch", "-m", "globalstep", "launch", "--ps", 2, "--chief", "--workers", 1, "--metrics-port", first,
-            ROOT / "tests" / "integration" / "counting_job.py", "--last-step", 10**6, "--dir", folder / "run",
+            ROOT / "tests" / "support" / "counting_job.py", "--last-step", 10**6, "--dir", folder / "run",
             "--pause-secs", 0.01,
         )  # fmt: skip
         processes.until("launch", r"\[worker:0\] step \d+")

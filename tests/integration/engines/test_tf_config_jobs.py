@@ -14,7 +14,7 @@ from globalstep.chief.checkpoints.checkpoint_variables import list_variables, lo
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
-COUNTING = ROOT / "tests" / "integration" / "counting_job.py"
+COUNTING = ROOT / "tests" / "support" / "counting_job.py"
 
 
 @pytest.fixture

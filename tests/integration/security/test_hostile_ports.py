@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="threads and memory of a process are read from /proc"),
 ]
 
-JOB = ROOT / "tests" / "integration" / "counting_job.py"
+JOB = ROOT / "tests" / "support" / "counting_job.py"
 STEPS = 1500
 IDLE = 1000
 
