@@ -36,7 +36,7 @@ demo: $(VENV)/.installed-examples ## train the digits job on 2 PS, a chief and 2
 	$(BIN)/globalstep launch --ps 2 --workers 3 examples/digits.py --steps $(DEMO_STEPS)
 
 .PHONY: test
-test: $(VENV)/.installed-test ## run the quick tests, of every room (4 minutes)
+test: $(VENV)/.installed-test ## run the quick tests, of every folder (4 minutes)
 	$(BIN)/python -m pytest --quick $(PYTEST_ARGS)
 
 .PHONY: test-all

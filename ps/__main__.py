@@ -16,7 +16,7 @@ import signal
 import sys
 from types import FrameType
 
-from globalstep.cluster.cluster import from_tf_config
+from globalstep.cluster.cluster import from_tf_config, is_address
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.ps.access.security import SecurityOptions, add_arguments
 from globalstep.ps.members.ending import ABANDON_VARIABLE, START_VARIABLE, Patience
@@ -28,6 +28,13 @@ from globalstep.runtime.process_env import raise_file_limit, raise_malloc_thresh
 from globalstep.testing.planned_faults import faults_of_this_process
 
 
+def _port(text: str) -> int:
+    """Read a port; the system would take a number beyond the last one for another."""
+    if not (text.isascii() and text.isdigit() and int(text) < 65536):
+        raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, not {text!r}")
+    return int(text)
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser of the command's options."""
     parser = argparse.ArgumentParser(prog="python -m globalstep.ps", description="Serve one PS task.")
@@ -37,7 +44,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="HOST:PORT",
         help="address to serve on; port 0 takes a free one. Default: this task's address in TF_CONFIG, or 127.0.0.1:0",
     )
-    parser.add_argument("--port", type=int, default=None, help="short for --bind 127.0.0.1:PORT")
+    parser.add_argument("--port", type=_port, default=None, help="short for --bind 127.0.0.1:PORT")
     parser.add_argument("--max-clients", type=int, default=512, help="clients connected at once (default 512)")
     parser.add_argument(
         "--max-message-bytes",
@@ -53,7 +60,7 @@ def make_parser() -> argparse.ArgumentParser:
         "(default: a quarter of the memory that is free at the start)",
     )
     parser.add_argument(
-        "--tcp-port", type=int, default=0, help="port for clients with GLOBALSTEP_TRANSPORT=tcp (default: a free one)"
+        "--tcp-port", type=_port, default=0, help="port for clients with GLOBALSTEP_TRANSPORT=tcp (default: a free one)"
     )
     parser.add_argument(
         "--apply-threads",
@@ -123,6 +130,8 @@ def bind_address(bind: str, port: int | None, environ: dict[str, str]) -> str:
     >>> bind_address("", 0, {})
     '127.0.0.1:0'
     """
+    if bind and not is_address(bind):
+        raise InvalidArgumentError(f'--bind is "host:port" with a port up to 65535, not {bind!r}.')
     if bind:
         return bind
     if port is not None:

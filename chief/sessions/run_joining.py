@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from globalstep.chief.journal.run_directory import keep_identity, kept_identity
+from globalstep.chief.journal.run_directory import keep_identity, keep_incarnation, kept_identity, kept_incarnation
 from globalstep.cluster.process_place import ALIVE_SECS, Process, is_gone, this_process
 from globalstep.cluster.run_identity import RunIdentity, TaskRun, new_run_id, other_run, run_name, takes_over
 from globalstep.errors import FailedPreconditionError, OpError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import Clock
+from globalstep.wire.told import Told
 
 __all__ = ["RunOfTask"]
 
@@ -96,13 +97,24 @@ class RunOfTask:
             )
         return True
 
-    def begins(self, mine: TaskRun) -> RunIdentity:
-        """Give the run that a chief is about to begin, whose directory says so from now on."""
+    def begins(self, mine: TaskRun, told: Told) -> RunIdentity:
+        """Give the run that a chief is about to begin, whose directory says so from now on.
+
+        Args:
+            mine: What is known of the task's run.
+            told: Learns which incarnations the run has had, by its directory.
+        """
         run = RunIdentity(mine.id or self.found or new_run_id(), mine.name, mine.directory)
         if run.directory:
             keep_identity(run)
+            told.newest = max(told.newest, kept_incarnation(run.directory))
         self.joined = run.id
         return run
+
+    def opens(self, client: Any) -> None:
+        """Have the run's directory know an incarnation that is about to be opened, before it has members."""
+        if client.run_identity.directory:
+            keep_incarnation(client.run_identity, client.incarnation)
 
     def joins(self, run: RunIdentity, mine: TaskRun) -> None:
         """Take note of the run that the task has joined; a chief's directory that does not name one gets its id."""

@@ -15,7 +15,6 @@ from typing import Any
 from globalstep.chief.checkpoints.checkpoint_format import read_index
 from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_state, latest_checkpoint
 from globalstep.chief.journal.journal_keeping import JournalKeeper
-from globalstep.chief.journal.run_directory import keep_incarnation, kept_incarnation
 from globalstep.chief.sessions.causes import why_no_checkpoint, why_no_chief
 from globalstep.chief.sessions.cluster_start import (
     Found,
@@ -376,15 +375,13 @@ class SessionManager:
         ledger = read_index(storage_for(prefix), prefix).ledger if prefix is not None else b""
         planned = declarations(self._graph, client.shards)
         _log.info("%s", describe(planned, client.labels))
-        if mine.directory:
-            client.told.newest = max(client.told.newest, kept_incarnation(mine.directory))
         client.begin(
             sequencer=planned.sequencer,
             open=False,
             expected_tasks=tuple(expected_tasks),
             ledger=ledger,
             directory=mine.directory,
-            run=self._run.begins(mine),
+            run=self._run.begins(mine, client.told),
             take_over=drops,
         )
 
@@ -427,7 +424,7 @@ class SessionManager:
     def _open(self, session: Any, hooks: Sequence[SessionRunHook]) -> None:
         """Let everybody in, with the hooks' stop limits in force from that moment."""
         client = session.cluster
-        self._keep_incarnation(client)
+        self._run.opens(client)
         step = integer_step(self._graph)
         if step is None or step.op_name not in client.variables:
             client.open(())
@@ -440,11 +437,6 @@ class SessionManager:
         for hook in hooks:
             if limits and hasattr(hook, "adopt_limit"):
                 hook.adopt_limit(limits[0].last_step)
-
-    def _keep_incarnation(self, client: Any) -> None:
-        """Have the run's directory know the incarnation before it has members."""
-        if client.run_identity.directory:
-            keep_incarnation(client.run_identity, client.incarnation)
 
     def _try_local_init(self, session: Any) -> str:
         """Run local_init_op once the model is ready for it; say what is missing, "" for nothing."""

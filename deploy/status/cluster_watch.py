@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-from globalstep.cluster.cluster import ClusterSpec
+from globalstep.cluster.cluster import ClusterSpec, is_address
 from globalstep.deploy.launch.run_tokens import find_run_token
 from globalstep.deploy.status.cluster_status import Answer
 from globalstep.errors import InvalidArgumentError, OpError
@@ -34,7 +34,7 @@ def addresses_of(arguments: Sequence[str], environ: Mapping[str, str]) -> list[s
         environ: For TF_CONFIG, where none were given.
 
     Raises:
-        InvalidArgumentError: If there are none.
+        InvalidArgumentError: If there are none, or one is no address.
         ValueError, TypeError: If TF_CONFIG has no cluster that makes sense.
 
     >>> addresses_of(["grpc://a:1,b:2", "c:3"], {})
@@ -47,6 +47,11 @@ def addresses_of(arguments: Sequence[str], environ: Mapping[str, str]) -> list[s
         found = [task for task in (cluster.job_tasks("ps") if "ps" in cluster.jobs else []) if task]
     if not found:
         raise InvalidArgumentError("Name the addresses of the PS tasks, host:port, in order, or set TF_CONFIG.")
+    for address in found:
+        if not is_address(address):
+            raise InvalidArgumentError(
+                f'The address of a PS task is "host:port" with a port up to 65535, not {address!r}.'
+            )
     return found
 
 

@@ -20,6 +20,7 @@ from globalstep.errors import (
 )
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.proto import globalstep_pb2_grpc as pb_grpc
+from globalstep.ps import __main__ as ps_main
 from globalstep.ps.members.presence import LINGER_SECS, Standing
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.service.settler import LONGEST_SECS, OVERDUE_SECS
@@ -442,3 +443,18 @@ def test_declarations_of_two_programs_agree_or_one_is_refused(clusters):
     with pytest.raises(AlreadyExistsError, match=r"'w'.*\[4\].*\[3\]"):
         two.declare([VariableDecl("w", "float32", (4,), 0)], [])
     assert set(two.where) == {"global_step", *SHAPES}
+
+
+@pytest.mark.parametrize("option", ["--port", "--tcp-port"])
+@pytest.mark.parametrize("number", ["99999", "65536", "-5", "x"])
+def test_a_port_that_there_is_not_is_refused(option, number, capsys):
+    with pytest.raises(SystemExit) as ended:
+        ps_main.main([f"{option}={number}"])
+    assert ended.value.code == 2
+    assert f"a port is a number from 0 to 65535, not {number!r}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("address", ["localhost", f"localhost:{1 << 16}", "8000"])
+def test_an_address_that_is_none_is_refused(address, capsys):
+    assert ps_main.main(["--bind", address]) == 2
+    assert f'--bind is "host:port" with a port up to 65535, not {address!r}.' in capsys.readouterr().err

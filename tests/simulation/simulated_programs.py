@@ -95,11 +95,23 @@ class _Session:
         self.cluster.close()
 
 
+class _RunOfTask(RunOfTask):
+    """What the run's directory is told, the simulation keeps."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program.clock, _RUN.id)
+        self._job = program.job
+
+    def opens(self, client: ClusterClient) -> None:
+        """See RunOfTask."""
+        self._job.newest_incarnation = max(self._job.newest_incarnation, client.incarnation)
+
+
 class _Sessions(SessionManager):
     """The real session manager, with a Variable set and checkpoints of the simulation."""
 
     def __init__(self, program: Program) -> None:
-        super().__init__(graph=_GRAPH, clock=program.clock, run=RunOfTask(program.clock, _RUN.id))
+        super().__init__(graph=_GRAPH, clock=program.clock, run=_RunOfTask(program))
         self._program = program
 
     def _session(self, master: Any, config: Any) -> _Session:
@@ -122,10 +134,6 @@ class _Sessions(SessionManager):
 
     def _initialize(self, *args: Any) -> None:
         self._program.give_values(None)
-
-    def _keep_incarnation(self, client: ClusterClient) -> None:
-        """As into the file in the run's directory."""
-        self._program.job.newest_incarnation = max(self._program.job.newest_incarnation, client.incarnation)
 
     def _announce(self, *args: Any) -> None:
         """Said to people only."""

@@ -1,4 +1,6 @@
-"""A unix socket to a PS task beside which tensors lie in memory that both share: docs/design/transports.md.
+"""The shared-memory transport: tensors lie in memory that both sides share, a unix socket carries the rest.
+
+docs/design/transports.md has the whole story.
 
 Layer: worker. Threads: none of its own.
 """

@@ -1,4 +1,4 @@
-"""A connection of plain sockets to a PS task: a unix socket on the same machine, or TCP.
+"""The transport over plain sockets: a unix socket on the same machine, or TCP.
 
 It is asked for over gRPC, which also gives the token that opens it: docs/design/transports.md.
 

@@ -21,6 +21,7 @@ __all__ = [
     "JobDef",
     "TaskConfig",
     "from_tf_config",
+    "is_address",
     "session_tasks",
     "target_of",
 ]
@@ -348,13 +349,14 @@ def _addresses(key: str, job: str, tasks: object) -> dict[int, str]:
     addresses: dict[int, str] = {}
     for key_, address in items:
         index = _index(f"{where}: task index", key_)
-        if not isinstance(address, str) or not _is_address(address):
+        if not isinstance(address, str) or not is_address(address):
             raise ValueError(f'{where}: the address of task {index} must be "host:port", not {address!r}.')
         addresses[index] = address
     return addresses
 
 
-def _is_address(address: str) -> bool:
+def is_address(address: str) -> bool:
+    """Whether a text is "host:port", perhaps with "grpc://" before it."""
     host, colon, port = address.removeprefix(_SCHEME).rpartition(":")
     return bool(host and colon) and port.isascii() and port.isdigit() and int(port) < 65536
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from rich.console import Console
 
+from globalstep.deploy import cli
 from globalstep.deploy.status import cli as status_cli
 from globalstep.deploy.status import cluster_status
 from globalstep.deploy.status.cluster_status import read_cluster
@@ -188,3 +189,12 @@ def test_parts_of_a_variable_are_one_line():
     assert (table.name, table.shape, table.shards, table.parts) == ("table", [10, 3], [0, 1], 2)
     assert (table.nbytes, table.initialized, table.pushes) == (120, False, 6)
     assert re.search(r"table +0,1 \(2 parts\) +120 B +float32 +\[10, 3\] +no +6", drawn(draw_where([table], [])))
+
+
+@pytest.mark.parametrize("command", ["status", "where"])
+@pytest.mark.parametrize("address", ["foo", "127.0.0.1", "localhost:abc", f"localhost:{1 << 16}", "localhost:-1"])
+def test_what_is_no_address_is_said_in_a_line(command, address, capsys):
+    assert cli.main([command, address]) == 2
+    assert capsys.readouterr().err == (
+        f'globalstep {command}: The address of a PS task is "host:port" with a port up to 65535, not {address!r}.\n'
+    )
