@@ -170,9 +170,9 @@ class Watch:
             return
         life = self.lives.get(request.incarnation)
         if life is not None and life.owner != request.owner:
-            if len(life.began) == self._shards:
+            if life.opened:
                 raise Violation("I4", f"incarnation {life.number} was given to {life.owner} and to {request.owner}")
-            # Nobody became a member of one that was not begun everywhere; its number may come again.
+            # Only its owner was a member of one that was opened nowhere; its number may come again.
             life = None
         for lost in self.lives.values():
             given_up = self._run.logged and not self._run.damaged and not self._run.finishing

@@ -113,6 +113,7 @@ class _Sessions(SessionManager):
     def __init__(self, program: Program) -> None:
         super().__init__(graph=_GRAPH, clock=program.clock, run=_RunOfTask(program))
         self._program = program
+        self._newest = 0
 
     def _session(self, master: Any, config: Any) -> _Session:
         return _Session(self._program.connect(), self._program)
@@ -124,7 +125,8 @@ class _Sessions(SessionManager):
     def _begin(self, session: _Session, prefix: Any, expected_tasks: Sequence[str], *more: Any) -> None:
         ledger = b"" if prefix is None else prefix.ledger
         job = self._program.job
-        session.cluster.told.newest = job.newest_incarnation
+        # What the run's directory knows, and what the process itself has seen.
+        self._newest = session.cluster.told.newest = max(job.newest_incarnation, self._newest)
         session.cluster.begin(
             sequencer=job.sequencer, open=False, ledger=ledger, directory="run" if job.logged else "", run=_RUN
         )

@@ -109,7 +109,7 @@ class Mallory:
         self.variables: list[pb.VariableDecl] = []
 
     @contextlib.contextmanager
-    def connection(self, shard: int, transport: str = "grpc", token: str | None = None) -> Iterator[GrpcTransport]:
+    def transport(self, shard: int, transport: str = "grpc", token: str | None = None) -> Iterator[GrpcTransport]:
         """A connection of its own to a task."""
         shown = Credentials(token=self.token if token is None else token)
         with contextlib.closing(
