@@ -149,8 +149,10 @@ def test_a_job_goes_on_exactly(tmp_path, transport):
     for name, text in texts.items():
         assert any(text in told for told in strangers.told[name]), strangers.told
     log = outputs["ps0"] + outputs["ps1"]
+    # These two are one kind of line, of which the log has one in 10 s.
+    assert "shows no role" in log or "the token shown is none" in log
     for refusal in (
-        "shows no role", "the token shown is none", "may not Begin", "which is another process's",
+        "may not Begin", "which is another process's",
         "PEER_DID_NOT_RETURN_A_CERTIFICATE", "certificate has expired", "WRONG_VERSION_NUMBER",
     ):  # fmt: skip
         assert refusal in log, refusal
