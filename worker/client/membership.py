@@ -18,6 +18,7 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.security.credentials import new_signing_key
 from globalstep.wire import codec
 from globalstep.wire.declarations import OptimizerDecl, StopLimit, VariableDecl
+from globalstep.wire.told import Told
 from globalstep.worker.client.recovering import find_logs, recover_lost
 from globalstep.worker.client.run_view import CONTROL_SECS, RETRY_SECS, RunView
 from globalstep.worker.protocol.splitting import split_declaration, split_optimizer
@@ -75,7 +76,7 @@ class Membership(RunView):
             same = [status.run.id for status in statuses if status.run.id and status.directory == directory]
             run = RunIdentity(run.id or next(iter(same), new_run_id()), run.name or run_name(), directory)
             newest = max(max(status.incarnation, status.spent_incarnations) for status in statuses)
-            newest = max(newest, _incarnation_of(ledger), self._run.told.newest)
+            newest = max(newest, _newest_known(ledger, self._run.told))
             key = new_signing_key()
             for shard, transport in enumerate(self._run.transports):
                 message = pb.BeginRequest(
@@ -247,8 +248,13 @@ class Membership(RunView):
             transport.close()
 
 
+def _newest_known(ledger: bytes, told: Told) -> int:
+    """Give the newest incarnation that a client knows of by itself: clocks of PS tasks may have gone back since."""
+    return max(told.newest, _incarnation_of(ledger))
+
+
 def _incarnation_of(ledger: bytes) -> int:
-    """Give the incarnation that a checkpoint's ledger belongs to: clocks may have gone back since. 0 for none."""
+    """Give the incarnation that a checkpoint's ledger belongs to; 0 for none."""
     try:
         return max(int(json.loads(ledger)["incarnation"]), 0) if ledger else 0
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
