@@ -5,6 +5,9 @@ them and read the values back, without a pause. For every size and number of wor
 once, and take turns; in between, as many bytes as a push has are written to a file in the log's directory and brought
 to the disk by fdatasync, again and again: no log of single pushes can be faster than that. Writes durability.jsonl and
 durability.md into --out; --publish puts the table into docs/performance.md. Needs the extra "bench".
+
+`--beside TREE` compares with another checkout instead, which has a virtual environment of its own: the two measure by
+turns, round after round, and for every row the median of the rounds' ratios is printed, for both kinds of run.
 """
 
 from __future__ import annotations
@@ -12,9 +15,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
@@ -50,6 +55,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dir", type=Path, help="where to put logs (default: a temporary directory)")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", help="folder for the results")
     parser.add_argument("--quick", action="store_true", help="shorter and less sure: 2 rounds of 0.5 s")
+    parser.add_argument("--beside", type=Path, metavar="TREE", help="another checkout, to be compared with")
     parser.add_argument("--publish", action="store_true", help="put the table into docs/ as well")
     return parser.parse_args(argv)
 
@@ -166,11 +172,44 @@ def _table(records: Sequence[Record], description: Record) -> str:
     )
 
 
+def _round_of(tree: Path, args: argparse.Namespace) -> list[Record]:
+    """Have a checkout measure every row once, with its own interpreter."""
+    numbers = {"--params": args.params, "--workers": args.workers, "--secs": [args.secs], "--rounds": [1]}
+    options = [str(word) for name, values in numbers.items() for word in (name, *values)]
+    with tempfile.TemporaryDirectory() as out:
+        command = [tree / ".venv" / "bin" / "python", "-m", "benchmarks.durability", *options, "--out", out]
+        done = subprocess.run(command, cwd=tree, stdout=subprocess.PIPE, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def _beside(args: argparse.Namespace) -> None:
+    """Compare with another checkout; prints a line for every row and kind of run."""
+    trees = {"this": ROOT, "other": args.beside.resolve()}
+    found: dict[tuple[int, int, str], list[tuple[float, float]]] = defaultdict(list)
+    for number in range(args.rounds):
+        order = list(trees) if number % 2 else list(reversed(trees))
+        measured = {who: _round_of(trees[who], args) for who in order}
+        for this, other in zip(measured["this"], measured["other"], strict=True):
+            for kind in _KINDS:
+                found[this["params"], this["workers"], kind].append((this[kind], other[kind]))
+    print(f"{'':42} {'this':>10} {'other':>10}  ratio", flush=True)
+    for (params, workers, kind), rates in found.items():
+        rate, beside = (median(pair[at] for pair in rates) for at in (0, 1))
+        ratio = median(this / other for this, other in rates)
+        print(
+            f"{params:>12,} parameters, {workers} workers, {kind:10} {rate:10.1f} {beside:10.1f}  {ratio:5.3f}",
+            flush=True,
+        )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and write the results."""
     args = _parse(argv)
     if args.quick:
         args.rounds, args.secs = 2, 0.5
+    if args.beside is not None:
+        _beside(args)
+        return 0
     description = machine() | {"rounds": args.rounds, "secs": args.secs}
     records: list[Record] = []
     with (
