@@ -2,8 +2,8 @@
 
 Real processes on this machine: one PS task, bound to one core and stopped for three quarters of the time, as a quota
 of control groups does; and 1, 8 or 64 clients in up to four processes, each of which pushes a dense gradient of all
-values and reads them back, without a pause. The task may have six gradients under way (--max-inflight-bytes). Written
-down are its resident memory every 0.1 s, how many requests it sent away (RESOURCE_EXHAUSTED; they come again), and
+values and reads them back, without a pause. The task may have six gradients in flight (--max-inflight-bytes). Written
+down are its resident memory every 0.1 s, how many requests it refused (RESOURCE_EXHAUSTED; clients retry), and
 whether each accepted push counts once, in the step and in every value. Writes backpressure.jsonl, backpressure.md and
 backpressure.png into --out; --publish puts table and plot into docs/performance.md. Needs the extra "bench".
 """
@@ -36,7 +36,7 @@ __all__ = ["main"]
 
 Record = dict[str, Any]
 
-#: Gradients that may be under way.
+#: Gradients that may be in flight.
 _ROOM = 6
 _PROCESSES = 4
 _LOOK_SECS = 0.1
@@ -137,13 +137,13 @@ def _table(records: Sequence[Record], where: Record) -> str:
         ]
         for record in records
     ]  # fmt: skip
-    head = ["transport", "clients", "pushes/s", "sent away", "the PS before, MiB", "more: first half", "second half",
+    head = ["transport", "clients", "pushes/s", "refused", "the PS before, MiB", "more: first half", "second half",
             "a gradient of each", "exactly once"]  # fmt: skip
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return (
         f"{where['date']}; {where['cpu']}, {where['cores']} cores, load average {where['load_before']} before and "
         f"{where['load_after']} after; {where['params']:,} float32 values, a PS task with {where['share']:g} of a "
-        f"core, {where['secs']:g} s each; room for {_ROOM} gradients of {where['gradient_mib']:.1f} MiB under way."
+        f"core, {where['secs']:g} s each; at most {_ROOM} gradients of {where['gradient_mib']:.1f} MiB in flight."
         f"{beside_other_work(where)}\n\n" + "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
     )
 

@@ -56,7 +56,9 @@ def _rows(records: Sequence[Record], ps: int) -> dict[str, str]:
             [r["busy"]["longest_push_secs"] / r["memory_secs"] for r in rounds]
         ),
         "... during the very first save, ms": f"{first['longest_push_secs'] * 1e3:,.1f}",
-        "the cut, as the saving program waits for it, ms": _milliseconds([r["alone_cut_secs"] for r in rounds]),
+        "the consistent snapshot, as the saving program waits for it, ms": _milliseconds(
+            [r["alone_cut_secs"] for r in rounds]
+        ),
         "plain write and fsync, MB/s": f"{median(plain):,.0f} ({min(plain):,.0f} to {max(plain):,.0f})",
         "**save**, nobody pushes, MB/s": f"{median(alone):,.0f} ({min(alone):,.0f} to {max(alone):,.0f})",
         "... of the plain write in the same round (aim: 0.9)": _times(

@@ -114,6 +114,18 @@ def links(page):
                     yield token.map[0] + 1, child.attrGet("href" if child.type == "link_open" else "src")
 
 
+def prose(page):
+    """Give the lines of a page that are prose: no tables, no code, nothing that a benchmark has written there."""
+    lines = page.read_text().splitlines()
+    written = set()
+    for match in re.finditer(r"<!-- ([\w-]+): begin -->.*?<!-- \1: end -->", page.read_text(), re.DOTALL):
+        first = page.read_text().count("\n", 0, match.start())
+        written.update(range(first, first + match[0].count("\n") + 1))
+    for opening, inline in itertools.pairwise(_MARKDOWN.parse(page.read_text())):
+        if opening.type in ("paragraph_open", "heading_open"):
+            yield from ((at + 1, lines[at]) for at in range(*inline.map) if at not in written)
+
+
 def anchors(page):
     """Give the anchors of a page's headings, as code hosts and myst-parser make them."""
     tokens = _MARKDOWN.parse(page.read_text())

@@ -3,11 +3,14 @@
 import re
 import sys
 
-from doc_blocks import ROOT, pages
+from doc_blocks import ROOT, pages, prose
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import module_map
 
+MAX_COLUMNS = 120
+#: Pages that a program writes, and lists to which everybody adds lines.
+WRITTEN = {"compatibility.md", "cli.md", "modules.md", "CHANGELOG.md"}
 GLOSSARY = ROOT / "docs" / "glossary.md"
 FOLDERS = "src/globalstep|ps|worker|chief|deploy|proto|tests|scripts|benchmarks"
 
@@ -39,3 +42,14 @@ def test_every_word_of_the_glossary_is_used():
         if word not in ("word", "---") and not re.search(rf"\b{re.escape(word)}s?\b", text, re.IGNORECASE)
     ]
     assert not unused
+
+
+def test_lines_of_prose_are_not_too_long():
+    long = [
+        f"{page.relative_to(ROOT)}:{number}: {len(line)}"
+        for page in pages()
+        if page.name not in WRITTEN
+        for number, line in prose(page)
+        if len(line) > MAX_COLUMNS
+    ]
+    assert not long
