@@ -1,4 +1,4 @@
-"""What `Server.join` of a worker waits for: the end of the job.
+"""`Server.join` of a worker: waits for the end of the job.
 
 TensorFlow's waits for ever, since other tasks may use what the worker's server holds. Here it holds nothing, but
 programs rely on its not returning: it stands before code that is not the worker's, or keeps a process alive whose

@@ -1,4 +1,4 @@
-"""How the threads of one process stop together: Coordinator, and a thread that acts at intervals.
+"""Coordinator: stops the threads of one process together; and a thread that acts at intervals.
 
 Follows TensorFlow 1.15, python/training/coordinator.py.
 

@@ -1,4 +1,4 @@
-"""What the sessions of a process tell Prometheus: of a worker, and of the chief. docs/status.md lists it.
+"""Prometheus metrics of the sessions of a process: of a worker, and of the chief. docs/status.md lists them.
 
 Needs the extra `metrics`; imported only where GLOBALSTEP_METRICS_PORT is set. The port is opened with the first
 session, and stays until the process ends.

@@ -1,4 +1,4 @@
-"""What a hook is: the five calls around a monitored session's runs, and what passes between them.
+"""SessionRunHook: the five calls around a monitored session's runs, and what passes between them.
 
 Follows TensorFlow 1.15, python/training/session_run_hook.py.
 

@@ -1,4 +1,4 @@
-"""A checkpoint that is written by a thread of its own while training goes on.
+"""Background saving: a thread writes a checkpoint while training goes on.
 
 Layer: chief. Threads: one a save, named "globalstep-saver"; whoever started the save joins it by `result`.
 """

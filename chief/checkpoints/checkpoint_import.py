@@ -1,4 +1,4 @@
-"""Turning a TensorFlow checkpoint into one of ours.
+"""Import of TensorFlow's checkpoints.
 
 Layer: chief. Threads: functions only.
 """

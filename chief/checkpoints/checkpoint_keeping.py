@@ -1,4 +1,4 @@
-"""What a Saver does with the other checkpoints of a directory: lists them, deletes old ones and leftovers.
+"""Other checkpoints of a Saver's directory: lists them, deletes old ones and leftovers.
 
 The rules are `chief/checkpoints/retention.py`'s; here is the I/O.
 

@@ -1,4 +1,4 @@
-"""Looking into a checkpoint from a program: TensorFlow's `tf.train.list_variables` and its like.
+"""`tf.train.list_variables` and its like: what a checkpoint holds, for programs.
 
 Layer: chief. Threads: functions only.
 """

@@ -1,4 +1,4 @@
-"""Which checkpoints a Saver keeps: the last few, and one every so many hours for good. No I/O.
+"""Retention of checkpoints: the last few, and one every so many hours for good. No I/O.
 
 The rules are TensorFlow 1.15's (python/training/saver.py), but for two bugs of it: without a limit the
 list holds every checkpoint, not only the latest (tensorflow#13381), and a Saver of a restarted program

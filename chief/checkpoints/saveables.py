@@ -1,4 +1,4 @@
-"""What a Saver saves: which Variables, under which names, and which parts of a whole they are.
+"""Saveables: the Variables that a Saver saves, their names, and which parts of a whole they are.
 
 Layer: chief. Threads: functions and plain data only.
 """

@@ -1,4 +1,4 @@
-"""What `gs.summary` shows in one place: the summary ops and the writers that take their values.
+"""All of `gs.summary` in one place: the summary ops, and the writers that take their values.
 
 Layer: chief.
 """

@@ -1,4 +1,4 @@
-"""The hook that saves checkpoints, and who listens to it.
+"""CheckpointSaverHook: saves checkpoints, and calls its listeners.
 
 Follows TensorFlow 1.15, python/training/basic_session_run_hooks.py, but that a checkpoint bears the step
 of its own cut: `model.ckpt-N` holds exactly the pushes 1..N (invariant I3). And training goes on while one is

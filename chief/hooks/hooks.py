@@ -1,4 +1,4 @@
-"""All hooks under one roof; each stands in the module of its kind.
+"""All hooks in one namespace; each is defined in the module of its kind.
 
 Layer: chief.
 """

@@ -1,4 +1,4 @@
-"""The line at the bottom of a terminal that changes while a program runs; what the program prints scrolls above it.
+"""Live line at the bottom of a terminal; what the program prints scrolls above it.
 
 Layer: chief. Threads: that of the session; prints of other threads are taken too, as rich takes them.
 """

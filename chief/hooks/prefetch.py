@@ -1,4 +1,4 @@
-"""The hook that feeds batches and has the next one's rows fetched with the push of the present one.
+"""PrefetchLookupHook: feeds batches, and fetches the next batch's rows with the push of the present one.
 
 Layer: chief.
 """

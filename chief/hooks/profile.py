@@ -1,4 +1,4 @@
-"""The hook that records what runs spend their time on.
+"""ProfilerHook: records what runs spend their time on.
 
 Follows TensorFlow 1.15, python/training/basic_session_run_hooks.py; the files are in the Chrome trace
 format, as TensorFlow's are.

@@ -1,4 +1,4 @@
-"""The hook that shows how training goes: one live line on a terminal, plain log lines elsewhere.
+"""ProgressHook: one live line on a terminal, plain log lines elsewhere.
 
 Layer: chief.
 """

@@ -1,4 +1,4 @@
-"""The hook that shows the cluster itself in TensorBoard: rates of workers and PS tasks, and staleness.
+"""Hook that shows the cluster itself in TensorBoard: rates of workers and PS tasks, and staleness.
 
 TensorFlow has no such hook; this one stands beside its StepCounterHook, with the same cadence. What PS tasks
 count is in `ps/shard/statistics.py`, what is made of it in docs/summaries.md.

@@ -1,4 +1,4 @@
-"""The hook that writes a model's own summaries.
+"""SummarySaverHook: writes a model's own summaries.
 
 Follows TensorFlow 1.15, python/training/basic_session_run_hooks.py.
 

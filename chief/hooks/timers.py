@@ -1,4 +1,4 @@
-"""When a hook acts: every so many seconds or steps.
+"""Timers of hooks: every so many seconds or steps.
 
 Follows TensorFlow 1.15, python/training/basic_session_run_hooks.py.
 

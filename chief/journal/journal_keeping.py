@@ -1,4 +1,4 @@
-"""Storing a run's journal: the chief fetches what the sequencer has written down, and keeps it in the run's directory.
+"""Storage of a run's journal: the chief fetches the sequencer's records and keeps them in the run's directory.
 
 Every few seconds, before each checkpoint comes into being, and when the session ends. What is fetched is durable
 before the sequencer is told to forget it, and a chief that was started again goes on where the files end. A journal

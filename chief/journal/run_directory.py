@@ -1,4 +1,4 @@
-"""The file in a run's directory that says which run it is, and how many incarnations it has had.
+"""Identity file of a run's directory: which run it is, and how many incarnations it has had.
 
     RUN_DIR/globalstep-run.json      {"id": "...", "name": "...", "incarnation": 1700000000001}
 

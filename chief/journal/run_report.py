@@ -1,4 +1,4 @@
-"""What the chief of a run tells whoever started it: where it begins, how far it is, and how it ended.
+"""Run report: where the chief's run begins, how far it is, and how it ended.
 
 On a terminal one line changes every second; elsewhere there is a log line after 10 s and, once two minutes are over,
 every minute. Under `globalstep launch` the launcher shows the line. It is on unless `MonitoredTrainingSession` is told

@@ -1,4 +1,4 @@
-"""Why a session is not ready yet: the likeliest reasons, one of them found by asking.
+"""Diagnosis of a session that is not ready: the likeliest reasons, one of them found by asking.
 
 Layer: chief.
 """

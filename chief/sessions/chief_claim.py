@@ -1,4 +1,4 @@
-"""How a task that says is_chief=True gets the chief's lease, or goes on as a worker beside another such task.
+"""Acquisition of the chief's lease by a task with is_chief=True; without it, the task goes on as a worker.
 
 In many programs, of the A3C kind above all, every task says is_chief=True, so that each initializes what only it has.
 A run has one chief: the first task of the cluster where that comes in time, else who asks first. The others are

@@ -1,4 +1,4 @@
-"""Who acts as chief: the one place where a task of a training job becomes the chief, or stops being it.
+"""Role of the chief: the one place where a task of a training job becomes the chief, or stops being it.
 
 The configured chief asks PS task 0 for the chief's lease when its session is made. With a failover time, other tasks
 ask for it once the chief has been silent for so long, or has left; whoever is given it makes its session anew, with

@@ -1,4 +1,4 @@
-"""How a chief comes to a cluster: what it finds there, and what is to be done about it.
+"""Start of a chief at a cluster: what it finds there, and what is to be done about it.
 
 Three cases (invariant I4): all PS tasks are vacant, and a run begins; all hold one incarnation, and a
 chief that was started again takes over without touching it; some lost their state, and all go back

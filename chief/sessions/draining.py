@@ -1,4 +1,4 @@
-"""How a session notices that its process has been asked to end, by SIGTERM or Ctrl-C, without the program's doing.
+"""Draining of a session when its process is asked to end, by SIGTERM or Ctrl-C.
 
 The step that is under way is finished, `should_stop()` is True after it, and at the end of the session the process
 exits with 143, so that an engine starts it again, or with 130 after Ctrl-C. A program that handles the signal itself

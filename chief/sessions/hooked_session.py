@@ -1,4 +1,4 @@
-"""A session with hooks around each of its runs.
+"""Session with hooks around each of its runs.
 
 Follows TensorFlow 1.15, python/training/monitored_session.py.
 

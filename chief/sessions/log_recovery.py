@@ -1,4 +1,4 @@
-"""How a chief brings PS tasks back from their write-ahead logs before it thinks of a checkpoint.
+"""Recovery of PS tasks from their write-ahead logs, before the chief restores a checkpoint.
 
 Layer: chief.
 """

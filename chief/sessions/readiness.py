@@ -1,4 +1,4 @@
-"""Whether a session's model is ready, as its ready_op says; and what this task itself makes ready.
+"""Readiness of a session's model, by its ready_op; and what this task itself initializes.
 
 Layer: chief.
 """

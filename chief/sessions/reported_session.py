@@ -1,4 +1,4 @@
-"""A MonitoredSession whose chief tells how the run went, once it has ended.
+"""MonitoredSession of the chief, which reports at its end how the run went.
 
 Layer: chief.
 """

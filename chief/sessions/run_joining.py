@@ -1,4 +1,4 @@
-"""Whether a task may join the run that the PS tasks hold, begin its own there, or is to be refused.
+"""Admission of a task to the run that the PS tasks hold: it joins, begins its own run, or is refused.
 
 Two jobs on one address would mix their models: see docs/design/push-protocol.md, "Which run".
 

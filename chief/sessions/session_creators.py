@@ -1,4 +1,4 @@
-"""Who makes the sessions of a MonitoredSession: the chief's way, and the other workers'.
+"""Session creators of a MonitoredSession: the chief's, and the other workers'.
 
 Follows TensorFlow 1.15, python/training/monitored_session.py, but for what a chief owes its cluster at
 the end: it declares the job done, and lets the others bring in their last pushes first.

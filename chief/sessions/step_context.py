@@ -1,4 +1,4 @@
-"""What the function of `MonitoredSession.run_step_fn` gets.
+"""StepContext: the argument of the function of `MonitoredSession.run_step_fn`.
 
 Follows TensorFlow 1.15, python/training/monitored_session.py.
 

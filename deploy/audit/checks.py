@@ -1,4 +1,4 @@
-"""What an audit checks of each incarnation's records, some thousands at a time.
+"""Checks of an audit on each incarnation's records, some thousands at a time.
 
 Layer: deploy. Single thread: the caller's.
 """

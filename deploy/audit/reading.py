@@ -1,4 +1,4 @@
-"""Reading a run's journal for an audit: each incarnation's records in the order in which they were written.
+"""Reader of a run's journal for an audit: each incarnation's records in the order in which they were written.
 
 What is damaged or missing is collected as a finding and read around, so that one audit tells all that is wrong.
 

@@ -1,4 +1,4 @@
-"""What comes of an audit: plain data, for people and programs.
+"""Result of an audit: plain data, for people and programs.
 
 Layer: deploy.
 """

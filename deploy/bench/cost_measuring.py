@@ -1,4 +1,4 @@
-"""Measures what a step's parts cost on this machine: memory, update rules, messages on every transport.
+"""Measurement of what a step's parts cost on this machine: memory, update rules, messages on every transport.
 
 Layer: deploy. Linux. Starts PS tasks and workers as processes on this machine; see measured_cluster.
 """

@@ -1,4 +1,4 @@
-"""What a step's parts cost on a machine, as `globalstep bench` measured it: a file of JSON, and reading costs from it.
+"""Cost profile: what a step's parts cost on a machine, as `globalstep bench` measured it; a file of JSON.
 
 Seconds are processor time unless they are called a delay. Sizes that were not measured lie on the lines between
 those that were.

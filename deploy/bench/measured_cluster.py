@@ -1,4 +1,4 @@
-"""PS tasks and workers as processes, to be measured: started on free ports, spoken to by lines, ended with the block.
+"""PS tasks and workers as processes to be measured: on free ports, spoken to by lines, ended with the block.
 
 Layer: deploy. Linux: processor time is read from /proc.
 """

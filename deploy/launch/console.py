@@ -1,4 +1,4 @@
-"""What the launcher shows: the lines of all tasks, each with its task's name, and one line of progress.
+"""Console of the launcher: the lines of all tasks, each with its task's name, and one line of progress.
 
 Layer: deploy. Not thread-safe: the launcher writes from its one event loop.
 """

@@ -1,4 +1,4 @@
-"""Runs the processes of a cluster on this machine: output, signals, restarts, and the end of the job.
+"""Launcher of a cluster's processes on this machine: output, signals, restarts, and the end of the job.
 
 Layer: deploy. One asyncio event loop, no threads of its own.
 """

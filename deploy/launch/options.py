@@ -1,4 +1,4 @@
-"""What `globalstep launch` adds to its tasks on request: a core of their own, a port for metrics, JSON lines.
+"""Options of `globalstep launch` for its tasks: a core of their own, a port for metrics, JSON lines.
 
 Layer: deploy.
 """

@@ -1,4 +1,4 @@
-"""What `globalstep launch` gives its tasks to show: certificates to all, to each the token of its role, or of the run.
+"""Credentials of the tasks of `globalstep launch`: certificates to all, to each the token of its role, or of the run.
 
 Layer: deploy.
 """

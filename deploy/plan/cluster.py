@@ -1,4 +1,4 @@
-"""What `globalstep plan` simulates: workers, PS tasks, the messages of a step, and what came of it. Plain data.
+"""Model of a cluster for `globalstep plan`: workers, PS tasks, the messages of a step, and results. Plain data.
 
 Layer: deploy.
 """

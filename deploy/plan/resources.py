@@ -1,4 +1,4 @@
-"""What a simulated cluster has too little of: cores, locks and links. Each serves in the order of asking.
+"""Simulated resources: the cores, locks and links of a cluster. Each serves in the order of asking.
 
 Layer: deploy. Pure; time is an argument.
 """

@@ -1,4 +1,4 @@
-"""A cluster's steps, event by event: who waits for which core, lock and link. Pure; time and chance are arguments.
+"""Simulation of a cluster's steps, event by event, on its cores, locks and links. Pure; time and chance are arguments.
 
 A worker computes, and then exchanges messages with the PS tasks in phases: those of a phase are sent one after another,
 and all are answered before the next. A message takes its sender's processor and its link, the PS task's link, its

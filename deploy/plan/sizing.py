@@ -1,4 +1,4 @@
-"""How many PS tasks a job needs, and what is to be expected of it: simulations of one number after another. Pure.
+"""Sizing of a job: how many PS tasks it needs, and how fast it will be, by simulations. Pure.
 
 Layer: deploy.
 """

@@ -1,4 +1,4 @@
-"""Runs a training script on Ray: PS tasks, workers and the chief are actors in a placement group; Ray restarts them.
+"""Ray job: PS tasks, workers and the chief are actors in a placement group; Ray restarts them.
 
 Needs the extra "ray"; importing this module does not import it. Like everywhere here imports are absolute: `import ray`
 is Ray.

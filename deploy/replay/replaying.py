@@ -1,4 +1,4 @@
-"""Plays the logs of all shards of a run up to one entry, and looks for the push that brought the first NaN.
+"""Replay of the logs of all shards of a run up to one entry, and search for the push that brought the first NaN.
 
 Layer: deploy.
 """

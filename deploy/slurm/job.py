@@ -1,4 +1,4 @@
-"""What a batch script of Slurm runs: every task of the cluster as a step of its own, restarts, and the end of the job.
+"""Slurm job: every task of the cluster as a step of its own, restarts, and the end of the job.
 
 It is `globalstep launch` with srun before each command: see slurm_step.
 

@@ -1,4 +1,4 @@
-"""One task of a cluster as a step of a Slurm job: started on its node, asked to end kindly, and its true exit code.
+"""Step of a Slurm job: one task of a cluster, started on its node, asked to end kindly, and its true exit code.
 
 srun alone does not do: a SIGTERM makes it kill the task at once, and when the task's node is lost it ends with 0.
 

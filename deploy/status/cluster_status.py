@@ -1,4 +1,4 @@
-"""What two readings of a running cluster say of it: where it stands, how fast it goes, and what holds it up.
+"""Status of a running cluster from two readings: where it stands, how fast it goes, and what holds it up.
 
 Pure: Status replies in, plain data out. `globalstep status` shows it, `deploy/status/view.py` draws it.
 

@@ -1,4 +1,4 @@
-"""Asks the PS tasks of a running cluster for their Status, without becoming a member of the run.
+"""Client of `globalstep status`: asks the PS tasks for their Status, without becoming a member of the run.
 
 Layer: deploy. Threads: a ClusterWatch belongs to one thread at a time.
 """

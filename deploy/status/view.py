@@ -1,4 +1,4 @@
-"""Draws a cluster's status, and where its Variables lie, as tables for a terminal.
+"""Tables for a terminal: a cluster's status, and where its Variables lie.
 
 Pure: data in, something that rich prints out.
 

@@ -1,4 +1,4 @@
-"""Where each Variable of a running cluster lies, how large it is, and how often it changes.
+"""Location of each Variable of a running cluster: its PS task, its size, and how often it changes.
 
 Pure: Status replies in, plain data out.
 

@@ -8,7 +8,7 @@ import pytest
 
 import globalstep as gs
 from globalstep.optimizers import schedules
-from globalstep.optimizers.closing import close
+from globalstep.optimizers.lowering import lower
 from globalstep.variables.training_util import create_global_step
 from globalstep.wire.expressions import evaluate
 
@@ -46,6 +46,6 @@ def test_a_schedule_follows_tensorflow_where_it_is_fetched(number):
 
 @pytest.mark.parametrize("number", range(len(cases.SCHEDULES)), ids=names())
 def test_a_schedule_follows_tensorflow_as_a_closed_expression(number):
-    expr = close(schedule(number, create_global_step()))
+    expr = lower(schedule(number, create_global_step()))
     assert expr is not None
     assert_follows(number, [evaluate(expr, {"global_step": at}) for at in cases.SCHEDULE_STEPS])

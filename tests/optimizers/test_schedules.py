@@ -7,7 +7,7 @@ from evaluate import evaluate
 from globalstep.ops import constant_ops as c
 from globalstep.ops import math_ops as m
 from globalstep.optimizers import schedules as s
-from globalstep.optimizers.closing import close
+from globalstep.optimizers.lowering import lower
 from globalstep.variables.variables import Variable
 from globalstep.wire.expressions import evaluate as evaluate_expr
 
@@ -102,7 +102,7 @@ def test_value_and_expression_at_each_step(name):
     node = build(step)
     assert node.dtype.name == "float32"
     assert node.shape.as_list() == []
-    expr = close(node)
+    expr = lower(node)
     assert (expr is None) == (name == "noisy_without_noise")
     for k in STEPS:
         value = evaluate(node, {step: k})
@@ -137,13 +137,13 @@ def test_the_step_may_be_a_number_and_everything_a_node():
     node = s.exponential_decay(*feeds)
     assert node.dtype.name == "float64"
     assert evaluate(node, feeds) == pytest.approx(0.025, rel=1e-15)
-    assert close(node) is None
+    assert lower(node) is None
 
 
 def test_a_rate_that_is_a_variable_closes():
     rate = Variable(np.float32(0.5), name="rate")
     node = s.natural_exp_decay(rate, Variable(np.int64(0), name="step", is_step=True), 10, 1.0)
-    assert evaluate_expr(close(node), {"rate": 0.5, "step": 10}) == pytest.approx(0.5 / math.e)
+    assert evaluate_expr(lower(node), {"rate": 0.5, "step": 10}) == pytest.approx(0.5 / math.e)
 
 
 @pytest.mark.parametrize(

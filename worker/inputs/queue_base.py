@@ -1,4 +1,4 @@
-"""What all queues have in common: their nodes, and the dtypes, shapes and names of their elements.
+"""Base of all queues: their nodes, and the dtypes, shapes and names of their elements.
 
 Follows TensorFlow 1.15, python/ops/data_flow_ops.py.
 

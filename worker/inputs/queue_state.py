@@ -1,4 +1,4 @@
-"""What a queue holds, and who waits for it: the part of a queue that knows no graph.
+"""Contents of a queue and the threads that wait for it: the part of a queue that knows no graph.
 
 Enqueuers, and closers behind them, are served in the order in which they came; so are dequeuers. Texts
 and order follow TensorFlow 1.15, core/kernels/{queue_base,fifo_queue,random_shuffle_queue_op}.cc.

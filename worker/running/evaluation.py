@@ -99,8 +99,8 @@ def _gradients(node: Node, values: list[Any], plan: Plan) -> Any:
 
     slots = [(covered, plan.slots[covered]) for covered in node.attrs["covers"] if covered in plan.slots]
     known = {covered: values[slot] for covered, slot in slots if values[slot] is not EMPTY}
-    course, given = (None, ()) if known else plan.courses.get(node) or plan.find_course(node)
-    straight = None if course is None else course.evaluate([values[slot] for slot in given])
+    schedule, given = (None, ()) if known else plan.schedules.get(node) or plan.find_schedule(node)
+    straight = None if schedule is None else schedule.evaluate([values[slot] for slot in given])
     if straight is not None:
         for (_, slot), value in zip(slots, straight[1], strict=True):
             values[slot] = value

@@ -1,4 +1,4 @@
-"""What a program asks of a run, and gives to it: nested fetches and feeds, taken apart into nodes.
+"""Fetches and feeds of a run: nested structures, flattened to nodes.
 
 Layer: worker.
 """

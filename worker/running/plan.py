@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from globalstep.autodiff.gradient_course import Course, course_of
+from globalstep.autodiff.backward_schedule import BackwardSchedule, schedule_of
 from globalstep.graph.graph import Node
 from globalstep.graph.mutations import Mutation, OptimizerSpec
 from globalstep.variables.variables import Variable
@@ -93,14 +93,14 @@ class Plan:
 
     #: For each round whose push was sent: what its pushes have in common.
     forms: dict[int, PushForm] = field(default_factory=dict)
-    #: For each Gradients node, when it was first evaluated: its course, if any, and the slots of what that needs.
-    courses: dict[Node, tuple[Course | None, tuple[int, ...]]] = field(default_factory=dict)
+    #: For each Gradients node that was evaluated: its backward schedule, if any, and the slots of what that needs.
+    schedules: dict[Node, tuple[BackwardSchedule | None, tuple[int, ...]]] = field(default_factory=dict)
 
-    def find_course(self, node: Node) -> tuple[Course | None, tuple[int, ...]]:
-        """Give what `courses` holds of a Gradients node from now on. Nothing that it covers may be fed."""
-        course = course_of(node)
-        pairs = () if course is None else course.pairs
-        found = self.courses[node] = course, tuple(self.slot_for(source, consumer) for source, consumer in pairs)
+    def find_schedule(self, node: Node) -> tuple[BackwardSchedule | None, tuple[int, ...]]:
+        """Give what `schedules` holds of a Gradients node from now on. Nothing that it covers may be fed."""
+        schedule = schedule_of(node)
+        pairs = () if schedule is None else schedule.pairs
+        found = self.schedules[node] = schedule, tuple(self.slot_for(source, consumer) for source, consumer in pairs)
         return found
 
     @property

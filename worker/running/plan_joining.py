@@ -1,4 +1,4 @@
-"""When mutations may share a push, although one must follow the other. Pure.
+"""Merging of mutations into one push although one must follow the other. Pure.
 
 Within a push, hyper-parameters are evaluated first, then the ops are applied in order, then steps move on;
 a sparse or dense operand was computed before all of it. `after_increment` parameters see the moved steps.

@@ -1,4 +1,4 @@
-"""The order in which the nodes of one round are evaluated. Pure.
+"""Order of evaluation of the nodes of one round. Pure.
 
 A Gradients node evaluates the nodes that it covers, so it comes before them where that is possible: the
 forward pass then runs once for the loss and its gradients.

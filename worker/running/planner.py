@@ -1,4 +1,4 @@
-"""Making plans; see `globalstep.worker.running.plan`. Pure.
+"""Planner: makes the plans of `globalstep.worker.running.plan`. Pure.
 
 Layer: worker.
 """

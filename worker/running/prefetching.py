@@ -1,4 +1,4 @@
-"""Lookups of the next run, found before it begins: which rows they are, and rows that have come ahead.
+"""Prefetching of lookups: which rows the next run needs, and rows that came before it.
 
 A program that knows its next batch announces it (`Session.prefetch`, `gs.train.PrefetchLookupHook`). The push of
 the present run then asks for the rows that the next one will look up, in the cut right after itself, so that a

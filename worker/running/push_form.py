@@ -1,4 +1,4 @@
-"""What all pushes of a plan's round have in common, found once; a run only adds its numbers.
+"""Push template of a plan's round: what all its pushes have in common, found once; a run only adds its numbers.
 
 Layer: worker. Threads: a PushForm is not changed by use.
 """

@@ -1,4 +1,4 @@
-"""Operands as their Variables take them, and declarations where a push needs them; see `push_form` for the push.
+"""Operands and declarations of a push; see `push_form` for the push itself.
 
 Layer: worker.
 """

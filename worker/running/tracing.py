@@ -1,4 +1,4 @@
-"""Traces: what happened when during a run, in the Chrome trace format that standard viewers open.
+"""Traces of runs, in the Chrome trace format that standard viewers open.
 
 The one trace format of the project: ProfilerHook and the benchmarks write it. Open a file at
 https://ui.perfetto.dev or chrome://tracing.

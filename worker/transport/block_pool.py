@@ -1,4 +1,4 @@
-"""The memory that a client shares with one PS task: which block is free, which is still looked at, which is staged.
+"""Pool of the blocks that a client shares with one PS task: which are free, read by the program, or staged.
 
 A block is free when nothing in this process refers to it: no gradient that is being written, no request under way,
 no value that the program keeps. Arrays and views count by their references, as in `globalstep.runtime.memory`.

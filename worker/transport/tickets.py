@@ -1,4 +1,4 @@
-"""Calls under way on one connection to a PS task: each has a ticket, and whoever waits for one reads replies.
+"""Tickets: the calls in flight on one connection to a PS task. The thread that waits for one reads the replies.
 
 Layer: worker. Threads: none of its own.
 """

@@ -1,4 +1,4 @@
-"""Which nodes a gradient goes through, found once when it is asked for.
+"""Gradient plan: the nodes that a gradient goes through, found once when it is asked for.
 
 Layer: shared. What a session does with it: `globalstep.autodiff.gradients`.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from globalstep.autodiff.slopes import slope_of
+from globalstep.autodiff.vjps import vjp_of
 from globalstep.graph.graph import Node, tuple_item
 from globalstep.graph.indexed_slices import IndexedSlices
 
@@ -39,7 +39,7 @@ class Plan:
         gathers: For each Variable whose gradient is sparse, the gathers that read its rows.
         covers: Nodes to evaluate on the tape, in order.
         needs: Nodes whose values they need.
-        slopes: Of those among them that have one, and that a gradient goes on from.
+        vjps: The VJPs of those among them that have one, and that a gradient goes on from.
 
     Raises:
         LookupError: If a function on the way has no gradient.
@@ -84,7 +84,7 @@ class Plan:
             and any(source in depends for source in node.inputs)
         )
         self.needs = tuple(self._needs(rows))
-        self.slopes = {node: slope for node in self.covers if self.flows.get(node) and (slope := slope_of(node.fn))}
+        self.vjps = {node: vjp for node in self.covers if self.flows.get(node) and (vjp := vjp_of(node.fn))}
 
     def _inlets(self, node: Node, carries: set[Node]) -> tuple[Node, ...]:
         """The inputs of `node` to which a gradient of its value goes on."""

@@ -2,8 +2,9 @@
 
 `gradients` adds one `Gradients` node, whose value is a tuple, and takes it apart. In a run,
 `evaluate_gradients` evaluates the nodes between `xs` and `ys` once on an autograd tape, so that the
-forward pass serves both the loss and its gradients. Where every function on the way has a slope
-(`globalstep.autodiff.slopes`), a Course (`globalstep.autodiff.gradient_course`) gives the same numbers without a tape.
+forward pass serves both the loss and its gradients. Where every function on the way has a VJP
+(`globalstep.autodiff.vjps`), a backward schedule (`globalstep.autodiff.backward_schedule`) gives the same numbers
+without a tape.
 
 Layer: shared. Threads: an evaluation shares nothing with another; autograd's own stack of traces, which
 all threads share, is not used.
@@ -37,9 +38,9 @@ from autograd.core import VJPNode, add_outgrads
 from autograd.tracer import isbox, new_box
 from autograd.util import toposort
 
-from globalstep.autodiff.gradient_course import course_of
+from globalstep.autodiff.backward_schedule import schedule_of
 from globalstep.autodiff.gradient_plan import Plan
-from globalstep.autodiff.slopes import Slope
+from globalstep.autodiff.vjps import VJP
 from globalstep.graph.graph import Node, as_node, get_default_graph
 
 __all__ = ["AggregationMethod", "evaluate_gradients", "gradients"]
@@ -136,12 +137,12 @@ class _Tape:
         value = value if isbox(value) else np.asarray(value)
         return new_box(value, self.trace, VJPNode.new_root())
 
-    def climb(self, slope: Slope, inputs: Sequence[Any]) -> Any:
-        """Give the box of a function's value, with the ways back that its slope knows; None where it knows none."""
+    def box_by_vjp(self, vjp: VJP, inputs: Sequence[Any]) -> Any:
+        """Give the box of a function's value, with the functions that its VJP gives; None where it gives none."""
         values = [self.plain(item) for item in inputs]
         if not all(isinstance(value, (np.ndarray, np.generic)) for value in values):
             return None
-        found = slope(*values)
+        found = vjp(*values)
         if found is None:
             return None
         value, ways = found
@@ -210,12 +211,12 @@ def evaluate_gradients(
         The node's value, a tuple of arrays, and the values of the covered nodes.
     """
     plan: Plan = node.attrs["plan"]
-    course = None if known else course_of(node)
-    if course is not None:
+    schedule = None if known else schedule_of(node)
+    if schedule is not None:
         with np.errstate(all="ignore"):
-            found = course.evaluate([value_of(source, consumer) for source, consumer in course.pairs])
+            found = schedule.evaluate([value_of(source, consumer) for source, consumer in schedule.pairs])
         if found is not None:
-            return found[0], dict(zip(course.covers, found[1], strict=True))
+            return found[0], dict(zip(schedule.covers, found[1], strict=True))
     tape = _Tape()
     values: dict[Node, Any] = {}
     # A Variable may be read in several phases of a run: one root for each value read.
@@ -242,8 +243,8 @@ def evaluate_gradients(
                 get(source, covered) if source in inlets else tape.plain(get(source, covered))
                 for source in covered.inputs
             ]
-            slope = plan.slopes.get(covered)
-            value = None if slope is None else tape.climb(slope, inputs)
+            vjp = plan.vjps.get(covered)
+            value = None if vjp is None else tape.box_by_vjp(vjp, inputs)
             if value is None:
                 value = _call(covered, inputs, get, values)
             if covered in known:
@@ -261,8 +262,8 @@ def evaluate_gradients(
         for gather in (g for found in plan.gathers.values() for g in found):
             get(gather, node)
         boxes = {box._node for by_value in roots.values() for box, _ in by_value.values()}
-        slopes = tape.backward(ends, boxes)
-        results = tuple(_results(plan, tape, roots, slopes, get, node))
+        flowed = tape.backward(ends, boxes)
+        results = tuple(_results(plan, tape, roots, flowed, get, node))
     return results, {covered: tape.plain(value) for covered, value in values.items()}
 
 
@@ -278,12 +279,12 @@ def _results(
     plan: Plan,
     tape: _Tape,
     roots: dict[Node, dict[int, Any]],
-    slopes: dict[Any, Any],
+    flowed: dict[Any, Any],
     get: Callable[[Node, Node], Any],
     node: Node,
 ) -> Any:
-    def slope_of(source: Node) -> Any:
-        found = [slopes[box._node] for box, _ in roots[source].values() if box._node in slopes]
+    def gradient_of(source: Node) -> Any:
+        found = [flowed[box._node] for box, _ in roots[source].values() if box._node in flowed]
         if not found:
             return anp.zeros_like(tape.plain(get(source, node)))
         total = sum(found[1:], found[0])
@@ -294,10 +295,10 @@ def _results(
         if x not in plan.reached:
             continue
         if x not in plan.gathers:
-            yield slope_of(x)
+            yield gradient_of(x)
             continue
         row = tuple(int(size) for size in x.shape)[1:]
-        yield anp.concatenate([anp.reshape(slope_of(g), (-1, *row)) for g in plan.gathers[x]])
+        yield anp.concatenate([anp.reshape(gradient_of(g), (-1, *row)) for g in plan.gathers[x]])
         yield np.concatenate([np.asarray(tape.plain(get(g.inputs[1], g))).reshape(-1) for g in plan.gathers[x]]).astype(
             np.int64
         )

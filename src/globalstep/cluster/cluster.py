@@ -1,4 +1,4 @@
-"""Who is in the cluster: job names, task indices and addresses, and which of them this process is.
+"""The description of a cluster: job names, task indices, addresses, and which task this process is.
 
 `ClusterSpec` is TensorFlow's class of that name; `from_tf_config` reads the `TF_CONFIG` variable that
 launchers and cluster engines set.

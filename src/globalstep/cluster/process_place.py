@@ -1,4 +1,4 @@
-"""Which process a client is: so that two of one task can be told apart, and one that is gone be known as such.
+"""The identity of a client's process, by which two processes of one task are told apart, and a dead one is known.
 
 A process can be looked for only from where its pid means the same: on its machine, since that started, in its PID
 namespace. Containers of one machine have namespaces of their own.

@@ -1,4 +1,4 @@
-"""Which run is which: the identity that two jobs on one address are told apart by.
+"""The identity of a run, by which two jobs that use one address are told apart.
 
 A run's id is random. The chief makes it before the run's first BEGIN and keeps it in the run's directory
 (`chief/journal/run_directory.py`); every PS task of the run holds it, and every client that has joined knows it.

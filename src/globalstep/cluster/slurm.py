@@ -1,4 +1,4 @@
-"""Who is in the cluster, by the SLURM_* variables that Slurm gives to a job and to the tasks of a step.
+"""The cluster of a Slurm job, from the SLURM_* variables that Slurm gives to the job and to the tasks of a step.
 
 `ClusterSpec.from_slurm` and `gs.train.from_slurm` are made here. Tasks have ranks; the first ranks are those of
 the first job, and so on. In a heterogeneous job each component is a job of the cluster.

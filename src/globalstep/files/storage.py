@@ -1,4 +1,4 @@
-"""Where files lie: one small interface over the local file system and fsspec URLs.
+"""Storage of files: one small interface over the local file system and fsspec URLs.
 
 All that globalstep stores goes through a `Storage`: checkpoints, their state file, summaries. A path without a scheme
 is local; "s3://bucket/dir", "gs://...", "memory://..." go to fsspec, an extra (`pip install globalstep[fsspec]`).

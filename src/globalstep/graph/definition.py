@@ -1,4 +1,4 @@
-"""Where a program defined a node: for errors that name it, as TensorFlow's "defined at".
+"""The place in a program that defined a node: for errors that name it, as TensorFlow's "defined at".
 
 Layer: shared. Threads: functions and plain data.
 """

@@ -118,7 +118,7 @@ class Node(Operators):
             Default: `op_type`.
         dtype: Static dtype where known; otherwise inferred when asked for.
         shape: Static shape where known; otherwise inferred when asked for.
-        attrs: Static attributes, for the executor, `write_graph` and expression closing.
+        attrs: Static attributes, for the executor, `write_graph` and lowering to expressions.
         operation: True for a node without a value (TensorFlow's Operation): running it gives None.
         stateful: True when `fn` has effects or draws random numbers; such a node is never evaluated
             except as part of a run.

@@ -49,7 +49,7 @@ class OptimizerSpec:
     use_locking: bool = False
 
     def declaration(self) -> OptimizerDecl:
-        """Give the rule as it crosses the wire: every hyper-parameter that closes, as an expression.
+        """Give the rule as it crosses the wire: every hyper-parameter that can be lowered, as an expression.
 
         Returns:
             The declaration. Parameters named by `worker_hypers` are left out: each push sends their
@@ -58,27 +58,27 @@ class OptimizerSpec:
         return OptimizerDecl(
             name=self.name,
             kind=self.kind,
-            hypers={name: expr for name, value in self.hypers.items() if (expr := _closed(value)) is not None},
+            hypers={name: expr for name, value in self.hypers.items() if (expr := _lowered(value)) is not None},
             slots={variable.op_name: tuple(slot.op_name for slot in slots) for variable, slots in self.slots.items()},
             scalars=tuple(scalar.op_name for scalar in self.scalars),
             use_locking=self.use_locking,
         )
 
     def worker_hypers(self) -> dict[str, Node | Callable[[], Any]]:
-        """Give the parameters that the PS cannot evaluate: callables, and nodes that do not close."""
+        """Give the parameters that the PS cannot evaluate: callables, and nodes that cannot be lowered."""
         return {
             name: value
             for name, value in self.hypers.items()
-            if (isinstance(value, Node) or callable(value)) and _closed(value) is None
+            if (isinstance(value, Node) or callable(value)) and _lowered(value) is None
         }
 
 
-def _closed(value: Hyper) -> Expr | None:
+def _lowered(value: Hyper) -> Expr | None:
     if isinstance(value, Node):
-        # Closing knows schedules and Variables, whose modules import this one.
-        from globalstep.optimizers.closing import close
+        # Lowering knows schedules and Variables, whose modules import this one.
+        from globalstep.optimizers.lowering import lower
 
-        return close(value)
+        return lower(value)
     return None if callable(value) else constant(float(value))
 
 

@@ -1,4 +1,4 @@
-"""How the functions of `ops` make nodes: operands with matching dtypes, static shapes, factories.
+"""Construction of nodes for the functions of `ops`: operands with matching dtypes, static shapes, factories.
 
 Layer: shared.
 """

@@ -1,4 +1,4 @@
-"""A choice between two values while the graph runs: `gs.cond`.
+"""`gs.cond`: a choice between two values while the graph runs.
 
 There are no loops and no parts of a graph that only run sometimes; both values are computed and one of them
 is given. So a branch may not do anything besides giving a value, which is checked when the graph is built.

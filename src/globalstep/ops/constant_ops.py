@@ -1,4 +1,4 @@
-"""Where values come from: constants, placeholders, and arrays filled with one number.
+"""Constants, placeholders, and arrays filled with one number.
 
 Layer: shared.
 """

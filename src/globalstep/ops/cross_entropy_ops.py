@@ -12,7 +12,7 @@ import numpy as np
 from autograd.extend import defvjp, primitive
 from autograd.tracer import getval
 
-from globalstep.autodiff.slopes import Found, with_slope
+from globalstep.autodiff.vjps import Found, with_vjp
 from globalstep.errors import InvalidArgumentError
 from globalstep.graph.graph import Node, as_node
 from globalstep.graph.shapes import TensorShape
@@ -63,7 +63,7 @@ defvjp(
 )
 
 
-def _slope(logits: Any, labels: Any, axis: int) -> Found:
+def _vjp(logits: Any, labels: Any, axis: int) -> Found:
     logs = _log_softmax(logits, axis)
     return -np.sum(labels * logs, axis=axis), (
         lambda g: np.expand_dims(g, axis) * (np.exp(logs) - labels),
@@ -110,7 +110,7 @@ def softmax_cross_entropy_with_logits_v2(
     return Node(
         "SoftmaxCrossEntropyWithLogits",
         (scores, wanted),
-        with_slope(lambda x, p: _cross_entropy(x, p, place), lambda x, p: _slope(x, p, place)),
+        with_vjp(lambda x, p: _cross_entropy(x, p, place), lambda x, p: _vjp(x, p, place)),
         name=name or "softmax_cross_entropy_with_logits",
         dtype=scores.dtype,
         shape=TensorShape(rest),
@@ -150,7 +150,7 @@ def _sparse_vjp(ans: Any, logits: Any, labels: Any) -> Any:
 defvjp(_sparse_cross_entropy, _sparse_vjp)
 
 
-def _sparse_slope(logits: Any, labels: Any) -> Found:
+def _sparse_value_and_vjp(logits: Any, labels: Any) -> Found:
     _check_classes(logits, labels)
     logs = _log_softmax(logits, -1)
     named = np.arange(labels.size), labels.reshape(-1)
@@ -222,7 +222,7 @@ def sparse_softmax_cross_entropy_with_logits(
     return Node(
         "SparseSoftmaxCrossEntropyWithLogits",
         (scores, wanted),
-        with_slope(evaluate, _sparse_slope),
+        with_vjp(evaluate, _sparse_value_and_vjp),
         name=name or "SparseSoftmaxCrossEntropyWithLogits",
         dtype=scores.dtype,
         shape=wanted.shape,

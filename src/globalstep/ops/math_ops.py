@@ -11,7 +11,7 @@ import autograd.numpy as anp
 import numpy as np
 from autograd.extend import defvjp, primitive
 
-from globalstep.autodiff.slopes import Found, with_slope
+from globalstep.autodiff.vjps import Found, with_vjp
 from globalstep.dtypes import as_dtype
 from globalstep.graph.graph import Node, as_node
 from globalstep.graph.indexed_slices import IndexedSlices
@@ -107,12 +107,12 @@ def _sigmoid(x: Any) -> Any:
 defvjp(_sigmoid, lambda ans, x: lambda g: g * ans * (1 - ans))
 
 
-def _sigmoid_slope(x: Any) -> Found:
+def _sigmoid_vjp(x: Any) -> Found:
     value = 1 / (1 + np.exp(-x))
     return value, (lambda g: g * value * (1 - value),)
 
 
-with_slope(_sigmoid, _sigmoid_slope)
+with_vjp(_sigmoid, _sigmoid_vjp)
 
 
 @primitive
@@ -123,12 +123,12 @@ def _tanh(x: Any) -> Any:
 defvjp(_tanh, lambda ans, x: lambda g: g * (1 - ans * ans))
 
 
-def _tanh_slope(x: Any) -> Found:
+def _tanh_vjp(x: Any) -> Found:
     value = np.tanh(x)
     return value, (lambda g: g * (1 - value * value),)
 
 
-with_slope(_tanh, _tanh_slope)
+with_vjp(_tanh, _tanh_vjp)
 
 
 @primitive
@@ -137,7 +137,7 @@ def _square(x: Any) -> Any:
 
 
 defvjp(_square, lambda ans, x: lambda g: g * x * 2)
-with_slope(_square, lambda x: (x * x, (lambda g: g * x * 2,)))
+with_vjp(_square, lambda x: (x * x, (lambda g: g * x * 2,)))
 
 # autograd raises a negative base to a real power through its logarithm; TensorFlow takes the gradient at
 # the exponent as zero there.
@@ -173,7 +173,7 @@ def _quotient_or_zero(x: Any, y: Any) -> Any:
     return select(zero, anp.zeros_like(x), x / select(zero, anp.ones_like(y), y))
 
 
-def _quotient_slope(x: Any, y: Any) -> Found | None:
+def _quotient_vjp(x: Any, y: Any) -> Found | None:
     if x.shape != y.shape:
         return None
     if y.all():
@@ -188,7 +188,7 @@ def _quotient_slope(x: Any, y: Any) -> Found | None:
     return np.where(zero, np.zeros_like(x), x / safe), (lambda g: np.where(zero, none, g) / safe, to_y)
 
 
-with_slope(_quotient_or_zero, _quotient_slope)
+with_vjp(_quotient_or_zero, _quotient_vjp)
 
 
 abs = unary("abs", "Abs", anp.abs, "Give the absolute value of each element.")

@@ -12,7 +12,7 @@ import numpy as np
 from autograd.extend import defvjp, primitive
 from autograd.tracer import getval
 
-from globalstep.autodiff.slopes import with_slope
+from globalstep.autodiff.vjps import with_vjp
 from globalstep.graph.graph import Node, as_node, tuple_item
 from globalstep.graph.shapes import TensorShape
 from globalstep.ops import math_ops
@@ -54,7 +54,7 @@ def _relu(x: Any) -> Any:
 
 
 defvjp(_relu, lambda ans, x: lambda g: g * (anp.greater(x, 0)))
-with_slope(_relu, lambda x: (np.maximum(x, 0), (lambda g: g * np.greater(x, 0),)))
+with_vjp(_relu, lambda x: (np.maximum(x, 0), (lambda g: g * np.greater(x, 0),)))
 
 
 def relu(features: Any, name: str | None = None) -> Node:

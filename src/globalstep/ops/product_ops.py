@@ -10,7 +10,7 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
-from globalstep.autodiff.slopes import Found, with_slope
+from globalstep.autodiff.vjps import Found, with_vjp
 from globalstep.graph.graph import Node
 from globalstep.graph.shapes import TensorShape
 from globalstep.ops.building import (
@@ -70,13 +70,13 @@ def matmul(
         return anp.matmul(_swap(u) if flip_a else u, _swap(v) if flip_b else v)
 
     if not flip_a and not flip_b:
-        with_slope(product, _product_slope)
+        with_vjp(product, _product_vjp)
     attrs = {"transpose_a": flip_a, "transpose_b": flip_b}
     kind = "MatMul" if shape.ndims in (2, None) else "BatchMatMul"
     return Node(kind, (x, y), product, name=name or "MatMul", dtype=x.dtype, shape=shape, attrs=attrs)
 
 
-def _product_slope(u: Any, v: Any) -> Found | None:
+def _product_vjp(u: Any, v: Any) -> Found | None:
     if u.ndim != 2 or v.ndim != 2:
         return None
     return np.matmul(u, v), (lambda g: np.matmul(g, v.T), lambda g: np.matmul(u.T, g))

@@ -12,7 +12,7 @@ import autograd.numpy as anp
 import numpy as np
 from autograd.tracer import getval
 
-from globalstep.autodiff.slopes import sum_slope, with_slope
+from globalstep.autodiff.vjps import sum_vjp, with_vjp
 from globalstep.dtypes import as_dtype
 from globalstep.errors import InvalidArgumentError
 from globalstep.graph.graph import Node, as_node
@@ -70,7 +70,7 @@ def _reduce(
         return anp.reshape(kept, tuple(n for i, n in enumerate(np.shape(value)) if i not in wanted))
 
     if fn in (_sum, _mean):
-        with_slope(reduce, lambda value: sum_slope(value, None if everything else axes, keepdims, fn is _mean))
+        with_vjp(reduce, lambda value: sum_vjp(value, None if everything else axes, keepdims, fn is _mean))
     attrs = {"axis": None if everything else axes, "keepdims": keepdims}
     shape = _reduced_shape(x, None if everything else axes, keepdims)
     return Node(op_type, (x,), reduce, name=name or op_type, dtype=dtype or x.dtype, shape=shape, attrs=attrs)

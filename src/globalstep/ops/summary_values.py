@@ -1,4 +1,4 @@
-"""What summaries are made of: numbers, histograms and images as `Summary.Value` messages.
+"""Values of summaries: numbers, histograms and images as `Summary.Value` messages.
 
 Pure functions from arrays to messages; the nodes around them are in `summary_ops`.
 

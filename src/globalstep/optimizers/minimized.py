@@ -1,4 +1,4 @@
-"""Which loss a train op minimizes, so that whoever shows a run's progress can show the loss without being told.
+"""The loss that a train op minimizes, which progress displays find without being given it.
 
 Layer: shared. Threads: graphs are built by one thread.
 """

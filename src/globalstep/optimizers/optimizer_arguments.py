@@ -1,4 +1,4 @@
-"""What can be wrong with the arguments of an optimizer, and how they are brought into form.
+"""Checks of optimizers' arguments, and their normal form.
 
 Layer: shared. Source of texts: TensorFlow 1.15 `python/training/optimizer.py`.
 """

@@ -1,4 +1,4 @@
-"""Optimizers that today's users reach for and TensorFlow 1.x's `tf.train` lacked.
+"""Optimizers that TensorFlow 1.x's `tf.train` lacked: AdamW, LazyAdam, Lamb and Lion.
 
 Layer: shared.
 """

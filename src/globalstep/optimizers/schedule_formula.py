@@ -12,7 +12,7 @@ import numpy as np
 from globalstep.dtypes import DType
 from globalstep.graph.graph import Node, as_node
 from globalstep.ops.building import static_value
-from globalstep.optimizers.closing import close
+from globalstep.optimizers.lowering import lower
 from globalstep.wire.expressions import Expr, constant, evaluate
 
 __all__ = ["Formula", "Operands"]
@@ -88,8 +88,8 @@ class Operands:
             names = {f"#{i}": float(np.asarray(v)) for i, v in enumerate(given)}
             return np.asarray(evaluate(template, names)).astype(kind)
 
-        closed = {f"#{i}": close(node) for i, node in enumerate(self.nodes)}
-        expr = None if any(part is None for part in closed.values()) else _filled_in(template, closed)
+        lowered = {f"#{i}": lower(node) for i, node in enumerate(self.nodes)}
+        expr = None if any(part is None for part in lowered.values()) else _filled_in(template, lowered)
         attrs = {"stops_gradient": True} if expr is None else {"stops_gradient": True, "expr": expr}
         return Node(op_type, self.nodes, value, name=name or op_type, dtype=dtype, shape=[], attrs=attrs)
 
@@ -100,9 +100,9 @@ def _exact(value: Any, known: Any) -> float:
     return float(known)
 
 
-def _filled_in(template: Expr, closed: dict[str, Expr | None]) -> Expr:
+def _filled_in(template: Expr, lowered: dict[str, Expr | None]) -> Expr:
     if template.op == "name":
-        return closed[template.name] or template
+        return lowered[template.name] or template
     if not template.args:
         return template
-    return Expr(template.op, tuple(_filled_in(arg, closed) for arg in template.args))
+    return Expr(template.op, tuple(_filled_in(arg, lowered) for arg in template.args))

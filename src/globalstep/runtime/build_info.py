@@ -1,4 +1,4 @@
-"""What programs ask of a build of TensorFlow before they choose a device: here computing is numpy's, on the CPU.
+"""Answers about the build, for programs that choose a device: here all computing is numpy's, on the CPU.
 
 Layer: shared. Threads: functions only.
 """

@@ -1,4 +1,4 @@
-"""Time as an argument.
+"""Clocks: time as an argument.
 
 Nothing in globalstep reads the time or waits but through a `Clock`, so tests drive time by hand.
 

@@ -1,4 +1,4 @@
-"""How log lines look, and that they are written: plain text, or one JSON object a line for programs that collect logs.
+"""Formats of log lines: plain text, or one JSON object a line for programs that collect logs.
 
 GLOBALSTEP_LOG_FORMAT chooses for every process that globalstep logs in by itself; a program that has set up Python's
 logging keeps what it has set up.

@@ -1,4 +1,4 @@
-"""How much memory this process could still take: the machine's, or its container's where that is less.
+"""Free memory of this machine, or of its container where that is less.
 
 Layer: shared. Imports nothing of globalstep. Threads: functions only.
 """

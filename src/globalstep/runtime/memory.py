@@ -1,4 +1,4 @@
-"""Memory that is used again: large arrays of fresh memory cost more than the copy into them.
+"""Pools of memory blocks: large arrays of fresh memory cost more than the copy into them.
 
 The kernel clears every page of a fresh array when it is first touched, which halves the throughput of large
 messages (docs/performance.md). A pool gives out blocks that nobody refers to any more.

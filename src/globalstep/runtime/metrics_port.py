@@ -1,4 +1,4 @@
-"""A port where Prometheus reads numbers of this process; off unless it is asked for.
+"""Metrics port: where Prometheus reads numbers of this process; closed unless it is asked for.
 
 Nothing is counted for it: collectors read what is counted anyway, when somebody asks. It needs the extra `metrics`
 (prometheus-client). There is no TLS and no token: it is meant for this machine, or a network that is trusted.

@@ -1,4 +1,4 @@
-"""Waits that have no limit of their own say now and then what they are for.
+"""Log lines of long waits: a wait without a limit of its own says now and then what it is for.
 
 Somebody who looks at a program that stands still finds the reason in its log. tests/test_waits.py finds waits that
 neither have a limit nor say anything.

@@ -1,4 +1,4 @@
-"""The role that a certificate names: in its common name, `role=ps`, or as the URI `globalstep://role/ps`; nowhere else.
+"""Roles in certificates: the common name, `role=ps`, or the URI `globalstep://role/ps`; nothing else counts.
 
 Layer: shared. Threads: functions are pure.
 """

@@ -1,4 +1,4 @@
-"""What a process shows of itself to others, and whom it believes: certificates and a token, read from files.
+"""Credentials of a process: the certificates and token that it shows, and those that it trusts, read from files.
 
 Files are read again when they change, so certificates are renewed without a restart. Secrets come from files or the
 environment, never from a command line, and are in no text that is logged. SECURITY.md says what they defend.

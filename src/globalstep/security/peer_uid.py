@@ -1,4 +1,4 @@
-"""Whose a connection within this machine is: the kernel says it, so nobody can pretend.
+"""The user id of the peer of a connection within this machine, from the kernel.
 
 Sources: unix(7), SO_PEERCRED; sock_diag(7); proc(5), /proc/net/tcp.
 

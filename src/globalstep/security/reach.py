@@ -1,4 +1,4 @@
-"""Why an address does not answer: found by asking, for whoever waits for it.
+"""Diagnosis of an address that does not answer, by connecting to it.
 
 Layer: shared. Threads: functions; any number at once.
 """

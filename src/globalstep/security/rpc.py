@@ -1,4 +1,4 @@
-"""What all gRPC channels and servers of globalstep have in common.
+"""Options of all gRPC channels and servers of globalstep.
 
 Layer: shared. Imports nothing of globalstep.
 """

@@ -1,4 +1,4 @@
-"""Whether a server is a PS task by its certificate, which a client whose own certificate names a role wants to know.
+"""Check of a server's certificate: whether it names a PS task, for clients whose own certificate names a role.
 
 gRPC tells a client nothing about the certificate that a server shows. So a connection is made first that says nothing:
 if its certificate is of the CA, for the host, and names role `ps`, the channel is made for that very certificate, and a

@@ -1,4 +1,4 @@
-"""Why a connection cannot be made: gRPC says of a TLS mistake no more than of a dead server, UNAVAILABLE.
+"""Diagnosis of failed TLS connections: gRPC reports a TLS mistake as it does a dead server, UNAVAILABLE.
 
 The probe makes a TLS connection of its own to the same address, with the same certificates, and reads the first
 answer: with TLS 1.3 a server refuses a client's certificate only after the handshake.

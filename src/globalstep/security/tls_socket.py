@@ -1,4 +1,4 @@
-"""A TLS connection with the interface of the plain socket that `globalstep.wire.socket_messages` is written for.
+"""TLS sockets with the interface of the plain socket that `globalstep.wire.socket_messages` is written for.
 
 One thread may send while another receives, as on a plain socket. OpenSSL does not allow that on one connection, and
 a call of it that waits would hold up the other: so its calls never wait here, are made one at a time, and whoever

@@ -1,4 +1,4 @@
-"""How a token is proven without being shown, on connections without TLS.
+"""Proofs that a caller knows a token, without showing it, on connections without TLS.
 
 Whoever listens at an address, or takes it while its task is away, must not learn the token that callers have for the
 task. So a caller shows a proof of each call, made of a number that the task's process chose, and the task proves first

@@ -1,4 +1,4 @@
-"""Between declarations and protobuf messages.
+"""Codec between declarations and protobuf messages.
 
 The only module, besides the servicer and the client, that knows both.
 

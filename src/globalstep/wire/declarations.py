@@ -1,4 +1,4 @@
-"""What crosses the wire, as plain data: declarations of Variables and optimizers, and parts of a push.
+"""Declarations of Variables and optimizers, and parts of a push: what crosses the wire, as plain data.
 
 Both sides speak in these; `globalstep.wire.codec` turns them into protobuf messages and back. The store and
 the rules know only these, never protobuf.

@@ -1,4 +1,4 @@
-"""Takes the messages of `globalstep.wire.socket_messages` out of a connection, as a whole or as far as they have come.
+"""Receiver of the messages of `globalstep.wire.socket_messages`: as a whole, or as far as they have come.
 
 Layer: shared. Threads: an Incoming belongs to one thread at a time.
 """

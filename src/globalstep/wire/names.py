@@ -1,4 +1,4 @@
-"""What may be a name on the wire, and how long it may be: Variables, optimizers, tasks, ids of clients.
+"""Rules for names on the wire, and their longest: Variables, optimizers, tasks, ids of clients.
 
 Names come into error texts, log lines, terminals, and tables that are kept: all of them are looked at where they come
 in, so that nobody behind that door has to.

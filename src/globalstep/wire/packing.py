@@ -1,4 +1,4 @@
-"""Tensor bytes in fewer bytes: float32 as bfloat16 or float16, and mostly-zero tensors as what is not zero.
+"""Compression of tensor bytes: float32 as bfloat16 or float16, and mostly-zero tensors as their non-zero values.
 
 A transfer encoding, which only the two ends of a transport know of: what is packed here is unpacked there to the same
 layout, before anything else looks at it. A message with packed data has `spans`, which cover the unpacked data.

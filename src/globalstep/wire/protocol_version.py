@@ -1,4 +1,4 @@
-"""Which versions of the wire protocol a side speaks, and what a side is told that speaks none of the other's.
+"""Versions of the wire protocol: which a side speaks, and the error for a side that speaks none of them.
 
 A change of the protocol that an older side would misunderstand raises NEWEST; OLDEST follows once nothing of the old
 way is left. Releases before this said no version: they count as version 0.

@@ -1,4 +1,4 @@
-"""Memory that a PS task shares with a client on the same machine, where tensors are written once.
+"""Shared memory of a PS task and a client on the same machine, where tensors are written once.
 
 A block is a file of the kernel's memory that has no name (`memfd_create`): it is reached by whoever is handed its
 descriptor, and by nobody else. Nothing of it is left once both processes have let go of it or are gone, however

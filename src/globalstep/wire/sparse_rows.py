@@ -1,4 +1,4 @@
-"""Rows named more than once: which ids are equal, the sum of their rows, and one row given to all of them.
+"""Deduplication of rows: which ids are equal, the sum of their rows, and one row given to all of them.
 
 The worker sends each row that a step touches once, and the PS sums what a client did not
 (docs/performance.md, "Sparse"). Rows of one id are added in the order in which they come, so the same step

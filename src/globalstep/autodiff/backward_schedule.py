@@ -1,10 +1,10 @@
-"""Gradients without a tape: where every function on the way has a slope, the way is the same in every run.
+"""The backward schedule of a gradient whose functions all have VJPs: a fixed list of calls instead of a tape.
 
-A Course is found once for a Gradients node: which functions to call forwards, and in which order their ways back.
-A run then only calls them. Its sums are those of autograd's tape, term by term in the same order, so that it does not
-matter to the last bit which of the two was used.
+A BackwardSchedule is made once for a Gradients node: which functions to call forwards, and in which order to call the
+functions that their VJPs give. A run then only calls them. Its sums are those of autograd's tape, term by term in the
+same order, so that the result is the same to the last bit.
 
-Layer: shared. Threads: a Course is not changed by use.
+Layer: shared. Threads: a BackwardSchedule is not changed by use.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from autograd.util import toposort
 from globalstep.autodiff.gradient_plan import Plan
 from globalstep.graph.graph import Node
 
-__all__ = ["Course", "course_of"]
+__all__ = ["BackwardSchedule", "schedule_of"]
 
 
 class _Call(NamedTuple):
     """One covered node: places of its inputs, and, where a gradient goes on, of those among them that it reaches."""
 
     fn: Any
-    slope: Any
+    vjp: Any
     inputs: tuple[int, ...]
     out: int
     #: (position among the inputs, place)
@@ -34,14 +34,14 @@ class _Call(NamedTuple):
 
 
 class _Mark:
-    """Stands for a place where autograd is asked for the order of the way back."""
+    """Stands for a place where autograd gives the order of the backward pass."""
 
     def __init__(self, place: int, parents: Sequence[_Mark]) -> None:
         self.place = place
         self.parents = parents
 
 
-class Course:
+class BackwardSchedule:
     """See the module's text.
 
     Args:
@@ -83,7 +83,7 @@ class Course:
             out = places[covered] = len(places)
             if reached:
                 marks[out] = _Mark(out, [marks[place] for _, place in reached])
-            calls.append(_Call(covered.fn, plan.slopes.get(covered) if reached else None, inputs, out, tuple(reached)))
+            calls.append(_Call(covered.fn, plan.vjps.get(covered) if reached else None, inputs, out, tuple(reached)))
         self._calls = tuple(calls)
         self._ends: list[tuple[int, int | None]] = []
         for y, seed in zip(plan.ys, plan.seeds, strict=True):
@@ -110,7 +110,7 @@ class Course:
 
         Returns:
             The Gradients node's value and the values of `covers`; None where the tape is needed after all, because
-            a slope does not know the case or a Variable was read twice. Nothing has had an effect then.
+            a VJP does not cover the case or a Variable was read twice. Nothing has had an effect then.
         """
         values: list[Any] = [None] * self._size
         for place, value in zip(self._given, given, strict=True):
@@ -118,15 +118,15 @@ class Course:
         if any(values[place] is not values[places[0]] for places in self._same for place in places):
             return None
         ways: list[Any] = [None] * len(self._calls)
-        for at, (fn, slope, inputs, out, _) in enumerate(self._calls):
+        for at, (fn, vjp, inputs, out, _) in enumerate(self._calls):
             arguments = [values[place] for place in inputs]
-            if slope is None:
+            if vjp is None:
                 values[out] = fn(*arguments)
                 continue
             for argument in arguments:
                 if not isinstance(argument, _ARRAYS):
                     return None
-            found = slope(*arguments)
+            found = vjp(*arguments)
             if found is None:
                 return None
             values[out], ways[at] = found
@@ -160,19 +160,19 @@ def _flow(flowing: list[Any], place: int, part: Any) -> None:
     flowing[place] = part if known is None else known + part
 
 
-def course_of(node: Node) -> Course | None:
-    """Give the course of a Gradients node, found when it is first asked for; None where its plan needs the tape."""
-    if "course" not in node.attrs:
-        node.attrs["course"] = _find(node, node.attrs["plan"])
-    course: Course | None = node.attrs["course"]
-    return course
+def schedule_of(node: Node) -> BackwardSchedule | None:
+    """Give the backward schedule of a Gradients node, made at the first call; None where its plan needs the tape."""
+    if "schedule" not in node.attrs:
+        node.attrs["schedule"] = _find(node, node.attrs["plan"])
+    schedule: BackwardSchedule | None = node.attrs["schedule"]
+    return schedule
 
 
-def _find(node: Node, plan: Plan) -> Course | None:
+def _find(node: Node, plan: Plan) -> BackwardSchedule | None:
     straight = (
         not plan.gathers
         and all(covered.fn is not None and not covered.stateful for covered in plan.covers)
-        and all(covered in plan.slopes for covered in plan.covers if plan.flows.get(covered))
+        and all(covered in plan.vjps for covered in plan.covers if plan.flows.get(covered))
         and all(y in plan.covers for y in plan.ys if y in plan.reached)
     )
-    return Course(node, plan) if straight else None
+    return BackwardSchedule(node, plan) if straight else None

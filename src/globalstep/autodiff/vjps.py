@@ -1,12 +1,12 @@
-"""Slopes: for the functions that most models are made of, what a trace of autograd would find, written down.
+"""Vector-Jacobian products (VJPs) of the functions that most models use: what autograd would trace, written down.
 
 Tracing a small model with autograd takes several times as long as numpy takes to compute it. So a node's function
-may have a slope: from the values of the node's inputs it gives the node's value and, for each input, the function
+may have a VJP: from the values of the node's inputs it gives the node's value and, for each input, the function
 that takes a gradient of the value to one of the input. `globalstep.autodiff.gradients` uses it wherever the inputs are
-plain arrays. In all other cases (a gradient of a gradient; a slope that gives None because the case is not its own) it
-traces the node's function, as it does where there is no slope.
+plain arrays. In all other cases (a gradient of a gradient; a VJP that gives None because the case is not its own) it
+traces the node's function, as it does where there is no VJP.
 
-A slope computes exactly what the trace does: the same operations of numpy, in the same order. The test of slopes
+A VJP computes exactly what the trace does: the same operations of numpy, in the same order. The test of VJPs
 compares them bit by bit.
 
 Layer: shared, below every module of `ops`.
@@ -21,29 +21,29 @@ from typing import Any, TypeVar
 import autograd.numpy as anp
 import numpy as np
 
-__all__ = ["Found", "Slope", "shaped_like", "slope_of", "sum_slope", "with_slope"]
+__all__ = ["Found", "VJP", "shaped_like", "vjp_of", "sum_vjp", "with_vjp"]
 
 #: The value, and for each input the way back to it.
 Found = tuple[Any, tuple[Callable[[Any], Any], ...]]
-Slope = Callable[..., Found | None]
+VJP = Callable[..., Found | None]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def with_slope(fn: _Function, slope: Slope) -> _Function:
-    """Give `fn`, which has the slope from now on.
+def with_vjp(fn: _Function, vjp: VJP) -> _Function:
+    """Give `fn`, which has the VJP from now on.
 
     Args:
         fn: A function that nodes are made with.
-        slope: Takes what `fn` takes, floating numpy arrays where gradients go; gives what is described above.
+        vjp: Takes what `fn` takes, floating numpy arrays where gradients go; gives what is described above.
     """
-    fn.slope = slope  # type: ignore[attr-defined]
+    fn.vjp = vjp  # type: ignore[attr-defined]
     return fn
 
 
-def slope_of(fn: Callable[..., Any] | None) -> Slope | None:
-    """Give the slope of a function; None where it has none."""
-    return getattr(fn, "slope", None) or _ARITHMETIC.get(fn)
+def vjp_of(fn: Callable[..., Any] | None) -> VJP | None:
+    """Give the VJP of a function; None where it has none."""
+    return getattr(fn, "vjp", None) or _ARITHMETIC.get(fn)
 
 
 def shaped_like(target: Any, gradient: Any) -> Any:
@@ -92,8 +92,8 @@ def _exp(x: Any) -> Found:
     return value, (lambda g: value * g,)
 
 
-def sum_slope(value: Any, axes: tuple[int, ...] | None, keepdims: bool, mean: bool) -> Found | None:
-    """The slope of a sum, or mean, of floating values over `axes` (None for all)."""
+def sum_vjp(value: Any, axes: tuple[int, ...] | None, keepdims: bool, mean: bool) -> Found | None:
+    """The VJP of a sum, or mean, of floating values over `axes` (None for all)."""
     rank = value.ndim
     wanted = tuple(range(rank)) if axes is None else tuple(item % rank for item in axes) if rank else ()
     count = math.prod(value.shape[axis] for axis in wanted)
@@ -113,7 +113,7 @@ def sum_slope(value: Any, axes: tuple[int, ...] | None, keepdims: bool, mean: bo
 
 
 #: Those of autograd's own functions that nodes are made with directly.
-_ARITHMETIC: dict[Any, Slope] = {
+_ARITHMETIC: dict[Any, VJP] = {
     anp.add: _add,
     anp.subtract: _subtract,
     anp.multiply: _multiply,

@@ -1,4 +1,4 @@
-"""Turns a node into a closed expression that a parameter server can evaluate by itself.
+"""Lowering of a node to a closed expression, which a parameter server can evaluate by itself.
 
 A hyper-parameter that depends only on numbers, steps and scalar Variables need not be computed by a worker
 from values that may be old: its expression crosses the wire once, and the PS evaluates it at the
@@ -17,7 +17,7 @@ import numpy as np
 from globalstep.graph.graph import Node
 from globalstep.wire.expressions import OPERATIONS, Expr, constant, step, variable
 
-__all__ = ["close"]
+__all__ = ["lower"]
 
 _ONE = constant(1)
 _ZERO = constant(0)
@@ -49,7 +49,7 @@ def _floor_div(a: Expr, b: Expr) -> Expr:
 
 
 # TensorFlow's type of an operation -> the expression of its operands' expressions.
-_CLOSED: Mapping[str, Callable[..., Expr]] = {
+_LOWERED: Mapping[str, Callable[..., Expr]] = {
     "Abs": _call("abs"),
     "Add": _add,
     "AddN": _sum,
@@ -91,7 +91,7 @@ _CLOSED: Mapping[str, Callable[..., Expr]] = {
 }
 
 
-def close(node: Node) -> Expr | None:
+def lower(node: Node) -> Expr | None:
     """Give the expression of a node's value.
 
     Args:
@@ -103,7 +103,7 @@ def close(node: Node) -> Expr | None:
         the dtypes of the nodes are.
 
     >>> from globalstep.ops.constant_ops import constant as node_of
-    >>> close(node_of(2.0) * 3.0)
+    >>> lower(node_of(2.0) * 3.0)
     Expr(op='mul', args=(Expr(op='const', args=(), value=2.0, name=''), \
 Expr(op='const', args=(), value=3.0, name='')), value=0.0, name='')
     """
@@ -120,10 +120,10 @@ Expr(op='const', args=(), value=3.0, name='')), value=0.0, name='')
         return _named(node)
     if node.op_type == "Cast":
         return _cast(node)
-    build = _CLOSED.get(node.op_type)
+    build = _LOWERED.get(node.op_type)
     if build is None or (node.op_type == "Div" and not node.dtype.is_floating):
         return None
-    args = [close(source) for source in node.inputs]
+    args = [lower(source) for source in node.inputs]
     return None if any(arg is None for arg in args) else build(*args)
 
 
@@ -139,7 +139,7 @@ def _named(node: Any) -> Expr | None:
 
 def _cast(node: Node) -> Expr | None:
     (source,) = node.inputs
-    inner = close(source)
+    inner = lower(source)
     if inner is None or node.dtype.is_floating or not source.dtype.is_floating:
         return None if node.dtype.is_bool else inner
     if not node.dtype.is_integer:

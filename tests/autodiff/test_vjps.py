@@ -1,11 +1,11 @@
-"""Slopes and courses give, to the last bit, what a trace of autograd gives."""
+"""VJPs and backward schedules give, to the last bit, what a trace of autograd gives."""
 
 import numpy as np
 import pytest
 from evaluate import evaluate
 
 from globalstep import losses
-from globalstep.autodiff.gradient_course import course_of
+from globalstep.autodiff.backward_schedule import schedule_of
 from globalstep.autodiff.gradients import gradients
 from globalstep.ops import constant_ops as c
 from globalstep.ops import math_ops as m
@@ -20,26 +20,26 @@ FLOATS = ("float16", "float32", "float64")
 
 
 def traced(node):
-    """Make a Gradients node forget its course and slopes."""
-    node.attrs["course"] = None
-    node.attrs["plan"].slopes = {}
+    """Make a Gradients node forget its schedule and vjps."""
+    node.attrs["schedule"] = None
+    node.attrs["plan"].vjps = {}
 
 
 def assert_alike(ys, xs, feeds, grad_ys=None):
     found = gradients(ys, xs, grad_ys)
     node = found[0].inputs[0]
-    assert course_of(node) is not None
-    assert all(covered in node.attrs["plan"].slopes for covered, inlets in node.attrs["plan"].flows.items() if inlets)
+    assert schedule_of(node) is not None
+    assert all(covered in node.attrs["plan"].vjps for covered, inlets in node.attrs["plan"].flows.items() if inlets)
     straight = evaluate(found, feeds)
-    course = node.attrs["course"]
-    node.attrs["course"] = None
+    schedule = node.attrs["schedule"]
+    node.attrs["schedule"] = None
     mixed = evaluate(found, feeds)
     traced(node)
     for one, two, three in zip(straight, mixed, evaluate(found, feeds), strict=True):
         for other in (two, three):
             assert (np.shape(one), one.dtype) == (np.shape(other), other.dtype)
             np.testing.assert_array_equal(one, other)
-    return course
+    return schedule
 
 
 def numbers(dtype, shape, seed=0):
@@ -143,11 +143,11 @@ def test_a_product_of_batches_goes_back_to_the_trace():
     (found,) = gradients(matmul(x, y), x)
     node = found.inputs[0]
     feeds = {x: numbers("float32", (2, 3, 4)), y: numbers("float32", (2, 4, 5))}
-    assert course_of(node).evaluate([feeds[source] for source, _ in course_of(node).pairs]) is None
+    assert schedule_of(node).evaluate([feeds[source] for source, _ in schedule_of(node).pairs]) is None
     np.testing.assert_allclose(evaluate(found, feeds), np.ones((2, 3, 5)) @ feeds[y].swapaxes(1, 2), rtol=1e-6)
 
 
-def test_what_draws_or_has_no_slope_is_traced():
+def test_what_draws_or_has_no_vjp_is_traced():
     x = c.placeholder("float32", [3])
-    assert course_of(gradients(dropout(x * 2.0, 0.5), x)[0].inputs[0]) is None
-    assert course_of(gradients(m.sin(x * 2.0), x)[0].inputs[0]) is None
+    assert schedule_of(gradients(dropout(x * 2.0, 0.5), x)[0].inputs[0]) is None
+    assert schedule_of(gradients(m.sin(x * 2.0), x)[0].inputs[0]) is None

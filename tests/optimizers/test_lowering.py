@@ -8,7 +8,7 @@ from globalstep.ops import constant_ops as c
 from globalstep.ops import indexing_ops as ix
 from globalstep.ops import math_ops as m
 from globalstep.ops.random_ops import random_normal
-from globalstep.optimizers.closing import close
+from globalstep.optimizers.lowering import lower
 from globalstep.variables.variables import Variable
 from globalstep.wire.expressions import evaluate as evaluate_expr
 from globalstep.wire.expressions import names_in
@@ -46,13 +46,13 @@ def rate_and_step():
 def test_an_expression_gives_what_the_node_gives(build, value, number):
     v, s = rate_and_step()
     node = build(v, s)
-    expr = close(node)
+    expr = lower(node)
     assert set(names_in(expr)) <= {"rate", "step"}
     found = evaluate_expr(expr, {"rate": value, "step": number})
     assert found == pytest.approx(float(evaluate(node, {v: value, s: number})), rel=1e-12)
 
 
-def test_what_a_worker_must_compute_does_not_close():
+def test_what_a_worker_must_compute_is_not_lowered():
     v, s = rate_and_step()
     local = Variable(1.0, trainable=False, collections=[GraphKeys.LOCAL_VARIABLES])
     for node in (
@@ -68,10 +68,10 @@ def test_what_a_worker_must_compute_does_not_close():
         c.constant("text"),
         m.cast(v, "bool"),
     ):
-        assert close(node) is None
+        assert lower(node) is None
 
 
-def test_constants_close():
-    assert evaluate_expr(close(c.constant(2)), {}) == 2
-    assert evaluate_expr(close(c.constant(True)), {}) == 1
-    assert close(c.constant([1.0])) is None
+def test_constants_are_lowered():
+    assert evaluate_expr(lower(c.constant(2)), {}) == 2
+    assert evaluate_expr(lower(c.constant(True)), {}) == 1
+    assert lower(c.constant([1.0])) is None
