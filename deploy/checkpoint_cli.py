@@ -14,7 +14,7 @@ from globalstep.chief.checkpoints.checkpoint import CheckpointReader, is_complet
 from globalstep.chief.checkpoints.checkpoint_format import SavedVariable, find_index, prefixes_in
 from globalstep.chief.checkpoints.checkpoint_import import import_checkpoint
 from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists, get_checkpoint_state, latest_checkpoint
-from globalstep.errors import GlobalStepError
+from globalstep.errors import GlobalStepError, NotFoundError
 from globalstep.files.storage import storage_for
 from globalstep.wire.names import printable
 
@@ -60,8 +60,7 @@ def run(args: argparse.Namespace) -> int:
 def _ls(directory: str) -> int:
     prefixes = _checkpoints(directory)
     if not prefixes:
-        print(f"No checkpoints in {directory}.")
-        return 1
+        raise NotFoundError(_no_checkpoints(directory))
     state = get_checkpoint_state(directory)
     latest = None if state is None else state.model_checkpoint_path
     rows = []
@@ -84,6 +83,15 @@ def _ls(directory: str) -> int:
         )
     _print_table([("CHECKPOINT", "STEPS", "TENSORS", "SIZE", "WRITTEN", ""), *rows])
     return 0
+
+
+def _no_checkpoints(directory: str) -> str:
+    storage = storage_for(directory)
+    if storage.is_directory(directory):
+        return f"There is no checkpoint in {directory}."
+    if checkpoint_exists(directory):
+        return f"{directory} is a checkpoint, not a directory: see `globalstep checkpoint show`."
+    return f"{directory} is a file." if storage.exists(directory) else f"There is no directory {directory}."
 
 
 def _show(path: str) -> int:
@@ -139,7 +147,11 @@ def _import(tf_prefix: str, directory: str) -> int:
 def _checkpoints(directory: str) -> list[str]:
     """Prefixes of all checkpoints of a directory, oldest first."""
     storage = storage_for(directory)
-    found = ((prefix, find_index(storage, prefix)) for prefix in prefixes_in(storage, directory))
+    try:
+        prefixes = prefixes_in(storage, directory)
+    except NotADirectoryError:
+        return []
+    found = ((prefix, find_index(storage, prefix)) for prefix in prefixes)
     times = {prefix: storage.mtime(path) for prefix, path in found if path is not None}
     return sorted(times, key=times.__getitem__)
 

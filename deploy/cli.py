@@ -6,12 +6,13 @@ Layer: deploy.
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import importlib.metadata
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 __all__ = ["main"]
 
@@ -49,15 +50,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"globalstep {importlib.metadata.version('globalstep')}")
     subparsers = parser.add_subparsers(dest="subcommand", required=True, metavar="subcommand")
     chosen = arguments[0] if arguments else None
+    of_chosen = parser
     for name, (module_name, summary) in _SUBCOMMANDS.items():
         subparser = subparsers.add_parser(name, help=summary, description=summary)
         if name == chosen:
             module = importlib.import_module(module_name)
             module.configure(subparser)
             subparser.set_defaults(run=module.run)
+            of_chosen = subparser
     try:
         try:
-            args = parser.parse_args(arguments)
+            args, unknown = parser.parse_known_args(arguments)
+            if unknown:
+                of_chosen.error(_not_understood(of_chosen, unknown))
             code: int = args.run(args)
         finally:
             sys.stdout.flush()
@@ -66,3 +71,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _EXIT_PIPE
     return code
+
+
+def _not_understood(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
+    """Say which arguments a subcommand does not know, and which of its own each may have been meant to be."""
+    known = sorted(_options_of(parser))
+    near = {}
+    for argument in unknown:
+        name = argument.partition("=")[0]
+        if found := difflib.get_close_matches(name, known, n=1) if name.startswith("-") else []:
+            near[name] = found[0]
+    meant = "".join(f"; is {name} to be {option}?" for name, option in near.items())
+    takes_rest = any(action.nargs == argparse.REMAINDER for action in parser._actions)
+    whose = " (options of the script come after its name)" if takes_rest else ""
+    return f"unrecognized arguments: {' '.join(unknown)}{meant}{whose}"
+
+
+def _options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Give the options of a parser, and of the actions below it."""
+    for action in parser._actions:
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from _options_of(below)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
-from globalstep.cluster.cluster import ClusterSpec, from_tf_config, session_tasks
+from globalstep.cluster.cluster import ClusterSpec, from_tf_config, is_address, session_tasks
 from globalstep.deploy.launch.hosted_ps import HostedPS, host_of
 from globalstep.deploy.worker_join import wait_for_the_end
 from globalstep.errors import InvalidArgumentError
@@ -48,6 +48,7 @@ class Server:
 
     Raises:
         ValueError: If the cluster has no such task.
+        InvalidArgumentError: If an address of the cluster is not "host:port".
         AlreadyExistsError: If the address is taken.
         FailedPreconditionError: If a "ps" task would serve other machines without TLS; see docs/security.md.
 
@@ -82,6 +83,7 @@ class Server:
             task_index = cluster.task_indices(job_name)[0]
         self.server_def = (cluster, job_name, task_index)
         self._address = cluster.task_address(job_name, task_index)
+        _check_addresses(cluster, self._address)
         self._ps: PSServer | None = None
         # Whether this task has the PS process of a cluster without a job "ps", and that.
         self._hosts = False
@@ -196,6 +198,23 @@ class Server:
     def create_local_server(config: Any = None, start: bool = True) -> Server:
         """Make a cluster of one PS task on a free port of this machine, and serve it here."""
         return Server({"ps": ["127.0.0.1:0"]}, job_name="ps", task_index=0, config=config, start=start)
+
+
+def _check_addresses(cluster: ClusterSpec, own: str) -> None:
+    """Refuse a cluster with an address that is none; first of all this task's own."""
+    if own and not is_address(own):
+        raise InvalidArgumentError(
+            f'Could not parse port for local server from "{own}": an address is "host:port", with a port up to 65535, '
+            f'such as "{own.partition(":")[0] or "localhost"}:2222".'
+        )
+    for job in cluster.jobs:
+        for index in cluster.task_indices(job):
+            address = cluster.task_address(job, index)
+            if address and not is_address(address):
+                raise InvalidArgumentError(
+                    f'Could not interpret "{address}" as a host-port pair: it is the address of '
+                    f'/job:{job}/task:{index}, and an address is "host:port", with a port up to 65535.'
+                )
 
 
 def _code_of(ps: PSServer, terminated: bool) -> int:

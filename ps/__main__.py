@@ -17,7 +17,7 @@ import sys
 from types import FrameType
 
 from globalstep.cluster.cluster import from_tf_config, is_address
-from globalstep.errors import FailedPreconditionError, InvalidArgumentError
+from globalstep.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError
 from globalstep.ps.access.security import SecurityOptions, add_arguments
 from globalstep.ps.members.ending import ABANDON_VARIABLE, START_VARIABLE, Patience
 from globalstep.ps.server import PSOptions, PSServer
@@ -174,7 +174,7 @@ def main(argv: list[str] | None = None) -> int:
         handler.setFormatter(formatter(log_format))
         logging.basicConfig(level=args.log_level.upper(), handlers=[handler])
         server = _server(args)
-    except (FailedPreconditionError, InvalidArgumentError) as error:
+    except (AlreadyExistsError, FailedPreconditionError, InvalidArgumentError) as error:
         print(f"python -m globalstep.ps: {error}", file=sys.stderr)
         return 2
 

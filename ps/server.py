@@ -32,6 +32,7 @@ from globalstep.ps.shard.hogwild import HogwildShard
 from globalstep.ps.store.cores import Cores, default_threads
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.metrics_port import MetricsPort, can_be_open, open_port
+from globalstep.runtime.port_holder import why_not_bound
 from globalstep.runtime.waiting import wait_announced
 from globalstep.security.rpc import SERVER_OPTIONS, connection_limit
 from globalstep.testing.faults import NO_FAULTS, Faults
@@ -138,12 +139,17 @@ class PSServer:
         if options.reflection:
             handlers.append(reflection_handler(door, self._streams))
         self._server.add_generic_rpc_handlers(tuple(handlers))
+        host, _, wanted = options.bind.rpartition(":")
+        # Asked before gRPC, which would write its own lines to stderr. A launcher holds its tasks' ports for them.
+        if not os.environ.get("GLOBALSTEP_LAUNCH") and wanted.isdecimal() and (why := why_not_bound(host, int(wanted))):
+            raise _cannot_serve(options.bind, why)
         try:
             port = security.add_port(self._server, options.bind)
         except RuntimeError:
             port = 0
         if port == 0:
-            raise AlreadyExistsError(f"Cannot serve on {options.bind}: the address is taken or is not this machine's.")
+            why = why_not_bound(host, int(wanted)) if wanted.isdecimal() else ""
+            raise _cannot_serve(options.bind, why or "gRPC cannot listen there")
         self.address = security.authorization.address = f"{options.bind.rpartition(':')[0]}:{port}"
         self._settler = Settler(self.shard, clock, asking(lambda: security.credentials))
         self._vigil = Vigil(self.shard, options.patience, clock)
@@ -239,3 +245,9 @@ class PSServer:
         self._slow.stop()
         self.control.durability.close()
         self.shard.cores.close()
+
+
+def _cannot_serve(bind: str, why: str) -> AlreadyExistsError:
+    return AlreadyExistsError(
+        f"Cannot serve on {bind}: {why}. Give this PS task another address, or end what is there."
+    )

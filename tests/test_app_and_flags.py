@@ -82,6 +82,20 @@ def test_what_is_no_flag_is_left(values):
     assert values(["prog", "--other=1", "file", "--task_index=2"]) == ["prog", "--other=1", "file"]
 
 
+def test_what_is_nearly_a_flag_is_left_too_and_warned_of(values, caplog):
+    flags.DEFINE_integer("train_steps", 0)
+    flags.DEFINE_integer("task_index", 0)
+    assert values(["prog", "--train_step=5", "--nothing_like_it", "file"]) == [
+        "prog",
+        "--train_step=5",
+        "--nothing_like_it",
+        "file",
+    ]
+    assert [record.getMessage() for record in caplog.records] == [
+        "This program has no flag --train_step, and leaves it; is it to be --train_steps?"
+    ]
+
+
 def test_the_first_read_parses_the_command_line(values, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["prog", "--a=1", "--b=2"])
     flags.DEFINE_integer("a", 0)

@@ -226,7 +226,8 @@ class ChiefSessionCreator(SessionCreator):
             _log.warning("Could not declare the job done: %s", error)
             return
         if remaining:
-            _log.info("The job is done; the parameter servers end when %s have left.", _names(remaining))
+            have = "has" if len(remaining) == 1 else "have"
+            _log.info("The job is done; the parameter servers end when %s %s left.", _names(remaining), have)
 
 
 class WorkerSessionCreator(SessionCreator):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -117,8 +117,13 @@ def _sum(name: str, proof: StepProof) -> str:
 def _beside(result: Audit) -> str:
     told = {name: proof.value for name, proof in result.steps.items()}
     saved = {name: value for name, value in result.checkpoint_steps.items() if name in told}
-    text = ", ".join(f"{name} = {value}" for name, value in sorted(saved.items()))
-    return f"{text}, the journal's last" if saved == told else f"{text}; the journal goes on to {told}"
+    if saved == told:
+        return f"{_steps(saved)}, the journal's last"
+    return f"{_steps(saved) or 'none of these steps'}; the journal goes on to {_steps(told)}"
+
+
+def _steps(values: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in sorted(values.items()))
 
 
 _WORKER_COLUMNS = (

@@ -77,6 +77,8 @@ def run(args: argparse.Namespace) -> int:
     if not Path(args.script).is_file():
         print(f"globalstep launch: there is no script {args.script}", file=sys.stderr)
         return 2
+    for note in _meant_for_launch(args.args):
+        print(f"globalstep launch: {note}", file=sys.stderr)
     with reserve_ports(args.ps + args.workers + args.chief) as ports:
         cluster = cluster_jobs(args.ps, ports, chief=args.chief)
         failover = {"GLOBALSTEP_FAILOVER_SECS": str(args.failover)} if args.failover else {}
@@ -97,6 +99,16 @@ def run(args: argparse.Namespace) -> int:
                 return asyncio.run(_run_watched(launcher, tasks, cluster["ps"], console))
         finally:
             console.finish()
+
+
+def _meant_for_launch(arguments: Sequence[str]) -> Iterator[str]:
+    """Say which of a script's arguments are named like the launcher's own options, which come before the script."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    configure(parser)
+    own = {option for action in parser._actions for option in action.option_strings}
+    for argument in arguments:
+        if (name := argument.partition("=")[0]) in own:
+            yield f"{name} comes after the script's name, so it is the script's; the launcher's own come before it"
 
 
 def _console(log_format: str) -> Console:

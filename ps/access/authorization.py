@@ -349,14 +349,15 @@ class Authorization:
     def _tell(self, caller: Caller, method: str, client: str) -> None:
         """Say in the log who makes a privileged call.
 
-        At the level DEBUG only of one that has been named for it, and where all of a run have one token, so that every
-        caller is the same.
+        At the level DEBUG only of one that has been named for it, and where every caller is the same: all of a run have
+        one token, or nobody shows a role because none is asked for.
         """
         who = method, caller.role, caller.line.name if caller.line is not None else "", client
         with self._lock:
             if len(self._told) > 1000:
                 self._told.clear()
-            level = logging.DEBUG if who in self._told or isinstance(self._tokens, RunTokens) else logging.INFO
+            alike = isinstance(self._tokens, RunTokens) or not (self._require_role or caller.role)
+            level = logging.DEBUG if alike or who in self._told else logging.INFO
             self._told.add(who)
         _log.log(level, "%s, as client %s, asks for %s.", caller, client, method)
 

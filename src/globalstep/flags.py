@@ -1,7 +1,8 @@
 """`gs.flags` (also `gs.app.flags`): flags of a program, defined anywhere and read from `FLAGS`.
 
 TensorFlow's functions over argparse. As there, the command line is read when a flag's value is first
-asked for, and arguments that are no flags of the program are left for `main`.
+asked for, and arguments that are no flags of the program are left for `main`; one that is nearly the name of a flag is
+warned of.
 
 Layer: namespace. Flags are defined and first read by one thread.
 """
@@ -9,6 +10,8 @@ Layer: namespace. Flags are defined and first read by one thread.
 from __future__ import annotations
 
 import argparse
+import difflib
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -26,6 +29,8 @@ __all__ = [
     "FlagValues",
     "mark_flag_as_required",
 ]
+
+_log = logging.getLogger("globalstep")
 
 _TRUE = ("true", "t", "1", "yes", "y")
 _FALSE = ("false", "f", "0", "no", "n")
@@ -96,6 +101,9 @@ class FlagValues:
         arguments = list(sys.argv if argv is None else argv)
         spelled_out = [self._booleans.get(argument, argument) for argument in arguments[1:]]
         parsed, rest = self._parser.parse_known_args(spelled_out)
+        for name in (argument.lstrip("-").partition("=")[0] for argument in rest if argument.startswith("--")):
+            if near := difflib.get_close_matches(name, sorted(self._names), n=1, cutoff=0.8):
+                _log.warning("This program has no flag --%s, and leaves it; is it to be --%s?", name, near[0])
         self.__dict__["_parsed"] = vars(parsed)
         return [*arguments[:1], *rest]
 

@@ -40,6 +40,20 @@ def test_ls(directory, capsys):
     assert "incomplete" in line
 
 
+def test_ls_says_what_is_not_there(directory, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    for path, text in {
+        "missing": "There is no directory {}.",
+        "empty": "There is no checkpoint in {}.",
+        "file": "{} is a file.",
+        "plain-3": "{} is a checkpoint, not a directory: see `globalstep checkpoint show`.",
+    }.items():
+        assert main(["checkpoint", "ls", str(tmp_path / path)]) == 1
+        out, err = capsys.readouterr()
+        assert (out, err) == ("", f"globalstep checkpoint ls: {text.format(tmp_path / path)}\n")
+
+
 def test_show(directory, capsys):
     assert main(["checkpoint", "show", str(directory / "plain-3")]) == 0
     out = capsys.readouterr().out

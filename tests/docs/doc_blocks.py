@@ -30,6 +30,8 @@ EXECUTED = {"python", "bash", "sh", "console"}
 #: Languages of blocks that only show something: output, files, pictures, changes.
 SHOWN = {"text", "json", "yaml", "ini", "toml", "diff", "mermaid"}
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
+#: Enough to find code blocks, and four times as fast: every process of pytest does so when it collects.
+_BLOCKS_ONLY = MarkdownIt("commonmark").disable("inline")
 _DIRECTIVE = re.compile(r"<!--\s*test:\s*(.*?)\s*-->", re.DOTALL)
 
 
@@ -62,7 +64,7 @@ def pages():
 def blocks(page):
     """Give the code blocks of a page; one that is only indented has the language "indented"."""
     found, said = [], []
-    for token in _MARKDOWN.parse(page.read_text()):
+    for token in _BLOCKS_ONLY.parse(page.read_text()):
         if token.type == "html_block":
             said += _DIRECTIVE.findall(token.content)
         elif token.type in ("fence", "code_block"):

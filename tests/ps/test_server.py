@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import threading
 
@@ -344,6 +345,21 @@ def test_an_address_that_is_taken_is_an_error(grpc_clusters):
     cluster = grpc_clusters(1)
     with pytest.raises(AlreadyExistsError, match=cluster.addresses):
         PSServer(PSOptions(bind=cluster.addresses))
+
+
+def test_a_taken_address_ends_the_process_of_a_ps_in_one_line_that_names_who_has_it(grpc_clusters, capfd):
+    address = grpc_clusters(1).addresses
+    assert ps_main.main(["--bind", address]) == 2
+    said = capfd.readouterr().err
+    why = f"the address is taken by pid {os.getpid()} ("
+    assert said.startswith(f"python -m globalstep.ps: Cannot serve on {address}: {why}")
+    assert said.count("\n") == 1
+
+
+def test_an_address_of_another_machine_is_said_to_be_one(capsys):
+    # Of the block that is for examples in documents.
+    assert ps_main.main(["--bind", "192.0.2.1:2222", "--insecure"]) == 2
+    assert "Cannot serve on 192.0.2.1:2222: 192.0.2.1 is no address of this machine" in capsys.readouterr().err
 
 
 def test_control_errors_keep_their_type_and_name_the_task(grpc_clusters):

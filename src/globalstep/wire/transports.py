@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from globalstep.cluster.cluster import is_address
 from globalstep.errors import InvalidArgumentError, OpError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire.frames import Message
@@ -207,6 +208,13 @@ def transports_to(target: str, transport: str | None = None) -> list[Transport]:
             f"Target {target!r} is not one of '' (in process), 'grpc://host:port,...' (every PS task, in order) "
             "or a Server's target."
         )
+    if scheme == "grpc":
+        for address in rest.split(","):
+            if not is_address(address.strip()):
+                raise InvalidArgumentError(
+                    f'Could not interpret "{address.strip()}" as a host-port pair: target {target!r} is to have the '
+                    '"host:port" of every PS task, with a port up to 65535.'
+                )
     transports: list[Transport] = importlib.import_module(_SCHEMES[scheme]).transports_to(
         rest, chosen_transport(transport)
     )

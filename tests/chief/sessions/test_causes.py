@@ -1,6 +1,7 @@
 """Who waits for a chief, or for PS tasks, is told why that may be."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 from small_model import LocalCluster, build
@@ -132,6 +133,20 @@ def test_why_there_is_no_checkpoint(tmp_path):
     assert "(model.ckpt-3.shard-00000-of-00002.safetensors), but none that is whole" in why_no_checkpoint(str(tmp_path))
     assert "nothing listens" in why_not_written(Asked(SILENT), str(tmp_path))
     assert str(tmp_path) in why_not_written(Asked(READY), str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("left", "text"),
+    [
+        (["/job:worker/task:1"], "when /job:worker/task:1 has left."),
+        (["/job:worker/task:2", "/job:worker/task:1"], "when /job:worker/task:1, /job:worker/task:2 have left."),
+    ],
+)
+def test_how_many_the_parameter_servers_still_wait_for_is_said_rightly(left, text, caplog):
+    session = SimpleNamespace(cluster=SimpleNamespace(finish=lambda: left))
+    with caplog.at_level(logging.INFO, "globalstep"):
+        ChiefSessionCreator().after_end(session)
+    assert f"The job is done; the parameter servers end {text}" in caplog.text
 
 
 def test_a_chief_that_waits_for_a_worker_to_leave_says_who_and_why(caplog):

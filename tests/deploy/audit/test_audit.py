@@ -20,6 +20,8 @@ from globalstep.chief.journal.journal_files import (
 from globalstep.chief.journal.journal_keeping import JournalKeeper
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.deploy.audit.audit import audit
+from globalstep.deploy.audit.cli import _lines
+from globalstep.deploy.audit.result import Audit, StepProof
 from globalstep.deploy.cli import main
 from globalstep.errors import UnavailableError
 from globalstep.files.journal_records import RECORD_DTYPE, EventKind
@@ -415,6 +417,17 @@ def test_tampering_is_found_and_named(kept, change, said, capsys):
     assert any(re.search(said, text) for text in found.findings.wrong), found.findings.wrong
     assert main(["audit", str(kept)]) == 1
     assert "NOT PROVEN" in capsys.readouterr().out
+
+
+def test_a_journal_that_goes_on_beyond_the_checkpoint_is_said_in_words():
+    result = Audit(
+        checkpoint="runs/a/model.ckpt-20",
+        checkpoint_steps={"global_step": 20, "other": 1},
+        steps={"global_step": StepProof(0, 25, 25, 25)},
+    )
+    assert "checkpoint  runs/a/model.ckpt-20: global_step = 20; the journal goes on to global_step = 25" in list(
+        _lines("runs/a", result)
+    )
 
 
 def damaged(path):

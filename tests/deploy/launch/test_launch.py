@@ -11,7 +11,7 @@ import pytest
 
 from globalstep.cluster.cluster import from_tf_config
 from globalstep.deploy import cli
-from globalstep.deploy.launch.launch import cluster_jobs, configure, make_tasks, reserve_ports
+from globalstep.deploy.launch.launch import _meant_for_launch, cluster_jobs, configure, make_tasks, reserve_ports
 from globalstep.deploy.launch.options import apply_options
 
 
@@ -69,6 +69,32 @@ def test_host_flags_tell_a_script_its_place_as_tensorflows_own_trainer_takes_it(
 def test_wrong_arguments_are_refused(arguments, text, capsys):
     assert cli.main(["launch", *arguments]) == 2
     assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "near", "has_script"),
+    [
+        (["launch", "--pss", "2", "x.py"], "; is --pss to be --ps?", True),
+        (["compose", "up", "--pss=2", "x.py"], "; is --pss to be --ps?", True),
+        (["status", "--jsn"], "; is --jsn to be --json?", False),
+        (["status", "--nothing-like-it"], "unrecognized arguments: --nothing-like-it\n", False),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_usage_of_the_command(arguments, near, has_script, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: globalstep {arguments[0]} ")
+    assert f"globalstep {arguments[0]}: error: unrecognized arguments: --" in said
+    assert near in said
+    assert ("options of the script come after its name" in said) == has_script
+
+
+def test_an_option_of_the_launcher_after_the_script_is_the_scripts_and_said_to_be():
+    assert list(_meant_for_launch(["--steps", "5", "--workers=2", "--worker", "x"])) == [
+        "--workers comes after the script's name, so it is the script's; the launcher's own come before it"
+    ]
 
 
 def test_tasks_know_their_cluster_and_share_the_cores():

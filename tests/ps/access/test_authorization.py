@@ -312,6 +312,13 @@ def test_who_makes_a_privileged_call_is_named_once(caplog):
     ]
 
 
+def test_nobody_is_named_where_no_role_is_asked_for(caplog):
+    """A plain run: every caller is without a role, so that a line would tell nothing."""
+    with caplog.at_level(logging.INFO):
+        Authorization(ManualClock()).check_method(Caller(None, "ipv4:127.0.0.1:1"), "Begin", pb.BeginRequest(owner="c"))
+    assert caplog.records == []
+
+
 def test_nobody_is_named_where_all_of_a_run_have_one_token(caplog):
     authorization = Authorization(ManualClock(), RunTokens("run-0123456789abcdef"))
     with caplog.at_level(logging.INFO):

@@ -1,0 +1,109 @@
+"""Holders of ports: why a process cannot listen at an address of this machine, and who does already.
+
+Source: proc(5), /proc/net/tcp and /proc/PID/fd. Another user's processes are seen by root only.
+
+Layer: shared. Imports nothing of globalstep. Linux only; elsewhere nobody is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pwd
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["holder_of", "why_not_bound"]
+
+_LISTENS = "0A"
+_MOST_COMMAND = 80
+
+
+def why_not_bound(host: str, port: int) -> str:
+    """Say why nobody can listen at an address now; "" where somebody could.
+
+    Args:
+        host: An IP address of this machine, or a name for one.
+        port: The port.
+    """
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        return f"this machine knows no address of the name {host!r}"
+    why = ""
+    for family, kind, protocol, _, address in found:
+        with contextlib.closing(socket.socket(family, kind, protocol)) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind(address)
+                tried.listen(1)
+            except OSError as error:
+                why = why or _told(error, host, port)
+            else:
+                return ""
+    return why
+
+
+def _told(error: OSError, host: str, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        holder = holder_of(host, port)
+        return "the address is taken" + (f" by {holder}" if holder else "; by which process, cannot be seen from here")
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{host} is no address of this machine"
+    if error.errno == errno.EACCES:
+        return f"port {port} is for the system's own services, which root starts"
+    return error.strerror or str(error)
+
+
+def holder_of(host: str, port: int) -> str:
+    """Name the process that listens at an address of this machine; "" where none is known.
+
+    Args:
+        host: An IP address of this machine, or a name for one.
+        port: The port.
+    """
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        return ""
+    wanted = {str(address[0]) for *_, address in found}
+    for at, uid, inode in _listeners(port):
+        anywhere = {"0.0.0.0", "::"} & {at, *wanted}
+        if anywhere or at.removeprefix("::ffff:") in wanted:
+            return _process_with(inode) or f"a process of {_user(uid)}"
+    return ""
+
+
+def _listeners(port: int) -> Iterator[tuple[str, int, str]]:
+    """Give the address, the user and the inode of each socket of this machine that listens on a port."""
+    for table, family in (("/proc/net/tcp", socket.AF_INET), ("/proc/net/tcp6", socket.AF_INET6)):
+        with contextlib.suppress(OSError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                words = line.split()
+                at, _, number = words[1].partition(":")
+                if words[3] == _LISTENS and int(number, 16) == port:
+                    # Words of four bytes in the machine's order.
+                    parts = (int(at[i : i + 8], 16).to_bytes(4, sys.byteorder) for i in range(0, len(at), 8))
+                    yield socket.inet_ntop(family, b"".join(parts)), int(words[7]), words[9]
+
+
+def _process_with(inode: str) -> str:
+    """Name the process that has a socket open; "" where it cannot be seen."""
+    wanted = f"socket:[{inode}]"
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if any(os.readlink(file) == wanted for file in (folder / "fd").iterdir()):
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                short = command if len(command) <= _MOST_COMMAND else f"{command[:_MOST_COMMAND]}..."
+                return f"pid {folder.name} ({short})"
+    return ""
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"user {uid}"

@@ -1,0 +1,29 @@
+"""`gs.train.Server` refuses what is no cluster before anything serves."""
+
+import pytest
+
+from globalstep.deploy.server import Server
+from globalstep.errors import InvalidArgumentError
+from globalstep.wire.transports import transports_to
+
+
+@pytest.mark.parametrize("address", ["localhost", "localhost:", f"localhost:{1 << 16}", "localhost:x", ":2222"])
+def test_a_server_whose_own_address_has_no_port_says_so(address):
+    with pytest.raises(InvalidArgumentError) as refused:
+        Server({"ps": [address]}, job_name="ps", task_index=0)
+    assert f'Could not parse port for local server from "{address}": an address is "host:port"' in str(refused.value)
+    assert 'with a port up to 65535, such as "localhost:' in str(refused.value)
+
+
+@pytest.mark.parametrize("start", [True, False])
+def test_another_tasks_address_without_a_port_is_named_with_its_task(start):
+    cluster = {"ps": ["127.0.0.1:0", "ps1.example"], "worker": ["127.0.0.1:1"]}
+    for job in ("ps", "worker"):
+        with pytest.raises(InvalidArgumentError, match=r'"ps1.example" as a host-port pair.*/job:ps/task:1'):
+            Server(cluster, job_name=job, task_index=0, start=start)
+
+
+@pytest.mark.parametrize("target", ["grpc://localhost", f"grpc://127.0.0.1:1,localhost:{1 << 16}", "grpc://"])
+def test_a_target_without_a_port_is_refused_as_such(target):
+    with pytest.raises(InvalidArgumentError, match=f"as a host-port pair: target '{target}'"):
+        transports_to(target)
