@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # Who read the output has gone, as head does: what is left to say is said to nobody, when Python ends too.
+        # The reader of the output has gone, as head does: the rest is written nowhere, when Python ends too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _EXIT_PIPE
     return code

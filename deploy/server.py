@@ -168,7 +168,7 @@ class Server:
             self._end(0)
         level = logging.getLogger("globalstep").level
         if level == logging.NOTSET:
-            # Such a process has nothing else to say, and whoever started it by hand wants to know that it runs.
+            # Such a process has nothing else to say, and the user who started it by hand wants to know that it runs.
             logging.getLogger("globalstep").setLevel(logging.INFO)
         try:
             code = self._serve(self._ps)
@@ -218,7 +218,7 @@ def _check_addresses(cluster: ClusterSpec, own: str) -> None:
 
 
 def _code_of(ps: PSServer, terminated: bool) -> int:
-    """Give the exit code of a PS task's process: that it was told to end by another way than SIGTERM is no failure."""
+    """Give the exit code of a PS task's process: an end that was asked for otherwise than by SIGTERM is no failure."""
     return 0 if ps.exit_code == EXIT_TERMINATED and not terminated else ps.exit_code
 
 

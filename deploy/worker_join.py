@@ -14,7 +14,7 @@ import logging
 import math
 import threading
 
-from globalstep.chief.sessions.patience import Patience
+from globalstep.chief.sessions.polling_wait import PollingWait
 from globalstep.errors import OpError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
@@ -30,7 +30,7 @@ _log = logging.getLogger("globalstep")
 _POLL_SECS = 1.0
 #: PS tasks that this process knew, and that do not answer for so long, have ended with the job.
 _GONE_SECS = 5.0
-#: How long sessions of this process that nobody closes are waited for when the job is done.
+#: How long unclosed sessions of this process are waited for when the job is done.
 _CLOSE_SECS = 10.0
 
 
@@ -48,7 +48,7 @@ def wait_for_the_end(target: str, clock: Clock = SYSTEM_CLOCK) -> None:
     reached = has_been_client(target)
     silent_since = done_since = math.inf
     never = threading.Event()
-    patience = Patience(clock, math.inf)
+    wait = PollingWait(clock, math.inf)
     with contextlib.closing(ClusterClient(transports_to(target), member=False)) as client:
         while True:
             replies = client.statuses(timeout_secs=_GONE_SECS, brief=True)
@@ -68,4 +68,4 @@ def wait_for_the_end(target: str, clock: Clock = SYSTEM_CLOCK) -> None:
             if answers or reached:
                 clock.wait(never, _POLL_SECS)
             else:
-                patience.pause(f"waiting for the job's parameter servers: {replies[0]}", lambda: why_no_answer(client))
+                wait.pause(f"waiting for the job's parameter servers: {replies[0]}", lambda: why_no_answer(client))

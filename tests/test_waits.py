@@ -97,9 +97,9 @@ ALLOWED = {
     },
     "worker/client/run_view.py": {"RunView.statuses": _CALL},
     "worker/protocol/push_protocol.py": {"PushProtocol.call": _WATCHED},
-    "worker/running/pushes_under_way.py": {
-        "PushesUnderWay.close": "it waits until nothing is under way before, and says so",
-        "PushesUnderWay._run": "the sending thread waits for work; close ends it",
+    "worker/running/pushes_in_flight.py": {
+        "PushesInFlight.close": "it waits until nothing is in flight before, and says so",
+        "PushesInFlight._run": "the sending thread waits for work; close ends it",
     },
     "worker/client/recovering.py": {"_statuses": _CALL, "_recover": _CALL, "find_logs": _CALL},
     "worker/transport/shm_transport.py": {"SharedConnection._take": _WATCHED},
@@ -115,7 +115,7 @@ ALLOWED = {
         "BackgroundSave.__init__": "the save has ended without a cut",
         "BackgroundSave.result": "the thread that sets it has ended",
     },
-    "chief/hooks/checkpoint.py": {"CheckpointSaverHook._settle": "a BackgroundSave announces itself"},
+    "chief/hooks/checkpoint.py": {"CheckpointSaverHook._finish_save": "a BackgroundSave announces itself"},
     "chief/journal/journal_keeping.py": {"JournalKeeper.stop": _SHUT},
     "deploy/status/cluster_watch.py": {"ClusterWatch.ask": _CALL},
     "deploy/compose/cli.py": {"run": _LAUNCHED, "_follow": "docker gives each task time to end", "_let_end": _ENDED},

@@ -70,7 +70,7 @@ class Coordinator:
         """Ask all threads to stop; the first error given is raised by `join`.
 
         Args:
-            ex: An exception, or what sys.exc_info() returned. After `join` nobody is left to report
+            ex: An exception, or what sys.exc_info() returned. After `join` no call is left to report
                 it, so it is raised here and now.
         """
         error = self._error_in(ex)

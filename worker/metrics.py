@@ -52,7 +52,7 @@ class SessionsCollector:
         sent = counter("sent_bytes", "Tensor bytes of all requests")
         received = counter("received_bytes", "Tensor bytes of all replies")
         chief = gauge("acts_as_chief", "Whether it acts as chief")
-        incarnation = gauge("incarnation", "Life of the run that it is a member of")
+        incarnation = gauge("incarnation", "Incarnation of the run that it is a member of")
         done = gauge("job_done", "Whether it has heard that the job is done")
         retries = CounterMetricFamily(
             "globalstep_session_retries", "Calls that were tried again", labels=[*labels, "rpc"]

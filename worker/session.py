@@ -268,7 +268,8 @@ class Session:
             if self._closed:
                 return
             self._closed = True
-        if self._executor.under_way is not None and (error := self._executor.under_way.close()) is not None:
+        pushes = self._executor.pushes_in_flight
+        if pushes is not None and (error := pushes.close()) is not None:
             _log.warning("A push that no run waited for has failed: %s", error)
         # They lie in memory that is shared with the PS tasks.
         self._executor.forget_values()

@@ -1,6 +1,6 @@
 """Background saving: a thread writes a checkpoint while training goes on.
 
-Layer: chief. Threads: one a save, named "globalstep-saver"; whoever started the save joins it by `result`.
+Layer: chief. Threads: one a save, named "globalstep-saver"; the caller that started the save joins it by `result`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _log = logging.getLogger("globalstep")
 
 
 class BackgroundSave:
-    """A save under way, from the moment at which its cut is taken. Made by `Saver.start_save`. Thread-safe.
+    """A save that is being written, from the moment at which its cut is taken. Made by `Saver.start_save`. Thread-safe.
 
     Args:
         save: Saves, and gives the checkpoint's prefix, or None if there is nothing to save. It calls its
@@ -42,7 +42,7 @@ class BackgroundSave:
         # No daemon: a process that ends lets it finish, so that no half-written files are left behind.
         self.thread = threading.Thread(target=self._run, args=(save,), name="globalstep-saver")
         self.thread.start()
-        wait_announced(self._begun.wait, "the PS tasks' cut of a checkpoint", why=why)
+        wait_announced(self._begun.wait, "the PS tasks' snapshot of a checkpoint", why=why)
         if self.prefix is None:
             self.result()
 
@@ -67,7 +67,7 @@ class BackgroundSave:
             self._outcome.set_result(save(self._cut_taken))
         except BaseException as error:
             if self.prefix is not None:
-                # Its owner is told too, but perhaps much later, or never if it fails of something else.
+                # Its owner gets it too, but perhaps much later, or never if it fails of something else.
                 _log.warning("The checkpoint %s could not be written: %s", self.prefix, error)
             self._outcome.set_exception(error)
         finally:

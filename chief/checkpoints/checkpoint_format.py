@@ -340,10 +340,10 @@ def _index_of(body: Any) -> CheckpointIndex:
         for part in saved.parts:
             if part.file >= len(index.files):
                 raise ValueError(f"{name!r} has a part in file {part.file} of {len(index.files)}")
-    told = sum(part.nbytes for saved in index.variables.values() for part in saved.parts)
+    listed = sum(part.nbytes for saved in index.variables.values() for part in saved.parts)
     held = sum(file.nbytes for file in index.files)
-    if told > held:
-        raise ValueError(f"its parts have {told} bytes, its files {held}")
+    if listed > held:
+        raise ValueError(f"its parts have {listed} bytes, its files {held}")
     return index
 
 

@@ -182,7 +182,7 @@ def save_cut(
 def _warn_of_nan(
     prefix: str, written: Mapping[int, ShardWritten | None], names: Mapping[str, str], labels: Sequence[str]
 ) -> None:
-    """Say loudly that a checkpoint holds NaN: saved it is as TensorFlow would, but nobody is to find out at the end."""
+    """Log an error when a checkpoint holds NaN: it is saved, as TensorFlow would, but the user should know at once."""
     bad = [
         f"{names[tensor.name]!r}" + (f" on {labels[shard]}" if labels else "")
         for shard, done in sorted(written.items())

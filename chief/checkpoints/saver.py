@@ -371,7 +371,7 @@ def _term_for(cluster: Any, storage: Storage, save_path: str, latest_filename: s
         return 0
     found = greatest_term(storage, directory_of(save_path), save_path, latest_filename)
     if found > cluster.chief_term:
-        # Of a successor, and this one is told so; or of before the clock of PS task 0 was set back.
+        # Of a successor, and this one learns that; or of before the clock of PS task 0 was set back.
         cluster.candidate.confirm(cluster, above=found)
     return int(cluster.chief_term)
 

@@ -35,7 +35,7 @@ _FILE_VERSION = "brain.Event:2"
 
 
 class _EventFile:
-    """An open event file that replaces itself when somebody deletes it. Single thread at a time."""
+    """An open event file that replaces itself when it is deleted. Single thread at a time."""
 
     def __init__(self, logdir: str, suffix: str, clock: Clock) -> None:
         self._storage = storage_for(logdir)
@@ -45,7 +45,7 @@ class _EventFile:
         self._open()
 
     def _open(self) -> None:
-        """Begin a file under a name that nobody has, so that no writer overwrites another's events."""
+        """Begin a file under a name that is not taken, so that no writer overwrites another's events."""
         self.path = self._logdir
         try:
             self._storage.make_directories(self._logdir)

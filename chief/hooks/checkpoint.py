@@ -1,11 +1,11 @@
 """CheckpointSaverHook: saves checkpoints, and calls its listeners.
 
 Follows TensorFlow 1.15, python/training/basic_session_run_hooks.py, but that a checkpoint bears the step
-of its own cut: `model.ckpt-N` holds exactly the pushes 1..N (invariant I3). And training goes on while one is
-written: a run waits for the cut only.
+of its own snapshot: `model.ckpt-N` holds exactly the pushes 1..N (invariant I3). And training goes on while one is
+written: a run waits for the snapshot only.
 
-Layer: chief. Threads: one for a save under way, which the hook joins; all else happens in the session's thread,
-the listeners' calls too.
+Layer: chief. Threads: one for a save that is being written, which the hook joins; all else happens in the session's
+thread, the listeners' calls too.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ class CheckpointSaverHook(SessionRunHook):
         self._writer: Any = None
         self._step: Any = None
         self._coord: Any = None
-        # The save that is being written, or whose end nobody has heard of yet.
-        self._under_way: BackgroundSave | None = None
+        # The save that is being written, or whose result was not taken yet.
+        self._pending: BackgroundSave | None = None
 
     def begin(self) -> None:
         """See SessionRunHook."""
@@ -165,7 +165,7 @@ class CheckpointSaverHook(SessionRunHook):
         """Whether PS tasks ask for a checkpoint, because their write-ahead logs are long, and none is being written."""
         take = getattr(session.cluster, "take_save_asked", None)
         asked = take() if take is not None else ()
-        if not asked or self._under_way is not None:
+        if not asked or self._pending is not None:
             return False
         labels = ", ".join(session.cluster.labels[shard] for shard in sorted(asked))
         _log.info("Saving a checkpoint now, beside those that are due: the write-ahead log of %s is long.", labels)
@@ -190,7 +190,7 @@ class CheckpointSaverHook(SessionRunHook):
     def end(self, session: Any) -> None:
         """See SessionRunHook: saves the last step, unless it is saved."""
         try:
-            self._settle(session)
+            self._finish_save(session)
         finally:
             # The last step is saved even where the save before it failed.
             last_step = _admitted_step(session, self._step)
@@ -206,7 +206,7 @@ class CheckpointSaverHook(SessionRunHook):
         cluster = run_context.session.cluster
         shards = cluster.draining
         _log.info("Saving a checkpoint now: %s about to end.", ", ".join(cluster.labels[shard] for shard in shards))
-        should_stop = self._settle(run_context.session)
+        should_stop = self._finish_save(run_context.session)
         if self._save(run_context.session) or should_stop:
             run_context.request_stop()
         cluster.let_end(shards)
@@ -226,34 +226,34 @@ class CheckpointSaverHook(SessionRunHook):
         saver = self._find_saver()
         if type(saver).save is not Saver.save:
             return self._save(session)
-        should_stop = self._settle(session)
+        should_stop = self._finish_save(session)
         step = self._before_save(session)
-        self._under_way = saver.start_save(session, self._save_path, global_step=self._step)
+        self._pending = saver.start_save(session, self._save_path, global_step=self._step)
         if self._coord is not None:
             # So a session that fails waits for the checkpoint before it takes the PS tasks away.
-            self._coord.register_thread(self._under_way.thread)
-        self._saved_at(_step_of(self._under_way.prefix, step))
+            self._coord.register_thread(self._pending.thread)
+        self._saved_at(_step_of(self._pending.prefix, step))
         return should_stop
 
     def _settle_done(self, run_context: SessionRunContext) -> None:
         """Do what follows a save if it has ended; raises what it failed with."""
-        if self._under_way is not None and self._under_way.done() and self._settle(run_context.session):
+        if self._pending is not None and self._pending.done() and self._finish_save(run_context.session):
             run_context.request_stop()
 
-    def _settle(self, session: Any) -> bool:
-        """Wait for the save under way; say whether a listener wants training to stop."""
-        if self._under_way is None:
+    def _finish_save(self, session: Any) -> bool:
+        """Wait for the save that is being written; say whether a listener wants training to stop."""
+        if self._pending is None:
             return False
-        save, self._under_way = self._under_way, None
+        save, self._pending = self._pending, None
         path = save.result()
         return self._after_save(session, _step_of(path, 0))
 
     def _settle_old(self, session: Any) -> None:
         """Do what follows a save of a session that was lost; that it was lost needs no saying again."""
         try:
-            self._settle(session)
+            self._finish_save(session)
         except OpError as error:
-            _log.info("The checkpoint under way when the session was lost is not there: %s", error)
+            _log.info("The checkpoint that was being written when the session was lost is not there: %s", error)
 
     def _before_save(self, session: Any) -> int:
         """Tell log and listeners of a save; gives the step."""

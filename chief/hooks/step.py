@@ -77,7 +77,7 @@ class StopAtStepHook(SessionRunHook):
     """Stops training at a global step, exactly.
 
     On the chief the limit is given to the parameter servers before any worker is let in: once the step has
-    come to it they accept no push, whoever sends it. (TensorFlow's workers overshoot by up to one push each.)
+    come to it they accept no push of any client. (TensorFlow's workers overshoot by up to one push each.)
     A step that rises by more than one a push stops at its first value at the limit or beyond.
 
     Args:
@@ -143,10 +143,10 @@ class StopAtStepHook(SessionRunHook):
             return
         session = run_context.session
         # The value in the results is from before the push, and other workers may have pushed in between;
-        # what the push itself was told is nearer. Only a fresh read can tell for sure.
+        # the outcome of the push itself is nearer. Only a fresh read is sure.
         outcome = session.last_outcome
-        told = outcome.steps.get(self._step.op_name, 0) if outcome is not None else 0
-        near = max(int(run_values.results) + 1, told) >= self._last_step
+        known = outcome.steps.get(self._step.op_name, 0) if outcome is not None else 0
+        near = max(int(run_values.results) + 1, known) >= self._last_step
         if near and step_now(session, self._step) >= self._last_step:
             run_context.request_stop()
 

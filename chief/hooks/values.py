@@ -168,13 +168,13 @@ class NanTensorHook(SessionRunHook):
         outcome = session.last_outcome
         steps = outcome.steps if outcome is not None else session.cluster.global_steps()
         at = ", ".join(f"{step} {value}" for step, value in sorted(steps.items()))
-        told = f"{name!r} was NaN in a run of {task}" + (f", at {at}." if at else ".")
+        text = f"{name!r} was NaN in a run of {task}" + (f", at {at}." if at else ".")
         all_looked_at, bad = _variables_with_nan(session)
         if bad:
-            return f"{told} NaN is in Variable {', '.join(map(repr, bad))}."
+            return f"{text} NaN is in Variable {', '.join(map(repr, bad))}."
         if all_looked_at:
-            return f"{told} No trainable Variable held NaN right after it: look at what the run was fed."
-        return told
+            return f"{text} No trainable Variable held NaN right after it: look at what the run was fed."
+        return text
 
 
 def _variables_with_nan(session: Any) -> tuple[bool, list[str]]:

@@ -79,7 +79,7 @@ class Header:
     shards: int
     #: The run's policy, its words by their names.
     policy: Mapping[str, Any]
-    #: Of incarnations before this one: how far each came, as far as anybody who was left knew.
+    #: Of incarnations before this one: how far each came, as far as the remaining processes knew.
     told: Mapping[int, Known] = field(default_factory=dict[int, Known])
     #: Nothing of this incarnation that moves a step is missing here, but what came of clients that came later.
     complete: bool = False
@@ -97,7 +97,7 @@ class Batch:
     first: int
     #: Journal records as bytes, 44 each.
     records: bytes
-    #: Number -> (client id, task), of clients that are told of for the first time.
+    #: Number -> (client id, task), of clients that occur for the first time.
     clients: Mapping[int, tuple[str, str]] = field(default_factory=dict[int, tuple[str, str]])
     #: Names of steps, by their numbers.
     steps: Sequence[str] = ()
@@ -185,16 +185,16 @@ def write_segment(run_directory: str, name: SegmentName, header: Header, batches
     """
     directory = journal_directory(run_directory)
     storage = storage_for(directory)
-    told = {"format": FORMAT, "version": VERSION, "batches": len(batches), **asdict(header)}
+    fields = {"format": FORMAT, "version": VERSION, "batches": len(batches), **asdict(header)}
     with atomic_write(storage, storage.join(directory, str(name))) as file:
-        file.write(encode_record(json.dumps(told, sort_keys=True).encode()))
+        file.write(encode_record(json.dumps(fields, sort_keys=True).encode()))
         for batch in batches:
             file.write(encode_record(batch))
 
 
 def encode_batch(batch: Batch) -> bytes:
     """Write a batch as the data of one record of the file."""
-    told = {
+    fields = {
         "life": batch.life,
         "first": batch.first,
         "records": len(batch.records) // RECORD.size,
@@ -203,7 +203,7 @@ def encode_batch(batch: Batch) -> bytes:
     }
     # Byte by byte of all records: their upper bytes are nearly always alike.
     planes = np.frombuffer(batch.records, np.uint8).reshape(-1, RECORD.size).T
-    return json.dumps(told, sort_keys=True).encode() + b"\n" + zlib.compress(planes.tobytes(), 1)
+    return json.dumps(fields, sort_keys=True).encode() + b"\n" + zlib.compress(planes.tobytes(), 1)
 
 
 def decode_batch(data: bytes) -> Batch:
@@ -213,24 +213,24 @@ def decode_batch(data: bytes) -> Batch:
         ValueError: If it is none.
     """
     line, _, packed = data.partition(b"\n")
-    told = json.loads(line)
-    count = int(told["records"])
+    fields = json.loads(line)
+    count = int(fields["records"])
     if not 0 <= count <= _MOST_BATCH_RECORDS:
         raise ValueError(f"a batch of {count} records; the most are {_MOST_BATCH_RECORDS}")
     limit = count * RECORD.size
     inflater = zlib.decompressobj()
     planes = inflater.decompress(packed, limit) if limit else b""
     if len(planes) != limit:
-        raise ValueError(f"{told['records']} records were to be in {len(planes)} bytes")
+        raise ValueError(f"{fields['records']} records were to be in {len(planes)} bytes")
     records = np.frombuffer(planes, np.uint8).reshape(RECORD.size, -1).T
-    clients = {int(number): (str(client), str(task)) for number, client, task in told["clients"]}
-    steps = [str(name) for name in told["steps"]]
-    return Batch(str(told["life"]), int(told["first"]), records.tobytes(), clients, steps)
+    clients = {int(number): (str(client), str(task)) for number, client, task in fields["clients"]}
+    steps = [str(name) for name in fields["steps"]]
+    return Batch(str(fields["life"]), int(fields["first"]), records.tobytes(), clients, steps)
 
 
-def _known(told: Mapping[str, Any]) -> Known:
-    steps = {str(step): int(value) for step, value in told["steps"].items()}
-    return Known(int(told["index"]), steps, int(told["steps_index"]), bool(told["last"]))
+def _known(fields: Mapping[str, Any]) -> Known:
+    steps = {str(step): int(value) for step, value in fields["steps"].items()}
+    return Known(int(fields["index"]), steps, int(fields["steps_index"]), bool(fields["last"]))
 
 
 def read_segment(run_directory: str, name: SegmentName) -> Segment:
@@ -248,24 +248,24 @@ def read_segment(run_directory: str, name: SegmentName) -> Segment:
     path = storage_for(directory).join(directory, str(name))
     records = list(read_records(path))
     try:
-        told = json.loads(records[0])
-        if (told["format"], told["version"]) != (FORMAT, VERSION):
-            raise ValueError(f"it is {told['format']!r} of version {told['version']}")
+        fields = json.loads(records[0])
+        if (fields["format"], fields["version"]) != (FORMAT, VERSION):
+            raise ValueError(f"it is {fields['format']!r} of version {fields['version']}")
         header = Header(
-            int(told["incarnation"]),
-            int(told["begin_index"]),
-            {str(step): int(value) for step, value in told["begin_steps"].items()},
-            int(told["parent"]),
-            int(told["shards"]),
-            dict(told["policy"]),
-            {int(number): _known(known) for number, known in told.get("told", {}).items()},
-            bool(told.get("complete", False)),
-            str(told.get("run", "")),
+            int(fields["incarnation"]),
+            int(fields["begin_index"]),
+            {str(step): int(value) for step, value in fields["begin_steps"].items()},
+            int(fields["parent"]),
+            int(fields["shards"]),
+            dict(fields["policy"]),
+            {int(number): _known(known) for number, known in fields.get("told", {}).items()},
+            bool(fields.get("complete", False)),
+            str(fields.get("run", "")),
         )
         if header.incarnation != name.incarnation:
             raise ValueError(f"it belongs to incarnation {header.incarnation}")
-        if len(records) - 1 != int(told["batches"]):
-            raise ValueError(f"it has {len(records) - 1} batches of {told['batches']}")
+        if len(records) - 1 != int(fields["batches"]):
+            raise ValueError(f"it has {len(records) - 1} batches of {fields['batches']}")
         batches: list[Batch] = []
         held = 0
         for data in records[1:]:

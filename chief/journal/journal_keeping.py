@@ -1,7 +1,7 @@
 """Storage of a run's journal: the chief fetches the sequencer's records and keeps them in the run's directory.
 
 Every few seconds, before each checkpoint comes into being, and when the session ends. What is fetched is durable
-before the sequencer is told to forget it, and a chief that was started again goes on where the files end. A journal
+before the sequencer forgets it, and a chief that was started again goes on where the files end. A journal
 that cannot be stored now does not hold up training: it waits in the sequencer's memory, with a line in the log.
 
 Layer: chief. Threads: one, named "globalstep-journal", owned by the JournalKeeper.
@@ -41,7 +41,7 @@ _log = logging.getLogger("globalstep")
 
 PERIOD_SECS = 5.0
 _DEADLINE_SECS = 10.0
-#: At the end nobody is to wait long for a sequencer that is gone.
+#: At the end the chief does not wait long for a sequencer that is gone.
 _LAST_DEADLINE_SECS = 2.0
 _SEGMENT_BYTES = 1 << 20
 
@@ -167,7 +167,7 @@ class JournalKeeper:
             if steps and number in before and steps != before[number].steps:
                 _log.warning(
                     "Incarnation %d had come further than was known when the run was restored: at least to %s, as a "
-                    "client was told, not only to %s.",
+                    "client has heard, not only to %s.",
                     number,
                     steps,
                     dict(before[number].steps),

@@ -46,9 +46,9 @@ def _kept(directory: str) -> tuple[RunIdentity, int]:
     path = storage.join(directory, FILE_NAME)
     try:
         with storage.open_read(path) as file:
-            told = json.loads(file.read())
-        run = RunIdentity(str(told["id"]), str(told.get("name", "")), directory)
-        return run, int(told.get("incarnation", 0))
+            fields = json.loads(file.read())
+        run = RunIdentity(str(fields["id"]), str(fields.get("name", "")), directory)
+        return run, int(fields.get("incarnation", 0))
     except (NotFoundError, FileNotFoundError, NotADirectoryError):
         return RunIdentity(directory=directory), 0
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -70,7 +70,7 @@ def keep_identity(run: RunIdentity) -> None:
     storage = storage_for(run.directory)
     if kept_identity(run.directory).id == run.id:
         try:
-            # Whoever wrote it may not have come so far.
+            # Its writer may not have come so far.
             storage.sync_directory(run.directory)
         except OSError as error:
             raise path_error(error, run.directory, "sync") from error

@@ -1,7 +1,7 @@
 """Run report: where the chief's run begins, how far it is, and how it ended.
 
 On a terminal one line changes every second; elsewhere there is a log line after 10 s and, once two minutes are over,
-every minute. Under `globalstep launch` the launcher shows the line. It is on unless `MonitoredTrainingSession` is told
+every minute. Under `globalstep launch` the launcher shows the line. It is on unless `MonitoredTrainingSession` is given
 `progress=False`, or GLOBALSTEP_PROGRESS=0 is in the environment.
 
 Layer: chief. Threads: that of the session; it starts none.
@@ -64,7 +64,7 @@ def is_wanted(progress: bool | None, environ: Mapping[str, str] = os.environ) ->
 
 
 class RunReport(SessionRunHook):
-    """Tells how a run fares: a hook of the chief, which also has to be told the end.
+    """Tells how a run fares: a hook of the chief, which also has to be given the end.
 
     The loss is that of the train op that a run carries out; it is fetched with it, only where a line is due.
 

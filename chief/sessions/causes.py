@@ -62,7 +62,7 @@ def why_not_ended(client: Any) -> str:
     lease = statuses[0].chief
     chief = lease.task or lease.holder
     if not chief:
-        return "nobody has the chief's lease: the chief has left or died, and no task with failover_secs has asked yet"
+        return "no task has the chief's lease: the chief has left or died, and no task with failover_secs has asked yet"
     if lease.silent_secs > _QUIET_SECS:
         return (
             f"{chief} is the chief, and was last heard {lease.silent_secs:.0f} s ago: it has died, it is stopped, or "
@@ -115,7 +115,7 @@ def why_not_written(client: Any, directory: str) -> str:
         return found
     return (
         f"all PS tasks answer: the storage of {directory or '.'} is slow or hangs, the values are large, or pushes "
-        "that come before the cut are still on their way"
+        "that come before the snapshot are still on their way"
     )
 
 
@@ -128,7 +128,7 @@ def why_no_checkpoint(directory: str) -> str:
     storage = storage_for(directory)
     if not storage.is_directory(directory):
         return (
-            f"{directory} does not exist on this machine: nobody has saved yet, it is another machine's disk, or the "
+            f"{directory} does not exist on this machine: nothing was saved yet, it is another machine's disk, or the "
             "path is not the one that the chief has"
         )
     parts = [name for name in storage.list(directory) if ".index" in name or ".shard-" in name]
@@ -139,5 +139,5 @@ def why_no_checkpoint(directory: str) -> str:
         )
     return (
         f"{directory} has no file of a checkpoint: the chief has not come to its first save, it saves somewhere else, "
-        "or nobody saves (no save_checkpoint_secs, no CheckpointSaverHook)"
+        "or no task saves (no save_checkpoint_secs, no CheckpointSaverHook)"
     )

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from globalstep.chief.sessions.patience import Patience
+from globalstep.chief.sessions.polling_wait import PollingWait
 from globalstep.cluster.cluster import CHIEF_JOBS
 from globalstep.cluster.process_place import ALIVE_SECS
 from globalstep.graph.device import DeviceSpec
@@ -94,13 +94,13 @@ class ChiefClaim:
             return
         if candidate.task not in cluster.session_tasks:
             return
-        patience = Patience(self._clock, _FIRST_TASK_SECS, cluster)
+        wait = PollingWait(self._clock, _FIRST_TASK_SECS, cluster)
         while True:
             status = cluster.refresh()[0]
             came = [one for one in status.clients if one.task == first and one.takes_task]
             if status.chief.term or any(one.joined_secs > ALIVE_SECS for one in came):
                 return
-            if not patience.pause(
+            if not wait.pause(
                 f"letting {first} come first, in case that all tasks say is_chief=True",
                 lambda: f"{first} is being started, it is started later, or never",
             ):

@@ -1,7 +1,7 @@
 """Role of the chief: the one place where a task of a training job becomes the chief, or stops being it.
 
 The configured chief asks PS task 0 for the chief's lease when its session is made. With a failover time, other tasks
-ask for it once the chief has been silent for so long, or has left; whoever is given it makes its session anew, with
+ask for it once the chief has been silent for so long, or has left; the task that gets it makes its session anew, with
 the chief's hooks and the right to restore and to finish. A chief that wakes and finds that it was replaced goes on as
 a worker, and may ask again. docs/operations/failures.md tells users, docs/design/push-protocol.md the rules.
 
@@ -19,7 +19,7 @@ from typing import Any
 from globalstep.chief.hooks.checkpoint import CheckpointSaverHook
 from globalstep.chief.sessions.causes import why_not_ended
 from globalstep.chief.sessions.chief_claim import ChiefClaim, NotChiefError
-from globalstep.chief.sessions.patience import Patience
+from globalstep.chief.sessions.polling_wait import PollingWait
 from globalstep.chief.sessions.session_creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from globalstep.errors import OpError
 from globalstep.graph.graph import get_default_graph
@@ -73,8 +73,8 @@ class RoleSessionCreator(SessionCreator):
         worker: Makes a worker's.
         is_chief: Whether this is the configured chief, which asks for the chief's lease first.
         failover_secs: The chief's silence after which this task asks for its lease; None for never, and for a
-            configured chief that takes it from whoever has it.
-        chief_hooks: The hooks of whoever acts as chief; the configured chief's have begun already.
+            configured chief that takes it from its holder.
+        chief_hooks: The hooks of the task that acts as chief; the configured chief's have begun already.
         clock: Where time comes from.
     """
 
@@ -165,13 +165,13 @@ class RoleSessionCreator(SessionCreator):
         candidate, cluster = self._candidate, session.cluster
         if self._acts or candidate.failover_secs is None:
             return False
-        patience = Patience(self._clock, stop_grace_period_secs + candidate.failover_secs, cluster)
+        wait = PollingWait(self._clock, stop_grace_period_secs + candidate.failover_secs, cluster)
         try:
             while not cluster.job_done() and _at_limit(cluster):
                 if candidate.try_to_claim(cluster):
                     return True
                 chief = candidate.chief or "a chief"
-                if not patience.pause(
+                if not wait.pause(
                     f"waiting for {chief} to save the last step and to end the job", lambda: why_not_ended(cluster)
                 ):
                     return False

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from globalstep.chief.journal.journal_files import last_stored
-from globalstep.chief.sessions.patience import Patience
+from globalstep.chief.sessions.polling_wait import PollingWait
 from globalstep.errors import DeadlineExceededError, OpError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import Clock
@@ -39,7 +39,7 @@ class Found(enum.Enum):
     VACANT = "vacant"
     #: All serve one incarnation.
     RUNNING = "running"
-    #: Some lost their state, or whoever began never came to an end of it.
+    #: Some lost their state, or the chief that began did not finish.
     BROKEN = "broken"
 
 
@@ -63,7 +63,7 @@ def survey(statuses: Sequence[Any]) -> Found:
 def nothing_left(statuses: Sequence[Any]) -> str:
     """Say why there is no use in waiting for a model that is not ready; "" where there is.
 
-    Once the job is declared done nobody initializes or restores anything: neither a Variable that only one task's
+    Once the job is declared done no task initializes or restores anything: neither a Variable that only one task's
     program has, nor a PS task that lost its state.
 
     Args:
@@ -97,8 +97,8 @@ def not_serving(statuses: Sequence[Any], labels: Sequence[str]) -> str:
     if missing:
         return "the chief to initialize or restore the model: " + "; ".join(missing)
     if len({status.incarnation for status in statuses}) > 1:
-        lives = "; ".join(f"{label}: {status.incarnation}" for label, status in named)
-        return f"the chief to restore all PS tasks together; they are in different incarnations ({lives})"
+        incarnations = "; ".join(f"{label}: {status.incarnation}" for label, status in named)
+        return f"the chief to restore all PS tasks together; they are in different incarnations ({incarnations})"
     return ""
 
 
@@ -117,12 +117,12 @@ def wait_for_answers(client: Any, clock: Clock, max_wait_secs: float) -> list[An
         DeadlineExceededError: If some never answered; the text names them.
         UnavailableError: If the process has been asked to end.
     """
-    patience = Patience(clock, max_wait_secs, client)
+    wait = PollingWait(clock, max_wait_secs, client)
     while True:
         try:
             return list(client.refresh())
         except UnavailableError as error:
-            if not patience.pause(f"waiting for the parameter servers: {error}", lambda: why_no_answer(client)):
+            if not wait.pause(f"waiting for the parameter servers: {error}", lambda: why_no_answer(client)):
                 raise DeadlineExceededError(
                     f"Session was not ready after waiting {max_wait_secs:.0f} secs. {error}"
                 ) from error
@@ -159,7 +159,7 @@ def announce_return(
     """Say that training goes back, from where to where and why.
 
     From where is known exactly from a sequencer that was there when the incarnation ended. Else it is at least what
-    this process was told, what other clients have said that they were, and what the journal has.
+    this process has heard, what other clients have heard, and what the journal has.
 
     Args:
         client: The chief's, in the new incarnation.
@@ -178,7 +178,7 @@ def announce_return(
     known = client.told.before(client.incarnation)
     newest = known[max(known)] if known else Known()
     lost = [label for label, s in zip(client.labels, statuses, strict=True) if s.state == pb.STATE_VACANT]
-    before = "a step that nobody here was told of"
+    before = "a step that no task here has heard of"
     if step in newest.steps:
         before = f"{'' if newest.last else 'at least '}step {newest.steps[step]}"
     whose = "its" if len(lost) == 1 else "their"

@@ -1,8 +1,8 @@
 """Draining of a session when its process is asked to end, by SIGTERM or Ctrl-C.
 
-The step that is under way is finished, `should_stop()` is True after it, and at the end of the session the process
+The present step is finished, `should_stop()` is True after it, and at the end of the session the process
 exits with 143, so that an engine starts it again, or with 130 after Ctrl-C. A program that handles the signal itself
-is left alone, and so is Ctrl-C where somebody types at Python's prompt.
+is left alone, and so is Ctrl-C at Python's prompt.
 
 Layer: chief. Threads: belongs to the main thread, where Python runs signal handlers.
 """
@@ -30,7 +30,7 @@ EXIT_DRAINED = 128 + signal.SIGTERM
 #: The signals, and what handles them in a program that does not care.
 _DEFAULTS: dict[int, Any] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
 _NAMES = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
-_PATIENCE = b"\nCtrl-C: the step under way is finished, then this task ends; press it again to end at once.\n"
+_PATIENCE = b"\nCtrl-C: the present step is finished, then this task ends; press it again to end at once.\n"
 
 
 class InterruptedRun(SystemExit, KeyboardInterrupt):
@@ -96,7 +96,7 @@ class Drain:
                 signal.signal(number, _DEFAULTS[number])
 
     def attend(self, cluster: Any) -> None:
-        """Have a client told when the process is asked to end, or has been.
+        """Notify a client when the process is asked to end, or has been.
 
         The exception of `interruptible` may be lost, in a finalizer say: so what waits for a task looks for itself.
         """
@@ -106,7 +106,7 @@ class Drain:
 
     @contextlib.contextmanager
     def interruptible(self, doing: str) -> Iterator[None]:
-        """Exit at once, within the block, when asked: nothing is under way that could be finished.
+        """Exit at once, within the block, when asked: no step is running that could be finished.
 
         Args:
             doing: What the task does meanwhile, for the log.

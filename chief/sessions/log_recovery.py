@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from globalstep.chief.sessions.cluster_start import wait_for_answers
-from globalstep.chief.sessions.patience import Patience
+from globalstep.chief.sessions.polling_wait import PollingWait
 from globalstep.errors import AbortedError, LostStateError, OpError, UnavailableError
 from globalstep.files.storage import storage_for
 from globalstep.runtime.clock import Clock
@@ -44,7 +44,7 @@ def come_back(
     Returns:
         What each PS task says of itself now.
     """
-    patience = Patience(clock, max_wait_secs, client)
+    wait = PollingWait(clock, max_wait_secs, client)
     # Lives whose logs are damaged, or gone.
     lost: set[int] = set()
     tried = 0
@@ -63,13 +63,13 @@ def come_back(
             elif directory is None:
                 return list(statuses)
             else:
-                found = [life for life in client.find_logs(directory, run) if life[0] not in lost]
+                found = [logs for logs in client.find_logs(directory, run) if logs[0] not in lost]
                 if not found:
                     return list(statuses)
                 tried = found[0][0]
                 client.recover(*found[0], directory, run)
         except UnavailableError as error:
-            if not patience.pause(
+            if not wait.pause(
                 f"waiting for the parameter servers to recover from their logs: {error}", lambda: why_no_answer(client)
             ):
                 _log.warning("No recovery from the write-ahead logs, but from a checkpoint: %s", error)
@@ -79,7 +79,7 @@ def come_back(
                 _log.warning("No recovery from the write-ahead logs, but from a checkpoint: %s", error)
                 return list(statuses)
             _log.warning(
-                "No recovery from the write-ahead logs of life %d; those of others are tried: %s", tried, error
+                "No recovery from the write-ahead logs of incarnation %d; those of others are tried: %s", tried, error
             )
             lost.add(tried)
         except AbortedError as error:

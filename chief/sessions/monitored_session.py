@@ -245,7 +245,7 @@ class _MonitoredSession:
             for hook in self._active:
                 hook.after_create_session(self._session, self._coord)
         except BaseException:
-            # What was started must not outlive the error, which is the one to be told of.
+            # What was started must not outlive the error, which is the one to report.
             with contextlib.suppress(Exception):
                 self._release()
             raise
@@ -254,7 +254,7 @@ class _MonitoredSession:
     def _discard(self, error: BaseException) -> None:
         """Close a session that is lost, and wait a little; raises `error` once that was done too often."""
         if self._drain.asked:
-            _log.warning("What was under way when %s came is not done: %s", self._drain.by, error)
+            _log.warning("The step that was running when %s came is not done: %s", self._drain.by, error)
             raise self._drain.exit() from error
         self._recoveries += 1
         if self._recoveries > MAX_RECOVERIES:

@@ -20,7 +20,7 @@ __all__ = ["initialize_own", "initialize_rest", "why_not_ready"]
 def initialize_own(session: Any) -> str:
     """Give the Variables on this task's own device their initial values, where they have none.
 
-    The chief initializes what all tasks share; nobody else can initialize these.
+    The chief initializes what all tasks share; no other task can initialize these.
 
     Args:
         session: A session of the model.

@@ -70,14 +70,14 @@ class RunOfTask:
             Whether they hold another one, which is to be dropped by who may begin.
 
         Raises:
-            FailedPreconditionError: If that one's members are there, and this task is not told to take over.
+            FailedPreconditionError: If that one's members are there, and this task may not take over.
         """
         held, serves = _other_than(mine, statuses)
         self.found = "" if held is not None else next((status.run.id for status in statuses if status.run.id), "")
         if held is None or not serves:
             return held is not None
         if mine.is_chief and takes_over():
-            _log.warning("The PS tasks serve %s; it is dropped, as this task is told to take over.", held)
+            _log.warning("The PS tasks serve %s; it is dropped, as this task takes over.", held)
             return True
         began, never = self.clock.monotonic(), threading.Event()
         while waiting := _members(statuses, held.id):
@@ -90,7 +90,7 @@ class RunOfTask:
             statuses = client.refresh()
         if mine.is_chief:
             _log.warning(
-                "The PS tasks hold %s%s, and nobody of it is left: its members have left, or have been silent "
+                "The PS tasks hold %s%s, and no member is left: its members have left, or have been silent "
                 "for longer than their leases. What they hold is dropped, and this task's run begins.",
                 held,
                 _at(statuses),
@@ -184,7 +184,7 @@ def _is_elsewhere(process: Process) -> bool:
 
 
 def _members(statuses: Sequence[Any], run: str) -> list[_Member]:
-    """Give those of a run who may be there: their leases are not over, and nobody has seen them dead."""
+    """Give those of a run who may be there: their leases are not over, and none was seen dead."""
     found: dict[str, _Member] = {}
     for status in statuses:
         for one in status.clients:

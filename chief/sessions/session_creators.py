@@ -16,7 +16,7 @@ from globalstep.chief.checkpoints.checkpoint_state import greatest_term, latest_
 from globalstep.chief.scaffold import Scaffold
 from globalstep.chief.sessions.causes import why_not_left
 from globalstep.chief.sessions.cluster_start import stop_limits, wait_for_answers
-from globalstep.chief.sessions.patience import Patience
+from globalstep.chief.sessions.polling_wait import PollingWait
 from globalstep.chief.sessions.run_joining import RunOfTask
 from globalstep.chief.sessions.session_manager import SessionManager
 from globalstep.errors import OpError
@@ -53,7 +53,7 @@ class SessionCreator:
     _attend: Callable[[Any], None] = staticmethod(_attend_to_none)
 
     def watch_clients(self, attend: Callable[[Any], None]) -> None:
-        """Have each client told of as soon as it is there, before anything is waited for.
+        """Be given each client as soon as it is there, before anything is waited for.
 
         Args:
             attend: Called with it.
@@ -201,17 +201,17 @@ class ChiefSessionCreator(SessionCreator):
         if any(status.steps.get(step, last - 1) >= last for status in statuses for step, last in status.limits.items()):
             return
         remaining = client.finish()
-        patience = Patience(self._clock, stop_grace_period_secs)
+        wait = PollingWait(self._clock, stop_grace_period_secs)
         while remaining:
             named = sorted(remaining)
-            if client.hurried or not patience.pause(
+            if client.hurried or not wait.pause(
                 f"the job is done; waiting for {_names(named)} to leave",
                 lambda named=named: why_not_left(client, named),  # type: ignore[misc]
             ):
                 _log.warning(
                     "The job is done, but after %.0f s%s %s had not left: what they push from now on is not "
                     "in the final checkpoint.",
-                    patience.waited_secs,
+                    wait.waited_secs,
                     ", when this task was asked to end," if client.hurried else "",
                     _names(remaining),
                 )

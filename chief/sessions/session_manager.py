@@ -26,7 +26,7 @@ from globalstep.chief.sessions.cluster_start import (
     wait_for_answers,
 )
 from globalstep.chief.sessions.log_recovery import absolute, come_back
-from globalstep.chief.sessions.patience import Patience
+from globalstep.chief.sessions.polling_wait import PollingWait
 from globalstep.chief.sessions.readiness import initialize_own, initialize_rest, why_not_ready
 from globalstep.chief.sessions.run_joining import RunOfTask
 from globalstep.cluster.cluster import ClusterSpec, session_tasks, target_of
@@ -269,13 +269,13 @@ class SessionManager:
         session = self._session(master, config)
         try:
             mine = self._mine(session.cluster, directory, is_chief=False)
-            patience = Patience(self._clock, max_wait_secs, session.cluster)
+            wait = PollingWait(self._clock, max_wait_secs, session.cluster)
             while problem := self._why_wait(session, mine, initializes_rest):
                 silent = problem.startswith(_UNREACHABLE)
-                over = why_over() if silent or patience.waited_secs >= _ALONE_SECS else ""
+                over = why_over() if silent or wait.waited_secs >= _ALONE_SECS else ""
                 if over and (silent or over != over_before):
                     raise JobDoneError(f"Nothing is left to do: {over}. Waiting for {problem}")
-                if not patience.pause(f"waiting for {problem}", lambda: self._why_so_long(session.cluster)):
+                if not wait.pause(f"waiting for {problem}", lambda: self._why_so_long(session.cluster)):
                     raise DeadlineExceededError(
                         f"Session was not ready after waiting {max_wait_secs:.0f} secs. It waited for {problem}"
                     )
@@ -308,7 +308,7 @@ class SessionManager:
         target = target_of(master) if isinstance(master, ClusterSpec) else master
         task = self._task or known_target(target).task
         session = Session(target, self._graph, config, reuse_values=True, task=task, retry_secs=_RETRY_SECS)
-        # What the process was told through its sessions before goes on to the PS tasks, and to the announcement.
+        # What the process has heard through earlier sessions goes on to the PS tasks, and to the announcement.
         before: Told | None = self._graph.extras.get(__name__)
         if before is not None:
             session.cluster.told.hear_all(before)
@@ -329,7 +329,7 @@ class SessionManager:
             client = session.cluster
             statuses = client.refresh()
             if self._run.look(client, statuses, mine):
-                return f"the chief to begin {mine.identity}; the PS tasks hold another one, of which nobody is left"
+                return f"the chief to begin {mine.identity}; the PS tasks hold another one, of which no member is left"
             self._run.refuse_second(client)
             statuses = come_back(client, statuses, None, self._clock, 0.0)
             self.admit(client)
@@ -360,9 +360,9 @@ class SessionManager:
             return None
         if prefix:
             return prefix
-        patience = Patience(self._clock, max_wait_secs)
+        wait = PollingWait(self._clock, max_wait_secs)
         while (newest := latest_checkpoint(str(directory))) is None:
-            if not wait_for_checkpoint or not patience.pause(
+            if not wait_for_checkpoint or not wait.pause(
                 f"waiting for a checkpoint in {directory}", lambda: why_no_checkpoint(str(directory))
             ):
                 return None

@@ -117,11 +117,11 @@ def _chain(volumes: list[Volume], findings: Findings) -> dict[int, Volume | None
 
 
 def _add_unrecorded(found: Incarnation, told: Known | None, complete: bool, most_by: int) -> None:
-    """Add what an incarnation lost besides what its journal has, as far as anybody was told.
+    """Add what an incarnation lost besides what its journal has, as far as clients have heard.
 
     Args:
         found: The incarnation, which a later one has followed.
-        told: How far it came, as far as anybody who was left knew.
+        told: How far it came, as far as the remaining processes knew.
         complete: Whether its journal was whole, but for what came of clients that came later.
         most_by: The most that one push moved a step on.
     """

@@ -61,7 +61,7 @@ class Decided:
 
 
 class Mark:
-    """A place in an incarnation whose steps somebody else has on record.
+    """A place in an incarnation whose steps another file has on record.
 
     Args:
         index: Only what came up to this entry counts.
@@ -81,7 +81,7 @@ class Reader:
     Args:
         volume: The incarnation.
         kept_until: Index of the last entry that is not lost.
-        marks: Places that somebody else has on record.
+        marks: Places that another file has on record.
         wanted: Indices of entries whose pushes are to be found.
         proofs: Of each step, so far; goes on with what is kept here. None where nothing is.
         decided: Of all incarnations.

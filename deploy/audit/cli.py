@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _lines(directory: str, result: Audit) -> Iterable[str]:
-    """What a person is told."""
+    """The report for a person."""
     yield f"journal     {directory}: {len(result.incarnations)} incarnation(s)"
     for name, proof in sorted(result.steps.items()):
         yield f"step        {_sum(name, proof)}"
@@ -92,7 +92,7 @@ def _lines(directory: str, result: Audit) -> Iterable[str]:
 def _lost(result: Audit) -> Iterable[str]:
     lost = sum(item.lost for item in result.incarnations)
     unrecorded = sum(item.unrecorded for item in result.incarnations)
-    of_them = f"; {unrecorded} of them are in no journal, but clients were told of them" if unrecorded else ""
+    of_them = f"; {unrecorded} of them are in no journal, but clients have heard of them" if unrecorded else ""
     if not result.lost_at_least and lost:
         yield f"lost        {lost} accepted pushes, which restores discarded{of_them}"
     elif result.lost_at_least and lost:
@@ -167,7 +167,7 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterable[str]:
 
 
 def _as_json(result: Audit) -> dict[str, Any]:
-    """What a program is told."""
+    """The report for a program."""
     workers = {}
     for task, worker in result.workers.items():
         told = asdict(worker)

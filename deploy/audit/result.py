@@ -68,11 +68,11 @@ class Incarnation:
     #: Index up to which a later incarnation, or the end, holds its pushes.
     kept_until: int = 0
     #: Accepted pushes beyond it, which a restore discarded: those that the journal has, and as many more as it must
-    #: have been for the step to come to where somebody was told that it had come.
+    #: have been for the step to come to where a client has heard that it had come.
     lost: int = 0
-    #: Whether there may have been more, that nobody who was left knew of: the sequencer was killed.
+    #: Whether there may have been more, that no remaining process knew of: the sequencer was killed.
     lost_at_least: bool = False
-    #: Of those lost, the ones that the journal has not: nobody knows whose they were.
+    #: Of those lost, the ones that the journal has not: whose they were is unknown.
     unrecorded: int = 0
     policy: dict[str, Any] = field(default_factory=dict[str, Any])
     #: Its steps at the end.
@@ -102,7 +102,7 @@ class Audit:
 
     @property
     def lost_at_least(self) -> bool:
-        """Whether more may be lost than anybody knows of."""
+        """Whether more may be lost than is known."""
         return any(item.lost_at_least for item in self.incarnations)
 
     @property

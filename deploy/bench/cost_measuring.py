@@ -221,7 +221,7 @@ def measure(
     Args:
         machine: What to write down of it.
         quick: In 10 seconds instead of 40, and less surely.
-        progress: Told what is measured now.
+        progress: Called with what is measured now.
 
     Returns:
         The profile.

@@ -35,7 +35,7 @@ def cores() -> int:
 
 
 def _busy_secs() -> float:
-    """Processor time of everybody on this machine so far."""
+    """Processor time of all processes of this machine so far."""
     user, nice, system, _, _, irq, soft_irq, steal = map(int, Path("/proc/stat").read_text().split(None, 9)[1:9])
     return (user + nice + system + irq + soft_irq + steal) / os.sysconf("SC_CLK_TCK")
 
@@ -236,7 +236,7 @@ def measured_cluster(
 
         def start(job: str, index: int, *arguments: str) -> _Child:
             child = _Child(["-m", *arguments], by(job, index), environ)
-            # A PS task would go on serving; nobody needs what it holds.
+            # A PS task would go on serving; what it holds is not needed.
             stack.callback(child.end, _GRACE_SECS if job == "worker" else 0.0)
             return child
 

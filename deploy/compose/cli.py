@@ -21,7 +21,7 @@ __all__ = ["configure", "run"]
 
 _POLL_SECS = 1.0
 _LAST_LINES_SECS = 3.0
-#: Services that end; others, a TensorBoard or what somebody has added to the file, go on.
+#: Services that end; others, a TensorBoard or what the user has added to the file, go on.
 _TASK = re.compile(r"(ps|chief|worker)-\d+")
 #: The exit code of a process that was ended by SIGKILL.
 _KILLED = 137
@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--file", type=Path, metavar="FILE", help="where to write it (default: NAME.compose.yml, here)")
     parser.add_argument(
         "--run", default="", metavar="NAME", dest="run_name",
-        help="the run's name, and docker compose's for the project: what two runs of one machine are told apart by "
+        help="the run's name, and docker compose's for the project: by which two runs of one machine differ "
         "(default: FOLDER-SCRIPT, of the file's folder and the script)",
     )  # fmt: skip
     parser.add_argument("--detach", action="store_true", help="do not wait for the job's end")
@@ -114,7 +114,7 @@ def _until_all_have_ended(compose: list[str]) -> dict[str, _Container]:
     """Wait for the end of all tasks, and start again what `docker kill` has ended: Docker itself does not.
 
     Returns:
-        The containers by the names of their services; none when somebody has removed them.
+        The containers by the names of their services; none when they were removed.
     """
     ids, pause = _ask([*compose, "ps", "--all", "--quiet"]).stdout.split(), threading.Event()
     while containers := _inspect(ids):

@@ -40,9 +40,9 @@ _TASK = """\
     environment:
       # The network below belongs to this job alone.
       GLOBALSTEP_INSECURE: "1"
-      # Made by `globalstep compose up`, anew each time; without it, whoever is in that network may call.
+      # Made by `globalstep compose up`, anew each time; without it, every process in that network may call.
       GLOBALSTEP_RUN_TOKEN: "${{GLOBALSTEP_RUN_TOKEN:-}}"
-      # The run's name: a task of another one is told that these are not its PS tasks.
+      # The run's name: a task of another run learns that these are not its PS tasks.
       GLOBALSTEP_RUN: "${{GLOBALSTEP_RUN:-{run}}}"
       TF_CONFIG: '{config}'
 """

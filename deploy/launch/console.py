@@ -70,7 +70,7 @@ class Console:
             self._write(f"{self._prefix(task)} {text}")
 
     def say(self, text: str, below: Iterable[str] = ()) -> None:
-        """Write a line of the launcher's own, and what somebody else said in lines below it."""
+        """Write a line of the launcher's own, and the output of another process in lines below it."""
         lines = [text, *(f"    {line}" for line in below)]
         if self._json_lines:
             self._write_json("launch", "\n".join(lines))

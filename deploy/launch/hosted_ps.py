@@ -135,7 +135,7 @@ class HostedPS:
         """Let the others come to their end, unless this process failed."""
         if self._process.poll() is not None:
             return
-        # Set by an exception that nobody caught: an engine is to see the failure now.
+        # Set by an uncaught exception: an engine is to see the failure now.
         if hasattr(sys, "last_type"):
             self.stop()
             return

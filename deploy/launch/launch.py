@@ -181,7 +181,7 @@ def make_tasks(
         jobs: Job name -> addresses.
         script: The script and its arguments.
         environ: The environment to start from; what it sets already stays.
-        host_flags: Whether the script is told its place by flags, too.
+        host_flags: Whether the script gets its place by flags, too.
 
     Raises:
         FailedPreconditionError: If it names a file of tokens that has none for a task.

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--abandon-secs", type=float, metavar="S",
-        help="how long a PS waits when nobody is there any more and the job was not declared done "
+        help="how long a PS waits when all clients are gone and the job was not declared done "
         "(default 600; 0: for ever)",
     )  # fmt: skip
     parser.add_argument(

@@ -1,7 +1,7 @@
 """Tokens of runs on this machine, kept so that the commands that look at a run find them by a PS task's address.
 
-A folder of the user's own has a file for each address, readable by nobody else. A launcher keeps the file while its run
-lasts; one that was killed leaves it, and then it is not used.
+A folder of the user's own has a file for each address, which no other user can read. A launcher keeps the file while
+its run lasts; one that was killed leaves it, and then it is not used.
 
 Layer: deploy. Threads: functions; any number at once.
 """
@@ -58,10 +58,10 @@ def find_run_token(address: str) -> str:
         path = _path(address)
         if path.stat().st_mode & 0o077:
             return ""
-        told = json.loads(path.read_text("ascii"))
-        if told["host"] == os.uname().nodename and not Path("/proc", str(int(told["process"]))).exists():
+        fields = json.loads(path.read_text("ascii"))
+        if fields["host"] == os.uname().nodename and not Path("/proc", str(int(fields["process"]))).exists():
             return ""
-        return str(told["token"])
+        return str(fields["token"])
     except (OSError, RuntimeError, ValueError, KeyError, TypeError):
         return ""
 

@@ -1,7 +1,7 @@
 """A job to be planned, and what its steps cost: from a profile to the messages of docs/design/push-protocol.md. Pure.
 
 With one PS task a push is one message each way. With several it is STAGE to all, ADMIT at the sequencer, COMMIT to the
-others, and a COMPLETE that nobody waits for; the new values come back with ADMIT and COMMIT. Rows are read first, and
+others, and a COMPLETE without a reply; the new values come back with ADMIT and COMMIT. Rows are read first, and
 then pushed.
 
 Layer: deploy.
@@ -105,7 +105,7 @@ class Memory:
 
     Attributes:
         values: Values and slots.
-        under_way: Gradients and values of pushes under way, at most.
+        under_way: Gradients and values of pushes in flight, at most.
         process: The interpreter and its libraries.
     """
 
@@ -120,7 +120,7 @@ class Memory:
 
 
 def memory_of(job: Job, profile: Profile, ps: int, held_bytes: float) -> Memory:
-    """Give the memory of each of `ps` PS tasks that holds so much of pushes under way."""
+    """Give the memory of each of `ps` PS tasks that holds so much of pushes in flight."""
     slots = profile.kernels[OPTIMIZERS[job.optimizer]].slots
     # The values that go back are a copy, of which one push at a time is new.
     return Memory(job.params * job.itemsize * (1 + slots) / ps, held_bytes + job.moved * job.wire_itemsize / ps)
@@ -206,7 +206,7 @@ class _Costs:
         self._kernel: KernelCosts = profile.kernels[OPTIMIZERS[job.optimizer]]
         crowding = self._wire.crowding(job.workers)
         self._ps_crowding = crowding
-        # A worker with a machine of its own has nobody beside it.
+        # A worker with a machine of its own shares it with no other.
         self._worker_crowding = crowding if job.shared_cores else 0.0
 
     def dense_secs(self) -> float:
@@ -266,7 +266,7 @@ class _Costs:
         out_w, out_p, out_d = self._bytes(out)
         in_w, in_p, in_d = self._bytes(back)
         comes_along = out <= RIDES_BYTES or self._job.transport == "shm"
-        rides = comes_along and self._job.wire_itemsize == self._job.itemsize
+        piggybacked = comes_along and self._job.wire_itemsize == self._job.itemsize
         delay = self._wire.step(0.0).delay_secs
 
         def stage(shard: int, stands_for: int) -> Leg:
@@ -274,12 +274,12 @@ class _Costs:
                 shard, stands_for, out, 0.0, part_w / 2 + out_w, part_w / 2, part_p, out_p, 0.0, 0.0, delay + out_d, out
             )
 
-        staged = [stage(shard, count) for shard, count in ([] if rides else [(0, 1)]) + others]
-        own = (out_w, out_p, out_d) if rides else (0.0, 0.0, 0.0)
+        staged = [stage(shard, count) for shard, count in ([] if piggybacked else [(0, 1)]) + others]
+        own = (out_w, out_p, out_d) if piggybacked else (0.0, 0.0, 0.0)
         # COMPLETE is the last third of what both cost.
         admit = Leg(
-            0, 1, out if rides else 0.0, back, admit_w / 3 + own[0], admit_w / 3 + in_w, admit_p * 2 / 3, own[1],
-            apply_secs, in_p, delay + own[2] + in_d, out if rides else -out,
+            0, 1, out if piggybacked else 0.0, back, admit_w / 3 + own[0], admit_w / 3 + in_w, admit_p * 2 / 3, own[1],
+            apply_secs, in_p, delay + own[2] + in_d, out if piggybacked else -out,
         )  # fmt: skip
         commits = [
             Leg(

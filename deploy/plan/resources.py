@@ -51,7 +51,7 @@ class Lock:
         self.busy = 0.0
 
     def enter(self, what: Callable[[Any], None], about: Any) -> None:
-        """Call something as soon as nobody has it; whom it is called for must leave it."""
+        """Call a function as soon as the lock is free; its caller must leave it."""
         if self.held:
             self.waiting.append((what, about))
         else:

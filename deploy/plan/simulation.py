@@ -50,7 +50,7 @@ class _Worker:
 
 @dataclass(slots=True)
 class _Call:
-    """A leg under way."""
+    """A leg in flight."""
 
     worker: _Worker
     phase: Phase
@@ -94,7 +94,7 @@ class _Simulation:
         """Go on until so many pushes are done, of which the first few only warm up."""
         cluster, tally = self._cluster, self._tally
         for worker in self.workers:
-            # Nobody knows where in its step a worker is at first.
+            # Where in its step a worker is at first is unknown.
             self.at(cluster.compute_secs * self._rng.random(), self._begin, worker)
         events = self._events
         while tally.pushes < pushes:

@@ -27,7 +27,7 @@ _TOO_LITTLE = 0.5
 #: In use for so much of the time a resource is what holds the others up.
 _SATURATED = 0.9
 _MOST_PS = 1024
-#: Of each worker, while a number of PS tasks is looked for, and for what is told in the end.
+#: Of each worker, while a number of PS tasks is looked for, and for the final figures.
 _SCAN_STEPS, _STEPS = 6, 20
 
 
@@ -175,7 +175,7 @@ def make_plan(
     asked = bool(ps)
     if not ps:
         ps, why = _smallest(attempt)
-        for count in _doubling(2 * ps):  # for whoever looks at the plot
+        for count in _doubling(2 * ps):  # for the plot
             attempt(count)
     chosen = forecast(job, profile, ps, random.Random(f"{seed} {ps}"), _STEPS)
     return Plan(job, chosen, [tried[count] for count in sorted(tried)], asked, why, _warning(job, chosen, asked))

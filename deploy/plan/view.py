@@ -50,7 +50,7 @@ def draw_plan(plan: Plan, batch: int = 0) -> Group:
     facts.add_row("staleness", f"p50 {lags[0]:,}, p90 {lags[1]:,}, p99 {lags[2]:,} steps")
     facts.add_row(
         "memory of each PS",
-        f"{human_bytes(memory.total)}: values and slots {human_bytes(memory.values)}, pushes under way "
+        f"{human_bytes(memory.total)}: values and slots {human_bytes(memory.values)}, pushes in flight "
         f"{human_bytes(memory.under_way)}, the process {human_bytes(memory.process)}",
     )
     resources = Table(box=None, pad_edge=False, header_style="bold")

@@ -170,7 +170,7 @@ def _tell_cluster(tasks: Sequence[Task], places: Mapping[str, Place]) -> dict[st
 
 
 def _addresses(tasks: Sequence[Task]) -> list[str]:
-    """Of the PS tasks, as the tasks were told."""
+    """Of the PS tasks, as they were given to the tasks."""
     found: list[str] = json.loads(tasks[0].environ["TF_CONFIG"])["cluster"]["ps"]
     return found
 
@@ -281,7 +281,7 @@ class _RayLauncher(Launcher):
             # Its process dies with it; so does the wait for one that Ray finds no room for.
             self._ray.kill(member)
         else:
-            # Nobody waits for the answer: an actor that has died has no process either.
+            # The answer is not waited for: an actor that has died has no process either.
             member.signal.remote(number)
 
     async def _run_once(self, task: Task, log: IO[str] | None) -> int:
@@ -289,8 +289,8 @@ class _RayLauncher(Launcher):
             return 0
         task.started_at = asyncio.get_running_loop().time()
         member = self._members[task.name]
-        told = {name: value for name, value in task.environ.items() if name not in _SECRETS}
-        arguments = (task.command, told, self._threads, os.getcwd(), self._stay[task.name], self._secrets[task.name])
+        environ = {name: value for name, value in task.environ.items() if name not in _SECRETS}
+        arguments = (task.command, environ, self._threads, os.getcwd(), self._stay[task.name], self._secrets[task.name])
         code = _EXIT_KILLED
         try:
             async for reference in member.run.options(num_returns="streaming").remote(*arguments):

@@ -1,6 +1,6 @@
 """One task of a cluster as an actor of Ray: it runs the task's process on its node, and both end together.
 
-Ray starts an actor that died anew, without its state; whoever called it then calls `run` again.
+Ray starts an actor that died anew, without its state; its caller then calls `run` again.
 
 Layer: deploy. Does not import Ray. Threads: Ray calls `run` on one thread and `signal` on others; see the lock.
 """
@@ -84,7 +84,7 @@ class Member:
             environ: What to add to the environment of this node.
             threads: For linear algebra.
             folder: The current folder, where this node has it.
-            stay: Where others know the task; None if nobody looks for it.
+            stay: Where others know the task; None if no task looks for it.
             secrets: What else to add to the environment of the process alone.
 
         Yields:
@@ -144,7 +144,7 @@ class Member:
 
 
 def _lines(process: subprocess.Popen[bytes]) -> Iterator[list[str]]:
-    """Give a process's lines, as many at a time as are there; ends soon after the process, whoever has its pipe."""
+    """Give a process's lines, as many at a time as are there; ends soon after the process, whatever holds its pipe."""
     assert process.stdout is not None
     rest = b""
     ended = os.pidfd_open(process.pid)

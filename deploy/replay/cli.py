@@ -39,7 +39,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step-name", default="global_step", metavar="NAME", help="which step (default global_step)")
     parser.add_argument("--find-nan", action="store_true", help="name the push that brought the first NaN or infinity")
     parser.add_argument("--shard", type=int, metavar="K", help="only this shard")
-    parser.add_argument("--incarnation", type=int, metavar="N", help="which life of the run (default: the newest)")
+    parser.add_argument(
+        "--incarnation", type=int, metavar="N", help="which incarnation of the run (default: the newest)"
+    )
     parser.add_argument("--log-dir", metavar="DIR", help="where the logs are, if PS tasks were given --log-dir")
     parser.add_argument("--out", metavar="FILE", help="write the values there, as one safetensors file")
 

@@ -23,7 +23,7 @@ EXIT_TERMINATED = 128 + signal.SIGTERM
 EXIT_LOST = 128 + signal.SIGKILL
 #: How long to wait for the signal that comes with the end of the job.
 _ENDING_SECS = 30
-#: A line that the task's shell prints last, so that its end can be told from its node's.
+#: A line that the task's shell prints last, so that its end can be distinguished from its node's.
 _MARK = "\x1eglobalstep step ended "
 _SHELL = f"""trap : TERM INT; "$@"; code=$?; printf '\\n{_MARK}%s\\n' $code; exit $code"""
 

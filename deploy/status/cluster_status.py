@@ -68,7 +68,7 @@ class ShardStatus:
     Attributes:
         address: As asked.
         error: Why it did not answer; "" if it did, and only then does the rest mean anything.
-        full: Whether that is because there is no room on its disk: it tells nobody what it could not write down.
+        full: Whether that is because there is no room on its disk: it acknowledges nothing that it could not write.
         state: "vacant", "initializing", "ready" or "done".
         load: Share of the time in which it was changing values, 0 to 1.
         requests: Data-plane requests that wait for their answer.

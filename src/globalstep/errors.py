@@ -198,7 +198,7 @@ class NotFiniteGradientError(InvalidArgumentError):
 
 
 class LayoutUnknownError(FailedPreconditionError):
-    """A push named a layout that its receiver has not been told; the client tells it in full."""
+    """A push named a layout that its receiver does not have; the client sends it in full."""
 
 
 class LostStateError(AbortedError):

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from globalstep.chief.checkpoints.background_saving import BackgroundSave
-from globalstep.chief.sessions.patience import Patience
+from globalstep.chief.sessions.polling_wait import PollingWait
 from globalstep.runtime import waiting
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
 from globalstep.runtime.waiting import Reminder, join_announced, wait_announced
@@ -73,9 +73,7 @@ def test_a_dequeue_that_nobody_feeds_names_the_queue_and_what_to_do(said):
     thread = threading.Thread(target=lambda: taken.extend(state.dequeue(3)), name="consumer")
     thread.start()
     state.enqueue([(1,), (2,)])
-    said(
-        "s now for 3 elements of FIFOQueue 'input', which holds 2: nobody enqueues them; the last element came 0 s ago"
-    )
+    said("s now for 3 elements of FIFOQueue 'input', which holds 2: none is enqueued; the last element came 0 s ago")
     state.enqueue([(3,)])
     thread.join(30)
     assert taken == [(1,), (2,), (3,)]
@@ -113,7 +111,7 @@ def test_a_dequeue_from_a_queue_that_nobody_ever_fed_says_so(said):
     state = QueueState("FIFOQueue", "input", 10)
     thread = threading.Thread(target=lambda: state.dequeue(1), name="consumer")
     thread.start()
-    said("which holds 0: nobody enqueues them. Most likely its queue runners were not started")
+    said("which holds 0: no thread enqueues them. Most likely its queue runners were not started")
     state.enqueue([(1,)])
     thread.join(30)
 
@@ -158,5 +156,5 @@ def test_a_reason_that_cannot_be_found_does_not_end_the_wait(said):
     assert thread.is_alive()
     turned.set()
     thread.join(30)
-    patience = Patience(ManualClock(), 100.0)
-    assert all(patience.pause("waiting for the ebb", why) for _ in range(20))
+    wait = PollingWait(ManualClock(), 100.0)
+    assert all(wait.pause("waiting for the ebb", why) for _ in range(20))

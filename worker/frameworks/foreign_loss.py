@@ -159,6 +159,6 @@ def _plain(value: Any) -> Array:
 
 
 def _frozen(gradient: Array) -> Array:
-    """Forbid writing: the memory may be the framework's, and whoever fetches it gets a copy."""
+    """Forbid writing: the memory may be the framework's, and a fetch of it gets a copy."""
     gradient.flags.writeable = False
     return gradient

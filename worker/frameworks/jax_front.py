@@ -46,7 +46,7 @@ def jax_loss(
         ImportError: If jax is not installed.
         TypeError: If a leaf has a dtype that no Variable can have, such as bfloat16.
 
-    64-bit leaves become 32-bit unless jax is told otherwise (`jax_enable_x64`), as everywhere in jax.
+    64-bit leaves become 32-bit unless jax is configured otherwise (`jax_enable_x64`), as everywhere in jax.
     """
     jax = require_extra("jax", "gs.jax", "jax")
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)

@@ -139,7 +139,7 @@ class _Model:
 
     @contextlib.contextmanager
     def _sent_ahead(self, tensors: Sequence[Any], wanted: tuple[int, ...]) -> Iterator[None]:
-        """Send each parameter's gradient as soon as it is there, where somebody takes it."""
+        """Send each parameter's gradient as soon as it is there, where the run wants that."""
         take = produced()
         names = [variable.op_name for variable in self.parameters.values()]
         hooks = [

@@ -190,7 +190,7 @@ class QueueRunner:
         try:
             sess.run(op)
         except Exception as error:
-            # The queue, or the session, is closed already: there is nobody left to tell.
+            # The queue, or the session, is closed already: there is no thread left to notify.
             _log.debug("Ignored exception while closing queue %s: %s", self.name, error)
 
 

@@ -149,14 +149,14 @@ class QueueState:
         wanted = f"{count} elements of {self._title}, which holds {holds}{others}"
         if self._put_at is None:
             return (
-                f"{wanted}: nobody enqueues them. Most likely its queue runners were not started "
+                f"{wanted}: no thread enqueues them. Most likely its queue runners were not started "
                 "(tf.train.start_queue_runners, or a monitored session, does that), they have failed, or what they "
                 "read first takes its time."
             )
         kept = f" and keeps {self._min_after_dequeue} back (min_after_dequeue)" if self._min_after_dequeue else ""
         ago_secs = self._clock.monotonic() - self._put_at
         return (
-            f"{wanted}{kept}: nobody enqueues them; the last element came {ago_secs:.0f} s ago. Most likely its queue "
+            f"{wanted}{kept}: none is enqueued; the last element came {ago_secs:.0f} s ago. Most likely its queue "
             "runners have ended without closing it, they wait for files or for another queue, or they are slower than "
             "what trains."
         )
@@ -165,7 +165,9 @@ class QueueState:
         """Say what an enqueue waits for. Caller holds _changed."""
         room = f"room in {self._title}, which holds {len(self._elements)}"
         if self._taken_at is None:
-            return f"{room}: nobody has dequeued yet. Most likely training has not begun, or nothing uses this queue."
+            return (
+                f"{room}: no thread has dequeued yet. Most likely training has not begun, or nothing uses this queue."
+            )
         return (
             f"{room}: the last element was dequeued {self._clock.monotonic() - self._taken_at:.0f} s ago. Most likely "
             "training is slower than the input, stands still, or has ended without asking the queue runners to stop."
@@ -230,7 +232,7 @@ class QueueState:
             return self._closed and not self._cancelled and not self._elements
 
     def resume(self) -> None:
-        """Open it again if it was cancelled, with what it held and what was turned away."""
+        """Open it again if it was cancelled, with what it held and what was refused."""
         with self._changed:
             if self._cancelled:
                 self._elements.extend(self._carried)

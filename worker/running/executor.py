@@ -27,7 +27,7 @@ from globalstep.worker.running.local_variables import LocalVariables
 from globalstep.worker.running.plan import Plan
 from globalstep.worker.running.planner import make_plan
 from globalstep.worker.running.prefetching import Fresh, Lookup, lookups_of
-from globalstep.worker.running.pushes_under_way import PushesUnderWay
+from globalstep.worker.running.pushes_in_flight import PushesInFlight
 from globalstep.worker.running.pushing import Declarer
 from globalstep.worker.running.run import Run
 from globalstep.worker.running.tracing import Trace
@@ -61,7 +61,7 @@ class Executor:
         trace: Where runs record what they do; None for nowhere.
         in_flight: As given.
         gradients_ahead: As given.
-        under_way: Sends the pushes that runs do not wait for; None where they wait for all.
+        pushes_in_flight: Sends the pushes that runs do not wait for; None where they wait for all.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Executor:
         self.graph = graph
         self.cluster = cluster
         self.reuse_values = reuse_values
-        self.under_way = PushesUnderWay(in_flight, lambda: why_pushes_wait(cluster)) if in_flight else None
+        self.pushes_in_flight = PushesInFlight(in_flight, lambda: why_pushes_wait(cluster)) if in_flight else None
         self.in_flight = in_flight
         self.gradients_ahead = gradients_ahead
         self.last_outcome: Outcome | None = None
@@ -116,8 +116,8 @@ class Executor:
             InvalidArgumentError: If a placeholder is not fed, or a node cannot take its inputs.
         """
         plan = self._plan_for(fetches, frozenset(feeds))
-        if self.under_way is not None and not plan.overlaps:
-            self.under_way.wait()
+        if self.pushes_in_flight is not None and not plan.overlaps:
+            self.pushes_in_flight.wait()
         with self.span("run", fetches=len(fetches)):
             return Run(self, plan, feeds).results()
 
@@ -157,7 +157,7 @@ class Executor:
         """
         with self._lock:
             fresh = self._fresh
-            # Pushes under way were not waited for on purpose; they are the only ones that may be missing.
+            # Pushes in flight were not waited for on purpose; they are the only ones that may be missing.
             if fresh is None or self._writes - fresh.write > self.in_flight:
                 return None
         if fresh.incarnation != self.cluster.incarnation:

@@ -77,7 +77,7 @@ class Plan:
         read_slots: For each round, the slot of each Variable read whole.
         round_of: The round in which a node that reads a Variable reads it.
         fetches: Slot of each fetched node; None for an operation.
-        wanted: Mutations whose value somebody wants.
+        wanted: Mutations whose value is wanted.
         steps: Steps that the run's pushes move on; the first round reads them too, for staleness.
     """
 

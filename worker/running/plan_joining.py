@@ -30,7 +30,7 @@ def may_join(
         mutation: The one to add.
         push: Those that are together already.
         follows: What each node comes right after; `mutation` itself too.
-        wanted: Mutations whose value somebody wants: the Variable's, right after the push.
+        wanted: Mutations whose value is wanted: the Variable's, right after the push.
         fed: Nodes whose value is given.
     """
     for other in push:

@@ -60,14 +60,14 @@ class PushForm:
         mutations: Of the round, in order.
         slot_for: As above.
         worker_hypers: For each optimizer, the hyper-parameters that this worker evaluates.
-        wanted: Mutations whose value somebody wants.
+        wanted: Mutations whose value is wanted.
         ahead: What the next round reads whole.
         again: What the next run of the plan reads whole.
         steps: Steps that the run has read, each with its slot.
 
     Attributes:
         local: Changes of Variables that live in the session.
-        wanted: Those of the mutations whose value somebody wants, each with its Variable.
+        wanted: Those of the mutations whose value is wanted, each with its Variable.
         shared: Variables of these that live on the PS.
         ahead: As given.
         again: As given.

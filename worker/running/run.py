@@ -140,9 +140,9 @@ class Run:
                     executor.keep_fresh(write, kept, list(zip(lookups, found[len(reads) :], strict=True)))
                 return values
 
-            if executor.under_way is not None and plan.overlaps:
+            if executor.pushes_in_flight is not None and plan.overlaps:
                 self._keep_from_caller(push)
-                executor.under_way.submit(send)
+                executor.pushes_in_flight.submit(send)
             else:
                 values = send()
         self._change_local(form.local)

@@ -1,6 +1,6 @@
 """Pool of the blocks that a client shares with one PS task: which are free, read by the program, or staged.
 
-A block is free when nothing in this process refers to it: no gradient that is being written, no request under way,
+A block is free when nothing in this process refers to it: no gradient that is being written, no request in flight,
 no value that the program keeps. Arrays and views count by their references, as in `globalstep.runtime.memory`.
 
 Layer: worker. Threads: a BlockPool is thread-safe.
@@ -69,7 +69,7 @@ class BlockPool:
             return self._blocks.get(number)
 
     def take(self, nbytes: int) -> tuple[int, Array] | None:
-        """Give a free block with room for so many bytes; whoever holds the array holds the block.
+        """Give a free block with room for so many bytes; a reference to the array holds the block.
 
         Returns:
             Its number and bytes; None where there is none.

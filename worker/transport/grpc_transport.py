@@ -3,7 +3,7 @@
 That connection is a stream on the channel, or a socket beside it where that is faster (docs/design/transports.md);
 the stream carries everything wherever the socket cannot be had.
 
-Layer: worker. Threads: none of its own; grpc has one that feeds the stream. Replies are read by whoever
+Layer: worker. Threads: none of its own; grpc has one that feeds the stream. Replies are read by the thread that
 waits for one.
 """
 
@@ -52,7 +52,7 @@ _SOCKETS: dict[str, tuple[pb.LaneKind.ValueType, ...]] = {
     "tcp": (pb.LANE_TCP,),
 }
 _NAMES = {pb.LANE_SHM: "shared memory", pb.LANE_UNIX: "unix socket", pb.LANE_TCP: "TCP connection"}
-#: gRPC's words for a port where nobody listens, of which the address and the system's own words say enough.
+#: gRPC's words for a port without a listener, of which the address and the system's own words say enough.
 _UNREACHED = re.compile(
     r"failed to connect to all addresses; last error: \w+: ipv\d:(\S+): "
     r"Failed to connect to remote host: (?:connect: )?(.*?)(?: \(\d+\))?"
@@ -131,7 +131,7 @@ class _Later:
 
 
 class _Call:
-    """A unary call under way; see transports.Pending.
+    """A unary call in flight; see transports.Pending.
 
     A task that has yet to prove that it has this process's token is asked for its status first, which tells it nothing.
     """
@@ -198,11 +198,11 @@ def _from_rpc(error: grpc.RpcError, label: str) -> OpError:
     # A stream that a dying server resets is reported as UNKNOWN or CANCELLED; both mean "not reached".
     if code in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN):
         code = grpc.StatusCode.UNAVAILABLE
-    told: dict[str, Any] = dict(error.trailing_metadata() or ()) if isinstance(error, grpc.Call) else {}
+    metadata: dict[str, Any] = dict(error.trailing_metadata() or ()) if isinstance(error, grpc.Call) else {}
     # gRPC's own refusal has no metadata: its calls are too many at this moment.
-    retry_millis = told.get("globalstep-retry-millis", _BUSY_MILLIS if details == _TOO_MANY_CALLS else 0)
+    retry_millis = metadata.get("globalstep-retry-millis", _BUSY_MILLIS if details == _TOO_MANY_CALLS else 0)
     return error_from_code(
-        code.value[0], f"{label}: {details}", str(told.get("globalstep-error", "")), int(retry_millis) / 1000
+        code.value[0], f"{label}: {details}", str(metadata.get("globalstep-error", "")), int(retry_millis) / 1000
     )
 
 
@@ -233,7 +233,7 @@ class GrpcTransport:
         self._clock = clock
         credentials = Credentials.from_environ(os.environ) if credentials is None else credentials
         self._secured = SecureChannel(address, credentials, clock)
-        # Nobody is asked for a certificate before the first call.
+        # No server is asked for a certificate before the first call.
         self._link = _Link(self._secured, look=False)
         # Guards the attributes below; taken before a connection's own locks. No call is made under it.
         self._lock = threading.Lock()
@@ -338,14 +338,14 @@ class GrpcTransport:
         return _Call(self._link, self.label, method, request, timeout_secs, self._secured)
 
     def _renew(self) -> None:
-        """Show renewed certificates from now on. What is under way on the old channel comes to its end there."""
+        """Show renewed certificates from now on. What is in flight on the old channel comes to its end there."""
         if not self._secured.outdated():
             return
         fresh = _Link(self._secured)
         with self._lock:
             in_use = self._connection.link if isinstance(self._connection, _Stream) else None
             spare = [link for link in self._old if link is not in_use]
-            # Of the last one, calls may still be under way.
+            # Of the last one, calls may still be in flight.
             self._old = [link for link in self._old if link is in_use] + [self._link]
             self._link = fresh
             closed = self._closed

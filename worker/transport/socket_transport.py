@@ -49,7 +49,7 @@ class SocketConnection(Connection):
     def _transmit(self, call: int, request: pb.Request, load: Any) -> None:
         """See Connection.
 
-        While other calls are under way, the task may be stuck with a reply that nobody reads, and read no
+        While other calls are in flight, the task may be stuck with a reply that this client does not read, and read no
         request itself: then replies are read here, so that both sides go on.
         """
         outgoing = self._outgoing(call, request, load)
@@ -168,7 +168,7 @@ def dial(
 
 
 def _check_user(connection: socket.socket, host: str, port: int) -> None:
-    """Refuse to tell the token to somebody else, who has taken the name of a task that is gone.
+    """Refuse to send the token to another user's process, which has taken the name of a task that is gone.
 
     Raises:
         ConnectionRefusedError: If the other end is not this user's, root's, or whose the gRPC port is.

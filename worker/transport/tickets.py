@@ -23,7 +23,7 @@ REPLY_LIMIT_BYTES = 1 << 40
 
 
 class ConnectionTicket:
-    """A data-plane call under way; see transports.Ticket."""
+    """A data-plane call in flight; see transports.Ticket."""
 
     __slots__ = ("_connection", "awaited", "call", "error", "load", "message", "overdue_at")
 
@@ -33,7 +33,7 @@ class ConnectionTicket:
         #: What the request needs until the reply is there.
         self.load = load
         self.overdue_at = overdue_at
-        #: Whether somebody is held up by it: sends it, or waits for its reply. A reply that nobody has asked
+        #: Whether a thread is held up by it: sends it, or waits for its reply. A reply that no thread has asked
         #: for yet may lie unread as long as it likes.
         self.awaited = True
         self.message: Message | None = None
@@ -86,7 +86,7 @@ class Connection(abc.ABC):
         return pieces
 
     def _answered(self, ticket: ConnectionTicket, error: OpError | None) -> None:
-        """Take note that a call's reply has come, or an error in its stead; nobody else has heard of it yet."""
+        """Take note that a call's reply has come, or an error in its stead; no other thread knows yet."""
         ticket.load = None
 
     @abc.abstractmethod
@@ -121,7 +121,7 @@ class Connection(abc.ABC):
         return self._tell(request, load) if request.HasField("complete") else self._call(request, load, overdue_at)
 
     def _tell(self, request: pb.Request, load: Any) -> ConnectionTicket:
-        """Send a request that nobody waits for; it is not answered. The ticket is settled."""
+        """Send a request without a reply. The ticket is settled."""
         ticket = ConnectionTicket(self, NO_CALL, None, math.inf)
         try:
             with self._sending:
@@ -180,7 +180,7 @@ class Connection(abc.ABC):
             ticket.message = message
 
     def break_off(self, error: OpError) -> None:
-        """Fail every call under way and end the connection."""
+        """Fail every call in flight and end the connection."""
         with self._state:
             if self.broken is None:
                 # Without the frames that it was raised in: the connection may last longer than they do.
@@ -201,6 +201,6 @@ class Connection(abc.ABC):
 
     @property
     def idle(self) -> bool:
-        """Whether no call but the caller's own is under way."""
+        """Whether no call but the caller's own is in flight."""
         with self._state:
             return len(self._tickets) <= 1

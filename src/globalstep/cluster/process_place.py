@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ALIVE_SECS", "NO_PROCESS", "Process", "is_gone", "this_process"]
 
-#: A process that lives gives a sign of it every second. One that has given none for so long is taken for dead by who
-#: comes in its place.
+#: A process that lives gives a sign of it every second. A process that
+#: takes its place treats one that has given none for so long as dead.
 ALIVE_SECS = 2.5
 #: States of a process that does nothing any more, as in /proc/PID/stat.
 _ENDED = frozenset({"Z", "X", "x"})
@@ -34,7 +34,7 @@ class Process:
     host: str = ""
     #: 0 where it is not known.
     pid: int = 0
-    #: Who shares this, and only they, can look whether the process is there; "" for nobody.
+    #: Processes with the same place, and only they, can look whether the process is there; "" for none.
     place: str = ""
     #: When it started, in the place's own units: a pid comes again.
     started: str = ""
@@ -57,7 +57,7 @@ class Process:
         return f"host {self.host}, pid {self.pid}" if self.pid else "a process that does not say which"
 
 
-#: Nobody knows which.
+#: An unknown process.
 NO_PROCESS = Process()
 
 

@@ -73,7 +73,7 @@ def takes_over(environ: Mapping[str, str] = os.environ) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RunIdentity:
-    """A run as a PS task, or somebody who has joined it, knows it."""
+    """A run as a PS task, or a member of it, knows it."""
 
     #: "" where it is not known.
     id: str = ""
@@ -103,7 +103,7 @@ class RunIdentity:
         return f"{name} {place}" + (f" (id {self.id[:_SHOWN]})" if self.id else "")
 
 
-#: Nobody knows which.
+#: An unknown run.
 NO_RUN = RunIdentity()
 
 
@@ -132,7 +132,7 @@ class TaskRun:
 
     @property
     def identity(self) -> RunIdentity:
-        """The same, as others are told of it."""
+        """The same, as it is sent to others."""
         return RunIdentity(self.id, self.name, self.directory)
 
     def is_other(self, held: RunIdentity) -> bool:
@@ -164,12 +164,12 @@ class TaskRun:
 
 
 def other_run(who: str, held: RunIdentity, wanted: RunIdentity, members: Sequence[str]) -> str:
-    """Say that PS tasks serve another run than somebody wants, and what is to be done.
+    """Say that PS tasks serve another run than a caller wants, and what is to be done.
 
     Args:
         who: The PS tasks.
         held: What they serve.
-        wanted: Of whoever is refused.
+        wanted: Of the caller that is refused.
         members: Who of `held` is there.
     """
     there = f" Of it there are: {', '.join(members)}." if members else ""

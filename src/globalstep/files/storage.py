@@ -376,7 +376,7 @@ def atomic_write(storage: Storage, path: str, owner: int = 0) -> Iterator[Binary
 def locked(storage: Storage, path: str, wait_secs: float) -> Iterator[bool]:
     """Hold the lock of a file in the block, where the storage is this host's file system and knows locks (flock).
 
-    A process that was stopped while it held the lock keeps it; so nobody waits for longer than `wait_secs`, and what
+    A process that was stopped while it held the lock keeps it; so another process waits at most `wait_secs`, and what
     is done in the block has to be right without the lock, too.
 
     Args:
@@ -437,7 +437,7 @@ def path_error(error: OSError, path: str, verb: str) -> OpError:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A small file with a random text: whoever can read it sees the directory that it was left in."""
+    """A small file with a random text: a process that can read it sees the same directory."""
 
     file: str
     text: str

@@ -47,7 +47,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told, for tests and simulation. Thread-safe.
+    """A clock that moves only by `advance`, for tests and simulation. Thread-safe.
 
     A wait moves the clock on by its whole timeout unless the event is set already: waiting loops run
     through at once.

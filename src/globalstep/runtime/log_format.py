@@ -51,7 +51,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    r"""Writes a record as text. What it was told by others cannot pass for a line of its own: further lines are set in.
+    r"""Writes a record as text. Text from other processes cannot pass for a log line: further lines are indented.
 
     What speaks to a terminal is escaped.
 

@@ -66,7 +66,7 @@ def _limits(proc: Path, cgroups: Path) -> list[tuple[int, int]]:
 
 
 def _reclaimable(stat: Path) -> int:
-    """Give how much of what a cgroup uses are contents of files that nobody has looked at lately: they make room."""
+    """Give how much of what a cgroup uses are contents of files not read lately, which the kernel can drop."""
     try:
         lines = stat.read_text().splitlines()
     except OSError:

@@ -1,7 +1,7 @@
 """Pools of memory blocks: large arrays of fresh memory cost more than the copy into them.
 
 The kernel clears every page of a fresh array when it is first touched, which halves the throughput of large
-messages (docs/performance.md). A pool gives out blocks that nobody refers to any more.
+messages (docs/performance.md). A pool gives out blocks to which no reference is left.
 
 Layer: shared. Imports nothing of globalstep.
 """
@@ -42,7 +42,7 @@ class Pool(Protocol):
         ...
 
     def take(self, nbytes: int) -> Array:
-        """Give uint8 [nbytes], undefined, which is not used again while anybody refers to it.
+        """Give uint8 [nbytes], undefined, which is not used again while a reference to it is left.
 
         Raises:
             ResourceExhaustedError: If there is none.
@@ -73,7 +73,7 @@ def address_of(array: npt.NDArray[Any]) -> int:
 
 
 def unused_blocks(blocks: list[Array]) -> list[int]:
-    """Give the positions of the blocks that nobody but their list refers to, in order."""
+    """Give the positions of the blocks to which only their list refers, in order."""
     return [at for at in range(len(blocks)) if _references(blocks, at) == _UNUSED]
 
 
@@ -88,7 +88,7 @@ def fitting_block(blocks: list[Array], idle: list[int], nbytes: int) -> int | No
 class MemoryPool:
     """Gives out memory, the same again once no array or view of it is left. Single thread: its owner's.
 
-    Whoever still holds a view, however it came by it, holds the block, so nobody's bytes change under him.
+    A view, however it was made, holds the block, so its bytes do not change.
 
     >>> pool = MemoryPool()
     >>> values = pool.take(1_000_000)

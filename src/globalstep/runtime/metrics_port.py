@@ -1,6 +1,6 @@
 """Metrics port: where Prometheus reads numbers of this process; closed unless it is asked for.
 
-Nothing is counted for it: collectors read what is counted anyway, when somebody asks. It needs the extra `metrics`
+Nothing is counted for it: collectors read what is counted anyway, at each request. It needs the extra `metrics`
 (prometheus-client). There is no TLS and no token: it is meant for this machine, or a network that is trusted.
 
 Layer: shared. Threads: prometheus-client's own, daemons, one for each port.
@@ -30,7 +30,7 @@ _VARIABLE = "GLOBALSTEP_METRICS_PORT"
 
 
 class Collector(Protocol):
-    """Gives metric families when somebody reads them, from any thread."""
+    """Gives metric families at each request, from any thread."""
 
     def collect(self) -> Any:
         """Give prometheus-client's metric families."""
@@ -125,7 +125,7 @@ def can_be_open(text: str) -> bool:
 
 
 def open_port(text: str, collectors: Sequence[Collector]) -> MetricsPort | None:
-    """Open a port, or log why there is none: that nobody can look on is no reason not to train.
+    """Open a port, or log why there is none: training goes on without metrics.
 
     Args:
         text: See metrics_address; "" for no port.

@@ -31,7 +31,7 @@ _GRPC_EXPERIMENTS = (
     "event_engine_for_all_other_endpoints",
 )
 
-#: Without its newer event loop, and with no call under way, gRPC looks at a connection that it is making only
+#: Without its newer event loop, and with no call in flight, gRPC looks at a connection that it is making only
 #: as often as this; its own 5 s would make a client find a PS task that came back 10 s too late.
 _GRPC_POLLING = {"GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS": "100"}
 
@@ -105,7 +105,7 @@ def kernel_cache_directory() -> str:
     except (OSError, RuntimeError):
         # A home that is read-only, or a uid that is no user's and has none, as in some containers.
         pass
-    # Anybody could have put something under a name that is known, so the name is random, and kernels are compiled anew
+    # Another user could have put something under a known name, so the name is random, and kernels are compiled anew
     # in every process.
     directory = tempfile.mkdtemp(prefix="globalstep-kernels-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)

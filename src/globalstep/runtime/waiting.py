@@ -1,6 +1,6 @@
 """Log lines of long waits: a wait without a limit of its own says now and then what it is for.
 
-Somebody who looks at a program that stands still finds the reason in its log. tests/test_waits.py finds waits that
+The log of a program that stands still gives the reason. tests/test_waits.py finds waits that
 neither have a limit nor say anything.
 
 Layer: shared. Threads: a Reminder belongs to one wait. Nothing here starts a thread.
@@ -41,7 +41,7 @@ class Reminder:
 
     Args:
         what: Gives what is waited for, for people. It is asked under the condition.
-        level: Of the log lines: a warning where somebody should look, information where waiting is usual.
+        level: Of the log lines: a warning where a person should look, information where waiting is usual.
         clock: Time.
     """
 
@@ -52,7 +52,7 @@ class Reminder:
         self._since = self._said = clock.monotonic()
 
     def wait(self, changed: threading.Condition) -> None:
-        """Wait until somebody notifies, or until a line is due. Caller holds the condition, and looks again."""
+        """Wait for a notification, or until a line is due. Caller holds the condition, and looks again."""
         changed.wait(SAY_SECS)
         now = self._clock.monotonic()
         if now - self._said >= SAY_SECS:

@@ -308,7 +308,7 @@ def mark_of(secret: str) -> str:
 
 
 def new_client_id() -> str:
-    """Make an id for a client of this process: whoever does not know the session secret cannot speak in its name.
+    """Make an id for a client of this process: a process without the session secret cannot use it.
 
     >>> holder_of(new_client_id()) == mark_of(session_secret())
     True

@@ -2,7 +2,7 @@
 
 Sources: unix(7), SO_PEERCRED; sock_diag(7); proc(5), /proc/net/tcp.
 
-Layer: shared. Imports nothing of globalstep. Linux only; elsewhere nobody is known.
+Layer: shared. Imports nothing of globalstep. Linux only; elsewhere no user is known.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _find(six: bool, host: str, port: str, listening: bool) -> int | None:
                 continue
             if (address and at == address) or (listening and at in anywhere):
                 found.add(int(words[7]))
-    # Two sockets with one address, of different users: nobody can say whose it is.
+    # Two sockets with one address, of different users: the owner cannot be determined.
     return found.pop() if len(found) == 1 else None
 
 

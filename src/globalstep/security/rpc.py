@@ -58,7 +58,7 @@ SERVER_OPTIONS: list[tuple[str, Any]] = [
 
 
 def connection_limit(clients: int) -> int:
-    """Give how many gRPC connections a server for so many clients takes: strangers must not use up all descriptors."""
+    """Give how many gRPC connections a server for so many clients takes: others must not use up all descriptors."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if files == resource.RLIM_INFINITY:
         files = 1 << 20

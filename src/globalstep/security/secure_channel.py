@@ -26,11 +26,11 @@ __all__ = ["SecureChannel"]
 
 _log = logging.getLogger(__name__)
 
-#: How long a TLS mistake may be the other side's that is just being mended: a restart, a renewal.
+#: How long a TLS mistake may be the other side's that is just being fixed: a restart, a renewal.
 PATIENCE_SECS = 5.0
 #: A mistake is looked for no more often than this.
 _PROBE_SECS = 1.0
-#: Calls under way that have the task prove itself: no more are remembered.
+#: Calls in flight that have the task prove itself: no more are remembered.
 _MOST_ASKED = 64
 
 
@@ -69,7 +69,7 @@ class SecureChannel:
         self._token = credentials.shown_token()
         if self._token and self._tls is None and not credentials.insecure and not is_loopback(host):
             raise FailedPreconditionError(
-                f"What is told to {address} could be read and changed on the way, in spite of the token. Set "
+                f"What is sent to {address} could be read and changed on the way, in spite of the token. Set "
                 "GLOBALSTEP_TLS_CERT, _KEY and _CA, or GLOBALSTEP_INSECURE=1 where the network is trusted."
             )
 
@@ -87,7 +87,7 @@ class SecureChannel:
             token = self._token
         if token:
             return ("authorization", self._authorization(token, method)), (SESSION_KEY, session_secret())
-        # Who shows nothing of itself has no role, and nobody is looked at then.
+        # A process that shows no certificate has no role, and checks no other's.
         return ((SESSION_KEY, session_secret()),) if self._tls is not None else ()
 
     def _authorization(self, token: str, method: str) -> str:
@@ -104,7 +104,7 @@ class SecureChannel:
 
     @property
     def unproven(self) -> bool:
-        """Whether the task has yet to prove that it has the token, before anything else is told to it."""
+        """Whether the task has yet to prove that it has the token, before anything else is sent to it."""
         with self._lock:
             return bool(self._token) and self._tls is None and not self._challenge
 
@@ -117,10 +117,10 @@ class SecureChannel:
                 process that is gone.
 
         Raises:
-            UnauthenticatedError: If whoever refused it does not have the token.
+            UnauthenticatedError: If the server that refused it does not have the token.
         """
-        told: dict[str, Any] = dict(error.trailing_metadata() or ()) if isinstance(error, grpc.Call) else {}
-        challenge, _, shown = str(told.get(CHALLENGE_KEY, "")).partition(" ")
+        metadata: dict[str, Any] = dict(error.trailing_metadata() or ()) if isinstance(error, grpc.Call) else {}
+        challenge, _, shown = str(metadata.get(CHALLENGE_KEY, "")).partition(" ")
         if not challenge:
             return False
         with self._lock:
@@ -128,21 +128,21 @@ class SecureChannel:
                 self._challenge = ""
                 return True
             for number in self._asked:
-                # Each number is good once: what was answered before could be said again by somebody else.
+                # Each number is good once: another process could repeat an earlier answer.
                 if hmac.compare_digest(answer(self._token, challenge, number, self.dialled), shown):
                     self._asked.remove(number)
                     self._challenge = challenge
                     return True
         raise UnauthenticatedError(
             f"What answers at {self.address} does not have the token that this process has: it is no PS task of this "
-            "run, or its --tokens-file is another one. Nothing was told to it."
+            "run, or its --tokens-file is another one. Nothing was sent to it."
         )
 
     def asked_for_nothing(self) -> UnauthenticatedError:
         """Give the error for a task that answers without having proven that it has the token."""
         return UnauthenticatedError(
             f"What answers at {self.address} asks for no token, and this process has one: it is no PS task of this "
-            "run, or it was started without --tokens-file. Nothing was told to it."
+            "run, or it was started without --tokens-file. Nothing was sent to it."
         )
 
     def broken(self) -> None:
@@ -181,7 +181,7 @@ class SecureChannel:
         """Make a channel with the newest certificates.
 
         Args:
-            look: Look at the server's certificate where that matters; without, the channel reaches nobody there, and
+            look: Look at the server's certificate where that matters; without, the channel sends no call there, and
                 is outdated.
         """
         if self._tls is None:

@@ -2,7 +2,7 @@
 
 gRPC tells a client nothing about the certificate that a server shows. So a connection is made first that says nothing:
 if its certificate is of the CA, for the host, and names role `ps`, the channel is made for that very certificate, and a
-handshake with any other fails. Nothing is shown to whoever has none.
+handshake with any other fails. Nothing is shown to a server without one.
 
 Layer: shared. Threads: a ServerRole is thread-safe.
 """
@@ -80,7 +80,7 @@ class ServerRole:
 
         Args:
             material: This process's certificates.
-            look: Ask the server; without, nobody is believed yet.
+            look: Ask the server; without, no server is trusted yet.
         """
         try:
             concerned = role_of_certificate(material.cert) is not None

@@ -49,7 +49,7 @@ class TlsSocket:
             raise
         self._ssl.setblocking(False)
         self._timeout: float | None = handshake_secs
-        # Guards OpenSSL's state of the connection; a leaf, and nobody waits under it.
+        # Guards OpenSSL's state of the connection; a leaf; no thread waits while it holds it.
         self._lock = threading.Lock()
 
     @property

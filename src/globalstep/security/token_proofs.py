@@ -1,8 +1,8 @@
 """Proofs that a caller knows a token, without showing it, on connections without TLS.
 
-Whoever listens at an address, or takes it while its task is away, must not learn the token that callers have for the
-task. So a caller shows a proof of each call, made of a number that the task's process chose, and the task proves first
-that it has the token too:
+A process that listens at an address, or takes it while its task is away, must not learn the token that callers have
+for the task. So a caller shows a proof of each call, made of a number that the task's process chose, and the task
+proves first that it has the token too:
 
     caller -> task   authorization: Proof ID ADDRESS NUMBER               (the first call; it is refused)
     task -> caller   globalstep-challenge: CHALLENGE ANSWER               (with the refusal)
@@ -73,7 +73,7 @@ def token_id(token: str) -> str:
 
 
 def new_number() -> str:
-    """Make a random number that nobody has used."""
+    """Make a random number that was not used before."""
     return secrets.token_hex(16)
 
 

@@ -66,7 +66,7 @@ class Faults(Protocol):
     """What may fail, and when."""
 
     def at(self, point: str, method: str) -> Verdict | None:
-        """Be told that somebody is at a point of a method. Thread-safe.
+        """Note that a thread is at a point of a method. Thread-safe.
 
         On a PS task what is raised is the answer (ConnectionCutError: there is none). On a client it is what the
         caller gets instead of a reply.

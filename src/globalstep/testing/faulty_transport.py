@@ -24,7 +24,7 @@ _LATE_AFTER = 3
 
 
 class _Watched:
-    """A call under way whose reply may get lost; transports.Ticket and transports.Pending."""
+    """A call in flight whose reply may get lost; transports.Ticket and transports.Pending."""
 
     def __init__(self, call: Any, method: str, transport: FaultyTransport) -> None:
         self._call = call

@@ -13,7 +13,7 @@ list there may be a rate of faults by chance: see globalstep.testing.random_faul
 | action | what happens |
 |---|---|
 | kill | the process kills itself with SIGKILL |
-| stop | it stops itself with SIGSTOP, until somebody continues it |
+| stop | it stops itself with SIGSTOP, until SIGCONT |
 | hold | it waits there until the next fault of the plan has happened, at most 20 s: a meeting point |
 | cut | the connection ends: at `before` and `send` the request is lost with it, at `after` and `reply` the reply |
 | drop | at `send` the request is lost, at `reply` the reply |

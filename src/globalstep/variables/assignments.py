@@ -226,7 +226,7 @@ def _brackets(shape: TensorShape) -> str:
 
 
 def static_shape(node: Node) -> TensorShape:
-    """Give the shape of a node as far as it is known before a run: unknown where that cannot be told."""
+    """Give the shape of a node as far as it is known before a run: unknown where that is not known."""
     try:
         return node.shape
     except ValueError:

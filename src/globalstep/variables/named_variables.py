@@ -180,7 +180,7 @@ def _default_initializer(name: str, dtype: DType) -> Callable[..., Any]:
 def _asked(
     initializer: Callable[..., Any], shape: TensorShape, dtype: DType, info: PartitionInfo | None = None
 ) -> Callable[[], Any]:
-    """The initializer as a function without arguments, told only what it can take."""
+    """The initializer as a function without arguments, given only the arguments that it takes."""
     try:
         takes = inspect.signature(initializer).parameters
     except (TypeError, ValueError):

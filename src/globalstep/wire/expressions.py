@@ -1,7 +1,7 @@
 """Closed expressions over steps and scalar Variables: what a learning-rate schedule is on the wire.
 
 An expression is evaluated where the authoritative step is, in float64 at the exact integer step. It
-has a fixed set of operations and no loops, so evaluating one that a stranger sent is safe.
+has a fixed set of operations and no loops, so evaluating one from an untrusted client is safe.
 
 Layer: shared. Imports nothing of globalstep.
 """

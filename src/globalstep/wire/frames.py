@@ -206,7 +206,7 @@ class Assembler:
         """Take a frame; give the message when this was its last one.
 
         The data of a message of one frame is a view into `raw`. That of a longer one lies in a buffer of
-        its own, which is used again when nobody refers to it any more: a staged push keeps it. Where there is no
+        its own, which is used again when no reference to it is left: a staged push keeps it. Where there is no
         memory for it, the message comes without data, `refused`.
 
         Raises:

@@ -102,7 +102,7 @@ class Incoming:
         """Wait for the next message.
 
         Returns:
-            The message, its data in memory that is not used again while anybody refers to it; None where
+            The message, its data in memory that is not used again while a reference to it is left; None where
             the connection has come to its end.
 
         Raises:
@@ -151,7 +151,7 @@ class Incoming:
             flags: Of recv.
 
         Raises:
-            OSError: If the connection is broken; BlockingIOError if nothing is there and nobody is to wait.
+            OSError: If the connection is broken; BlockingIOError if nothing is there and the call may not wait.
         """
         if self._target is not None:
             got = self._connection.recv_into(self._target[self._at : self._at + MOST_AT_ONCE], 0, flags)
@@ -185,7 +185,7 @@ class Incoming:
         return self._descriptors.popleft()
 
     def close(self) -> None:
-        """Forget what has come of the next message, and close descriptors that nobody has asked for."""
+        """Forget what has come of the next message, and close descriptors that were not asked for."""
         self._begun = self._target = None
         while self._descriptors:
             os.close(self._descriptors.popleft())

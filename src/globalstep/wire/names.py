@@ -1,7 +1,7 @@
 """Rules for names on the wire, and their longest: Variables, optimizers, tasks, ids of clients.
 
 Names come into error texts, log lines, terminals, and tables that are kept: all of them are looked at where they come
-in, so that nobody behind that door has to.
+in, so that no code behind it has to.
 
 Layer: shared. Imports nothing of globalstep but errors. Threads: functions are pure.
 """
@@ -22,7 +22,7 @@ NAME_CHARACTERS = 1024
 
 #: TensorFlow's characters of names, and those that globalstep's own names have besides: "#" of a Variable's parts.
 _NAME = re.compile(r"[\w.\\/>#:-]+", re.ASCII)
-#: Ids are anybody's to choose; none of these characters ends a line, or is a terminal's.
+#: Clients choose their ids; none of these characters ends a line, or is a terminal's.
 _ID = re.compile(r"[\w.\\/>#:@+=,~ -]+", re.ASCII)
 #: Controls of C0 and C1, ends of lines, and marks that change the direction of writing.
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\u200e\u200f]")

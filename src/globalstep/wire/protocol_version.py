@@ -62,7 +62,7 @@ def _capital(name: str) -> str:
 
 def _said(protocol: pb.Protocol) -> str:
     if not protocol.newest:
-        return "a protocol from before versions were told (globalstep of an older day)"
+        return "a protocol from before versions were sent (an older globalstep)"
     versions = (
         f"version {protocol.newest}"
         if protocol.oldest == protocol.newest

@@ -1,7 +1,7 @@
 """Shared memory of a PS task and a client on the same machine, where tensors are written once.
 
-A block is a file of the kernel's memory that has no name (`memfd_create`): it is reached by whoever is handed its
-descriptor, and by nobody else. Nothing of it is left once both processes have let go of it or are gone, however
+A block is a file of the kernel's memory that has no name (`memfd_create`): only processes that were handed its
+descriptor reach it. Nothing of it is left once both processes have let go of it or are gone, however
 they ended, and the size of /dev/shm does not limit it. Its size is sealed, so neither side can take the ground
 away under the other. docs/design/transports.md has the whole story.
 

@@ -1,8 +1,8 @@
 """What is known of incarnations from those who were told of their decisions: how far each had come, at least.
 
-A sequencer that is killed takes with it what nobody had stored. Its clients know better: each was told what became of
-its own pushes. They say so with every heartbeat, so that whoever restores the run, and the journal, know how far it had
-come. docs/audit.md says what becomes of it.
+A sequencer that is killed takes with it what was not stored. Its clients know better: each has heard what became of
+its own pushes. They say so with every heartbeat, so that the chief that restores the run, and the journal, know how
+far it had come. docs/audit.md says what becomes of it.
 
 Layer: shared. Threads: safe without a lock: each change is one of a dict's or an attribute's, and of two at the same
 time the one that is missed is made again with the next.
@@ -25,7 +25,7 @@ class Known:
 
     #: An entry that was decided.
     index: int = 0
-    #: The steps right after an entry, and which that is: `index`, or one before it where nobody knows the steps there.
+    #: The steps right after an entry, and which that is: `index`, or one before it where the steps there are unknown.
     steps: Mapping[str, int] = field(default_factory=dict[str, int])
     steps_index: int = 0
     #: The sequencer itself said so when the incarnation ended: there is no later entry.
@@ -38,7 +38,7 @@ class Known:
 
 
 class Told:
-    """The last decision of each incarnation that somebody was told of.
+    """The last decision of each incarnation that a client has heard of.
 
     >>> told = Told()
     >>> told.hear(7, Known(3, {"step": 3}, 3)), told.hear(7, Known(2, {"step": 2}, 2))
@@ -52,7 +52,7 @@ class Told:
         #: has a greater number, wherever the clocks of PS tasks stand. What others say does not count.
         self.newest = 0
         self._known: dict[int, Known] = {}
-        # The last outcome of one's own: it is noted for every push, and taken in when somebody asks.
+        # The last outcome of one's own: it is noted for every push, and taken in when it is read.
         self._latest: tuple[int, int, Mapping[str, int]] = (0, 0, {})
 
     def outcome(self, incarnation: int, index: int, steps: Mapping[str, int]) -> None:
@@ -68,7 +68,7 @@ class Told:
             self.hear(incarnation, Known(index, steps, index))
 
     def hear(self, incarnation: int, news: Known) -> bool:
-        """Take note of what somebody knows; gives whether it was news."""
+        """Take note of what another process knows; gives whether it was news."""
         known = self._known.get(incarnation)
         now = news if known is None else known.joined(news)
         if now == known:

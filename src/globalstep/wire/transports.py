@@ -40,7 +40,7 @@ _VARIABLE = "GLOBALSTEP_TRANSPORT"
 
 
 class Ticket(Protocol):
-    """A data-plane call under way."""
+    """A data-plane call in flight."""
 
     def result(self) -> Message:
         """Wait for the reply.
@@ -53,7 +53,7 @@ class Ticket(Protocol):
 
 
 class Pending(Protocol):
-    """A unary call under way."""
+    """A unary call in flight."""
 
     def result(self) -> Any:
         """Wait for the reply message; raises as Ticket.result."""
@@ -88,7 +88,7 @@ class Transport(Protocol):
     def room(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
         """Give memory in which a request's tensors, so many bytes, can be written where the task reads them.
 
-        Nothing is owed for it: whoever does not use it lets go of it. None where there is no such memory now.
+        A caller that does not use it drops the reference. None where there is no such memory now.
         """
         ...
 
@@ -105,11 +105,11 @@ class Transport(Protocol):
         ...
 
     def break_off(self, error: OpError) -> None:
-        """Break the connection off; calls under way fail with the error, the next one opens another."""
+        """Break the connection off; calls in flight fail with the error, the next one opens another."""
         ...
 
     def close(self) -> None:
-        """Give up connections and threads. Calls under way fail."""
+        """Give up connections and threads. Calls in flight fail."""
         ...
 
 

@@ -113,7 +113,7 @@ def test_why_a_task_has_not_left(client, text):
 @pytest.mark.parametrize(
     ("lease", "text"),
     [
-        (pb.ChiefLease(), "nobody has the chief's lease"),
+        (pb.ChiefLease(), "no task has the chief's lease"),
         (
             pb.ChiefLease(holder="x", task="/job:chief/task:0", silent_secs=9),
             "/job:chief/task:0 is the chief, and was last",

@@ -12,7 +12,7 @@ from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.chief.events.summaries import SummaryWriterCache
 from globalstep.chief.hooks.step import StopAtStepHook
 from globalstep.chief.sessions.draining import EXIT_DRAINED, Drain
-from globalstep.chief.sessions.patience import Patience
+from globalstep.chief.sessions.polling_wait import PollingWait
 from globalstep.chief.sessions.session_creators import ChiefSessionCreator
 from globalstep.chief.training_session import MonitoredTrainingSession
 from globalstep.runtime.clock import ManualClock
@@ -208,7 +208,7 @@ def nobody():
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_task_that_waits_for_ps_tasks_ends_and_says_why(graph, tmp_path, monkeypatch, caplog, nobody, is_chief, lost):
     build()
-    pause, pauses = Patience.pause, []
+    pause, pauses = PollingWait.pause, []
 
     def struck(self, waiting_for, why=None):
         pauses.append(waiting_for)
@@ -219,13 +219,15 @@ def test_a_task_that_waits_for_ps_tasks_ends_and_says_why(graph, tmp_path, monke
             del dropped
         return pause(self, waiting_for, why)
 
-    monkeypatch.setattr(Patience, "pause", struck)
+    monkeypatch.setattr(PollingWait, "pause", struck)
     with caplog.at_level("WARNING", "globalstep"), pytest.raises(SystemExit) as ended:
         MonitoredTrainingSession(nobody, is_chief=is_chief, checkpoint_dir=str(tmp_path), max_wait_secs=30)
     assert ended.value.code == EXIT_DRAINED
     assert len(pauses) == 1
     told = (
-        "What was under way when SIGTERM came is not done" if lost else "SIGTERM came while this task made its session"
+        "The step that was running when SIGTERM came is not done"
+        if lost
+        else "SIGTERM came while this task made its session"
     )
     assert told in caplog.text
 

@@ -4,7 +4,7 @@ from small_model import LocalCluster, build
 from globalstep.chief.checkpoints.saver import Saver
 from globalstep.chief.hooks.step import StopAtStepHook
 from globalstep.chief.sessions.cluster_start import Found, not_serving, stop_limits, survey
-from globalstep.chief.sessions.patience import Patience
+from globalstep.chief.sessions.polling_wait import PollingWait
 from globalstep.chief.sessions.session_manager import SessionManager
 from globalstep.errors import DeadlineExceededError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
@@ -64,11 +64,11 @@ def test_the_lowest_stop_limit_counts():
     assert stop_limits([object()], "s", 0, {}) == []
 
 
-def test_patience_is_quiet_for_5_s_and_speaks_every_30_s(caplog):
+def test_a_polling_wait_is_quiet_for_5_s_and_speaks_every_30_s(caplog):
     clock = ManualClock()
-    patience = Patience(clock, max_wait_secs=100)
+    wait = PollingWait(clock, max_wait_secs=100)
     with caplog.at_level("INFO", "globalstep"):
-        while patience.pause("waiting for ps 1 at b:2"):
+        while wait.pause("waiting for ps 1 at b:2"):
             pass
     assert clock.monotonic() == 100.0
     assert len(caplog.messages) == 4
@@ -76,13 +76,13 @@ def test_patience_is_quiet_for_5_s_and_speaks_every_30_s(caplog):
     assert caplog.messages[0].endswith("waiting for ps 1 at b:2")
 
 
-def test_patience_polls_fast_at_first():
+def test_a_polling_wait_polls_fast_at_first():
     clock = ManualClock()
-    patience = Patience(clock, max_wait_secs=100)
+    wait = PollingWait(clock, max_wait_secs=100)
     waits = []
     for _ in range(9):
         before = clock.monotonic()
-        patience.pause("x")
+        wait.pause("x")
         waits.append(clock.monotonic() - before)
     assert waits[0] == pytest.approx(0.1)
     assert waits == sorted(waits)

@@ -231,7 +231,7 @@ def test_a_client_that_comes_back_after_the_restore_is_heard_too(job, tmp_path, 
     with caplog.at_level("WARNING", "globalstep"):
         again.journal.catch_up()
     assert "had come further than was known" in caplog.text
-    assert "at least to {'global_step': 195}, as a client was told, not only to {'global_step': 5}" in caplog.text
+    assert "at least to {'global_step': 195}, as a client has heard, not only to {'global_step': 5}" in caplog.text
     assert audit(str(tmp_path)).incarnations[0].lost == 193
 
 

@@ -88,7 +88,7 @@ def test_a_ps_waits_for_a_checkpoint_and_the_job_goes_on_from_it(launch, process
     asked = re.search(rf"Saving a checkpoint now: .*{task[-1]} .* about to end", before)
     assert asked, printed
     drained = int(re.search(r"Saving checkpoints for (\d+) into", before[asked.end() :])[1])
-    begun = r"go back together, from (?:(?:at least )?step (\d+)|a step that nobody here was told of)"
+    begun = r"go back together, from (?:(?:at least )?step (\d+)|a step that no task here has heard of)"
     back = re.search(rf"{begun} to step (\d+), to checkpoint", after)
     # Pushes go on until the cut is taken.
     assert drained <= int(back[2]) <= drained + 20

@@ -13,14 +13,14 @@ from globalstep.errors import AbortedError, InvalidArgumentError, JobDoneError
 from globalstep.graph.graph import Graph
 from globalstep.ps.local import drop, named
 from globalstep.runtime import waiting
-from globalstep.worker.running.pushes_under_way import PushesUnderWay
+from globalstep.worker.running.pushes_in_flight import PushesInFlight
 
 LONG = 30.0
 
 
 @pytest.fixture
-def under_way():
-    made = PushesUnderWay(1)
+def pushes():
+    made = PushesInFlight(1)
     yield made
     made.close()
 
@@ -40,15 +40,15 @@ class Push:
         self._done.append(self)
 
 
-def test_one_is_under_way_while_the_next_is_computed_and_no_more(under_way):
+def test_one_is_in_flight_while_the_next_is_computed_and_no_more(pushes):
     done = []
     first, second = Push(done), Push(done)
-    under_way.submit(first)
+    pushes.submit(first)
     assert first.begun.wait(LONG)
     returned = threading.Event()
 
     def submit_second():
-        under_way.submit(second)
+        pushes.submit(second)
         returned.set()
 
     thread = threading.Thread(target=submit_second)
@@ -58,37 +58,37 @@ def test_one_is_under_way_while_the_next_is_computed_and_no_more(under_way):
     assert returned.wait(LONG)
     second.may_end.set()
     thread.join()
-    under_way.wait()
+    pushes.wait()
     assert done == [first, second]
 
 
-def test_an_error_comes_to_light_once_at_the_next_call(under_way):
+def test_an_error_comes_to_light_once_at_the_next_call(pushes):
     failing = Push([], AbortedError("lost"))
     failing.may_end.set()
-    under_way.submit(failing)
+    pushes.submit(failing)
     with pytest.raises(AbortedError, match="lost"):
-        under_way.wait()
+        pushes.wait()
     done = []
     following = Push(done)
     following.may_end.set()
-    under_way.submit(following)
-    under_way.wait()
+    pushes.submit(following)
+    pushes.wait()
     assert done == [following]
 
 
-def test_that_the_job_is_done_is_an_error_only_to_who_pushes(under_way):
+def test_that_the_job_is_done_is_an_error_only_to_who_pushes(pushes):
     refused = Push([], JobDoneError("done"))
     refused.may_end.set()
-    under_way.submit(refused)
-    under_way.wait()
+    pushes.submit(refused)
+    pushes.wait()
     for _ in range(2):
         with pytest.raises(JobDoneError):
-            under_way.submit(Push([]))
-    assert under_way.close() is None
+            pushes.submit(Push([]))
+    assert pushes.close() is None
 
 
 def test_close_gives_what_nobody_has_heard_of():
-    made = PushesUnderWay(2)
+    made = PushesInFlight(2)
     failing = Push([], AbortedError("lost"))
     failing.may_end.set()
     made.submit(failing)
@@ -186,12 +186,12 @@ def test_who_waits_for_an_answer_is_told_why_that_takes_long(monkeypatch, caplog
     monkeypatch.setattr(waiting, "SAY_SECS", 0.01)
     answered = threading.Event()
     told = threading.Event()
-    made = PushesUnderWay(1, lambda: told.set() or "the PS task sleeps")
+    made = PushesInFlight(1, lambda: told.set() or "the PS task sleeps")
     made.submit(lambda: answered.wait(30))
     waiter = threading.Thread(target=made.wait, name="waiter")
     waiter.start()
     assert told.wait(30)
     answered.set()
     waiter.join(30)
-    assert "for the PS tasks to answer the pushes that are under way. Most likely the PS task sleeps." in caplog.text
+    assert "for the PS tasks to answer the pushes in flight. Most likely the PS task sleeps." in caplog.text
     assert made.close() is None

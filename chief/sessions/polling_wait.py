@@ -1,4 +1,4 @@
-"""Waiting that says what it waits for: quiet at first, then a line now and again, then an end.
+"""Polling wait: paces a polling loop, logs what it waits for, quiet at first, and ends at a limit.
 
 Layer: chief.
 """
@@ -14,7 +14,7 @@ from globalstep.errors import UnavailableError
 from globalstep.runtime.clock import Clock
 from globalstep.runtime.waiting import likeliest
 
-__all__ = ["Patience"]
+__all__ = ["PollingWait"]
 
 _log = logging.getLogger("globalstep")
 
@@ -25,7 +25,7 @@ _LAST_POLL_SECS = 1.0
 _POLL_GROWTH = 1.5
 
 
-class Patience:
+class PollingWait:
     """One wait: paces a polling loop, reports, and says when time is up.
 
     Args:
@@ -68,7 +68,7 @@ class Patience:
             return False
         now = self._clock.monotonic()
         if now >= self._next_report:
-            # Whoever started a task alone by hand is to see why nothing happens, whatever the verbosity.
+            # A user who started a task alone by hand is to see why nothing happens, whatever the verbosity.
             _log.warning("Waited %.0f s so far: %s%s", self.waited_secs, waiting_for, likeliest(why))
             self._next_report = now + _REMIND_SECS
         self._clock.wait(self._never, min(self._poll_secs, left))

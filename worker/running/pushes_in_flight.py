@@ -1,6 +1,6 @@
 """Pushes that a run does not wait for: the next run computes while they are on their way.
 
-Layer: worker. Threads: one, named "globalstep-pusher", owned by the PushesUnderWay, which sends one push after
+Layer: worker. Threads: one, named "globalstep-pusher", owned by the PushesInFlight, which sends one push after
 another in their order.
 """
 
@@ -13,10 +13,10 @@ from collections.abc import Callable
 from globalstep.errors import JobDoneError
 from globalstep.runtime.waiting import wait_announced
 
-__all__ = ["PushesUnderWay"]
+__all__ = ["PushesInFlight"]
 
 
-class PushesUnderWay:
+class PushesInFlight:
     """Sends pushes in the background, a bounded number at a time. Thread-safe.
 
     What goes wrong comes to light at the next `submit` or `wait`. That the job is done is no error to who only
@@ -71,7 +71,7 @@ class PushesUnderWay:
             self._raise(always=False)
 
     def close(self) -> BaseException | None:
-        """Wait until all are answered, and end the thread; gives what went wrong and nobody has heard of."""
+        """Wait until all are answered, and end the thread; gives an error that was not raised yet."""
         self._until(lambda: self._unanswered() == 0)
         with self._changed:
             self._closed = True
@@ -88,7 +88,7 @@ class PushesUnderWay:
             with self._changed:
                 return self._changed.wait_for(lambda: self._error is not None or reached(), secs)
 
-        wait_announced(over, "the PS tasks to answer the pushes that are under way", why=self._why)
+        wait_announced(over, "the PS tasks to answer the pushes in flight", why=self._why)
 
     def _unanswered(self) -> int:
         return len(self._waiting) + self._sending
