@@ -1,1 +1,1 @@
-"""Benchmarks: each a command of its own (`python -m benchmarks.wire --help`), none of it installed."""
+"""Benchmarks: each module a command (`python -m benchmarks.bench --help`); folders hold what they share."""

@@ -21,11 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import processes, report
-from benchmarks.core_share import CoreShare
-from benchmarks.machine import beside_other_work, machine
-from benchmarks.processes import ROOT
-from benchmarks.workload import STEP
+from benchmarks.harness import processes
+from benchmarks.harness.core_share import CoreShare
+from benchmarks.harness.machine import beside_other_work, machine
+from benchmarks.harness.processes import ROOT
+from benchmarks.harness.workload import STEP
+from benchmarks.reports import report
 from globalstep.runtime.process_env import tuned
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Push, Read, VariableDecl
 from globalstep.wire.expressions import Expr
@@ -77,7 +78,7 @@ def _one(args: argparse.Namespace, transport: str, clients: int, started: proces
     chief = _begin(target, args.params)
     before = processes.resident_bytes([server], "VmRSS")
     teams = min(clients, _PROCESSES)
-    command = ["-m", "benchmarks.backpressure_clients", "--target", target, "--name", "w", "--clients"]
+    command = ["-m", "benchmarks.programs.backpressure_clients", "--target", target, "--name", "w", "--clients"]
     floods = [
         started.start(
             [*command, str(clients // teams + (at < clients % teams))], environ | {"GLOBALSTEP_TRANSPORT": transport}

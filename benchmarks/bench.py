@@ -22,12 +22,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import bars, digits, memory, plots, processes, report
-from benchmarks.contestants import PEERS, PROGRAMS, Peer, Team, absent, default_python, start
-from benchmarks.machine import machine
-from benchmarks.measuring import Record, Settings, measure, measure_alternately
-from benchmarks.processes import ROOT, Children
-from benchmarks.workload import Case
+from benchmarks.harness import digits, memory, processes
+from benchmarks.harness.contestants import PEERS, PROGRAMS, Peer, Team, absent, default_python, start
+from benchmarks.harness.machine import machine
+from benchmarks.harness.measuring import Record, Settings, measure, measure_alternately
+from benchmarks.harness.processes import ROOT, Children
+from benchmarks.harness.workload import Case
+from benchmarks.reports import bars, plots, report
 
 __all__ = ["main"]
 

@@ -18,11 +18,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import bars, processes
-from benchmarks.contestants import Peer, Program, Team
-from benchmarks.measuring import Record, Settings, measure
-from benchmarks.processes import ROOT, Children
-from benchmarks.workload import Case
+from benchmarks.harness import processes
+from benchmarks.harness.contestants import Peer, Program, Team
+from benchmarks.harness.measuring import Record, Settings, measure
+from benchmarks.harness.processes import ROOT, Children
+from benchmarks.harness.workload import Case
+from benchmarks.reports import bars
 from globalstep.runtime.process_env import tuned
 from globalstep.security.credentials import RUN_TOKEN
 

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
+from benchmarks.harness.workload import Case
 from benchmarks.peers.globalstep_worker import GlobalstepWorker
-from benchmarks.workload import Case
 from globalstep.ps.__main__ import make_parser
 from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer

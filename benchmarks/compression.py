@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.machine import machine
-from benchmarks.report import publish
+from benchmarks.harness.machine import machine
+from benchmarks.reports.report import publish
 from globalstep.chief.events.events import summary_iterator
 from globalstep.runtime.process_env import tuned
 from globalstep.wire.wire_options import WIRE_VARIABLE

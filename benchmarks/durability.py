@@ -27,10 +27,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import processes, report
-from benchmarks.machine import machine
-from benchmarks.processes import ROOT, Child
-from benchmarks.workload import STEP
+from benchmarks.harness import processes
+from benchmarks.harness.machine import machine
+from benchmarks.harness.processes import ROOT, Child
+from benchmarks.harness.workload import STEP
+from benchmarks.reports import report
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.runtime.process_env import tuned
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Push, VariableDecl
@@ -79,7 +80,7 @@ class _Cluster:
         step = Op(OpKind.ASSIGN, STEP, value=np.array(0))
         self._chief.push(Push([*(Op(OpKind.ASSIGN, name, fill=0.0) for name in names), step]))
         self._chief.open()
-        args = ["-m", "benchmarks.saving_worker", "--target", target, "--names", ",".join(names)]
+        args = ["-m", "benchmarks.programs.saving_worker", "--target", target, "--names", ",".join(names)]
         self._workers = [started.start(args, environ) for _ in range(workers)]
         self.turn(0.2)
 

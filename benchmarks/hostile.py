@@ -22,10 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import processes, report
-from benchmarks.machine import beside_other_work, machine
-from benchmarks.processes import ROOT, Child
-from benchmarks.workload import STEP
+from benchmarks.harness import processes
+from benchmarks.harness.machine import beside_other_work, machine
+from benchmarks.harness.processes import ROOT, Child
+from benchmarks.harness.workload import STEP
+from benchmarks.reports import report
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.process_env import tuned
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Push, VariableDecl
@@ -98,7 +99,7 @@ def _measure(args: argparse.Namespace, started: processes.Children) -> Iterator[
         server = started.start(["-m", "globalstep.ps", "--port", "0", "--log-level", "ERROR"], environ)
         address = server.address()
         chief = _begin("grpc://" + address, args.params)
-        command = ["-m", "benchmarks.saving_worker", "--target", "grpc://" + address, "--names", "w"]
+        command = ["-m", "benchmarks.programs.saving_worker", "--target", "grpc://" + address, "--names", "w"]
         workers = [started.start(command, environ | {"GLOBALSTEP_TRANSPORT": transport}) for _ in range(_WORKERS)]
         _turn(workers, 0.3)
         for number in range(args.rounds):

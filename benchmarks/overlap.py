@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 import globalstep as gs
-from benchmarks.machine import machine
-from benchmarks.processes import ROOT, Child
-from benchmarks.report import publish
+from benchmarks.harness.machine import machine
+from benchmarks.harness.processes import ROOT, Child
+from benchmarks.reports.report import publish
 from globalstep.runtime.process_env import tuned
 
 __all__ = ["main"]

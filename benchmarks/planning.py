@@ -21,11 +21,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.machine import machine
-from benchmarks.planning_report import plot, table
-from benchmarks.processes import ROOT
-from benchmarks.report import publish
-from benchmarks.throttled import throttled_hosts, why_not
+from benchmarks.harness.machine import machine
+from benchmarks.harness.processes import ROOT
+from benchmarks.harness.throttled import throttled_hosts, why_not
+from benchmarks.reports.planning_report import plot, table
+from benchmarks.reports.report import publish
 from globalstep.deploy import cli
 from globalstep.deploy.bench.cost_measuring import (
     KINDS,

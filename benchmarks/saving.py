@@ -30,9 +30,10 @@ from typing import Any
 import numpy as np
 
 import globalstep as gs
-from benchmarks import processes, report, saving_report
-from benchmarks.machine import machine
-from benchmarks.processes import ROOT, forget_peaks, resident_bytes
+from benchmarks.harness import processes
+from benchmarks.harness.machine import machine
+from benchmarks.harness.processes import ROOT, forget_peaks, resident_bytes
+from benchmarks.reports import report, saving_report
 from globalstep.chief.checkpoints.checkpoint import verify
 from globalstep.chief.checkpoints.saver import Saver
 from globalstep.runtime.process_env import tuned
@@ -68,7 +69,7 @@ class _Cluster:
         self.servers = [started.start(args, environ) for _ in range(ps)]
         target = "grpc://" + ",".join(server.address() for server in self.servers)
         small = [f"small_{task}" for task in range(ps)]
-        worker = ["-m", "benchmarks.saving_worker", "--target", target, "--names", ",".join(small)]
+        worker = ["-m", "benchmarks.programs.saving_worker", "--target", target, "--names", ",".join(small)]
         self._worker = started.start(worker, environ)
         with gs.Graph().as_default():
             step = gs.train.create_global_step()

@@ -20,10 +20,8 @@ from typing import Any
 import numpy as np
 
 import globalstep as gs
-from benchmarks import digits_job
-from benchmarks.laps import Laps, TimedTransport
-from benchmarks.obey import obey
-from benchmarks.workload import (
+from benchmarks.harness.laps import Laps, TimedTransport
+from benchmarks.harness.workload import (
     EMBEDDING_IDS,
     EMBEDDING_WIDTH,
     HOT_ID,
@@ -34,6 +32,8 @@ from benchmarks.workload import (
     id_batches,
     shapes,
 )
+from benchmarks.programs import digits_job
+from benchmarks.programs.obey import obey
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, OutcomeKind, Push, Read
 from globalstep.wire.transports import transports_to
 from globalstep.worker.client.client import ClusterClient

@@ -14,8 +14,8 @@ import numpy as np
 from benchmarks.baseline import plain_ps_pb2 as pb
 from benchmarks.baseline import plain_ps_pb2_grpc as pb_grpc
 from benchmarks.baseline import tensors
-from benchmarks.obey import obey
-from benchmarks.workload import Array, Case, shapes
+from benchmarks.harness.workload import Array, Case, shapes
+from benchmarks.programs.obey import obey
 
 __all__ = ["BaselineWorker"]
 

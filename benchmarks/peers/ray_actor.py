@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import ray
 
-from benchmarks.obey import obey, serving
-from benchmarks.workload import EMBEDDING_IDS, EMBEDDING_WIDTH, LEARNING_RATE, Array, Case, id_batches, shapes
+from benchmarks.harness.workload import EMBEDDING_IDS, EMBEDDING_WIDTH, LEARNING_RATE, Array, Case, id_batches, shapes
+from benchmarks.programs.obey import obey, serving
 
 _NAMESPACE = "benchmarks"
 _STORE_BYTES = 2 << 30

@@ -20,9 +20,18 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import tensorflow as tensorflow_v2
 
-from benchmarks import digits_job
-from benchmarks.obey import obey, serve_until_told, serving
-from benchmarks.workload import EMBEDDING_IDS, EMBEDDING_WIDTH, HOT_ID, LEARNING_RATE, Array, Case, id_batches, shapes
+from benchmarks.harness.workload import (
+    EMBEDDING_IDS,
+    EMBEDDING_WIDTH,
+    HOT_ID,
+    LEARNING_RATE,
+    Array,
+    Case,
+    id_batches,
+    shapes,
+)
+from benchmarks.programs import digits_job
+from benchmarks.programs.obey import obey, serve_until_told, serving
 
 tf = tensorflow_v2.compat.v1
 

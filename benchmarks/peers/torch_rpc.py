@@ -28,9 +28,18 @@ import torch
 from torch import Tensor
 from torch.distributed import rpc
 
-from benchmarks import digits_job
-from benchmarks.obey import obey, serve_until_told, serving
-from benchmarks.workload import EMBEDDING_IDS, EMBEDDING_WIDTH, HOT_ID, LEARNING_RATE, Array, Case, id_batches, shapes
+from benchmarks.harness.workload import (
+    EMBEDDING_IDS,
+    EMBEDDING_WIDTH,
+    HOT_ID,
+    LEARNING_RATE,
+    Array,
+    Case,
+    id_batches,
+    shapes,
+)
+from benchmarks.programs import digits_job
+from benchmarks.programs.obey import obey, serve_until_told, serving
 
 _ADAGRAD_START = 0.1
 

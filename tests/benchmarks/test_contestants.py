@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.contestants import Program, Team
-from benchmarks.processes import children
+from benchmarks.harness.contestants import Program, Team
+from benchmarks.harness.processes import children
 from globalstep.runtime.clock import SYSTEM_CLOCK
 
 _ECHO = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import backpressure
-from benchmarks.core_share import CoreShare
-from benchmarks.machine import beside_other_work
+from benchmarks.harness.core_share import CoreShare
+from benchmarks.harness.machine import beside_other_work
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processors of a process are set by Linux's calls")
 

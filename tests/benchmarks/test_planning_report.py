@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import planning_report
+from benchmarks.harness.processes import ROOT
 from benchmarks.planning import EXAMPLES, cases
-from benchmarks.processes import ROOT
-from benchmarks.report import publish
+from benchmarks.reports import planning_report
+from benchmarks.reports.report import publish
 
 WHERE = {
     "date": "2026-01-01", "cpu": "a cpu", "cores": 2, "load_before": 0.1, "load_after": 0.2, "python": "3.11",

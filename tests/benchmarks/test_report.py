@@ -2,9 +2,9 @@
 
 import pytest
 
-from benchmarks import bars, plots, report
-from benchmarks.laps import STAGES
-from benchmarks.workload import Case
+from benchmarks.harness.laps import STAGES
+from benchmarks.harness.workload import Case
+from benchmarks.reports import bars, plots, report
 
 MACHINE = {
     "date": "2026-11-20", "cpu": "a processor", "cores": 2, "load_before": 0.1, "load_after": 1.9, "python": "3.11.7",

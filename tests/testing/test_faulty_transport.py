@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.laps import Laps, TimedTransport
+from benchmarks.harness.laps import Laps, TimedTransport
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.local import LocalTransport
 from globalstep.testing.faults import NO_FAULTS, SEND, Verdict

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.backpressure_clients`: some clients of one PS task, each with a thread that pushes and reads.
+"""`python -m benchmarks.programs.backpressure_clients`: clients of one PS task, each a thread that pushes and reads.
 
 `benchmarks.backpressure` starts it and tells it by lines on stdin when to begin and when to stop. It ends with its
 stdin, so that it cannot outlive the command that started it.
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.workload import STEP, Array
+from benchmarks.harness.workload import STEP, Array
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, OutcomeKind, Push, Read
 from globalstep.worker.client.client import ClusterClient, connect
 
@@ -81,7 +81,7 @@ class Flood:
 
 def main() -> None:
     """Obey until stdin ends."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.backpressure_clients", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.programs.backpressure_clients", description=__doc__)
     parser.add_argument("--target", required=True, help="the PS")
     parser.add_argument("--clients", type=int, required=True, metavar="N")
     parser.add_argument("--name", required=True, help="Variable to push to")

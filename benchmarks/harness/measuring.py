@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.contestants import Peer, Team
-from benchmarks.workload import Case
+from benchmarks.harness.contestants import Peer, Team
+from benchmarks.harness.workload import Case
 from globalstep.wire.transports import transports_to
 from globalstep.worker.client.client import ClusterClient
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import bars, report
-from benchmarks.laps import STAGES
+from benchmarks.harness.laps import STAGES
+from benchmarks.reports import bars, report
 
 __all__ = ["draw"]
 

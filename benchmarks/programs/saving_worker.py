@@ -1,4 +1,4 @@
-"""`python -m benchmarks.saving_worker`: pushes small gradients without a pause and notes how long each push took.
+"""`python -m benchmarks.programs.saving_worker`: pushes small gradients without a pause and notes how long each took.
 
 `benchmarks.saving` starts it and tells it by lines on stdin when to begin and when to stop. It ends with its
 stdin, so that it cannot outlive the command that started it.
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.workload import STEP
+from benchmarks.harness.workload import STEP
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, OutcomeKind, Push, Read
 from globalstep.worker.client.client import ClusterClient, connect
 
@@ -68,7 +68,7 @@ class Pusher:
 
 def main() -> None:
     """Obey until stdin ends."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.saving_worker", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.programs.saving_worker", description=__doc__)
     parser.add_argument("--target", required=True, help="every PS")
     parser.add_argument("--names", required=True, metavar="NAME,...", help="Variables to push to")
     args = parser.parse_args()

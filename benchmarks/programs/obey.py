@@ -12,8 +12,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from benchmarks import digits_job
-from benchmarks.workload import HOT_ID, LEARNING_RATE, Array, Case, check_values
+from benchmarks.harness.workload import HOT_ID, LEARNING_RATE, Array, Case, check_values
+from benchmarks.programs import digits_job
 
 __all__ = ["Worker", "obey", "serve_until_told", "serving"]
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import ROOT, Child, Children, family
-from benchmarks.workload import LEARNING_RATE, Case
+from benchmarks.harness.processes import ROOT, Child, Children, family
+from benchmarks.harness.workload import LEARNING_RATE, Case
 from globalstep.runtime.process_env import tuned
 
 __all__ = ["PEERS", "PROGRAMS", "Peer", "Program", "Team", "absent", "default_python", "peer", "start"]

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import globalstep as gs
-from benchmarks.contestants import PROGRAMS, start
-from benchmarks.measuring import Record
+from benchmarks.harness.contestants import PROGRAMS, start
+from benchmarks.harness.measuring import Record
+from benchmarks.harness.processes import Children, forget_peaks, resident_bytes
+from benchmarks.harness.workload import Case
 from benchmarks.peers.globalstep_worker import Program
-from benchmarks.processes import Children, forget_peaks, resident_bytes
-from benchmarks.workload import Case
 
 __all__ = ["measure"]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
-from benchmarks import bars
-from benchmarks.contestants import PEERS, Peer
-from benchmarks.laps import STAGES
+from benchmarks.harness.contestants import PEERS, Peer
+from benchmarks.harness.laps import STAGES
+from benchmarks.reports import bars
 
 __all__ = ["cases_in", "peers_in", "profile_table", "publish", "tables", "write"]
 

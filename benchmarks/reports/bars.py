@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from benchmarks.workload import Case
+from benchmarks.harness.workload import Case
 
 __all__ = ["SIZES", "Verdict", "case_label", "cases", "in_words", "judge", "rates", "verdicts"]
 

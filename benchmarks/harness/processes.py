@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 _SERVING = "serving on "
 #: A child that says nothing for so long has hung.
 _PATIENCE_SECS = 120.0

@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import digits_job
-from benchmarks.contestants import PROGRAMS, Peer, start
-from benchmarks.measuring import Record
-from benchmarks.processes import Children
-from benchmarks.workload import Case
+from benchmarks.harness.contestants import PROGRAMS, Peer, start
+from benchmarks.harness.measuring import Record
+from benchmarks.harness.processes import Children
+from benchmarks.harness.workload import Case
+from benchmarks.programs import digits_job
 
 __all__ = ["measure"]
 

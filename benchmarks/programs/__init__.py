@@ -1,0 +1,1 @@
+"""What the processes of a measurement run, other than the peers' own programs."""

@@ -1,0 +1,1 @@
+"""From measurements to tables, plots and the pages of docs/."""
