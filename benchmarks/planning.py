@@ -36,7 +36,7 @@ from globalstep.deploy.bench.cost_measuring import (
     pack_element_secs,
 )
 from globalstep.deploy.bench.cost_profile import KernelCosts, Profile
-from globalstep.deploy.bench.measured_cluster import MeasuredCluster, Turn, cores, measured_cluster
+from globalstep.deploy.bench.measured_cluster import MeasuredCluster, MeasuredTurn, cores, measured_cluster
 from globalstep.deploy.plan.job import OPTIMIZERS, Job
 from globalstep.deploy.plan.sizing import forecast
 
@@ -155,7 +155,7 @@ class _Costs:
         return Profile(machine(), cores(), one, every, self._messages.costs(), kernels, gathered, packed)
 
 
-def _runs(cluster: MeasuredCluster, wanted: Sequence[Case], secs: float) -> Iterator[tuple[Case, Turn]]:
+def _runs(cluster: MeasuredCluster, wanted: Sequence[Case], secs: float) -> Iterator[tuple[Case, MeasuredTurn]]:
     for ps, optimizer in sorted({(case.ps, case.optimizer) for case in wanted}):
         mine = [case for case in wanted if (case.ps, case.optimizer) == (ps, optimizer)]
         cluster.create(ps, sorted({case.size for case in mine}), OPTIMIZERS[optimizer])
@@ -165,7 +165,7 @@ def _runs(cluster: MeasuredCluster, wanted: Sequence[Case], secs: float) -> Iter
 
 def measure(rounds: int, secs: float, quick: bool, megabits: int) -> tuple[list[dict[str, Any]], Profile]:
     """Run everything; gives a record for each run, and the profile of all rounds."""
-    found: list[tuple[int, Case, Turn]] = []
+    found: list[tuple[int, Case, MeasuredTurn]] = []
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(measured_cluster(_PS, _WORKERS))
         costs = _Costs(cluster, min(0.12, secs))

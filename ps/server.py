@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import grpc
 
 from globalstep.errors import AlreadyExistsError
-from globalstep.ps.access.door import KEPT_SEATS, SPARE_THREADS, Door, Pool
+from globalstep.ps.access.door import KEPT_SEATS, SPARE_THREADS, CallThreads, Door
 from globalstep.ps.access.security import Security, SecurityOptions
 from globalstep.ps.members.ending import Patience, Vigil
 from globalstep.ps.service.control import Control
@@ -119,8 +119,8 @@ class PSServer:
         self._slow = SlowSenders(SYSTEM_CLOCK, in_flight.is_short)
         self._door = door = Door(security.authorization, self._slow, options.max_clients)
         beyond = KEPT_SEATS + SPARE_THREADS
-        self._calls = Pool(door.max_calls + beyond, "globalstep-rpc")
-        self._streams = Pool(options.max_clients + beyond, "globalstep-stream")
+        self._calls = CallThreads(door.max_calls + beyond, "globalstep-rpc")
+        self._streams = CallThreads(options.max_clients + beyond, "globalstep-stream")
         self._server = grpc.server(
             self._calls,
             # Beyond it gRPC itself refuses calls, before anybody looks at them: so many never wait for a thread.

@@ -78,7 +78,7 @@ class Cut(Protocol):
         ...
 
 
-class Cluster(Protocol):
+class SavingClient(Protocol):
     """What is asked of a client; see globalstep.worker.client.client."""
 
     @property
@@ -99,7 +99,7 @@ class Cluster(Protocol):
 
 def save_cut(
     cut: Cut,
-    cluster: Cluster,
+    cluster: SavingClient,
     saveables: Sequence[Saveable],
     prefix: str,
     storage: Storage,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.deploy.audit.reading import Findings, Piece, Volume
+from globalstep.deploy.audit.reading import Findings, RecordSequence, Volume
 from globalstep.deploy.audit.result import Audit, Incarnation, StepProof, Worker
 from globalstep.files.journal_records import NO_STEP, EventKind
 
@@ -134,7 +134,7 @@ class Reader:
         if len(what) > _MAX_TOLD:
             self._findings.wrong.append(f"... and {len(what) - _MAX_TOLD} more of this kind ({place})")
 
-    def _check(self, piece: Piece, found: Incarnation) -> None:
+    def _check(self, piece: RecordSequence, found: Incarnation) -> None:
         rows = piece.rows
         kinds, indices = rows["kind"], rows["index"].astype(np.int64)
         known = (kinds >= EventKind.PUSH) & (kinds <= EventKind.DUPLICATE)
@@ -152,7 +152,7 @@ class Reader:
                 self.pushes[int(indices[at])] = (client, int(rows["sequence"][at]))
         self._index = int(running[-1])
 
-    def _check_indices(self, piece: Piece, indices: Array, entries: Array, running: Array) -> None:
+    def _check_indices(self, piece: RecordSequence, indices: Array, entries: Array, running: Array) -> None:
         """Entries follow one another without a gap; all else stands where it belongs."""
         kinds = piece.rows["kind"]
         of_entries = indices[entries]
@@ -176,7 +176,7 @@ class Reader:
         refused = (kinds >= EventKind.REFUSED_DONE) & (kinds <= EventKind.ABANDONED) & (indices != 0)
         self._tell(piece.name, [f"A push that was not accepted has index {i}" for i in indices[refused]])
 
-    def _check_steps(self, piece: Piece, running: Array) -> None:
+    def _check_steps(self, piece: RecordSequence, running: Array) -> None:
         """Each step is what it was before, and what the push moved it on."""
         rows = piece.rows
         changes = (rows["step"] != NO_STEP) & (rows["kind"] <= EventKind.ASSIGNED)
@@ -220,7 +220,7 @@ class Reader:
         proof.pushes += int(np.count_nonzero(~assigned))
         proof.moved += int(by[~assigned].sum())
 
-    def _count(self, piece: Piece, running: Array, found: Incarnation) -> None:
+    def _count(self, piece: RecordSequence, running: Array, found: Incarnation) -> None:
         """Count what each worker did."""
         rows = piece.rows
         for number in np.unique(rows["client"]):

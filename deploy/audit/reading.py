@@ -19,7 +19,7 @@ from globalstep.errors import OpError
 from globalstep.files.journal_records import RECORD, EventKind
 from globalstep.wire.told import Told
 
-__all__ = ["Findings", "Piece", "Volume", "read_volumes"]
+__all__ = ["Findings", "RecordSequence", "Volume", "read_volumes"]
 
 Rows = npt.NDArray[Any]
 _TWO_RUNS = "Two jobs have kept their runs in this directory; what is proven of the one says nothing of the other."
@@ -36,7 +36,7 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RecordSequence:
     """Records that follow one another."""
 
     #: File that they are of.
@@ -66,7 +66,7 @@ class Volume:
     header: Header | None = None
     complete: bool = False
 
-    def pieces(self, findings: Findings) -> Iterator[Piece]:
+    def pieces(self, findings: Findings) -> Iterator[RecordSequence]:
         """Give all records in order, each once; what is missing between them goes to `findings`."""
         life, end, last_index = "", 0, 0
         clients: dict[int, tuple[str, str]] = {}
@@ -93,7 +93,7 @@ class Volume:
                 if len(rows):
                     indices = rows["index"][rows["kind"] <= EventKind.SNAPSHOT]
                     last_index = int(indices[-1]) if len(indices) else last_index
-                    yield Piece(str(name), rows, clients, list(batch.steps))
+                    yield RecordSequence(str(name), rows, clients, list(batch.steps))
 
 
 def _after(batch: Batch, index: int) -> Batch:

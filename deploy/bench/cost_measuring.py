@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from globalstep.deploy.bench.cost_profile import KernelCosts, Profile, StepCost, TransportCosts
-from globalstep.deploy.bench.measured_cluster import MeasuredCluster, Turn, cores, measured_cluster
+from globalstep.deploy.bench.measured_cluster import MeasuredCluster, MeasuredTurn, cores, measured_cluster
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.rules import get_rule
-from globalstep.ps.store.arena import Run
+from globalstep.ps.store.arena import ApplySpan
 from globalstep.runtime.memory import MemoryPool
 from globalstep.wire.packing import pack, unpack
 
@@ -93,7 +93,7 @@ def kernel_costs(kind: str, secs: float) -> KernelCosts:
             values = np.zeros(size, np.float32)
             slots = tuple(np.full(size, 0.1, np.float32) for _ in rule.slots)
             gradient = np.full(size, 1e-3, np.float32)
-            run = Run(rule, ("optimizer", False), values, slots, 0, size, leaves_values=True)
+            run = ApplySpan(rule, ("optimizer", False), values, slots, 0, size, leaves_values=True)
             data = gradient.data.cast("B")
             dense.append((float(size), _timed(lambda run=run, data=data: run.apply(hyper, data), secs)))  # type: ignore[misc]
         table = np.zeros((_TABLE_ROWS, _ROW_WIDTH), np.float32)
@@ -158,7 +158,7 @@ class TransportMeasuring:
         self._sizes = sizes
         self._secs = secs
         #: (transport, workers, PS, size) -> turns.
-        self._turns: dict[tuple[str, int, int, int], list[Turn]] = {}
+        self._turns: dict[tuple[str, int, int, int], list[MeasuredTurn]] = {}
 
     def round(self) -> None:
         """Measure each once."""
@@ -198,7 +198,7 @@ class TransportMeasuring:
             part_ps_secs=max(_LEAST_SECS, median(parts) - applying),
         )
 
-    def _step_cost(self, size: int, turns: Sequence[Turn]) -> StepCost:
+    def _step_cost(self, size: int, turns: Sequence[MeasuredTurn]) -> StepCost:
         worker = median(turn.worker_cpu_secs for turn in turns)
         # Processor time without changing values, which has a price of its own.
         ps = max(_LEAST_SECS, median(turn.ps_cpu_secs[0] for turn in turns) - self._descent.dense_secs(size))

@@ -20,7 +20,7 @@ from typing import Any
 
 from globalstep.runtime.process_env import tuned
 
-__all__ = ["MeasuredCluster", "Turn", "cores", "measured_cluster"]
+__all__ = ["MeasuredCluster", "MeasuredTurn", "cores", "measured_cluster"]
 
 _SERVING = "serving on "
 _PATIENCE_SECS = 120.0
@@ -41,7 +41,7 @@ def _busy_secs() -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class MeasuredTurn:
     """What was measured while some workers stepped at the same time.
 
     Attributes:
@@ -149,7 +149,7 @@ class MeasuredCluster:
     def run(
         self, workers: int, ps: int, transport: str, size: int, secs: float, step_secs: float = 0.0,
         spread: float = 0.0, least_steps: int = 3,
-    ) -> Turn:  # fmt: skip
+    ) -> MeasuredTurn:  # fmt: skip
         """Let workers step at the same time.
 
         Args:
@@ -187,7 +187,7 @@ class MeasuredCluster:
         for answer in answers:
             for lag, pushes in answer["staleness"].items():
                 staleness[int(lag)] = staleness.get(int(lag), 0) + pushes
-        return Turn(
+        return MeasuredTurn(
             steps=steps,
             rate=sum(answer["steps"] / answer["secs"] for answer in answers),
             step_secs=sum(answer["secs"] - answer["sleep_secs"] for answer in answers) / steps,

@@ -41,7 +41,7 @@ _STEP, _OPTIMIZER = "global_step", "optimizer"
 _HYPERS = {"learning_rate": 1e-6, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "momentum": 0.9}
 
 
-class _Worker:
+class _MeasuredWorker:
     """One worker, and what it has joined."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
@@ -167,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Obey until stdin ends."""
     parser = argparse.ArgumentParser(prog="python -m globalstep.deploy.bench.measured_worker", description=__doc__)
     parser.add_argument("--addresses", required=True, metavar="HOST:PORT,...", help="every PS task, in order")
-    worker = _Worker(parser.parse_args(argv).addresses.split(","))
+    worker = _MeasuredWorker(parser.parse_args(argv).addresses.split(","))
     print(json.dumps({"ready": True}), flush=True)
     commands: Mapping[str, Callable[..., dict[str, Any]]] = {
         "create": worker.create,

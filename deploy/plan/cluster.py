@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Cluster", "Leg", "Outcome", "Phase"]
+__all__ = ["SimulatedCluster", "Leg", "SimulationResult", "Phase"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class SimulatedCluster:
     """Who works, and with what.
 
     Attributes:
@@ -92,7 +92,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulationResult:
     """What came of it.
 
     Attributes:

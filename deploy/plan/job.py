@@ -13,7 +13,7 @@ import itertools
 from dataclasses import dataclass
 
 from globalstep.deploy.bench.cost_profile import KernelCosts, Profile, TransportCosts
-from globalstep.deploy.plan.cluster import Cluster, Leg, Phase
+from globalstep.deploy.plan.cluster import Leg, Phase, SimulatedCluster
 from globalstep.errors import InvalidArgumentError
 from globalstep.ps.store.cores import MOST_THREADS, WORTH_BYTES
 from globalstep.worker.protocol.push_layout import RIDES_BYTES
@@ -126,10 +126,10 @@ def memory_of(job: Job, profile: Profile, ps: int, held_bytes: float) -> Memory:
     return Memory(job.params * job.itemsize * (1 + slots) / ps, held_bytes + job.moved * job.wire_itemsize / ps)
 
 
-def cluster_of(job: Job, ps: int) -> Cluster:
+def cluster_of(job: Job, ps: int) -> SimulatedCluster:
     """Give the cluster to be simulated for a job on `ps` PS tasks."""
     bytes_sec = job.nic_gbps * 1e9 / 8 * PAYLOAD
-    return Cluster(
+    return SimulatedCluster(
         workers=job.workers,
         shards=len(_groups(ps)),
         compute_secs=job.step_secs,
@@ -153,7 +153,7 @@ def phases_of(job: Job, profile: Profile, ps: int) -> list[Phase]:
     return costs.pull(ids, rows) + costs.push(costs.rows_secs(), ids + rows, reads=False)
 
 
-def bounds(cluster: Cluster, phases: list[Phase]) -> dict[str, float]:
+def bounds(cluster: SimulatedCluster, phases: list[Phase]) -> dict[str, float]:
     """Give the steps a second that each resource allows by itself, whatever the others do."""
     legs = [leg for phase in phases for leg in phase.legs]
     found = {"workers' computing": cluster.workers / cluster.compute_secs if cluster.compute_secs else float("inf")}

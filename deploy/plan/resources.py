@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Cores", "Link", "Lock"]
+__all__ = ["SimulatedCores", "Link", "Lock"]
 
 
-class Cores:
+class SimulatedCores:
     """Cores that take work in the order in which it comes. The last one may be a part of a core."""
 
     def __init__(self, count: float) -> None:

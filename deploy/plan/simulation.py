@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from globalstep.deploy.plan.cluster import Cluster, Leg, Outcome, Phase
-from globalstep.deploy.plan.resources import Cores, Link, Lock
+from globalstep.deploy.plan.cluster import Leg, Phase, SimulatedCluster, SimulationResult
+from globalstep.deploy.plan.resources import Link, Lock, SimulatedCores
 
 __all__ = ["simulate"]
 
@@ -31,17 +31,17 @@ _PIECE_BYTES = 2 << 20
 
 
 class _Shard:
-    def __init__(self, cluster: Cluster, cores: Cores) -> None:
+    def __init__(self, cluster: SimulatedCluster, cores: SimulatedCores) -> None:
         self.into, self.out = Link(cluster.ps_bytes_sec), Link(cluster.ps_bytes_sec)
         self.interpreter, self.lock = Lock(), Lock()
         self.cores = cores
         self.held = self.most_held = 0.0
 
 
-class _Worker:
-    def __init__(self, cluster: Cluster, cores: Cores | None) -> None:
+class _SimulatedWorker:
+    def __init__(self, cluster: SimulatedCluster, cores: SimulatedCores | None) -> None:
         self.into, self.out = Link(cluster.worker_bytes_sec), Link(cluster.worker_bytes_sec)
-        self.cores = cores or Cores(1)
+        self.cores = cores or SimulatedCores(1)
         self.seen = 0
         self.phase = 0
         self.awaited = 0
@@ -49,10 +49,10 @@ class _Worker:
 
 
 @dataclass(slots=True)
-class _Call:
+class _LegInFlight:
     """A leg in flight."""
 
-    worker: _Worker
+    worker: _SimulatedWorker
     phase: Phase
     leg: Leg
     #: When the worker began and ended to send it, and when its last byte was on the way.
@@ -70,14 +70,14 @@ class _Tally:
 
 
 class _Simulation:
-    def __init__(self, cluster: Cluster, phases: Sequence[Phase], rng: random.Random) -> None:
+    def __init__(self, cluster: SimulatedCluster, phases: Sequence[Phase], rng: random.Random) -> None:
         self._cluster = cluster
         self._phases = phases
         self._rng = rng
-        shared = Cores(cluster.shared_cores) if cluster.shared_cores else None
+        shared = SimulatedCores(cluster.shared_cores) if cluster.shared_cores else None
         self._shared = shared
-        self.shards = [_Shard(cluster, shared or Cores(cluster.ps_cores)) for _ in range(cluster.shards)]
-        self.workers = [_Worker(cluster, shared) for _ in range(cluster.workers)]
+        self.shards = [_Shard(cluster, shared or SimulatedCores(cluster.ps_cores)) for _ in range(cluster.shards)]
+        self.workers = [_SimulatedWorker(cluster, shared) for _ in range(cluster.workers)]
         self._events: list[tuple[float, int, Callable[..., None], Any]] = []
         self._number = 0
         self._now = 0.0
@@ -90,7 +90,7 @@ class _Simulation:
         self._number += 1
         heapq.heappush(self._events, (time if time > self._now else self._now, self._number, what, about))
 
-    def run(self, pushes: int, warm: int) -> Outcome:
+    def run(self, pushes: int, warm: int) -> SimulationResult:
         """Go on until so many pushes are done, of which the first few only warm up."""
         cluster, tally = self._cluster, self._tally
         for worker in self.workers:
@@ -106,7 +106,7 @@ class _Simulation:
         took = self._now - tally.warm_at
         counted = tally.pushes - warm
         busy = {name: min(1.0, (secs - tally.busy[name]) / took) for name, secs in self._busy_secs().items()}
-        return Outcome(
+        return SimulationResult(
             steps_sec=counted / took,
             step_secs=tally.step_secs / counted,
             staleness=dict(sorted(tally.staleness.items())),
@@ -116,7 +116,7 @@ class _Simulation:
 
     # ---- The worker -----------------------------------------------------------------------------
 
-    def _begin(self, worker: _Worker) -> None:
+    def _begin(self, worker: _SimulatedWorker) -> None:
         cluster = self._cluster
         worker.last, worker.phase = self._now, 0
         secs = cluster.compute_secs
@@ -126,7 +126,7 @@ class _Simulation:
         takes_core = self._shared is not None and cluster.compute_takes_core
         self.at(worker.cores.work(self._now, secs) if takes_core else self._now + secs, self._send, worker)
 
-    def _send(self, worker: _Worker) -> None:
+    def _send(self, worker: _SimulatedWorker) -> None:
         """Begin a phase."""
         phase = self._phases[worker.phase]
         worker.awaited = len(phase.legs) if phase.waits else 0
@@ -139,7 +139,7 @@ class _Simulation:
         if not phase.waits:
             self.at(now, self._phase_over, worker)
 
-    def _send_next(self, about: tuple[_Worker, Phase, int]) -> None:
+    def _send_next(self, about: tuple[_SimulatedWorker, Phase, int]) -> None:
         """Send the next message where others want the same cores."""
         worker, phase, number = about
         done = self._put_out(worker, phase, phase.legs[number], self._now)
@@ -148,20 +148,22 @@ class _Simulation:
         elif not phase.waits:
             self.at(done, self._phase_over, worker)
 
-    def _put_out(self, worker: _Worker, phase: Phase, leg: Leg, now: float) -> float:
+    def _put_out(self, worker: _SimulatedWorker, phase: Phase, leg: Leg, now: float) -> float:
         done = worker.cores.work(now, leg.send_secs * leg.stands_for)
         began = done - leg.send_secs * leg.stands_for
         first = max(began, worker.out.free)
         last = worker.out.send(began, leg.out_bytes * leg.stands_for)
         half = self._cluster.round_trip_secs / 2
         tail = min(leg.out_bytes, _PIECE_BYTES) / worker.out.bytes_sec
-        call = _Call(worker, phase, leg, done + half, max(last, done + tail + min(0.0, leg.delay_secs / 2)) + half)
+        call = _LegInFlight(
+            worker, phase, leg, done + half, max(last, done + tail + min(0.0, leg.delay_secs / 2)) + half
+        )
         self.at(first + half, self._arrive, call)
         return done
 
     # ---- The PS task ----------------------------------------------------------------------------
 
-    def _arrive(self, call: _Call) -> None:
+    def _arrive(self, call: _LegInFlight) -> None:
         """The first byte is there."""
         leg, shard = call.leg, self.shards[call.leg.shard]
         call.arrived = max(call.arrived, shard.into.send(self._now, leg.out_bytes))
@@ -172,22 +174,22 @@ class _Simulation:
         early = leg.take_secs * (1.0 - _last_piece(leg.out_bytes))
         self.at(max(call.sent + leg.delay_secs / 2, call.arrived - early), self._handle, call)
 
-    def _handle(self, call: _Call) -> None:
+    def _handle(self, call: _LegInFlight) -> None:
         if call.leg.handle_secs:
             self.shards[call.leg.shard].interpreter.enter(self._interpret, call)
         else:
             self._take(call)
 
-    def _interpret(self, call: _Call) -> None:
+    def _interpret(self, call: _LegInFlight) -> None:
         shard = self.shards[call.leg.shard]
         shard.interpreter.busy += call.leg.handle_secs
         self.at(shard.cores.work(self._now, call.leg.handle_secs), self._interpreted, call)
 
-    def _interpreted(self, call: _Call) -> None:
+    def _interpreted(self, call: _LegInFlight) -> None:
         self.shards[call.leg.shard].interpreter.leave()
         self._take(call)
 
-    def _take(self, call: _Call) -> None:
+    def _take(self, call: _LegInFlight) -> None:
         leg, shard = call.leg, self.shards[call.leg.shard]
         done = self._now
         if leg.take_secs:
@@ -198,10 +200,10 @@ class _Simulation:
         else:
             self.at(done, self._give, call)
 
-    def _decide(self, call: _Call) -> None:
+    def _decide(self, call: _LegInFlight) -> None:
         self.shards[call.leg.shard].lock.enter(self._apply, call)
 
-    def _apply(self, call: _Call) -> None:
+    def _apply(self, call: _LegInFlight) -> None:
         leg, shard = call.leg, self.shards[call.leg.shard]
         if leg.shard == 0:
             if call.phase.admits:
@@ -212,11 +214,11 @@ class _Simulation:
         shard.lock.busy += leg.apply_secs
         self.at(shard.cores.work(self._now, leg.apply_secs) if leg.apply_secs else self._now, self._applied, call)
 
-    def _applied(self, call: _Call) -> None:
+    def _applied(self, call: _LegInFlight) -> None:
         self.shards[call.leg.shard].lock.leave()
         self._give(call)
 
-    def _give(self, call: _Call) -> None:
+    def _give(self, call: _LegInFlight) -> None:
         """Send the reply, which takes the worker's processor when it is there."""
         leg, shard, worker = call.leg, self.shards[call.leg.shard], call.worker
         if leg.held_bytes < 0 or call.phase.admits:
@@ -232,7 +234,7 @@ class _Simulation:
         call.arrived = arrived
         self.at(max(done + half + leg.delay_secs / 2, arrived - early), self._receive, call)
 
-    def _receive(self, call: _Call) -> None:
+    def _receive(self, call: _LegInFlight) -> None:
         leg = call.leg
         secs = leg.receive_secs * leg.stands_for
         done = call.worker.cores.work(self._now, secs) if secs else self._now
@@ -240,12 +242,12 @@ class _Simulation:
         if call.phase.waits:
             self.at(done, self._received, call.worker)
 
-    def _received(self, worker: _Worker) -> None:
+    def _received(self, worker: _SimulatedWorker) -> None:
         worker.awaited -= 1
         if not worker.awaited:
             self._phase_over(worker)
 
-    def _phase_over(self, worker: _Worker) -> None:
+    def _phase_over(self, worker: _SimulatedWorker) -> None:
         worker.phase += 1
         if worker.phase < len(self._phases):
             self._send(worker)
@@ -288,8 +290,12 @@ def _mean(values: Any) -> float:
 
 
 def simulate(
-    cluster: Cluster, phases: Sequence[Phase], rng: random.Random, steps_per_worker: float = 20, warm_part: float = 0.25
-) -> Outcome:
+    cluster: SimulatedCluster,
+    phases: Sequence[Phase],
+    rng: random.Random,
+    steps_per_worker: float = 20,
+    warm_part: float = 0.25,
+) -> SimulationResult:
     """Simulate the steps of a cluster.
 
     Args:
@@ -302,11 +308,11 @@ def simulate(
     Returns:
         What came of it; the same for the same arguments.
 
-    >>> from globalstep.deploy.plan.cluster import Cluster, Leg, Phase
+    >>> from globalstep.deploy.plan.cluster import SimulatedCluster, Leg, Phase
     >>> step = Phase((Leg(0, apply_secs=0.25),), admits=True, sees=True)
-    >>> simulate(Cluster(workers=1, shards=1, compute_secs=0.75), [step], random.Random(1)).steps_sec
+    >>> simulate(SimulatedCluster(workers=1, shards=1, compute_secs=0.75), [step], random.Random(1)).steps_sec
     1.0
-    >>> simulate(Cluster(workers=9, shards=1, compute_secs=0.75), [step], random.Random(1)).steps_sec
+    >>> simulate(SimulatedCluster(workers=9, shards=1, compute_secs=0.75), [step], random.Random(1)).steps_sec
     4.0
     """
     pushes = max(40, round(cluster.workers * steps_per_worker))

@@ -14,7 +14,7 @@ from globalstep.deploy.bench.cost_profile import Profile
 from globalstep.deploy.plan.job import Job, Memory, bounds, cluster_of, memory_of, phases_of
 from globalstep.deploy.plan.simulation import simulate
 
-__all__ = ["FORMAT", "Forecast", "Plan", "forecast", "make_plan"]
+__all__ = ["FORMAT", "Forecast", "JobPlan", "forecast", "make_plan"]
 
 #: Of the JSON that `globalstep plan --json` prints.
 FORMAT = 1
@@ -84,7 +84,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class JobPlan:
     """What is advised.
 
     Attributes:
@@ -149,7 +149,7 @@ def forecast(job: Job, profile: Profile, ps: int, rng: random.Random, steps_per_
 
 def make_plan(
     job: Job, profile: Profile, ps: int, seed: int, progress: Callable[[Forecast], None] = lambda tried: None
-) -> Plan:
+) -> JobPlan:
     """Find out how many PS tasks a job needs, or what is to be expected of a number of them.
 
     Args:
@@ -178,7 +178,7 @@ def make_plan(
         for count in _doubling(2 * ps):  # for the plot
             attempt(count)
     chosen = forecast(job, profile, ps, random.Random(f"{seed} {ps}"), _STEPS)
-    return Plan(job, chosen, [tried[count] for count in sorted(tried)], asked, why, _warning(job, chosen, asked))
+    return JobPlan(job, chosen, [tried[count] for count in sorted(tried)], asked, why, _warning(job, chosen, asked))
 
 
 def _warning(job: Job, chosen: Forecast, asked: bool) -> str:

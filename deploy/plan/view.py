@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from globalstep.deploy.plan.job import Job
-from globalstep.deploy.plan.sizing import Forecast, Plan
+from globalstep.deploy.plan.sizing import Forecast, JobPlan
 from globalstep.deploy.status.view import human_bytes
 from globalstep.errors import FailedPreconditionError
 
@@ -22,7 +22,7 @@ __all__ = ["draw_plan", "plot_plan"]
 _BLUE, _ORANGE, _GREY = "#1f6fb4", "#e08a1e", "#9aa5ad"
 
 
-def draw_plan(plan: Plan, batch: int = 0) -> Group:
+def draw_plan(plan: JobPlan, batch: int = 0) -> Group:
     """Draw a plan.
 
     Args:
@@ -82,7 +82,7 @@ def describe_job(job: Job) -> str:
     return f"{what}, {job.optimizer}; {job.workers:,} workers, {_secs(job.step_secs)} a step; {job.transport}, {where}"
 
 
-def plot_plan(plan: Plan, path: Path) -> None:
+def plot_plan(plan: JobPlan, path: Path) -> None:
     """Draw throughput by number of PS tasks, the use of each resource, and staleness.
 
     Args:
@@ -112,7 +112,7 @@ def plot_plan(plan: Plan, path: Path) -> None:
     pyplot.close(figure)
 
 
-def _throughput(panel: Any, plan: Plan) -> None:
+def _throughput(panel: Any, plan: JobPlan) -> None:
     counts = [found.ps for found in plan.tried]
     panel.plot(
         counts, [found.steps_sec for found in plan.tried], marker="o", markersize=4, color=_BLUE, label="simulated"

@@ -23,7 +23,7 @@ from globalstep.deploy.launch.console import Console
 from globalstep.deploy.launch.launcher import Launcher, Task
 from globalstep.deploy.launch.run_tokens import kept
 from globalstep.deploy.launch.security import environ_of_task, with_run_token
-from globalstep.deploy.ray.member import MOVED, Member, Place
+from globalstep.deploy.ray.member import MOVED, Member, TaskAddress
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
 from globalstep.security.credentials import RUN_TOKEN
 from globalstep.worker.frameworks.foreign_loss import require_extra
@@ -154,7 +154,7 @@ def _names(ps: int, workers: int) -> list[str]:
     return [*(f"ps:{i}" for i in range(ps)), "chief:0", *(f"worker:{i}" for i in range(workers))]
 
 
-def _tell_cluster(tasks: Sequence[Task], places: Mapping[str, Place]) -> dict[str, Place | None]:
+def _tell_cluster(tasks: Sequence[Task], places: Mapping[str, TaskAddress]) -> dict[str, TaskAddress | None]:
     """Put TF_CONFIG into the tasks' environments; says which of them may be nowhere else.
 
     On one node they talk over loopback, where no certificates are asked for.
@@ -225,7 +225,7 @@ def _actors(
         ray.util.remove_placement_group(group)
 
 
-def _places(ray: Any, members: Mapping[str, Any], ready_secs: float) -> dict[str, Place]:
+def _places(ray: Any, members: Mapping[str, Any], ready_secs: float) -> dict[str, TaskAddress]:
     try:
         found = ray.get([member.place.remote() for member in members.values()], timeout=ready_secs)
     except ray.exceptions.GetTimeoutError:
@@ -254,7 +254,7 @@ class _RayLauncher(Launcher):
         self,
         ray: Any,
         members: Mapping[str, Any],
-        stay: Mapping[str, Place | None],
+        stay: Mapping[str, TaskAddress | None],
         tasks: Sequence[Task],
         console: Console,
         max_restarts: int,

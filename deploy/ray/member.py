@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from globalstep.runtime.process_env import tuned
 
-__all__ = ["MOVED", "Member", "Place"]
+__all__ = ["MOVED", "Member", "TaskAddress"]
 
 #: Given by `run` instead of an exit code: others would look for the task at a place where it cannot be any more.
 MOVED = -1
@@ -33,7 +33,7 @@ _GUARD = (
 
 
 @dataclass(frozen=True)
-class Place:
+class TaskAddress:
     """Where a task is: its node's address, and a port that is free there."""
 
     host: str
@@ -55,14 +55,14 @@ class Member:
         self._process: subprocess.Popen[bytes] | None = None
         self._asked = 0
 
-    def place(self) -> Place:
+    def place(self) -> TaskAddress:
         """Say where this is, before the job begins; the port is held as long as the actor lives."""
         with self._lock:
             # It was asked to end if the job begins again.
             self._asked = 0
         self._hold(0 if self._held is None else self._held.getsockname()[1])
         assert self._held is not None
-        return Place(self._where(), self._held.getsockname()[1])
+        return TaskAddress(self._where(), self._held.getsockname()[1])
 
     def answer(self) -> bool:
         """Say that it lives."""
@@ -74,7 +74,7 @@ class Member:
         environ: Mapping[str, str],
         threads: int,
         folder: str,
-        stay: Place | None,
+        stay: TaskAddress | None,
         secrets: Mapping[str, str] | None = None,
     ) -> Iterator[list[str] | int]:
         """Run the task's process to its end.

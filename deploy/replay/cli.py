@@ -17,7 +17,7 @@ from globalstep.chief.checkpoints.checkpoint import CheckpointReader, is_complet
 from globalstep.chief.checkpoints.checkpoint_format import CheckpointIndex
 from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_state
 from globalstep.chief.journal.run_directory import kept_identity
-from globalstep.deploy.replay.replaying import Decision, NotFinite, RunLogs, find_logs
+from globalstep.deploy.replay.replaying import LoggedEntry, NotFinite, RunLogs, find_logs
 from globalstep.errors import GlobalStepError, NotFoundError
 from globalstep.files.shard_file import write_shard
 from globalstep.files.storage import storage_for
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _target(
-    args: argparse.Namespace, decisions: Mapping[int, Decision], checkpoint: tuple[str, CheckpointIndex] | None
+    args: argparse.Namespace, decisions: Mapping[int, LoggedEntry], checkpoint: tuple[str, CheckpointIndex] | None
 ) -> int | None:
     """Give the last entry to play; None for all."""
     if args.to_step is None:
@@ -125,7 +125,7 @@ def _compare(checkpoint: tuple[str, CheckpointIndex], values: Mapping[str, Array
     return 0
 
 
-def _find_nan(logs: RunLogs, shards: list[int], up_to: int | None, decisions: Mapping[int, Decision]) -> int:
+def _find_nan(logs: RunLogs, shards: list[int], up_to: int | None, decisions: Mapping[int, LoggedEntry]) -> int:
     found: NotFinite | None = None
     for shard in shards:
         here = logs.find_not_finite(shard, up_to)

@@ -21,13 +21,13 @@ from globalstep.ps.wal.recovery import Replay, bases_in
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.wire import codec
 
-__all__ = ["Decision", "NotFinite", "RunLogs", "find_logs"]
+__all__ = ["LoggedEntry", "NotFinite", "RunLogs", "find_logs"]
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class LoggedEntry:
     """An entry of the run, as its sequencer decided."""
 
     index: int
@@ -72,7 +72,7 @@ class RunLogs:
     folders: Mapping[int, Path]
     sequencer: int
 
-    def decisions(self) -> Iterator[Decision]:
+    def decisions(self) -> Iterator[LoggedEntry]:
         """Give what was accepted, in order, as far back as the sequencer's log goes."""
         folder = self.folders[self.sequencer]
         for reader in readers(folder, segments_in(folder)):
@@ -80,7 +80,7 @@ class RunLogs:
                 record = pb.LogRecord.FromString(logged.head)
                 told = record.push
                 if record.HasField("push") and told.outcome.kind == pb.OUTCOME_ACCEPTED:
-                    yield Decision(
+                    yield LoggedEntry(
                         told.outcome.index,
                         told.kind,
                         told.id.client,

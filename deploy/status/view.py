@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from globalstep.deploy.status.cluster_status import ClusterStatus, ShardStatus
-from globalstep.deploy.status.where import Placed
+from globalstep.deploy.status.where import PlacedVariable
 from globalstep.wire.names import printable
 
 __all__ = ["cell", "draw_status", "draw_where", "human_bytes", "short_task"]
@@ -177,7 +177,7 @@ def _bytes(value: float | None) -> str:
     return "-" if value is None else human_bytes(value)
 
 
-def draw_where(variables: Sequence[Placed], problems: Sequence[str]) -> RenderableType:
+def draw_where(variables: Sequence[PlacedVariable], problems: Sequence[str]) -> RenderableType:
     """Draw where Variables lie.
 
     Args:

@@ -16,11 +16,11 @@ import numpy as np
 from globalstep.deploy.status.cluster_status import Answer, same_life
 from globalstep.proto import globalstep_pb2 as pb
 
-__all__ = ["Placed", "as_json", "placed_variables"]
+__all__ = ["PlacedVariable", "as_json", "placed_variables"]
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedVariable:
     """A Variable, or one that is split by rows with all its parts.
 
     Attributes:
@@ -49,7 +49,7 @@ class Placed:
     pushes_per_sec: float | None
 
 
-def placed_variables(now: Sequence[Answer], before: Sequence[Answer] = ()) -> list[Placed]:
+def placed_variables(now: Sequence[Answer], before: Sequence[Answer] = ()) -> list[PlacedVariable]:
     """Say where Variables lie.
 
     Args:
@@ -83,12 +83,12 @@ def _pushes(decl: pb.VariableDecl, reply: pb.StatusReply, old: pb.StatusReply | 
     return pushes, (pushes - was) / (reply.statistics.secs - old.statistics.secs)
 
 
-def _placed(name: str, found: Sequence[tuple[pb.VariableDecl, int, bool, int, float | None]]) -> Placed:
+def _placed(name: str, found: Sequence[tuple[pb.VariableDecl, int, bool, int, float | None]]) -> PlacedVariable:
     first = found[0][0]
     shape = [first.whole_rows, *first.shape[1:]] if first.whole else list(first.shape)
     rates = [rate for *_, rate in found if rate is not None]
     item = np.dtype(first.dtype).itemsize
-    return Placed(
+    return PlacedVariable(
         name,
         first.dtype,
         shape,
@@ -103,6 +103,6 @@ def _placed(name: str, found: Sequence[tuple[pb.VariableDecl, int, bool, int, fl
     )
 
 
-def as_json(variables: Sequence[Placed], problems: Sequence[str]) -> dict[str, Any]:
+def as_json(variables: Sequence[PlacedVariable], problems: Sequence[str]) -> dict[str, Any]:
     """Give it as JSON has it; `format` changes when a name's meaning does."""
     return {"format": 1, "variables": [asdict(item) for item in variables], "problems": list(problems)}

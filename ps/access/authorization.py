@@ -31,7 +31,7 @@ from globalstep.ps.access.run_paths import RunPaths
 from globalstep.runtime.clock import Clock
 from globalstep.security.certificate_role import role_in_names
 from globalstep.security.credentials import SESSION_KEY, holder_of, mark_of
-from globalstep.security.token_proofs import Claim, answer, new_number, proof
+from globalstep.security.token_proofs import TokenClaim, answer, new_number, proof
 from globalstep.wire.names import shown
 
 __all__ = [
@@ -209,7 +209,7 @@ class Authorization:
         Raises:
             UnauthenticatedError: If it is still to be proven, or was not; with what the caller needs for that.
         """
-        claim = Claim.parse(header)
+        claim = TokenClaim.parse(header)
         if claim is None:
             return header.removeprefix("Bearer ")
         token = self._tokens.token_of(claim.token_id) if self._tokens is not None else ""

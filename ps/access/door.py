@@ -30,7 +30,7 @@ from globalstep.security.certificate_role import ROLE_URI
 from globalstep.security.credentials import is_loopback
 from globalstep.security.peer_uid import parse_peer
 
-__all__ = ["KEPT_SEATS", "SPARE_THREADS", "Door", "Pool", "Seats", "check_share", "whose_seat"]
+__all__ = ["KEPT_SEATS", "SPARE_THREADS", "Door", "CallThreads", "Seats", "check_share", "whose_seat"]
 
 #: Seats that only the chief and PS tasks get, beyond those of everybody.
 KEPT_SEATS = 8
@@ -46,7 +46,7 @@ _LARGE = frozenset({"Begin", "Declare", "Pull", "Push", "Recover", "WriteSnapsho
 _MOST_BYTES = 4 << 20
 
 
-class Pool(ThreadPoolExecutor):
+class CallThreads(ThreadPoolExecutor):
     """Threads for calls. Where the system gives no thread more, those that there are serve on.
 
     Args:

@@ -23,7 +23,7 @@ from globalstep.ps.store.cores import ONE_CORE, WORTH_BYTES, Cores
 from globalstep.runtime.memory import address_of
 from globalstep.wire.declarations import ALIGNMENT, Op, OptimizerDecl, VariableDecl
 
-__all__ = ["Held", "Piece", "PushPlan", "Run", "lay_out", "padded_count", "plan_reads", "plan_runs"]
+__all__ = ["Held", "ReadSpan", "PushPlan", "ApplySpan", "lay_out", "padded_count", "plan_reads", "plan_runs"]
 
 Array = npt.NDArray[Any]
 
@@ -53,7 +53,7 @@ class Held:
 
 
 @dataclass(slots=True)
-class Run:
+class ApplySpan:
     """Dense gradients of neighbouring Variables, to be applied in one kernel call.
 
     `plan_runs` has seen that its values and slots are alike; so are their parts, and the gradient, which is made so.
@@ -109,7 +109,7 @@ class Run:
 
 
 @dataclass(slots=True)
-class Piece:
+class ReadSpan:
     """Neighbouring Variables that a push reads."""
 
     #: Their elements in the arena, flat, padding included.
@@ -123,9 +123,9 @@ class PushPlan:
     """How a push of a known layout is applied and read: checked once, for one version of the store."""
 
     version: int
-    steps: list[Run | Op]
+    steps: list[ApplySpan | Op]
     #: The reads, in order.
-    reads: list[Piece]
+    reads: list[ReadSpan]
     #: (dtype, shape, first byte) of each read in the bytes of all.
     places: list[tuple[str, tuple[int, ...], int]]
 
@@ -169,7 +169,7 @@ def plan_runs(
     offsets: Sequence[int],
     held_by_name: Mapping[str, Held],
     optimizer: Callable[[str], tuple[OptimizerDecl, Rule]],
-) -> list[Run]:
+) -> list[ApplySpan]:
     """Split dense gradients into runs of neighbours, each one kernel call.
 
     Args:
@@ -184,7 +184,7 @@ def plan_runs(
     Raises:
         InternalError: If a kernel could not work on one of them.
     """
-    runs: list[Run] = []
+    runs: list[ApplySpan] = []
     previous: tuple[Held, list[Held], int] | None = None
     for op, offset in zip(ops, offsets, strict=True):
         held = held_by_name[op.variable]
@@ -210,7 +210,7 @@ def plan_runs(
             run.slots = tuple(_widened(slot, total, count) for slot in slots)
             run.count = total
         else:
-            runs.append(Run(rule, key, held.flat, tuple(slot.flat for slot in slots), offset, count))
+            runs.append(ApplySpan(rule, key, held.flat, tuple(slot.flat for slot in slots), offset, count))
         padded = padded_count(count, held.flat.dtype) * held.flat.itemsize
         previous = (held, slots, offset + padded)
     for run in runs:
@@ -218,7 +218,7 @@ def plan_runs(
     return runs
 
 
-def plan_reads(reads: Sequence[Held], steps: Sequence[Run | Op]) -> list[Piece]:
+def plan_reads(reads: Sequence[Held], steps: Sequence[ApplySpan | Op]) -> list[ReadSpan]:
     """Find out where the values that a push reads will be after it.
 
     Args:
@@ -234,7 +234,7 @@ def plan_reads(reads: Sequence[Held], steps: Sequence[Run | Op]) -> list[Piece]:
             ranges[-1] = (held.arena, ranges[-1][1], held.end)
         else:
             ranges.append((held.arena, held.start, held.end))
-    pieces = [Piece(arena[start:end], None) for arena, start, end in ranges]
+    pieces = [ReadSpan(arena[start:end], None) for arena, start, end in ranges]
     for piece in pieces:
         begin, end = address_of(piece.view), address_of(piece.view) + piece.view.nbytes
         touching = [
@@ -243,7 +243,7 @@ def plan_reads(reads: Sequence[Held], steps: Sequence[Run | Op]) -> list[Piece]:
             if isinstance(step, Op) or (address_of(step.values) < end and begin < address_of(step.values) + _span(step))
         ]
         # Only what a single run changes, and changes as a whole, is as that run leaves it.
-        if len(touching) == 1 and isinstance(run := touching[0], Run):
+        if len(touching) == 1 and isinstance(run := touching[0], ApplySpan):
             start = address_of(run.values)
             if start <= begin and end <= start + _span(run):
                 piece.left_at = run.offset + begin - start
@@ -251,7 +251,7 @@ def plan_reads(reads: Sequence[Held], steps: Sequence[Run | Op]) -> list[Piece]:
     return pieces
 
 
-def _span(run: Run) -> int:
+def _span(run: ApplySpan) -> int:
     """Bytes of a run's values, with the padding that follows them."""
     return padded_count(run.count, run.values.dtype) * run.values.itemsize
 

@@ -24,7 +24,7 @@ from globalstep.errors import (
     PermissionDeniedError,
 )
 from globalstep.ps.rules.rule import Rule
-from globalstep.ps.store.arena import Held, PushPlan, Run, lay_out, plan_reads, plan_runs
+from globalstep.ps.store.arena import ApplySpan, Held, PushPlan, lay_out, plan_reads, plan_runs
 from globalstep.ps.store.checking import (
     check_indices,
     check_operand,
@@ -70,7 +70,7 @@ class VariableStore:
     _held: dict[str, Held] = field(default_factory=dict[str, Held])
     _optimizers: OptimizerTable = field(default_factory=OptimizerTable)
     # How pushes of a known layout split into runs: a cache.
-    _run_plans: dict[tuple[Any, ...], list[Run]] = field(default_factory=dict[tuple[Any, ...], list[Run]])
+    _run_plans: dict[tuple[Any, ...], list[ApplySpan]] = field(default_factory=dict[tuple[Any, ...], list[ApplySpan]])
 
     # ---- Declarations -----------------------------------------------------------------------
 
@@ -240,7 +240,7 @@ class VariableStore:
             As `check`.
         """
         self.check(ops, reads)
-        steps: list[Run | Op] = []
+        steps: list[ApplySpan | Op] = []
         at = 0
         while at < len(ops):
             last = at
@@ -258,7 +258,7 @@ class VariableStore:
         return PushPlan(self.version, steps, pieces, places)
 
     def apply_plan(self, plan: PushPlan, hypers: HyperMap, data: memoryview, cores: Cores = ONE_CORE) -> None:
-        """Make the changes of a planned push, on several cores. Its data is used up: see Run.apply."""
+        """Make the changes of a planned push, on several cores. Its data is used up: see ApplySpan.apply."""
         for step in plan.steps:
             if isinstance(step, Op):
                 self._apply_one(step, hypers)
@@ -279,7 +279,7 @@ class VariableStore:
             for piece in plan.reads
         ]
 
-    def _runs(self, ops: Sequence[Op], data: memoryview) -> list[Run]:
+    def _runs(self, ops: Sequence[Op], data: memoryview) -> list[ApplySpan]:
         """Split dense gradients into runs of neighbours; the split of a known layout is remembered."""
         base = address_of(np.frombuffer(data, np.uint8))
         offsets = [address_of(op.value) - base for op in ops if op.value is not None]

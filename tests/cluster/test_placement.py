@@ -5,7 +5,7 @@ import globalstep as gs
 from globalstep.cluster.placement import SPLITTABLE_KINDS, declarations, describe, plan, steps_of
 from globalstep.errors import InvalidArgumentError
 from globalstep.graph.graph import as_node, get_default_graph
-from globalstep.graph.mutations import Mutation, OptimizerSpec, Part
+from globalstep.graph.mutations import Mutation, MutationPart, OptimizerSpec
 from globalstep.ps.rules import _BUILT_IN, get_rule
 from globalstep.wire.declarations import OpKind, RowRange
 
@@ -79,7 +79,7 @@ def test_declarations_of_a_graph():
     step = gs.Variable(np.int64(0), name="step", trainable=False)
     rule = OptimizerSpec("Rule", "adam", {"beta1": 0.9}, {w: ()}, (power,))
     Mutation(
-        [Part(OpKind.APPLY, w, as_node(np.zeros(8, np.float32)), optimizer=rule)],
+        [MutationPart(OpKind.APPLY, w, as_node(np.zeros(8, np.float32)), optimizer=rule)],
         increments=[(step, 1)],
         uses=[rule],
     )
@@ -136,7 +136,7 @@ def test_a_variable_whose_rule_looks_at_all_of_it_is_not_split():
 
 def test_what_is_copied_from_or_to_another_is_not_split():
     source, target = _variable("source", 24 * MIB), _variable("target", 24 * MIB)
-    Mutation([Part(OpKind.ASSIGN, target, source=source)])
+    Mutation([MutationPart(OpKind.ASSIGN, target, source=source)])
     assert _planned(3, train=False)[1] == {}
 
 

@@ -16,7 +16,7 @@ from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.service.settler import asking
 from globalstep.security.credentials import Credentials
-from globalstep.security.token_proofs import Claim, proof, token_id
+from globalstep.security.token_proofs import TokenClaim, proof, token_id
 from globalstep.wire.declarations import Increment, Op, OpKind, Push, VariableDecl
 from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.transport.grpc_transport import GrpcTransport
@@ -179,19 +179,21 @@ def shown(server, claim):
 def test_a_proof_is_good_for_one_process_and_one_method(serving):
     server, other = serving(), serving()
     token = TOKENS["worker"]
-    claim = Claim(token_id(token), server.address, "77")
+    claim = TokenClaim(token_id(token), server.address, "77")
     code, challenge = shown(server, claim)
     assert code == "UNAUTHENTICATED"
     right = proof(token, challenge, "77", server.address, "Status")
-    assert shown(server, Claim(claim.token_id, server.address, "77", right)) == ("OK", "")
+    assert shown(server, TokenClaim(claim.token_id, server.address, "77", right)) == ("OK", "")
     for wrong in (
-        Claim(claim.token_id, server.address, "78", right),
-        Claim(claim.token_id, server.address, "77", proof(token, challenge, "77", server.address, "Stop")),
-        Claim(claim.token_id, server.address, "77", proof(TOKENS["chief"], challenge, "77", server.address, "Status")),
-        Claim(token_id("no token of anybody"), server.address, "77", right),
+        TokenClaim(claim.token_id, server.address, "78", right),
+        TokenClaim(claim.token_id, server.address, "77", proof(token, challenge, "77", server.address, "Stop")),
+        TokenClaim(
+            claim.token_id, server.address, "77", proof(TOKENS["chief"], challenge, "77", server.address, "Status")
+        ),
+        TokenClaim(token_id("no token of anybody"), server.address, "77", right),
     ):
         assert shown(server, wrong)[0] == "UNAUTHENTICATED"
-    assert shown(other, Claim(claim.token_id, other.address, "77", right))[0] == "UNAUTHENTICATED"
+    assert shown(other, TokenClaim(claim.token_id, other.address, "77", right))[0] == "UNAUTHENTICATED"
 
 
 @pytest.mark.parametrize("transport", ["grpc", "auto"])

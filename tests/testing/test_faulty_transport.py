@@ -12,7 +12,7 @@ import pytest
 from benchmarks.harness.laps import Laps, TimedTransport
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.local import LocalTransport
-from globalstep.testing.faults import NO_FAULTS, SEND, Verdict
+from globalstep.testing.faults import NO_FAULTS, SEND, TransportFault
 from globalstep.testing.faulty_transport import FaultyTransport
 from globalstep.wire.transports import Transport
 from globalstep.worker.transport.grpc_transport import GrpcTransport
@@ -77,7 +77,7 @@ def test_every_transport_around_another_one_is_tried_here():
     assert found == set(WRAPPERS)
 
 
-@pytest.mark.parametrize("verdict", [Verdict.TWICE, Verdict.LATE])
+@pytest.mark.parametrize("verdict", [TransportFault.TWICE, TransportFault.LATE])
 def test_what_leaves_later_leaves_with_the_bytes_of_its_time(verdict):
     class Once:
         def at(self, point, method):
@@ -89,7 +89,7 @@ def test_what_leaves_later_leaves_with_the_bytes_of_its_time(verdict):
     at_once = len(inner.sent)
     values.fill(2)
     transport.deliver_late()
-    assert (at_once, len(inner.sent)) == ((2, 2) if verdict is Verdict.TWICE else (0, 1))
+    assert (at_once, len(inner.sent)) == ((2, 2) if verdict is TransportFault.TWICE else (0, 1))
     assert inner.sent[-1] == [bytes([1, 1, 1])]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from globalstep.errors import UnavailableError
 from globalstep.runtime.clock import ManualClock
-from globalstep.testing.faults import AFTER, APPLY, BEFORE, NO_FAULTS, REPLY, SEND, ConnectionCutError, Verdict
+from globalstep.testing.faults import AFTER, APPLY, BEFORE, NO_FAULTS, REPLY, SEND, ConnectionCutError, TransportFault
 from globalstep.testing.planned_faults import (
     FAULTS_VARIABLE,
     TRACE_VARIABLE,
@@ -94,8 +94,8 @@ def test_faults_happen_in_the_order_of_the_plan_across_tasks(planned):
     assert zero.at(REPLY, "admit") is None
     with pytest.raises(UnavailableError):
         zero.at(SEND, "admit")
-    assert [one.at(SEND, "stage") for _ in range(3)] == [None, Verdict.TWICE, None]
-    assert zero.at(REPLY, "admit") is Verdict.CUT
+    assert [one.at(SEND, "stage") for _ in range(3)] == [None, TransportFault.TWICE, None]
+    assert zero.at(REPLY, "admit") is TransportFault.CUT
 
 
 def test_hold_waits_until_the_next_fault_has_happened(tmp_path):
@@ -104,7 +104,7 @@ def test_hold_waits_until_the_next_fault_has_happened(tmp_path):
 
     class Meeting(ManualClock):
         def wait(self, event, timeout_secs):
-            assert worker.at(SEND, "stage") is Verdict.LATE
+            assert worker.at(SEND, "stage") is TransportFault.LATE
             return super().wait(event, timeout_secs)
 
     chief = PlannedFaults(plan, "chief:0", str(tmp_path / "trace"), Meeting())

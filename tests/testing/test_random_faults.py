@@ -5,7 +5,7 @@ import os
 import pytest
 
 from globalstep.errors import UnavailableError
-from globalstep.testing.faults import AFTER, APPLY, BEFORE, CUT, REPLY, SEND, ConnectionCutError, Verdict
+from globalstep.testing.faults import AFTER, APPLY, BEFORE, CUT, REPLY, SEND, ConnectionCutError, TransportFault
 from globalstep.testing.planned_faults import FAULTS_VARIABLE, TRACE_VARIABLE, faults_of_this_process
 from globalstep.testing.random_faults import START_VARIABLE, RandomFaults, RandomPlan, parse_random
 
@@ -20,8 +20,8 @@ def what_happens(faults, point, method):
 def test_each_point_has_its_faults_and_each_is_traced(tmp_path):
     faults = RandomFaults(RandomPlan(1, 1.0), "worker:0", str(tmp_path / "trace"))
     seen = {point: {what_happens(faults, point, "stage") for _ in range(100)} for point in (SEND, REPLY, BEFORE, AFTER)}
-    assert seen[SEND] == {Verdict.TWICE, Verdict.LATE, Verdict.CUT, UnavailableError}
-    assert seen[REPLY] == {Verdict.CUT, UnavailableError}
+    assert seen[SEND] == {TransportFault.TWICE, TransportFault.LATE, TransportFault.CUT, UnavailableError}
+    assert seen[REPLY] == {TransportFault.CUT, UnavailableError}
     assert seen[BEFORE] == seen[AFTER] == {ConnectionCutError}
     lines = (tmp_path / "trace").read_text().splitlines()
     assert len(lines) == 400

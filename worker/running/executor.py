@@ -29,7 +29,7 @@ from globalstep.worker.running.planner import make_plan
 from globalstep.worker.running.prefetching import Fresh, Lookup, lookups_of
 from globalstep.worker.running.pushes_in_flight import PushesInFlight
 from globalstep.worker.running.pushing import Declarer
-from globalstep.worker.running.run import Run
+from globalstep.worker.running.run import PlanRun
 from globalstep.worker.running.tracing import Trace
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Executor:
         if self.pushes_in_flight is not None and not plan.overlaps:
             self.pushes_in_flight.wait()
         with self.span("run", fetches=len(fetches)):
-            return Run(self, plan, feeds).results()
+            return PlanRun(self, plan, feeds).results()
 
     def span(self, name: str, **facts: Any) -> contextlib.AbstractContextManager[None]:
         """Record a `with` block in the trace, if there is one."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.graph.graph import Node
-from globalstep.graph.mutations import Mutation, OptimizerSpec, Part
+from globalstep.graph.mutations import Mutation, MutationPart, OptimizerSpec
 from globalstep.variables.variables import Variable
 from globalstep.wire.declarations import Increment, Op, OptimizerUse, Push, Read
 from globalstep.worker.running.pushing import as_fill, is_declaring, operand_of
@@ -26,7 +26,7 @@ SlotFor = Callable[[Node, Node], int]
 class Change(NamedTuple):
     """One part of a mutation, with the slots of its operand and indices, where it has them."""
 
-    part: Part
+    part: MutationPart
     #: Everything of its Op but the numbers.
     op: Op
     dtype: np.dtype[Any]
@@ -128,7 +128,7 @@ class PushForm:
         return shapes
 
 
-def _change(part: Part, mutation: Mutation, slot_for: SlotFor) -> Change:
+def _change(part: MutationPart, mutation: Mutation, slot_for: SlotFor) -> Change:
     return Change(
         part,
         Op(

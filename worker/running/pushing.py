@@ -14,7 +14,7 @@ import numpy as np
 from globalstep.cluster.placement import Declarations, declarations
 from globalstep.errors import InvalidArgumentError
 from globalstep.graph.graph import Graph
-from globalstep.graph.mutations import Part
+from globalstep.graph.mutations import MutationPart
 from globalstep.variables.variables import Variable
 from globalstep.wire.declarations import OpKind, OptimizerUse
 
@@ -27,7 +27,7 @@ __all__ = ["Declarer", "as_fill", "is_declaring", "operand_of"]
 _FILL_BYTES = 256
 
 
-def operand_of(part: Part, value: Any) -> np.ndarray[Any, Any]:
+def operand_of(part: MutationPart, value: Any) -> np.ndarray[Any, Any]:
     """Give an operand as an array of its Variable's dtype, if that loses no kind of number."""
     dtype = np.dtype(part.variable.dtype.as_numpy_dtype)
     array = np.asarray(value)
@@ -51,7 +51,7 @@ def as_fill(value: np.ndarray[Any, Any]) -> float | None:
     return float(first) if value.dtype.type(float(first)) == first else None
 
 
-def is_declaring(part: Part) -> bool:
+def is_declaring(part: MutationPart) -> bool:
     """Whether a part gives a Variable all of its value, so that it may come into being by it."""
     return part.declare or (part.kind is OpKind.ASSIGN and part.indices is None and part.source is None)
 

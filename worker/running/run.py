@@ -24,10 +24,10 @@ from globalstep.worker.running.pushing import operand_of
 if TYPE_CHECKING:
     from globalstep.worker.running.executor import Executor
 
-__all__ = ["Run"]
+__all__ = ["PlanRun"]
 
 
-class Run:
+class PlanRun:
     """One run: the values of its nodes, as its plan's slots.
 
     Args:
@@ -48,7 +48,7 @@ class Run:
                 self.values[slot] = value
 
     def results(self) -> list[Any]:
-        """Run, and give the value of each fetch; see Executor.run."""
+        """PlanRun, and give the value of each fetch; see Executor.run."""
         plan = self._plan
         carried = False
         try:

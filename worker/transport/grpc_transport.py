@@ -73,7 +73,9 @@ class _Stream(Connection):
         self._secured = secured
         self._outbox: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
         if secured.unproven:
-            _Call(link, label, "Status", pb.StatusRequest(brief=True), _OPEN_SECS, secured).result()  # it proves itself
+            _UnaryCall(
+                link, label, "Status", pb.StatusRequest(brief=True), _OPEN_SECS, secured
+            ).result()  # it proves itself
         self._replies = link.exchange(self._frames(), metadata=secured.metadata("Exchange"))
         self._assembler = Assembler(REPLY_LIMIT_BYTES)
 
@@ -130,7 +132,7 @@ class _Later:
         return self._call()
 
 
-class _Call:
+class _UnaryCall:
     """A unary call in flight; see transports.Pending.
 
     A task that has yet to prove that it has this process's token is asked for its status first, which tells it nothing.
@@ -332,10 +334,10 @@ class GrpcTransport:
         if kinds and not closed:
             _log.info("No %s to %s, its data goes over gRPC: %s", _NAMES[kinds[0]], self.label, error)
 
-    def unary(self, method: str, request: Any, timeout_secs: float) -> _Call:
+    def unary(self, method: str, request: Any, timeout_secs: float) -> _UnaryCall:
         """See transports.Transport."""
         self._renew()
-        return _Call(self._link, self.label, method, request, timeout_secs, self._secured)
+        return _UnaryCall(self._link, self.label, method, request, timeout_secs, self._secured)
 
     def _renew(self) -> None:
         """Show renewed certificates from now on. What is in flight on the old channel comes to its end there."""

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from autograd.util import toposort
 
-from globalstep.autodiff.gradient_plan import Plan
+from globalstep.autodiff.gradient_plan import GradientPlan
 from globalstep.graph.graph import Node
 
 __all__ = ["BackwardSchedule", "schedule_of"]
 
 
-class _Call(NamedTuple):
+class _ForwardCall(NamedTuple):
     """One covered node: places of its inputs, and, where a gradient goes on, of those among them that it reaches."""
 
     fn: Any
@@ -53,7 +53,7 @@ class BackwardSchedule:
         covers: The nodes whose values it gives, in order.
     """
 
-    def __init__(self, node: Node, plan: Plan) -> None:
+    def __init__(self, node: Node, plan: GradientPlan) -> None:
         self.covers = plan.covers
         places: dict[Any, int] = {}
         marks: dict[int, _Mark] = {}
@@ -63,7 +63,7 @@ class BackwardSchedule:
             key = source if source in places else (source, consumer)
             return places.setdefault(key, len(places))
 
-        calls: list[_Call] = []
+        calls: list[_ForwardCall] = []
         covers = set(plan.covers)
         #: Where each leaf among xs lies; its other consumers' places must turn out to hold the same value.
         leaves: dict[Node, int] = {}
@@ -83,7 +83,9 @@ class BackwardSchedule:
             out = places[covered] = len(places)
             if reached:
                 marks[out] = _Mark(out, [marks[place] for _, place in reached])
-            calls.append(_Call(covered.fn, plan.vjps.get(covered) if reached else None, inputs, out, tuple(reached)))
+            calls.append(
+                _ForwardCall(covered.fn, plan.vjps.get(covered) if reached else None, inputs, out, tuple(reached))
+            )
         self._calls = tuple(calls)
         self._ends: list[tuple[int, int | None]] = []
         for y, seed in zip(plan.ys, plan.seeds, strict=True):
@@ -168,7 +170,7 @@ def schedule_of(node: Node) -> BackwardSchedule | None:
     return schedule
 
 
-def _find(node: Node, plan: Plan) -> BackwardSchedule | None:
+def _find(node: Node, plan: GradientPlan) -> BackwardSchedule | None:
     straight = (
         not plan.gathers
         and all(covered.fn is not None and not covered.stateful for covered in plan.covers)

@@ -12,7 +12,7 @@ from globalstep.autodiff.vjps import vjp_of
 from globalstep.graph.graph import Node, tuple_item
 from globalstep.graph.indexed_slices import IndexedSlices
 
-__all__ = ["Plan"]
+__all__ = ["GradientPlan"]
 
 
 def _is_float(node: Node) -> bool:
@@ -24,7 +24,7 @@ def _is_variable(node: Node) -> bool:
     return node.op_type == "VariableV2"
 
 
-class Plan:
+class GradientPlan:
     """The nodes on the tape of one Gradients node, and what they need.
 
     Args:

@@ -39,7 +39,7 @@ from autograd.tracer import isbox, new_box
 from autograd.util import toposort
 
 from globalstep.autodiff.backward_schedule import schedule_of
-from globalstep.autodiff.gradient_plan import Plan
+from globalstep.autodiff.gradient_plan import GradientPlan
 from globalstep.autodiff.vjps import VJP
 from globalstep.graph.graph import Node, as_node, get_default_graph
 
@@ -98,7 +98,7 @@ def gradients(
         if len(given) != len(y_nodes):
             raise ValueError(f"Passed {len(given)} grad_ys for {len(y_nodes)} ys")
         seeds = [_seed(g, y) for g, y in zip(given, y_nodes, strict=True)]
-    plan = Plan(y_nodes, x_nodes, seeds, _nodes(stop_gradients))
+    plan = GradientPlan(y_nodes, x_nodes, seeds, _nodes(stop_gradients))
     graph = y_nodes[0].graph if y_nodes else get_default_graph()
     with graph.as_default(), graph.name_scope(name):
         return plan.build()
@@ -210,7 +210,7 @@ def evaluate_gradients(
     Returns:
         The node's value, a tuple of arrays, and the values of the covered nodes.
     """
-    plan: Plan = node.attrs["plan"]
+    plan: GradientPlan = node.attrs["plan"]
     schedule = None if known else schedule_of(node)
     if schedule is not None:
         with np.errstate(all="ignore"):
@@ -276,7 +276,7 @@ def _call(node: Node, inputs: list[Any], get: Callable[[Node, Node], Any], value
 
 
 def _results(
-    plan: Plan,
+    plan: GradientPlan,
     tape: _Tape,
     roots: dict[Node, dict[int, Any]],
     flowed: dict[Any, Any],

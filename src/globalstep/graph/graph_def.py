@@ -19,7 +19,7 @@ import numpy as np
 from globalstep.dtypes import DType
 from globalstep.files.tensorboard_protos import DATA_TYPES, AttrValue, GraphDef, NodeDef, TensorProto, TensorShapeProto
 from globalstep.graph.graph import Graph, Node
-from globalstep.graph.mutations import Mutation, Part
+from globalstep.graph.mutations import Mutation, MutationPart
 from globalstep.graph.shapes import TensorShape
 from globalstep.variables.variables import Variable
 from globalstep.wire.declarations import OpKind
@@ -113,7 +113,7 @@ class _Builder:
         else:
             self._add(node.op_name, "NoOp", (), before, node.device)
 
-    def _add_part(self, node: Mutation, part: Part, name: str, op_type: str) -> None:
+    def _add_part(self, node: Mutation, part: MutationPart, name: str, op_type: str) -> None:
         variable, rule = part.variable, part.optimizer
         inputs: list[Node | str] = [variable]
         if rule is not None:
@@ -204,7 +204,7 @@ class _Builder:
         return bool(np.prod([float(size or 1) for size in known[1].as_list()]) <= _MAX_PROBE_ELEMENTS)
 
 
-def _part_type(part: Part) -> str:
+def _part_type(part: MutationPart) -> str:
     if part.optimizer is None:
         return _ASSIGN_TYPES[part.kind]
     kind = part.optimizer.kind

@@ -20,7 +20,7 @@ from globalstep.wire.expressions import Expr, constant
 if TYPE_CHECKING:
     from globalstep.variables.variables import Variable
 
-__all__ = ["Hyper", "Mutation", "OptimizerSpec", "Part", "assignment", "increment"]
+__all__ = ["Hyper", "Mutation", "OptimizerSpec", "MutationPart", "assignment", "increment"]
 
 #: A hyper-parameter: a number, a node (schedule, Variable), or a function called once a run.
 Hyper = float | Node | Callable[[], Any]
@@ -83,7 +83,7 @@ def _lowered(value: Hyper) -> Expr | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class MutationPart:
     """One change of one Variable.
 
     Attributes:
@@ -139,7 +139,7 @@ class Mutation(Node):
 
     def __init__(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[MutationPart],
         *,
         increments: Sequence[tuple[Variable, int]] = (),
         uses: Sequence[OptimizerSpec] = (),
@@ -197,7 +197,7 @@ def assignment(
     """
     dense, sparse = _OP_TYPES[kind]
     return Mutation(
-        [Part(kind, variable, operand, indices)],
+        [MutationPart(kind, variable, operand, indices)],
         op_type=dense if indices is None else sparse,
         name=name,
         value_of=variable,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from globalstep.graph.graph import GraphKeys, Node, add_to_collection, as_node, get_default_graph
-from globalstep.graph.mutations import Hyper, Mutation, OptimizerSpec, Part
+from globalstep.graph.mutations import Hyper, Mutation, MutationPart, OptimizerSpec
 from globalstep.ops.constant_ops import zeros
 from globalstep.ops.math_ops import add, cast, divide, minimum, multiply
 from globalstep.ops.math_ops import truediv as _true_divide
@@ -103,13 +103,13 @@ class ExponentialMovingAverage:
                 self._averages[node] = shadow
                 if isinstance(node, Variable):
                     slots[shadow] = ()
-                    parts.append(Part(OpKind.APPLY, shadow, source=node, optimizer=spec))
+                    parts.append(MutationPart(OpKind.APPLY, shadow, source=node, optimizer=spec))
                 elif self._zero_debias:
                     debias = _zero_debias_spec(self._name, shadow, decay)
-                    parts.append(Part(OpKind.APPLY, shadow, node, optimizer=debias))
+                    parts.append(MutationPart(OpKind.APPLY, shadow, node, optimizer=debias))
                 else:
                     slots[shadow] = ()
-                    parts.append(Part(OpKind.APPLY, shadow, node, optimizer=spec))
+                    parts.append(MutationPart(OpKind.APPLY, shadow, node, optimizer=spec))
             return _follow(parts, name=scope)
 
     def average(self, var: Any) -> Variable | None:
@@ -186,7 +186,7 @@ def assign_moving_average(
             spec = _zero_debias_spec(label, variable, rate)
         else:
             spec = _spec(label, "moving_average", rate, {variable: ()})
-        return _follow([Part(OpKind.APPLY, variable, operand, optimizer=spec)], name=label, value_of=variable)
+        return _follow([MutationPart(OpKind.APPLY, variable, operand, optimizer=spec)], name=label, value_of=variable)
 
 
 def weighted_moving_average(
@@ -248,7 +248,7 @@ def _zero_debias_spec(name: str, average: Variable, decay: Hyper) -> OptimizerSp
     return _spec(name, "zero_debias_moving_average", decay, {average: (biased,)}, local_step)
 
 
-def _follow(parts: Sequence[Part], *, name: str, value_of: Variable | None = None) -> Mutation:
+def _follow(parts: Sequence[MutationPart], *, name: str, value_of: Variable | None = None) -> Mutation:
     specs = tuple(dict.fromkeys(part.optimizer for part in parts if part.optimizer is not None))
     return Mutation(
         parts,

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from globalstep.autodiff.gradients import gradients
 from globalstep.graph.graph import Graph, GraphKeys, Node, as_node, get_default_graph
 from globalstep.graph.indexed_slices import IndexedSlices
-from globalstep.graph.mutations import Hyper, Mutation, OptimizerSpec, Part
+from globalstep.graph.mutations import Hyper, Mutation, MutationPart, OptimizerSpec
 from globalstep.optimizers.minimized import remember_loss
 from globalstep.optimizers.optimizer_arguments import (
     Gradient,
@@ -355,7 +355,7 @@ class Optimizer:
         if global_step is not None and global_step.dtype.is_integer:
             increments.append((global_step, 1))
         elif global_step is not None:
-            counted.append(Part(OpKind.ASSIGN_ADD, global_step, fill=1.0))
+            counted.append(MutationPart(OpKind.ASSIGN_ADD, global_step, fill=1.0))
         op_type = f"Apply{''.join(word.capitalize() for word in spec.kind.split('_'))}"
         constrained = [(v, v.constraint) for _, v in applied if v.constraint is not None]
         ungated = self._in_graph(graph).gate == self.GATE_NONE
@@ -391,9 +391,9 @@ def _graph_time_value(value: Hyper) -> Hyper:
     return as_node(given) if isinstance(given, Node) or hasattr(given, "__node__") else value
 
 
-def _part(grad: Gradient, variable: Variable, spec: OptimizerSpec) -> Part:
+def _part(grad: Gradient, variable: Variable, spec: OptimizerSpec) -> MutationPart:
     if not isinstance(grad, IndexedSlices):
-        return Part(OpKind.APPLY, variable, grad, optimizer=spec)
+        return MutationPart(OpKind.APPLY, variable, grad, optimizer=spec)
     if variable.constraint is not None:
         raise RuntimeError("Cannot use a constraint function on a sparse variable.")
-    return Part(OpKind.APPLY, variable, as_node(grad.values), as_node(grad.indices), optimizer=spec)
+    return MutationPart(OpKind.APPLY, variable, as_node(grad.values), as_node(grad.indices), optimizer=spec)

@@ -20,7 +20,7 @@ from globalstep.security.credentials import SESSION_KEY, Credentials, CurrentTls
 from globalstep.security.rpc import CHANNEL_OPTIONS
 from globalstep.security.server_role import ServerRole
 from globalstep.security.tls_probe import find_tls_mistake
-from globalstep.security.token_proofs import CHALLENGE_KEY, Claim, answer, new_number, proof, token_id
+from globalstep.security.token_proofs import CHALLENGE_KEY, TokenClaim, answer, new_number, proof, token_id
 
 __all__ = ["SecureChannel"]
 
@@ -100,7 +100,7 @@ class SecureChannel:
             if not challenge:
                 self._asked.append(number)
         shown = proof(token, challenge, number, self.dialled, method) if challenge else ""
-        return str(Claim(token_id(token), self.dialled, number, shown))
+        return str(TokenClaim(token_id(token), self.dialled, number, shown))
 
     @property
     def unproven(self) -> bool:

@@ -26,7 +26,7 @@ import hmac
 import secrets
 from dataclasses import dataclass
 
-__all__ = ["CHALLENGE_KEY", "SCHEME", "Claim", "answer", "new_number", "proof", "token_id"]
+__all__ = ["CHALLENGE_KEY", "SCHEME", "TokenClaim", "answer", "new_number", "proof", "token_id"]
 
 #: Metadata key of a refusal's challenge.
 CHALLENGE_KEY = "globalstep-challenge"
@@ -34,7 +34,7 @@ SCHEME = "Proof "
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class TokenClaim:
     """What a caller shows of its token.
 
     Attributes:
@@ -54,12 +54,12 @@ class Claim:
         return f"{SCHEME}{self.token_id} {self.address} {self.number} {self.proof}".rstrip()
 
     @classmethod
-    def parse(cls, header: str) -> Claim | None:
+    def parse(cls, header: str) -> TokenClaim | None:
         """Read an authorization header; None for one that is no claim.
 
-        >>> Claim.parse("Proof 90ab 127.0.0.1:2222 77")
-        Claim(token_id='90ab', address='127.0.0.1:2222', number='77', proof='')
-        >>> Claim.parse("Bearer 0123456789abcdef")
+        >>> TokenClaim.parse("Proof 90ab 127.0.0.1:2222 77")
+        TokenClaim(token_id='90ab', address='127.0.0.1:2222', number='77', proof='')
+        >>> TokenClaim.parse("Bearer 0123456789abcdef")
         """
         words = header.removeprefix(SCHEME).split(" ")
         if not header.startswith(SCHEME) or len(words) not in (3, 4):

@@ -27,7 +27,7 @@ __all__ = [
     "SEND",
     "ConnectionCutError",
     "Faults",
-    "Verdict",
+    "TransportFault",
     "method_name",
 ]
 
@@ -47,7 +47,7 @@ APPLY = "apply"
 CUT = "cut"
 
 
-class Verdict(enum.Enum):
+class TransportFault(enum.Enum):
     """What a client's transport is to do."""
 
     #: At SEND: send the request twice.
@@ -65,7 +65,7 @@ class ConnectionCutError(ConnectionError):
 class Faults(Protocol):
     """What may fail, and when."""
 
-    def at(self, point: str, method: str) -> Verdict | None:
+    def at(self, point: str, method: str) -> TransportFault | None:
         """Note that a thread is at a point of a method. Thread-safe.
 
         On a PS task what is raised is the answer (ConnectionCutError: there is none). On a client it is what the

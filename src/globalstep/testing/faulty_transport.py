@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from globalstep.errors import OpError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.testing.faults import NO_FAULTS, REPLY, SEND, Faults, Verdict, method_name
+from globalstep.testing.faults import NO_FAULTS, REPLY, SEND, Faults, TransportFault, method_name
 from globalstep.wire.transports import Transport
 
 __all__ = ["FaultyTransport", "with_faults"]
@@ -105,15 +105,15 @@ class FaultyTransport:
             verdict = self._faults.at(SEND, method)
         except OpError as error:
             return _Failed(error)
-        if verdict is Verdict.LATE:
+        if verdict is TransportFault.LATE:
             late = copied()
             with self._lock:
                 self._late.append((_LATE_AFTER, late))
             return _Failed(UnavailableError(f"{self.label} has not answered {method} within its deadline."))
         self._send_due()
-        if verdict is Verdict.CUT:
+        if verdict is TransportFault.CUT:
             return _Failed(self._cut())
-        if verdict is Verdict.TWICE:
+        if verdict is TransportFault.TWICE:
             again = copied()
             start()
             start = again
@@ -125,7 +125,7 @@ class FaultyTransport:
         Raises:
             UnavailableError: If it is to be lost.
         """
-        if self._faults.at(REPLY, method) is Verdict.CUT:
+        if self._faults.at(REPLY, method) is TransportFault.CUT:
             raise self._cut()
 
     def _cut(self) -> UnavailableError:

@@ -36,7 +36,7 @@ from functools import cache
 from globalstep.cluster.cluster import from_tf_config
 from globalstep.errors import UnavailableError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.testing.faults import APPLY, CUT, NO_FAULTS, REPLY, SEND, ConnectionCutError, Faults, Verdict
+from globalstep.testing.faults import APPLY, CUT, NO_FAULTS, REPLY, SEND, ConnectionCutError, Faults, TransportFault
 from globalstep.testing.random_faults import START_VARIABLE, RandomFaults, parse_random
 
 __all__ = ["FAULTS_VARIABLE", "TRACE_VARIABLE", "PlannedFaults", "faults_of_this_process", "parse"]
@@ -46,7 +46,7 @@ TRACE_VARIABLE = "GLOBALSTEP_FAULTS_TRACE"
 
 _FAULT = re.compile(r"(\w+:\d+) (\w+) at (\w+)\.(before|after|send|reply)(?: nth=(\d+))?")
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
-_VERDICTS = {"double": Verdict.TWICE, "late": Verdict.LATE, "cut": Verdict.CUT}
+_VERDICTS = {"double": TransportFault.TWICE, "late": TransportFault.LATE, "cut": TransportFault.CUT}
 _HOLD_SECS = 20.0
 _POLL_SECS = 0.01
 
@@ -109,7 +109,7 @@ class PlannedFaults:
         self._counting_for = -1
         self._passed = 0
 
-    def at(self, point: str, method: str) -> Verdict | None:
+    def at(self, point: str, method: str) -> TransportFault | None:
         """See Faults."""
         with self._lock:
             at = self._happened()
@@ -135,7 +135,7 @@ class PlannedFaults:
         except FileNotFoundError:
             return 0
 
-    def _carry_out(self, fault: PlannedFault, at: int) -> Verdict | None:
+    def _carry_out(self, fault: PlannedFault, at: int) -> TransportFault | None:
         if fault.action in _SIGNALS:
             os.kill(os.getpid(), _SIGNALS[fault.action])
         elif fault.action == "hold":

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from globalstep.errors import UnavailableError
-from globalstep.testing.faults import AFTER, APPLY, BEFORE, CUT, REPLY, SEND, ConnectionCutError, Verdict
+from globalstep.testing.faults import AFTER, APPLY, BEFORE, CUT, REPLY, SEND, ConnectionCutError, TransportFault
 
 __all__ = ["START_VARIABLE", "RandomFaults", "RandomPlan", "parse_random"]
 
@@ -32,7 +32,7 @@ _ACTIONS: Mapping[str, tuple[str, ...]] = {
     BEFORE: ("cut",),
     AFTER: ("cut",),
 }
-_VERDICTS = {"double": Verdict.TWICE, "late": Verdict.LATE}
+_VERDICTS = {"double": TransportFault.TWICE, "late": TransportFault.LATE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class RandomFaults:
         # Guards the generator; a leaf.
         self._lock = threading.Lock()
 
-    def at(self, point: str, method: str) -> Verdict | None:
+    def at(self, point: str, method: str) -> TransportFault | None:
         """See Faults."""
         if method in (APPLY, CUT):
             # Within a critical section only a whole process can fail.
@@ -99,6 +99,6 @@ class RandomFaults:
             raise UnavailableError(f"injected: {fault}")
         if action == "cut":
             if point in (SEND, REPLY):
-                return Verdict.CUT
+                return TransportFault.CUT
             raise ConnectionCutError(f"injected: {fault}")
         return _VERDICTS[action]

@@ -24,7 +24,7 @@ from globalstep.graph.graph import (
     default_sessions,
     get_default_graph,
 )
-from globalstep.graph.mutations import Mutation, Part
+from globalstep.graph.mutations import Mutation, MutationPart
 from globalstep.graph.shapes import TensorShape
 from globalstep.variables.assignments import (
     assign,
@@ -130,7 +130,7 @@ class Variable(Node):
                 device=None if primary is None else primary.device,
             )
             self._initializer = Mutation(
-                [Part(OpKind.ASSIGN, self, self._initial_value, declare=True)],
+                [MutationPart(OpKind.ASSIGN, self, self._initial_value, declare=True)],
                 op_type="Assign",
                 name="Assign",
             )

@@ -19,7 +19,7 @@ from globalstep.deploy.bench import cli as bench_cli
 from globalstep.deploy.bench import cost_profile
 from globalstep.deploy.bench.cost_measuring import TransportMeasuring, copy_bytes_sec, kernel_costs, pack_element_secs
 from globalstep.deploy.bench.cost_profile import FORMAT, Profile
-from globalstep.deploy.bench.measured_cluster import Turn, measured_cluster
+from globalstep.deploy.bench.measured_cluster import MeasuredTurn, measured_cluster
 from globalstep.deploy.plan import cli as plan_cli
 from globalstep.errors import InvalidArgumentError, NotFoundError
 
@@ -296,7 +296,7 @@ def test_what_a_ps_task_did_before_the_first_step_is_no_part_of_the_steps():
 
 
 def turn(step, worker, ps):
-    return Turn(10, 1.0, step, worker, (ps,), (0.0,), {0: 10}, 2.0)
+    return MeasuredTurn(10, 1.0, step, worker, (ps,), (0.0,), {0: 10}, 2.0)
 
 
 def test_a_delay_that_cannot_be_is_said_to_be_not_measurable(wide):

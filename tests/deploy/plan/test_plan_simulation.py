@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planned_costs import profile
 
-from globalstep.deploy.plan.cluster import Cluster, Leg, Phase
+from globalstep.deploy.plan.cluster import Leg, Phase, SimulatedCluster
 from globalstep.deploy.plan.job import PAYLOAD, Job, bounds, cluster_of, memory_of, phases_of
-from globalstep.deploy.plan.resources import Cores
+from globalstep.deploy.plan.resources import SimulatedCores
 from globalstep.deploy.plan.simulation import simulate
 from globalstep.deploy.plan.sizing import forecast, make_plan
 from globalstep.errors import InvalidArgumentError
@@ -38,7 +38,7 @@ def test_one_workers_step_is_the_sum_of_its_parts():
         "send_secs": 0.001, "receive_secs": 0.002, "handle_secs": 0.003, "take_secs": 0.004, "apply_secs": 0.005,
         "give_secs": 0.006, "delay_secs": 0.007,
     }  # fmt: skip
-    found = run(Cluster(1, 1, compute_secs=0.1, round_trip_secs=0.01), push(**parts))
+    found = run(SimulatedCluster(1, 1, compute_secs=0.1, round_trip_secs=0.01), push(**parts))
     assert found.step_secs == pytest.approx(0.1 + 0.01 + sum(parts.values()))
     assert found.steps_sec == pytest.approx(1 / found.step_secs)
     assert found.busy["workers' computing"] == pytest.approx(0.1 / found.step_secs, rel=0.05)
@@ -46,49 +46,49 @@ def test_one_workers_step_is_the_sum_of_its_parts():
 
 
 def test_a_transfer_takes_as_long_as_the_slower_link():
-    slow_worker = Cluster(1, 1, compute_secs=0.0, worker_bytes_sec=1e6, ps_bytes_sec=1e9)
+    slow_worker = SimulatedCluster(1, 1, compute_secs=0.0, worker_bytes_sec=1e6, ps_bytes_sec=1e9)
     assert run(slow_worker, push(out_bytes=MEGABYTE)).step_secs == pytest.approx(1.0)
-    slow_ps = Cluster(1, 1, compute_secs=0.0, worker_bytes_sec=1e9, ps_bytes_sec=1e6)
+    slow_ps = SimulatedCluster(1, 1, compute_secs=0.0, worker_bytes_sec=1e9, ps_bytes_sec=1e6)
     assert run(slow_ps, push(in_bytes=2 * MEGABYTE)).step_secs == pytest.approx(2.0)
 
 
 def test_receiving_goes_on_while_the_rest_of_a_large_message_is_on_its_way():
-    link = Cluster(1, 1, compute_secs=0.0, worker_bytes_sec=1e9, ps_bytes_sec=1e9)
+    link = SimulatedCluster(1, 1, compute_secs=0.0, worker_bytes_sec=1e9, ps_bytes_sec=1e9)
     found = run(link, push(out_bytes=1e9, take_secs=0.5))
     assert 1.0 < found.step_secs < 1.01
 
 
 def test_both_sides_may_work_on_a_message_at_the_same_time():
-    found = run(Cluster(1, 1, compute_secs=0.0), push(send_secs=0.01, take_secs=0.01, delay_secs=-0.008))
+    found = run(SimulatedCluster(1, 1, compute_secs=0.0), push(send_secs=0.01, take_secs=0.01, delay_secs=-0.008))
     assert found.step_secs == pytest.approx(0.016)
 
 
 @pytest.mark.parametrize("part", ["handle_secs", "apply_secs"])
 def test_a_saturated_resource_sets_the_throughput(part):
-    found = run(Cluster(20, 1, compute_secs=0.01, ps_cores=4), push(**{part: 0.01}))
+    found = run(SimulatedCluster(20, 1, compute_secs=0.01, ps_cores=4), push(**{part: 0.01}))
     assert found.steps_sec == pytest.approx(100.0)
     assert found.step_secs == pytest.approx(0.2, rel=0.01)
 
 
 def test_cores_work_side_by_side_and_a_lock_does_not():
-    assert run(Cluster(20, 1, compute_secs=0.0, ps_cores=4), push(take_secs=0.01)).steps_sec == pytest.approx(
+    assert run(SimulatedCluster(20, 1, compute_secs=0.0, ps_cores=4), push(take_secs=0.01)).steps_sec == pytest.approx(
         400.0, rel=0.02
     )
-    assert run(Cluster(20, 1, compute_secs=0.0, ps_cores=4), push(apply_secs=0.01)).steps_sec == pytest.approx(
+    assert run(SimulatedCluster(20, 1, compute_secs=0.0, ps_cores=4), push(apply_secs=0.01)).steps_sec == pytest.approx(
         100.0, rel=0.02
     )
 
 
 def test_a_part_of_a_core_is_that_much_slower():
-    assert Cores(0.5).work(1.0, 1.0) == 3.0
-    shared = Cluster(6, 1, compute_secs=0.0, shared_cores=1.5)
+    assert SimulatedCores(0.5).work(1.0, 1.0) == 3.0
+    shared = SimulatedCluster(6, 1, compute_secs=0.0, shared_cores=1.5)
     assert run(shared, push(send_secs=0.005, take_secs=0.005), steps=100).steps_sec == pytest.approx(150.0, rel=0.03)
     alone = replace(shared, workers=1)
     assert run(alone, push(send_secs=0.005, take_secs=0.005)).steps_sec == pytest.approx(100.0)
 
 
 def test_computing_on_shared_cores_takes_turns_with_the_rest():
-    cluster = Cluster(4, 1, compute_secs=0.02, shared_cores=2)
+    cluster = SimulatedCluster(4, 1, compute_secs=0.02, shared_cores=2)
     assert run(cluster, push(take_secs=0.02)).steps_sec == pytest.approx(50.0, rel=0.02)
     away = replace(cluster, compute_takes_core=False)
     assert run(away, push(take_secs=0.02)).steps_sec == pytest.approx(100.0, rel=0.02)
@@ -96,20 +96,20 @@ def test_computing_on_shared_cores_takes_turns_with_the_rest():
 
 @pytest.mark.parametrize("workers", [2, 5, 20])
 def test_equal_workers_are_stale_by_each_other(workers):
-    found = run(Cluster(workers, 1, compute_secs=1.0), push(apply_secs=0.001))
+    found = run(SimulatedCluster(workers, 1, compute_secs=1.0), push(apply_secs=0.001))
     mean = sum(lag * pushes for lag, pushes in found.staleness.items()) / sum(found.staleness.values())
     assert mean == pytest.approx(workers - 1, abs=0.1)
 
 
 def test_the_same_seed_gives_the_same_and_another_one_does_not():
-    cluster = Cluster(7, 1, compute_secs=0.1, spread=0.3)
+    cluster = SimulatedCluster(7, 1, compute_secs=0.1, spread=0.3)
     first, second, other = (run(cluster, push(apply_secs=0.01), seed=seed) for seed in (3, 3, 4))
     assert first == second
     assert first.steps_sec != other.steps_sec
 
 
 def test_what_a_ps_holds_at_most_is_all_pushes_at_once():
-    found = run(Cluster(10, 1, compute_secs=0.0), push(out_bytes=100.0, apply_secs=0.01, held_bytes=100.0))
+    found = run(SimulatedCluster(10, 1, compute_secs=0.0), push(out_bytes=100.0, apply_secs=0.01, held_bytes=100.0))
     assert 900.0 <= found.held_bytes <= 1000.0
 
 

@@ -12,7 +12,7 @@ import pytest
 from globalstep.deploy.launch.console import Console
 from globalstep.deploy.launch.launcher import Task
 from globalstep.deploy.ray.job import _RayLauncher
-from globalstep.deploy.ray.member import MOVED, Member, Place
+from globalstep.deploy.ray.member import MOVED, Member, TaskAddress
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_the_environment_is_the_nodes_without_what_belongs_to_another_task(membe
 
 def test_a_task_that_was_moved_does_not_start(member, tmp_path):
     program = f"open({str(tmp_path / 'started')!r}, 'w')"
-    assert run(member, program, stay=Place("10.0.0.2", 1)) == ([], MOVED)
+    assert run(member, program, stay=TaskAddress("10.0.0.2", 1)) == ([], MOVED)
     assert not (tmp_path / "started").exists()
 
 

@@ -20,7 +20,7 @@ from globalstep.ps.local import LocalPS
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.shard.shard import Shard
 from globalstep.runtime.clock import SystemClock
-from globalstep.testing.faults import SEND, ConnectionCutError, Verdict
+from globalstep.testing.faults import SEND, ConnectionCutError, TransportFault
 from globalstep.testing.faulty_transport import FaultyTransport
 from globalstep.wire.declarations import (
     Op,
@@ -128,7 +128,7 @@ class Injection:
             return None
         if self.fault == "lost":
             raise UnavailableError(f"injected: the reply of {method} is lost")
-        return {"cut": Verdict.CUT, "doubled": Verdict.TWICE, "late": Verdict.LATE}[self.fault]
+        return {"cut": TransportFault.CUT, "doubled": TransportFault.TWICE, "late": TransportFault.LATE}[self.fault]
 
 
 class Door:

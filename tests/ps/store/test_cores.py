@@ -10,7 +10,7 @@ import pytest
 from globalstep.ps.rules import get_rule
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.store import arena, cores
-from globalstep.ps.store.arena import Run
+from globalstep.ps.store.arena import ApplySpan
 from globalstep.ps.store.cores import Cores
 from globalstep.runtime.clock import SYSTEM_CLOCK
 
@@ -37,7 +37,7 @@ def applied(kind, threads, leaves, monkeypatch, dtype=np.float32):
     rng = np.random.default_rng(7)
     values, *slots = (rng.random(count).astype(dtype) for _ in range(1 + len(rule.slots)))
     data = bytearray(rng.normal(size=count).astype(dtype).tobytes())
-    run = Run(rule, ("o", False), values, tuple(slots), 0, count, leaves)
+    run = ApplySpan(rule, ("o", False), values, tuple(slots), 0, count, leaves)
     run.apply(HYPERS, memoryview(data), threads)
     return values, slots, np.frombuffer(data, dtype)
 
@@ -61,7 +61,9 @@ def test_an_overflow_on_a_helper_is_inf_and_no_warning(four, monkeypatch):
     rule = get_rule("gradient_descent")
     values = np.full(4096, 6e4, np.float16)  # plain numpy, which would warn
     grad = np.full(4096, -6e4, np.float16)
-    Run(rule, ("o", False), values, (), 0, 4096).apply({"learning_rate": 1.0}, memoryview(grad.view(np.uint8)), four)
+    ApplySpan(rule, ("o", False), values, (), 0, 4096).apply(
+        {"learning_rate": 1.0}, memoryview(grad.view(np.uint8)), four
+    )
     assert np.all(np.isinf(values))
 
 

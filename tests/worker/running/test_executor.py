@@ -12,7 +12,7 @@ import globalstep as gs
 from globalstep.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, JobDoneError
 from globalstep.graph.graph import Node, as_node
 from globalstep.graph.indexed_slices import IndexedSlices
-from globalstep.graph.mutations import Mutation, OptimizerSpec, Part
+from globalstep.graph.mutations import Mutation, MutationPart, OptimizerSpec
 from globalstep.ops.constant_ops import placeholder
 from globalstep.ops.control_flow_ops import group
 from globalstep.ops.indexing_ops import gather
@@ -59,7 +59,7 @@ def _sgd(rate=1.0, **options):
 def _apply(variable, gradient, step=None, spec=None):
     spec = spec or _sgd()
     spec.slots.setdefault(variable, ())
-    part = Part(OpKind.APPLY, variable, as_node(gradient), optimizer=spec)
+    part = MutationPart(OpKind.APPLY, variable, as_node(gradient), optimizer=spec)
     return Mutation([part], increments=[] if step is None else [(step, 1)], uses=[spec], op_type="NoOp")
 
 
@@ -269,7 +269,7 @@ class TestPushing:
         count = gs.Variable(0.0, name="count", trainable=False)
         train = _apply(w, 0.5, step)
         with gs.control_dependencies([train]):
-            copy = Mutation([Part(OpKind.ASSIGN, average, source=w)], op_type="Assign")
+            copy = Mutation([MutationPart(OpKind.ASSIGN, average, source=w)], op_type="Assign")
             more = count.assign_add(1.0)
         run(group(copy, more))
         assert len(cluster.pushes) == 1
@@ -346,7 +346,7 @@ class TestPushing:
         (slope,) = gs.gradients(loss, table)
         assert isinstance(slope, IndexedSlices)
         spec = _sgd(slots={table: ()})
-        part = Part(OpKind.APPLY, table, slope.values, slope.indices, optimizer=spec)
+        part = MutationPart(OpKind.APPLY, table, slope.values, slope.indices, optimizer=spec)
         run(Mutation([part], uses=[spec]), {ids: [2, 2, 0]})
         assert cluster.pulls == [["t[...]"]]
         assert cluster.pushes[0].ops[0].indices.dtype == np.int64
@@ -386,7 +386,7 @@ class TestPushing:
         spec = _sgd(slots={a: (), b: ()})
         updates = []
         for variable in (a, b):
-            part = Part(OpKind.APPLY, variable, as_node(0.5), optimizer=spec)
+            part = MutationPart(OpKind.APPLY, variable, as_node(0.5), optimizer=spec)
             updates.append(Mutation([part]))
             updates[-1].attrs["eager"] = True
         run(Mutation([], increments=[(step, 1)], uses=[spec], control_inputs=updates))
@@ -482,7 +482,7 @@ class TestCluster:
         loss = reduce_mean(square(matmul(as_node(x), w) + b - as_node(y)))
         slopes = gs.gradients(loss, [w, b])
         spec = _sgd(0.1, slots={w: (), b: ()})
-        parts = [Part(OpKind.APPLY, v, g, optimizer=spec) for v, g in zip((w, b), slopes, strict=True)]
+        parts = [MutationPart(OpKind.APPLY, v, g, optimizer=spec) for v, g in zip((w, b), slopes, strict=True)]
         train = Mutation(parts, increments=[(step, 1)], uses=[spec])
         with gs.Session(cluster=cluster) as session:
             session.run(gs.global_variables_initializer())
