@@ -115,6 +115,8 @@ class Session:
         self._lock = threading.Lock()
         self._closed = False
         self.restored_from = ""
+        #: What is let go of once the session has left its cluster.
+        self.at_close = contextlib.ExitStack()
         self._entered: list[contextlib.ExitStack] = []
 
     @property
@@ -273,8 +275,9 @@ class Session:
             _log.warning("A push that no run waited for has failed: %s", error)
         # They lie in memory that is shared with the PS tasks.
         self._executor.forget_values()
-        if self._owns_cluster:
-            self.cluster.close()
+        with self.at_close:
+            if self._owns_cluster:
+                self.cluster.close()
 
     @classmethod
     def reset(cls, target: str, containers: Any = None, config: Any = None) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from globalstep.chief.checkpoints.checkpoint_format import read_index
 from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_state, latest_checkpoint
+from globalstep.chief.journal import run_lock
 from globalstep.chief.journal.journal_keeping import JournalKeeper
 from globalstep.chief.sessions.causes import why_no_checkpoint, why_no_chief
 from globalstep.chief.sessions.cluster_start import (
@@ -38,7 +39,7 @@ from globalstep.graph.graph import Graph, get_default_graph
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.variables.training_util import integer_step
 from globalstep.wire.told import Told
-from globalstep.wire.transports import known_target
+from globalstep.wire.transports import is_in_process, known_target
 from globalstep.worker.client.causes import why_no_answer
 from globalstep.worker.session import Session
 from globalstep.worker.session_run_hook import SessionRunHook
@@ -150,10 +151,13 @@ class SessionManager:
             ValueError: If both a directory and a checkpoint are given.
             RuntimeError: If there is no way to initialize, or the model is not ready after it.
             DeadlineExceededError: If a PS task never answered.
+            FailedPreconditionError: If another program trains in the directory.
         """
+        _check_sources(checkpoint_dir, checkpoint_filename_with_path)
         session = self._session(master, config)
         try:
             client = session.cluster
+            _hold(session, master, checkpoint_dir, self._clock)
             mine = self._mine(client, checkpoint_dir, is_chief=True)
             statuses, drops = self._statuses(client, mine, max_wait_secs)
             found = Found.VACANT if drops else survey(statuses)
@@ -210,8 +214,10 @@ class SessionManager:
         Raises:
             ValueError: If both a directory and a checkpoint are given.
         """
+        _check_sources(checkpoint_dir, checkpoint_filename_with_path)
         session = self._session(master, config)
         try:
+            _hold(session, master, checkpoint_dir, self._clock)
             mine = self._mine(session.cluster, checkpoint_dir, is_chief=True)
             statuses, drops = self._statuses(session.cluster, mine, max_wait_secs)
             if drops or survey(statuses) is not Found.RUNNING:
@@ -354,8 +360,6 @@ class SessionManager:
         wait_for_checkpoint: bool,
         max_wait_secs: float,
     ) -> str | None:
-        if directory and prefix:
-            raise ValueError("Can not provide both checkpoint_dir and checkpoint_filename_with_path.")
         if saver is None or not (directory or prefix):
             return None
         if prefix:
@@ -459,3 +463,14 @@ def _session_tasks_of(master: Any) -> tuple[str, ...]:
 
 def _name(node: Any) -> str:
     return str(getattr(node, "name", node))
+
+
+def _check_sources(directory: str | None, prefix: str | None) -> None:
+    if directory and prefix:
+        raise ValueError("Can not provide both checkpoint_dir and checkpoint_filename_with_path.")
+
+
+def _hold(session: Any, master: Any, directory: str | None, clock: Clock) -> None:
+    """Have the directory until the session ends, where the PS is in this process and knows of no other program."""
+    if directory and isinstance(master, str) and is_in_process(master):
+        session.at_close.callback(run_lock.hold(absolute(directory), clock))

@@ -29,6 +29,7 @@ __all__ = [
     "Ticket",
     "chosen_transport",
     "forget_target",
+    "is_in_process",
     "known_target",
     "transports_to",
     "register_target",
@@ -156,6 +157,11 @@ def register_target(target: str, addresses: Sequence[str], task: str = "", sessi
 def known_target(target: str) -> KnownTarget:
     """Give what a target means; one that was not registered means itself."""
     return _registered.get(target, KnownTarget(target))
+
+
+def is_in_process(target: str) -> bool:
+    """Whether a target means a PS within this process."""
+    return (known_target(target).target or "local://").startswith("local://")
 
 
 def forget_target(target: str) -> None:

@@ -1,0 +1,178 @@
+"""Run lock: one program at a time trains in a directory with a PS of its own process.
+
+Each such program has a PS that knows nothing of the other's: both would begin at the same checkpoint, and write over
+each other's. Where several processes share PS tasks, those tell who is of the run, and this lock is not taken.
+
+    RUN_DIR/globalstep-run.lock      {"host": "...", "pid": 4711, ..., "since": 1700000000.0}
+
+The lock is flock's, which the kernel gives free when its process ends, however it ends. What the file says is for
+people, and for file systems without locks (some mounts of NFS): there a process of this machine that is named in the
+file is looked for, and one of another machine is only warned of. Object stores have no locks and none is taken.
+
+Layer: chief. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from globalstep.cluster.process_place import Process, is_gone, this_process
+from globalstep.errors import FailedPreconditionError
+from globalstep.files.storage import LocalStorage, storage_for
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+
+__all__ = ["FILE_NAME", "hold"]
+
+_log = logging.getLogger("globalstep")
+
+FILE_NAME = "globalstep-run.lock"
+#: What flock fails with on file systems without locks.
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
+
+# Guards _HELD; files are opened and locked under it, which waits for nobody.
+_LOCK = threading.Lock()
+#: Path -> (descriptor, how many of this process's sessions have it).
+_HELD: dict[str, tuple[int, int]] = {}
+
+
+def hold(directory: str, clock: Clock = SYSTEM_CLOCK) -> Callable[[], None]:
+    """Take the lock of a run's directory for this process; its further sessions share it.
+
+    Args:
+        directory: Path or URL; made where it is missing.
+        clock: The time that the file tells.
+
+    Returns:
+        What gives the lock free again, once.
+
+    Raises:
+        FailedPreconditionError: If another process has it; the text says which, since when, and what to do.
+    """
+    if "://" in directory or not isinstance(storage_for(directory), LocalStorage):
+        return _nothing
+    path = os.path.join(os.path.realpath(directory), FILE_NAME)
+    with _LOCK:
+        if path in _HELD:
+            file, sessions = _HELD[path]
+            _HELD[path] = file, sessions + 1
+        else:
+            try:
+                os.makedirs(directory, exist_ok=True)
+                file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except OSError as error:
+                # What needs to write there will say so.
+                _log.debug("There is no lock in %s: %s", directory, error)
+                return _nothing
+            try:
+                _lock(file, directory, clock)
+            except BaseException:
+                os.close(file)
+                raise
+            _HELD[path] = file, 1
+    return _once(path)
+
+
+def _lock(file: int, directory: str, clock: Clock) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise _refusal(directory, *_named(file), clock) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        holder, since = _named(file)
+        if holder and holder != this_process() and not is_gone(holder):
+            if holder.place == this_process().place:
+                raise _refusal(directory, holder, since, clock) from None
+            _log.warning(
+                "There are no locks in %s (%s), and %s may train there since %s: whether it still does, cannot be seen "
+                "from this machine.", directory, error.strerror, holder, _at(since),
+            )  # fmt: skip
+    text = json.dumps({**asdict(this_process()), "since": clock.time()}).encode()
+    os.ftruncate(file, 0)
+    os.pwrite(file, text, 0)
+
+
+def _named(file: int) -> tuple[Process, float]:
+    """Read which process has taken the lock last, and when; a false Process where that is not known."""
+    try:
+        told = json.loads(os.pread(file, 4096, 0))
+        return Process(str(told["host"]), int(told["pid"]), str(told["place"]), str(told["started"])), told["since"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return Process(), 0.0
+
+
+def _refusal(directory: str, holder: Process, since: float, clock: Clock) -> FailedPreconditionError:
+    here = bool(holder) and holder.place == this_process().place
+    who, ending = "another process", "end that process"
+    if holder:
+        who = f"{holder}{_command(holder.pid) if here else ''}, since {_at(since)} ({_ago(clock.time() - since)})"
+        ending = f"end it (`kill {holder.pid}`{'' if here else f' on {holder.host}'}: it saves first)"
+    return FailedPreconditionError(
+        f"Another program trains in {directory}: {who}. Each has a parameter server of its own, so both would write "
+        f"over each other's checkpoints; nothing was changed. Wait until it has ended, or {ending}, and start this one "
+        "again: it continues from the newest checkpoint. Or give this one another checkpoint_dir. Several processes "
+        "train one model together under `globalstep launch`."
+    )
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        return f" ({words[:100]})" if words else ""
+    return ""
+
+
+def _at(since: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
+
+
+def _ago(secs: float) -> str:
+    return (
+        f"{secs:.0f} s ago" if secs < 120 else f"{secs / 60:.0f} min ago" if secs < 7200 else f"{secs / 3600:.0f} h ago"
+    )
+
+
+def _once(path: str) -> Callable[[], None]:
+    done: list[bool] = []
+
+    def release() -> None:
+        with _LOCK:
+            if done or path not in _HELD:
+                return
+            done.append(True)
+            file, sessions = _HELD.pop(path)
+            if sessions > 1:
+                _HELD[path] = file, sessions - 1
+                return
+            with contextlib.suppress(OSError):
+                os.ftruncate(file, 0)
+            os.close(file)
+
+    return release
+
+
+def _nothing() -> None:
+    """Nothing was taken."""
+
+
+def _forget_in_child() -> None:
+    """Let go, in a process that was forked: the lock is its parent's, and is to end with it."""
+    global _LOCK
+    _LOCK = threading.Lock()
+    for file, _ in _HELD.values():
+        os.close(file)
+    _HELD.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

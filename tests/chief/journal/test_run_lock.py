@@ -1,0 +1,153 @@
+"""One program at a time trains in a directory with a PS of its own; the second is told which one does."""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from small_model import build
+
+from globalstep.chief.journal import run_lock
+from globalstep.chief.journal.run_lock import FILE_NAME, hold
+from globalstep.chief.training_session import MonitoredTrainingSession
+from globalstep.cluster.process_place import Process, this_process
+from globalstep.errors import FailedPreconditionError
+from globalstep.graph.graph import Graph
+
+#: A program that has the lock as another process of this machine would, says so, and waits to be ended.
+HOLDER = """
+import fcntl, sys
+file = open(sys.argv[1], "a+")
+fcntl.flock(file, fcntl.LOCK_EX)
+print("has it", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def other_process(directory, says=None):
+    """Another process that has the lock, with what its file says."""
+    directory.mkdir(exist_ok=True)
+    path = directory / FILE_NAME
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", HOLDER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stdout.readline() == b"has it\n"
+            mine = this_process()
+            told = says or {"host": mine.host, "pid": process.pid, "place": mine.place, "started": "1", "since": 1e9}
+            path.write_text(json.dumps(told))
+            yield process
+        finally:
+            process.kill()
+
+
+def session(directory):
+    return MonitoredTrainingSession(
+        checkpoint_dir=str(directory),
+        save_checkpoint_secs=None,
+        save_summaries_steps=None,
+        log_step_count_steps=None,
+        progress=False,
+    )
+
+
+def test_a_second_program_is_refused_by_the_first_ones_name_and_changes_nothing(tmp_path):
+    with other_process(tmp_path / "run") as first, Graph().as_default():
+        build()
+        before = sorted(os.listdir(tmp_path / "run"))
+        with pytest.raises(FailedPreconditionError) as refused:
+            session(tmp_path / "run")
+        for part in (
+            str(tmp_path / "run"),
+            f"pid {first.pid} (",
+            this_process().host,
+            "since 2001-09-",
+            f"`kill {first.pid}`",
+        ):
+            assert part in str(refused.value)
+        assert sorted(os.listdir(tmp_path / "run")) == before
+
+
+def test_a_program_that_was_killed_blocks_nobody(tmp_path):
+    with other_process(tmp_path / "run") as first:
+        first.kill()
+        first.wait()
+        with Graph().as_default():
+            build()
+            with session(tmp_path / "run"):
+                assert json.loads((tmp_path / "run" / FILE_NAME).read_text())["pid"] == os.getpid()
+    # It is free again, and names nobody.
+    assert (tmp_path / "run" / FILE_NAME).read_text() == ""
+
+
+def test_the_sessions_of_one_process_share_it(tmp_path):
+    releases = [hold(str(tmp_path)) for _ in range(2)]
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path)
+    releases.append(hold(str(link)))
+    path = tmp_path / FILE_NAME
+    with path.open() as file:
+        for release in releases:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            release()
+            release()
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_forked_child_does_not_keep_it(tmp_path):
+    release = hold(str(tmp_path))
+    (file, _) = run_lock._HELD[os.path.realpath(tmp_path / FILE_NAME)]
+    copy = os.dup(file)  # as the child has it
+    held = dict(run_lock._HELD)
+    try:
+        run_lock._HELD.clear()
+        run_lock._HELD["child's"] = copy, 1
+        run_lock._forget_in_child()
+        assert run_lock._HELD == {}
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(copy)
+    finally:
+        run_lock._HELD.update(held)
+    release()
+
+
+@pytest.fixture
+def no_locks(monkeypatch):
+    def flock(file, how):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+
+
+def named(directory, process):
+    told = {"host": process.host, "pid": process.pid, "place": process.place, "started": process.started}
+    (directory / FILE_NAME).write_text(json.dumps({**told, "since": 1e9}))
+
+
+def test_without_locks_a_living_process_of_this_machine_is_found_by_its_name(tmp_path, no_locks):
+    mine = this_process()
+    with open("/proc/1/stat") as file:
+        started = file.read().rpartition(")")[2].split()[19]
+    named(tmp_path, Process(mine.host, 1, mine.place, started))
+    with pytest.raises(FailedPreconditionError, match="pid 1 "):
+        hold(str(tmp_path))
+    named(tmp_path, Process(mine.host, 1, mine.place, "another life of that pid"))
+    hold(str(tmp_path))()
+
+
+def test_without_locks_a_process_of_another_machine_is_warned_of(tmp_path, no_locks, caplog):
+    named(tmp_path, Process("elsewhere", 7, "another boot", "1"))
+    hold(str(tmp_path))()
+    assert "host elsewhere, pid 7 may train there since 2001-09-" in caplog.text
+
+
+def test_what_is_no_directory_of_this_machine_has_no_lock(tmp_path):
+    hold("memory://bucket/run")()
+    (tmp_path / "file").touch()
+    hold(str(tmp_path / "file"))()
