@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import combinations, product
 from typing import Any
@@ -22,11 +23,19 @@ def pairwise(rows: Iterable[Sequence[Hashable]]) -> list[Sequence[Hashable]]:
     left = {tuple(row): _pairs(row) for row in rows}
     order = list(left)
     missing = set().union(*left.values())
+    # How much a row brings only grows less: one that was looked at again and is still first is the best, of several
+    # the first in order.
+    first = [(-len(left[row]), at) for at, row in enumerate(order)]
+    heapq.heapify(first)
     chosen = set()
     while missing:
-        best = max(order, key=lambda row: len(left[row] & missing))
-        chosen.add(best)
-        missing -= left[best]
+        brings, at = heapq.heappop(first)
+        now = -len(left[order[at]] & missing)
+        if now == brings:
+            chosen.add(order[at])
+            missing -= left[order[at]]
+        elif now:
+            heapq.heappush(first, (now, at))
     return [row for row in order if row in chosen]
 
 
