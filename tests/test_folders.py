@@ -1,16 +1,13 @@
 """How large a folder, a class and a signature may be, and that every folder is in the package."""
 
 import ast
-import functools
-import re
 import tomllib
 from pathlib import Path
 
+from product_code import ROLES, ROOT, modules_of, parsed, product_modules, relative
+
 import globalstep as gs
 
-ROOT = Path(__file__).resolve().parents[1]
-ROLES = ("ps", "worker", "chief", "deploy")
-GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
 MAX_MODULES = 15
 MAX_METHODS = 20
 MAX_PARAMETERS = 6
@@ -57,36 +54,18 @@ MORE_PARAMETERS = {
 }
 
 
-@functools.cache
-def _tree(path):
-    return ast.parse(path.read_text())
-
-
-def _modules(*folders):
-    found = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
-    return [path for path in found if not GENERATED.search(path.name)]
-
-
-def _product():
-    return _modules("src/globalstep", *ROLES)
-
-
-def _name(path):
-    return str(path.relative_to(ROOT))
-
-
 def test_a_folder_has_few_modules():
     counts = {}
-    for path in _modules("src/globalstep", *ROLES, "tests", "benchmarks", "examples", "scripts"):
+    for path in modules_of("src/globalstep", *ROLES, "tests", "benchmarks", "examples", "scripts"):
         if path.name != "__init__.py":
-            folder = _name(path.parent)
+            folder = relative(path.parent)
             counts[folder] = counts.get(folder, 0) + 1
     assert not {folder: n for folder, n in counts.items() if n > MAX_MODULES and folder not in COLLECTIONS}
 
 
 def test_every_folder_is_installed():
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    folders = {path.parent.relative_to(ROOT) for path in _product()}
+    folders = {path.parent.relative_to(ROOT) for path in product_modules()}
     names = {".".join(("globalstep", *(f.parts[2:] if f.parts[0] == "src" else f.parts))) for f in folders}
     assert set(listed) - {"globalstep.proto"} == names
 
@@ -97,16 +76,16 @@ def test_tests_lie_where_what_they_test_lies():
         *("benchmarks", "docs", "fuzz", "golden", "integration", "scripts", "simulation", "soak", "support"),
         *("recorded", "compatibility"),
     }
-    product = {path.parent.relative_to(ROOT) for path in _product()}
+    product = {path.parent.relative_to(ROOT) for path in product_modules()}
     rooms = {Path(*f.parts[2:]) if f.parts[0] == "src" else f for f in product}
-    folders = {path.parent.relative_to(ROOT / "tests") for path in _modules("tests")}
+    folders = {path.parent.relative_to(ROOT / "tests") for path in modules_of("tests")}
     assert not {str(folder) for folder in folders if folder not in rooms and folder.parts[0] not in whole}
 
 
 def test_a_class_has_few_public_methods():
     found = {}
-    for path in _product():
-        for node in ast.walk(_tree(path)):
+    for path in product_modules():
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ClassDef):
                 names = [one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
                 found[node.name] = len([name for name in names if not name.startswith("_")])
@@ -118,10 +97,10 @@ def test_a_class_has_few_public_methods():
 def test_classes_have_names_of_their_own():
     """One name, one thing: what a reader finds by its name is the only one of it."""
     found = {}
-    for path in _product():
-        for node in _tree(path).body:
+    for path in product_modules():
+        for node in parsed(path).body:
             if isinstance(node, ast.ClassDef):
-                found.setdefault(node.name, []).append(_name(path))
+                found.setdefault(node.name, []).append(relative(path))
     shared = {name: paths for name, paths in found.items() if len(paths) > 1}
     assert not {name: paths for name, paths in shared.items() if len(paths) > SHARED_NAMES.get(name, 1)}
     assert not set(SHARED_NAMES) - set(shared), "these are the names of one class now: take them off the list"
@@ -130,10 +109,10 @@ def test_classes_have_names_of_their_own():
 def test_a_function_has_few_parameters():
     """But for those that TensorFlow has with as many, and kernels, which get plain numbers and arrays."""
     many = {}
-    for path in _product():
+    for path in product_modules():
         if path.parent.name == "rules":
             continue
-        for name, count in _signatures(_tree(path), ""):
+        for name, count in _signatures(parsed(path), ""):
             if count > MAX_PARAMETERS and not _is_public(name):
                 many[f"{path.stem}.{name}"] = count
     assert not {name: n for name, n in many.items() if n > MORE_PARAMETERS.get(name, MAX_PARAMETERS)}

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-ROLES = ("proto", "ps", "worker", "chief", "deploy")
-GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
+from product_code import ROLES, ROOT, modules_of, parsed, relative
+
+TOP = ("proto", *ROLES)
 #: Modules of src/globalstep that are namespaces: they name what lies on higher layers.
 NAMESPACES = {
     *("__init__", "__main__", "absent", "app", "compat", "contrib", "initializers", "layers", "logging", "math", "nn"),
@@ -119,27 +119,16 @@ TOWERS = {
 
 
 @functools.cache
-def _tree(path):
-    return ast.parse(path.read_text())
-
-
-@functools.cache
 def _nodes(path):
-    return list(ast.walk(_tree(path)))
+    return list(ast.walk(parsed(path)))
 
 
-@functools.cache
 def _sources():
-    folders = [ROOT / folder for folder in ("src/globalstep", *ROLES)]
-    return [path for folder in folders for path in folder.rglob("*.py") if not GENERATED.search(path.name)]
+    return modules_of("src/globalstep", *TOP)
 
 
 def _tests():
     return [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__).resolve()]
-
-
-def _name(path):
-    return str(path.relative_to(ROOT))
 
 
 def _module(path):
@@ -152,17 +141,17 @@ def _layer(module):
     parts = module.split(".")
     if len(parts) == 1 or parts[1] in NAMESPACES:
         return "namespace"
-    return parts[1] if parts[1] in ROLES else "shared"
+    return parts[1] if parts[1] in TOP else "shared"
 
 
 def _imports(path, top_level_only=False):
     """Give every module that a file imports, with the line, by way of globalstep or not."""
-    nodes = _tree(path).body if top_level_only else _nodes(path)
+    nodes = parsed(path).body if top_level_only else _nodes(path)
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{_name(path)}:{node.lineno} is a relative import"
+            assert node.level == 0, f"{relative(path)}:{node.lineno} is a relative import"
             # `from globalstep.ps import store` imports the module globalstep.ps.store.store.
             for alias in node.names:
                 deeper = f"{node.module}.{alias.name}"
@@ -174,7 +163,7 @@ def _exists(module):
     parts = module.split(".")
     if parts[0] != "globalstep":
         return False
-    folder = ROOT if len(parts) > 1 and parts[1] in ROLES else ROOT / "src/globalstep"
+    folder = ROOT if len(parts) > 1 and parts[1] in TOP else ROOT / "src/globalstep"
     path = folder.joinpath(*parts[1:])
     return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
 
@@ -185,8 +174,8 @@ def test_imports_go_down():
         layer = _layer(_module(path))
         for line, module in _imports(path):
             top = module.split(".")[0]
-            if top in ROLES or (top == "globalstep" and _layer(module) not in LOWER[layer]):
-                found.append(f"{_name(path)}:{line}: {layer} imports {module}")
+            if top in TOP or (top == "globalstep" and _layer(module) not in LOWER[layer]):
+                found.append(f"{relative(path)}:{line}: {layer} imports {module}")
     assert not found
 
 
@@ -215,9 +204,9 @@ def test_imports_make_no_circle():
 def test_every_module_says_what_it_is_and_where():
     found = []
     for path in _sources():
-        docstring = ast.get_docstring(_tree(path)) or ""
+        docstring = ast.get_docstring(parsed(path)) or ""
         if not re.search(r"Layer: (the )?(proto|shared|ps|worker|chief|deploy|namespace)", docstring):
-            found.append(_name(path))
+            found.append(relative(path))
     assert not found
 
 
@@ -225,7 +214,7 @@ def _class_lengths():
     """Give the lines of every class together with those of its bases in the project."""
     classes = {}
     for path in _sources():
-        tree, module = _tree(path), _module(path)
+        tree, module = parsed(path), _module(path)
         imported = {
             alias.asname or alias.name: (node.module, alias.name)
             for node in _nodes(path)
@@ -257,13 +246,13 @@ def test_a_class_is_short_together_with_its_bases():
 
 def test_no_module_has_a_name_that_says_nothing():
     vague = {"utils", "util", "common", "manager", "misc", "helpers"}
-    assert not [_name(path) for path in _sources() if path.stem in vague]
+    assert not [relative(path) for path in _sources() if path.stem in vague]
 
 
 def test_no_unfinished_code():
     marks = re.compile(r"\b(TODO|FIXME|XXX)\b|raise NotImplementedError\b(?!.*abstract)")
     found = [
-        f"{_name(path)}:{number}: {line.strip()}"
+        f"{relative(path)}:{number}: {line.strip()}"
         for path in _sources()
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if marks.search(line)
@@ -273,7 +262,7 @@ def test_no_unfinished_code():
 
 def test_locks_are_taken_by_with():
     found = [
-        f"{_name(path)}:{number}: {line.strip()}"
+        f"{relative(path)}:{number}: {line.strip()}"
         for path in _sources()
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if re.search(r"lock\w*\.(acquire|release)\(", line)
@@ -292,13 +281,13 @@ def test_every_thread_has_a_name():
             if (callee.endswith("threading.Thread") and "name" not in given) or (
                 callee.endswith("ThreadPoolExecutor") and "thread_name_prefix" not in given
             ):
-                found.append(f"{_name(path)}:{node.lineno}")
+                found.append(f"{relative(path)}:{node.lineno}")
     assert not found
 
 
 def test_tests_do_not_sleep():
     found = [
-        _name(path) for path in _tests() if re.search(r"\btime\.sleep\(|from time import .*sleep", path.read_text())
+        relative(path) for path in _tests() if re.search(r"\btime\.sleep\(|from time import .*sleep", path.read_text())
     ]
     assert not found
 
@@ -306,7 +295,7 @@ def test_tests_do_not_sleep():
 def test_tests_choose_no_ports():
     # Addresses in data, to which nobody connects, have ports of fewer digits.
     port = re.compile(r"(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::\]):\d{4,5}")
-    found = [f"{_name(path)}: {match}" for path in _tests() for match in port.findall(path.read_text())]
+    found = [f"{relative(path)}: {match}" for path in _tests() for match in port.findall(path.read_text())]
     assert not found
 
 
@@ -319,8 +308,8 @@ def test_nothing_names_a_folder_of_one_machine():
     private = re.compile(r"(?<![\w.])/(?:work|root|home/\w+)/\w")
     suffixes = {".py", ".md", ".toml", ".yml", ".yaml", ".proto", ".sh"}
     found = [
-        f"{_name(path)}: {match}"
-        for folder in ("src", *ROLES, "tests", "examples", "benchmarks", "docs", "scripts")
+        f"{relative(path)}: {match}"
+        for folder in ("src", *TOP, "tests", "examples", "benchmarks", "docs", "scripts")
         for path in (ROOT / folder).rglob("*")
         if path.suffix in suffixes and path != Path(__file__).resolve()
         for match in private.findall(path.read_text())

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import select
-import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+
+from globalstep.deploy.bench.line_process import LineProcess
 
 ROOT = Path(__file__).resolve().parents[2]
-_SERVING = "serving on "
-#: A child that says nothing for so long has hung.
-_PATIENCE_SECS = 120.0
 #: What is asked to end gets so long before it is killed.
 _GRACE_SECS = 5.0
 
@@ -33,8 +27,8 @@ def family(pid: int) -> list[int]:
     return out
 
 
-class Child:
-    """A Python process whose stdin and stdout are lines of ours.
+class Child(LineProcess):
+    """A process that works in this checkout, or another, and ends with all that it has started.
 
     Args:
         args: Arguments of the interpreter, e.g. ["-m", "globalstep.ps"].
@@ -52,82 +46,19 @@ class Child:
         log: Path | None = None,
         folder: Path = ROOT,
     ) -> None:
-        # Its parent's death ends it even when the benchmark is killed outright.
-        guard = [setpriv, "--pdeathsig", "KILL"] if (setpriv := shutil.which("setpriv")) else []
-        self._called = " ".join(args)
-        self._says_why = str(log or "above")
-        with contextlib.ExitStack() as stack:
-            self._process = subprocess.Popen(
-                [*guard, python, *args], env=environ, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=stack.enter_context(log.open("ab")) if log else None, text=True,
-            )  # fmt: skip
+        super().__init__(args, environ, python=python, log=log, folder=folder)
 
-    @property
-    def pid(self) -> int:
-        """Number of the process."""
-        return self._process.pid
-
-    def tell(self, command: Mapping[str, Any]) -> None:
-        """Send a command, and do not wait."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
-
-    def answer(self) -> dict[str, Any]:
-        """Wait for the answer to a command."""
-        reply: dict[str, Any] = json.loads(self._line())
-        return reply
-
-    def ask(self, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a command and wait for the answer."""
-        self.tell(command)
-        return self.answer()
-
-    def address(self) -> str:
-        """Wait until a PS says where it serves."""
-        line = self._line()
-        if not line.startswith(_SERVING):
-            raise RuntimeError(f"{self._called} said {line!r}; {_SERVING!r} was expected.")
-        return line.removeprefix(_SERVING).strip()
-
-    def _line(self) -> str:
-        # At most one line is on its way, so that none can hide in the buffer from select.
-        stdout = self._process.stdout
-        assert stdout is not None
-        if not select.select([stdout], [], [], _PATIENCE_SECS)[0]:
-            raise RuntimeError(f"{self._called} has said nothing for {_PATIENCE_SECS:.0f} s.")
-        line = stdout.readline()
-        if not line:
-            raise RuntimeError(f"{self._called} ended with code {self._process.wait()}; see {self._says_why}.")
-        return line
-
-    @property
-    def gone(self) -> bool:
-        """Whether it has ended."""
-        return self._process.poll() is not None
-
-    def end(self) -> None:
-        """Close its stdin, which it takes as a request to end; kill it if it does not."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_GRACE_SECS)
-        self.kill()
+    def end(self, grace_secs: float = _GRACE_SECS) -> None:
+        """See LineProcess.end."""
+        super().end(grace_secs)
 
     def kill(self) -> None:
         """End it at once, with all that it has started, and wait until it is gone."""
         started = family(self.pid)[1:] if not self.gone else []
-        self._process.kill()
         for pid in started:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            # What was still to be written to it has nobody to read it.
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
+        super().kill()
 
 
 def resident_bytes(children: Sequence[Child], what: str) -> int:

@@ -14,7 +14,7 @@ from globalstep.cluster.run_identity import RunIdentity
 from globalstep.errors import DataLossError, NotFoundError
 from globalstep.files.storage import atomic_write, path_error, storage_for
 
-__all__ = ["FILE_NAME", "keep_identity", "keep_incarnation", "kept_identity", "kept_incarnation"]
+__all__ = ["FILE_NAME", "keep_identity", "keep_incarnation", "kept_identity"]
 
 _log = logging.getLogger("globalstep")
 
@@ -36,11 +36,6 @@ def kept_identity(directory: str) -> RunIdentity:
     return _kept(directory)[0]
 
 
-def kept_incarnation(directory: str) -> int:
-    """Read the newest incarnation of a run that was opened; 0 for none. Arguments and errors as of `kept_identity`."""
-    return _kept(directory)[1]
-
-
 def _kept(directory: str) -> tuple[RunIdentity, int]:
     storage = storage_for(directory)
     path = storage.join(directory, FILE_NAME)
@@ -58,26 +53,31 @@ def _kept(directory: str) -> tuple[RunIdentity, int]:
         ) from None
 
 
-def keep_identity(run: RunIdentity) -> None:
+def keep_identity(run: RunIdentity) -> int:
     """Write which run a directory is of, if it does not say so already.
 
     Args:
         run: The run, with its id and its directory.
 
+    Returns:
+        The newest incarnation of this run that was opened, as the directory says; 0 for none.
+
     Raises:
         OpError: If the directory cannot be written to.
     """
     storage = storage_for(run.directory)
-    if kept_identity(run.directory).id == run.id:
+    kept, newest = _kept(run.directory)
+    if kept.id == run.id:
         try:
             # Its writer may not have come so far.
             storage.sync_directory(run.directory)
         except OSError as error:
             raise path_error(error, run.directory, "sync") from error
-        return
+        return newest
     storage.make_directories(run.directory)
     _write(run, 0)
     _log.info("%s has its id in %s.", run, FILE_NAME)
+    return 0
 
 
 def keep_incarnation(run: RunIdentity, incarnation: int) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from globalstep.chief.journal.run_directory import keep_identity, keep_incarnation, kept_identity, kept_incarnation
+from globalstep.chief.journal.run_directory import keep_identity, keep_incarnation, kept_identity
 from globalstep.cluster.process_place import ALIVE_SECS, Process, is_gone, this_process
 from globalstep.cluster.run_identity import RunIdentity, TaskRun, new_run_id, other_run, run_name, takes_over
 from globalstep.errors import FailedPreconditionError, OpError
@@ -106,8 +106,7 @@ class RunOfTask:
         """
         run = RunIdentity(mine.id or self.found or new_run_id(), mine.name, mine.directory)
         if run.directory:
-            keep_identity(run)
-            told.newest = max(told.newest, kept_incarnation(run.directory))
+            told.newest = max(told.newest, keep_identity(run))
         self.joined = run.id
         return run
 

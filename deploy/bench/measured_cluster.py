@@ -6,24 +6,18 @@ Layer: deploy. Linux: processor time is read from /proc.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import select
-import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from globalstep.deploy.bench.line_process import LineProcess
 from globalstep.runtime.process_env import tuned
 
 __all__ = ["MeasuredCluster", "MeasuredTurn", "cores", "measured_cluster"]
 
-_SERVING = "serving on "
-_PATIENCE_SECS = 120.0
 _GRACE_SECS = 5.0
 #: How long workers step before each turn.
 _WARM_SECS = 0.04
@@ -65,59 +59,13 @@ class MeasuredTurn:
     free_cores: float
 
 
-class _Child:
-    """A Python process whose stdin and stdout are lines of ours."""
-
-    def __init__(self, arguments: Sequence[str], by: Sequence[str], environ: Mapping[str, str]) -> None:
-        # The death of its parent ends it even where that is killed outright.
-        guard = [setpriv, "--pdeathsig", "KILL"] if (setpriv := shutil.which("setpriv")) else []
-        self._called = " ".join(arguments)
-        self._process = subprocess.Popen(
-            [*by, *guard, sys.executable, *arguments], env=dict(environ), stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def tell(self, command: Mapping[str, Any]) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
-
-    def answer(self) -> dict[str, Any]:
-        reply: dict[str, Any] = json.loads(self.line())
-        return reply
-
-    def line(self) -> str:
-        # At most one line is on its way, so that none can hide in the buffer from select.
-        stdout = self._process.stdout
-        assert stdout is not None
-        if not select.select([stdout], [], [], _PATIENCE_SECS)[0]:
-            raise RuntimeError(f"{self._called} has said nothing for {_PATIENCE_SECS:.0f} s.")
-        line = stdout.readline()
-        if not line:
-            raise RuntimeError(f"{self._called} ended with code {self._process.wait()}; see above.")
-        return line
-
-    def cpu_secs(self) -> float:
-        total = 0
-        for task in Path(f"/proc/{self.pid}/task").glob("*/schedstat"):
-            with contextlib.suppress(OSError):  # the thread has ended
-                total += int(task.read_text().split()[0])
-        return total / 1e9
-
-    def end(self, grace_secs: float) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(grace_secs)
-        self._process.kill()
-        self._process.wait()
-        self._process.stdout.close()
+def _cpu_secs(process: LineProcess) -> float:
+    """Processor time of all threads of a process so far."""
+    total = 0
+    for task in Path(f"/proc/{process.pid}/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            total += int(task.read_text().split()[0])
+    return total / 1e9
 
 
 class MeasuredCluster:
@@ -127,7 +75,9 @@ class MeasuredCluster:
         addresses: Of the PS tasks.
     """
 
-    def __init__(self, servers: Sequence[_Child], workers: Sequence[_Child], addresses: Sequence[str]) -> None:
+    def __init__(
+        self, servers: Sequence[LineProcess], workers: Sequence[LineProcess], addresses: Sequence[str]
+    ) -> None:
         self._servers = servers
         self._workers = workers
         self.addresses = addresses
@@ -173,13 +123,13 @@ class MeasuredCluster:
         self._ask(chosen, {**command, "secs": _WARM_SECS, "least_steps": 2, "seed": 0})
         applied = self._applied(ps)
         self._ask(chosen, {"do": "prepare", "ps": ps, "transport": transport, "size": size})
-        cpu = [server.cpu_secs() for server in servers]
+        cpu = [_cpu_secs(server) for server in servers]
         busy, began = _busy_secs(), time.perf_counter()
         for seed, worker in enumerate(chosen):
             worker.tell({**command, "secs": secs, "least_steps": least_steps, "seed": seed})
         answers = [worker.answer() for worker in chosen]
         busy, took = _busy_secs() - busy, time.perf_counter() - began
-        cpu = [server.cpu_secs() - before for server, before in zip(servers, cpu, strict=True)]
+        cpu = [_cpu_secs(server) - before for server, before in zip(servers, cpu, strict=True)]
         applied = [now - before for now, before in zip(self._applied(ps), applied, strict=True)]
         steps = sum(answer["steps"] for answer in answers)
         ours = sum(cpu) + sum(answer["cpu_secs"] for answer in answers)
@@ -202,7 +152,7 @@ class MeasuredCluster:
         (answer,) = self._ask(self._workers[:1], {"do": "applied", "ps": ps})
         return list(answer["apply_secs"])
 
-    def _ask(self, workers: Sequence[_Child], command: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _ask(self, workers: Sequence[LineProcess], command: Mapping[str, Any]) -> list[dict[str, Any]]:
         for worker in workers:
             worker.tell(command)
         return [worker.answer() for worker in workers]
@@ -234,8 +184,8 @@ def measured_cluster(
     environ = tuned({**environ, "GLOBALSTEP_INSECURE": "1"})
     with contextlib.ExitStack() as stack:
 
-        def start(job: str, index: int, *arguments: str) -> _Child:
-            child = _Child(["-m", *arguments], by(job, index), environ)
+        def start(job: str, index: int, *arguments: str) -> LineProcess:
+            child = LineProcess(["-m", *arguments], environ, by=by(job, index))
             # A PS task would go on serving; what it holds is not needed.
             stack.callback(child.end, _GRACE_SECS if job == "worker" else 0.0)
             return child
@@ -243,7 +193,7 @@ def measured_cluster(
         servers = [
             start("ps", at, "globalstep.ps", "--bind", f"{host(at)}:0", "--log-level", "ERROR") for at in range(ps)
         ]
-        addresses = [server.line().removeprefix(_SERVING).strip() for server in servers]
+        addresses = [server.address() for server in servers]
         module = "globalstep.deploy.bench.measured_worker"
         made = [start("worker", at, module, "--addresses", ",".join(addresses)) for at in range(workers)]
         for worker in made:
