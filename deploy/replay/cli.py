@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,9 @@ def run(args: argparse.Namespace) -> int:
             raise NotFoundError(f"There is no shard {args.shard}; shards: {sorted(logs.folders)}.")
         shards = sorted(logs.folders) if args.shard is None else [args.shard]
         decisions = {decision.index: decision for decision in logs.decisions()}
-        checkpoint = _checkpoint_at(args) if args.to_step is not None else None
+        checkpoint = None
+        if args.to_step is not None:
+            checkpoint = _checkpoint(args, lambda index: index.steps.get(args.step_name) == args.to_step)
         up_to = _target(args, decisions, checkpoint)
         if args.find_nan:
             return _find_nan(logs, shards, up_to, decisions)
@@ -75,6 +77,13 @@ def run(args: argparse.Namespace) -> int:
         steps = decisions[at].steps if at in decisions else {}
         reached = "".join(f", {name} {value}" for name, value in sorted(steps.items()))
         print(f"Entry {at}{reached}: {len(values)} Variables of {len(shards)} shard(s), from the log.")
+        if args.to_step is None:
+            checkpoint = _checkpoint(args, lambda index: index.mutation_index == at)
+        elif later := [i for i, entry in decisions.items() if i > at and _is_at(entry, args)]:
+            print(
+                f"That is where the checkpoint of this step was taken; entries {min(later)} to {max(later)} came after "
+                f"it at the same step, and are not in it: --to-index {max(later)} plays them too."
+            )
         if args.out:
             path = Path(args.out).absolute()
             write_shard(storage_for(str(path)), str(path.parent), path.name, sorted(values.items()))
@@ -94,7 +103,7 @@ def _target(
     if checkpoint is not None:
         # What came after it at the same step (reads, assigns) is not in it.
         return checkpoint[1].mutation_index
-    reached = [index for index, decision in decisions.items() if decision.steps.get(args.step_name) == args.to_step]
+    reached = [index for index, decision in decisions.items() if _is_at(decision, args)]
     if not reached:
         known = [decision.steps[args.step_name] for decision in decisions.values() if args.step_name in decision.steps]
         span = f"steps {min(known)} to {max(known)}" if known else "no step of that name"
@@ -102,26 +111,34 @@ def _target(
     return max(reached)
 
 
-def _checkpoint_at(args: argparse.Namespace) -> tuple[str, CheckpointIndex] | None:
-    """Give the complete checkpoint at a step; None if there is none."""
+def _is_at(entry: LoggedEntry, args: argparse.Namespace) -> bool:
+    return bool(entry.steps.get(args.step_name) == args.to_step)
+
+
+def _checkpoint(
+    args: argparse.Namespace, is_it: Callable[[CheckpointIndex], bool]
+) -> tuple[str, CheckpointIndex] | None:
+    """Give the newest complete checkpoint of which something is so; None if there is none."""
     state = get_checkpoint_state(args.run_dir)
     for prefix in reversed(state.all_model_checkpoint_paths if state is not None else []):
         if is_complete(prefix):
             with CheckpointReader(prefix) as reader:
-                if reader.index.steps.get(args.step_name) == args.to_step:
+                if is_it(reader.index):
                     return prefix, reader.index
     return None
 
 
 def _compare(checkpoint: tuple[str, CheckpointIndex], values: Mapping[str, Array]) -> int:
     prefix, index = checkpoint
+    steps = "".join(f"{name} {value}, " for name, value in sorted(index.steps.items()))
+    named = f"{prefix} ({steps}entry {index.mutation_index})"
     with CheckpointReader(prefix) as reader:
         both = sorted(values.keys() & index.variables.keys())
         different = [name for name in both if reader.get_tensor(name).tobytes() != values[name].tobytes()]
     if different:
-        print(f"The log does not lead to {prefix}: {', '.join(different)} differ.", file=sys.stderr)
+        print(f"The log does not lead to {named}: {', '.join(different)} differ.", file=sys.stderr)
         return 1
-    print(f"{prefix} holds the same, bit for bit ({len(both)} Variables compared).")
+    print(f"{named} holds the same, bit for bit: {len(both)} Variables compared.")
     return 0
 
 

@@ -25,6 +25,9 @@ __all__ = ["LoggedEntry", "NotFinite", "RunLogs", "find_logs"]
 
 Array = npt.NDArray[Any]
 
+#: What a PS task puts before the number of a life whose log it moves aside.
+_ABANDONED = "abandoned-"
+
 
 @dataclass(frozen=True, slots=True)
 class LoggedEntry:
@@ -146,28 +149,35 @@ def find_logs(logs: Path, incarnation: int | None = None) -> RunLogs:
 
     Args:
         logs: RUN_DIR/log, or what was given to the PS tasks as --log-dir.
-        incarnation: Which; the newest by default.
+        incarnation: Which, also one whose log was moved aside; default the newest whose was not.
 
     Raises:
         NotFoundError: If there are none, or some shard's is missing.
     """
-    found = sorted(int(folder.name) for folder in logs.glob("*") if folder.name.isdigit())
-    if not found or (incarnation is not None and incarnation not in found):
+    lives = {int(folder.name): folder for folder in logs.glob("*") if folder.name.isdigit()}
+    aside = {
+        int(number): folder
+        for folder in logs.glob(f"{_ABANDONED}*")
+        if (number := folder.name.removeprefix(_ABANDONED)).isdigit()
+    }
+    chosen = max(lives, default=None) if incarnation is None else incarnation
+    folder = lives.get(chosen) or aside.get(chosen) if chosen is not None else None
+    if chosen is None or folder is None:
         which = "" if incarnation is None else f" of incarnation {incarnation}"
+        kept = f" Logs that were moved aside: --incarnation {', '.join(map(str, sorted(aside)))}." if aside else ""
         raise NotFoundError(
             f'There is no write-ahead log{which} in {logs}. A run has one with RunPolicy(durability="log"), and keeps '
-            "it when it is over with keep_log=True."
+            f"it when it is over with keep_log=True.{kept}"
         )
-    chosen = found[-1] if incarnation is None else incarnation
     folders: dict[int, Path] = {}
     shards = 0
-    for folder in (logs / str(chosen)).glob("shard-*-of-*"):
-        _, shard, _, count = folder.name.split("-")
-        folders[int(shard)] = folder
+    for path in folder.glob("shard-*-of-*"):
+        _, shard, _, count = path.name.split("-")
+        folders[int(shard)] = path
         shards = int(count)
     missing = [shard for shard in range(max(shards, 1)) if shard not in folders]
     if missing:
-        raise NotFoundError(f"The logs of shards {missing} are not in {logs / str(chosen)}: copy them there.")
+        raise NotFoundError(f"The logs of shards {missing} are not in {folder}: copy them there.")
     return RunLogs(chosen, folders, _begin_of(folders[0]).sequencer)
 
 

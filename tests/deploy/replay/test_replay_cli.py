@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 import globalstep as gs
+from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.deploy.cli import main
 from globalstep.ps import local
@@ -21,7 +24,7 @@ KEPT = RunPolicy(durability="log", keep_log=True)
 def started(directory, shards=2, policy=KEPT):
     tasks = LocalPS(shards)
     client = ClusterClient(tasks.transports(), policy=policy, task="/job:chief/task:0")
-    client.begin(open=False, directory=str(directory))
+    client.begin(open=False, directory=str(directory), run=RunIdentity("a1b2c3", "", str(directory)))
     hypers = {"learning_rate": Expr("const", value=0.5)}
     client.declare(
         [
@@ -106,6 +109,31 @@ def test_the_push_that_brought_the_first_nan_is_named(tmp_path, capsys, shards):
     worker.close()
 
 
+def test_a_log_that_was_moved_aside_is_played_where_it_lies(tmp_path, capsys):
+    """A PS task does so when the run goes on without it: here in a second life that begins anew."""
+    lives = []
+    for value in (1.0, 2.0):
+        tasks, client = started(tmp_path, policy=RunPolicy(durability="log"))
+        for step in range(3):
+            push(client, value, step)
+        lives.append((client.incarnation, client.pull([Read("b")])[0]))
+        client.close()
+        for control in tasks.controls:
+            control.durability.close()
+    (first, held), (second, held_now) = lives
+    assert (tmp_path / "log" / f"abandoned-{first}").is_dir()
+    assert (tmp_path / "log" / str(second)).is_dir()
+    out = tmp_path / "values.safetensors"
+    for incarnation, found in (([], held_now), (["--incarnation", str(first)], held)):
+        assert main(["replay", str(tmp_path), "--to-step", "3", "--out", str(out), *incarnation]) == 0
+        assert load_file(out)["b"].tobytes() == found.tobytes()
+    capsys.readouterr()
+    assert main(["replay", str(tmp_path), "--incarnation", "7"]) == 1
+    said = capsys.readouterr().err
+    assert "There is no write-ahead log of incarnation 7" in said
+    assert f"Logs that were moved aside: --incarnation {first}." in said
+
+
 def test_an_update_that_overflows_is_told_from_a_gradient_that_did(tmp_path, capsys):
     _, client = started(tmp_path)
     for step in range(3):
@@ -124,18 +152,35 @@ def test_it_agrees_with_the_checkpoints_of_a_run(tmp_path, capsys):
         rate = gs.train.exponential_decay(0.1, step, 3, 0.7)
         x = gs.placeholder(gs.float32, [4, 3])
         train = gs.train.AdamOptimizer(rate).minimize(gs.reduce_sum(gs.square(w - x)), global_step=step)
+        twice = w.assign(w * 2.0)
         config = gs.ConfigProto(run_policy=KEPT)
         rng = np.random.default_rng(0)
         with gs.train.MonitoredTrainingSession(
             checkpoint_dir=str(tmp_path), save_checkpoint_steps=4, config=config, log_step_count_steps=None
         ) as session:
-            for _ in range(10):
+            for at in range(1, 11):
                 session.run(train, {x: rng.normal(size=(4, 3))})
+                if at == 8:
+                    session._tf_sess().run(twice)  # an entry more, at the step of a checkpoint
     gs.summary.FileWriterCache.clear()
     for step in (4, 8, 10):
         assert main(["replay", str(tmp_path), "--to-step", str(step)]) == 0
         said = capsys.readouterr().out
-        assert f"model.ckpt-{step} holds the same, bit for bit (6 Variables compared)" in said
+        entry = said.split(",")[0].removeprefix("Entry ")
+        held = (
+            f"model.ckpt-{step} (global_step {step}, entry {entry}) holds the same, bit for bit: 6 Variables compared."
+        )
+        assert held in said
+        later = re.search(r"entries \d+ to (\d+) came after it at the same step, and are not in it", said)
+        assert bool(later) == (step == 8)
+        # By its entry it is the same checkpoint.
+        assert main(["replay", str(tmp_path), "--to-index", entry]) == 0
+        assert held in capsys.readouterr().out
+        if later:
+            assert main(["replay", str(tmp_path), "--to-index", later[1]]) == 0
+            said = capsys.readouterr().out
+            assert f"Entry {later[1]}, global_step 8:" in said
+            assert "holds the same" not in said
 
 
 def test_no_log_is_no_traceback(tmp_path, capsys):
