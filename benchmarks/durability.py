@@ -32,6 +32,7 @@ from benchmarks.harness.machine import machine
 from benchmarks.harness.processes import ROOT, Child
 from benchmarks.harness.workload import STEP
 from benchmarks.reports import report
+from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.runtime.process_env import tuned
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Push, VariableDecl
@@ -70,7 +71,7 @@ class _Cluster:
         target = "grpc://" + self._server.address()
         self._chief = ClusterClient(transports_to(target), policy=RunPolicy(durability=kind))
         names = [f"w{at}" for at in range(_VARIABLES)]
-        self._chief.begin(open=False, directory=str(directory / kind))
+        self._chief.begin(open=False, run=RunIdentity(directory=str(directory / kind)))
         rate = {"learning_rate": Expr("const", value=2.0**-20)}
         self._chief.declare(
             [*(VariableDecl(name, "float32", (params // _VARIABLES,)) for name in names),

@@ -419,16 +419,16 @@ class Supervisor:
         try:
             if not session.closed:
                 session.cluster.finish()
-                session.cluster.leaves_lease = True
+                session.cluster.chief_lease.given_up_on_leaving = True
                 return
             # Many programs write `with sv.prepare_or_wait_for_session(...)`, which closes it before sv.stop().
             self._session = None
             if session.sess_str:
                 with contextlib.closing(connect(session.sess_str, clock=self.clock)) as client:
                     client.refresh()
-                    client.candidate = self._claim.candidate
+                    client.chief_lease.candidate = self._claim.candidate
                     client.finish()
-                    client.leaves_lease = True
+                    client.chief_lease.given_up_on_leaving = True
         except OpError as error:
             _log.warning("Could not declare the job done: %s", error)
 

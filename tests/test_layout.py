@@ -110,8 +110,6 @@ TOWERS = {
     "Shard": 1250,
     "Applying": 900,
     "Cuts": 700,
-    "ClusterClient": 700,
-    "Membership": 550,
     "Variable": 450,
     "LambOptimizer": 450,
     "AdamWOptimizer": 410,

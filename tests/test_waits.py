@@ -49,6 +49,7 @@ ALLOWED = {
         "MetricsPort.close": "the server looks twice a second whether it is to end"
     },
     "src/globalstep/wire/incoming_messages.py": {"Incoming.fill": f"worker: {_WATCHED}; PS: {_PEER}"},
+    "src/globalstep/wire/transports.py": {"ask_each": _CALL},
     "src/globalstep/files/shard_file.py": {"write_shard_from": _COMPUTES},
     "src/globalstep/security/tls_probe.py": {
         "_tls_client": _TIMEOUT,
@@ -78,8 +79,7 @@ ALLOWED = {
         "ServedConnection._admitted": _TIMEOUT,
     },
     "ps/service/turns.py": {"Turns._next": f"{_PEER}; SocketServer.close shuts all connections down"},
-    "worker/client/attendance.py": {"Attendance.let_end": _CALL},
-    "worker/client/control_calls.py": {"ControlCalls.each": _CALL},
+    "worker/client/calls.py": {"Caller.answers": f"control plane: {_CALL}; data plane: {_WATCHED}"},
     "worker/coordinator.py": {"Coordinator.wait_for_stop": "TensorFlow's: who gives no timeout asks for none"},
     "worker/running/executor.py": {"Executor.run": "each push under way has a limit, and says whom it tries to reach"},
     "worker/protocol/gradients_ahead.py": {"produced": "a context variable"},
@@ -91,19 +91,13 @@ ALLOWED = {
     },
     "worker/client/heartbeat.py": {
         "Heartbeat.stop": _SHUT,
-        "Heartbeat.beat": _CALL,
-        "Heartbeat.goodbye": _CALL,
-        "Heartbeat.introduce": _CALL,
     },
-    "worker/client/run_view.py": {"RunView.statuses": _CALL},
-    "worker/protocol/push_protocol.py": {"PushProtocol.call": _WATCHED},
     "worker/running/pushes_in_flight.py": {
         "PushesInFlight.close": "it waits until nothing is in flight before, and says so",
         "PushesInFlight._run": "the sending thread waits for work; close ends it",
     },
-    "worker/client/recovering.py": {"_statuses": _CALL, "_recover": _CALL, "find_logs": _CALL},
+    "worker/client/recovering.py": {"_recover": _CALL, "find_logs": _CALL},
     "worker/transport/shm_transport.py": {"SharedConnection._take": _WATCHED},
-    "worker/client/snapshot.py": {"Snapshot.close": _CALL},
     "worker/transport/socket_transport.py": {
         "SocketConnection._wait_for_room": _WATCHED,
         "SocketConnection._end": "tells the kernel only",
@@ -117,7 +111,6 @@ ALLOWED = {
     },
     "chief/hooks/checkpoint.py": {"CheckpointSaverHook._finish_save": "a BackgroundSave announces itself"},
     "chief/journal/journal_keeping.py": {"JournalKeeper.stop": _SHUT},
-    "deploy/status/cluster_watch.py": {"ClusterWatch.ask": _CALL},
     "deploy/compose/cli.py": {"run": _LAUNCHED, "_follow": "docker gives each task time to end", "_let_end": _ENDED},
     "deploy/bench/cost_measuring.py": {"copy_bytes_sec": "they copy for a given time"},
     "deploy/bench/measured_cluster.py": {"_Child.line": _ENDED, "_Child.end": _ENDED},

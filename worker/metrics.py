@@ -62,10 +62,10 @@ class SessionsCollector:
             bytes_sent, bytes_received = client.traffic
             sent.add_metric(who, bytes_sent)
             received.add_metric(who, bytes_received)
-            chief.add_metric(who, float(client.chief_term > 0))
+            chief.add_metric(who, float(client.chief_lease.term > 0))
             incarnation.add_metric(who, client.incarnation)
             done.add_metric(who, float(client.job_done()))
-            for rpc, count in client.retries.items():
+            for rpc, count in client.retries.view().items():
                 retries.add_metric([*who, rpc], count)
         yield from (sent, received, chief, incarnation, done, retries)
 

@@ -21,8 +21,7 @@ from globalstep.variables.own_variables import task_with_own
 from globalstep.wire.declarations import Outcome
 from globalstep.wire.transports import known_target
 from globalstep.wire.wire_options import wire_options_of
-from globalstep.worker.client.client import connect
-from globalstep.worker.client.membership import RETRY_SECS
+from globalstep.worker.client.client import RETRY_SECS, connect
 from globalstep.worker.running.executor import Executor
 from globalstep.worker.running.fetches import feeds_of, flatten
 from globalstep.worker.running.tracing import Trace

@@ -59,7 +59,7 @@ class Flood:
         self._stop.set()
         for thread in self._threads:
             thread.join()
-        again = sum(sum(client.retries.values()) for client in self._clients)
+        again = sum(sum(client.retries.view().values()) for client in self._clients)
         return {"pushes": self._pushes, "again": again, "failed": self._failed}
 
     def _run(self, at: int) -> None:

@@ -40,6 +40,7 @@ from globalstep.errors import AbortedError, InternalError, OpError
 from globalstep.files.shard_file import SavedTensor, ShardWritten, TensorSpec, write_shard_from
 from globalstep.files.storage import Storage, directory_of, leave_probe
 from globalstep.wire.declarations import VariableDecl
+from globalstep.worker.access import ClusterAccess
 
 __all__ = ["Cut", "save_cut"]
 
@@ -78,28 +79,9 @@ class Cut(Protocol):
         ...
 
 
-class SavingClient(Protocol):
-    """What is asked of a client; see globalstep.worker.client.client."""
-
-    @property
-    def shards(self) -> int:
-        """How many PS tasks there are."""
-        ...
-
-    @property
-    def variables(self) -> Mapping[str, VariableDecl]:
-        """Declared Variables."""
-        ...
-
-    @property
-    def where(self) -> Mapping[str, int]:
-        """Declared Variable -> index of its PS task."""
-        ...
-
-
 def save_cut(
     cut: Cut,
-    cluster: SavingClient,
+    cluster: ClusterAccess,
     saveables: Sequence[Saveable],
     prefix: str,
     storage: Storage,
@@ -168,7 +150,7 @@ def save_cut(
         _log.warning(
             "Ignoring: the checkpoint %s is there, but the copy of its index could not be written: %s", prefix, error
         )
-    _warn_of_nan(prefix, written, names, getattr(cluster, "labels", ()))
+    _warn_of_nan(prefix, written, names, cluster.run.labels)
     try:
         if before is not None:
             delete_indexes(storage, prefix, term, but=(index_path(prefix), index_path(prefix, term)))

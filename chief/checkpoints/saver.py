@@ -280,14 +280,14 @@ class Saver:
                 step = cut.steps[global_step.op_name] if isinstance(global_step, Node) else global_step
                 prefix = self._prefix(save_path, step)
                 on_cut(prefix)
-                if getattr(cluster, "journal", None) is not None:
+                if cluster.journal is not None:
                     # What the journal proves is to reach as far as any checkpoint; a reply may get lost.
                     any(cluster.journal.catch_up() for _ in range(_JOURNAL_TRIES))
                 streamed = save_cut(cut, cluster, saveables, prefix, storage, self._clock.time(), write_state, term)
             self._tell_streamed(streamed, directory)
             if term:
                 # So that one that was replaced meanwhile learns of it here; its files bear its term in any case.
-                cluster.candidate.confirm(cluster)
+                cluster.chief_lease.candidate.confirm(cluster)
             if write_state:
                 self._keeping.commit(storage, directory, prefix, latest_filename, meta_graph_suffix, term)
             return prefix
@@ -367,13 +367,13 @@ def _term_for(cluster: Any, storage: Storage, save_path: str, latest_filename: s
     Raises:
         AbortedError: If the files are of a chief that has replaced this one.
     """
-    if not getattr(cluster, "chief_term", 0):
+    if not cluster.chief_lease.term:
         return 0
     found = greatest_term(storage, directory_of(save_path), save_path, latest_filename)
-    if found > cluster.chief_term:
+    if found > cluster.chief_lease.term:
         # Of a successor, and this one learns that; or of before the clock of PS task 0 was set back.
-        cluster.candidate.confirm(cluster, above=found)
-    return int(cluster.chief_term)
+        cluster.chief_lease.candidate.confirm(cluster, above=found)
+    return int(cluster.chief_lease.term)
 
 
 def _is_step(cluster: Any, node: Node) -> bool:

@@ -151,7 +151,7 @@ class CheckpointSaverHook(SessionRunHook):
         self._settle_done(run_context)
         if run_values.results is None:
             return
-        if getattr(run_context.session.cluster, "draining", None):
+        if run_context.session.cluster.heartbeat.draining:
             self._save_before_a_drain(run_context)
             return
         if self._is_asked(run_context.session) and self._start_save(run_context.session):
@@ -163,11 +163,10 @@ class CheckpointSaverHook(SessionRunHook):
 
     def _is_asked(self, session: Any) -> bool:
         """Whether PS tasks ask for a checkpoint, because their write-ahead logs are long, and none is being written."""
-        take = getattr(session.cluster, "take_save_asked", None)
-        asked = take() if take is not None else ()
+        asked = session.cluster.heartbeat.take_save_asked()
         if not asked or self._pending is not None:
             return False
-        labels = ", ".join(session.cluster.labels[shard] for shard in sorted(asked))
+        labels = ", ".join(session.cluster.run.labels[shard] for shard in sorted(asked))
         _log.info("Saving a checkpoint now, beside those that are due: the write-ahead log of %s is long.", labels)
         return True
 
@@ -196,20 +195,20 @@ class CheckpointSaverHook(SessionRunHook):
             last_step = _admitted_step(session, self._step)
             if last_step != self._timer.last_triggered_step():
                 self._save(session)
-        if getattr(session.cluster, "draining", None):
-            session.cluster.let_end(session.cluster.draining)
+        if session.cluster.heartbeat.draining:
+            session.cluster.membership.let_end(session.cluster.heartbeat.draining)
         for listener in self._listeners:
             listener.end(session, last_step)
 
     def _save_before_a_drain(self, run_context: SessionRunContext) -> None:
         """Save for PS tasks that are about to end, and tell them that they may."""
         cluster = run_context.session.cluster
-        shards = cluster.draining
-        _log.info("Saving a checkpoint now: %s about to end.", ", ".join(cluster.labels[shard] for shard in shards))
+        shards = cluster.heartbeat.draining
+        _log.info("Saving a checkpoint now: %s about to end.", ", ".join(cluster.run.labels[shard] for shard in shards))
         should_stop = self._finish_save(run_context.session)
         if self._save(run_context.session) or should_stop:
             run_context.request_stop()
-        cluster.let_end(shards)
+        cluster.membership.let_end(shards)
 
     def _save(self, session: Any) -> bool:
         """Save, and wait until it is durable; say whether a listener wants training to stop."""

@@ -272,7 +272,7 @@ class GlobalStepWaiterHook(SessionRunHook):
         while (step := step_now(session, self._step)) < self._wait_until_step:
             if session.cluster.job_done():
                 return
-            if session.cluster.hurried:
+            if session.cluster.shutdown.asked:
                 raise UnavailableError(
                     f"This process has been asked to end; it waited for global step {self._wait_until_step}."
                 )

@@ -132,7 +132,7 @@ class JournalKeeper:
         """Fetch and store some records; gives whether there are more."""
         if self._segment is None:
             self._take_up()
-        reply: pb.ReadJournalReply = self._cluster.read_journal(
+        reply: pb.ReadJournalReply = self._cluster.run.read_journal(
             pb.ReadJournalRequest(
                 incarnation=self._incarnation,
                 life=self._life,
@@ -158,7 +158,7 @@ class JournalKeeper:
 
     def _hear(self, reply: pb.ReadJournalReply) -> None:
         """Take note of what others know of earlier incarnations; say what the announcement of the restore did not."""
-        told = self._cluster.told
+        told = self._cluster.run.told
         before = told.before(self._incarnation)
         if not read_told(told, reply.told, trusted=True):
             return
@@ -179,8 +179,8 @@ class JournalKeeper:
         begin = reply.begin_index, dict(reply.begin_steps), reply.parent, reply.shards, policy
         # A sequencer that came back from its log began later than the incarnation did.
         header = self._header or Header(self._incarnation, *begin)
-        told = dict(self._cluster.told.before(self._incarnation))
-        return replace(header, told=told, complete=complete, run=self._cluster.run_identity.id)
+        told = dict(self._cluster.run.told.before(self._incarnation))
+        return replace(header, told=told, complete=complete, run=self._cluster.run.identity.id)
 
     def _store(self, header: Header, batch: Batch) -> None:
         assert self._segment is not None

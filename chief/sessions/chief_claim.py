@@ -75,7 +75,7 @@ class ChiefClaim:
             FailedPreconditionError: If another one has it that this task cannot go on beside.
         """
         candidate = self.candidate
-        cluster.candidate = candidate
+        cluster.chief_lease.candidate = candidate
         candidate.know(saved_term)
         self._let_first_come(cluster)
         if candidate.contend(cluster, self._clock):
@@ -89,10 +89,10 @@ class ChiefClaim:
 
     def _let_first_come(self, cluster: Any) -> None:
         """Wait a while for the cluster's first task, where there has been no chief: see _FIRST_TASK_SECS."""
-        candidate, first = self.candidate, first_task(cluster.session_tasks)
+        candidate, first = self.candidate, first_task(cluster.run.session_tasks)
         if candidate.term or not candidate.configured or candidate.task in ("", first):
             return
-        if candidate.task not in cluster.session_tasks:
+        if candidate.task not in cluster.run.session_tasks:
             return
         wait = PollingWait(self._clock, _FIRST_TASK_SECS, cluster)
         while True:

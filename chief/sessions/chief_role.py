@@ -193,7 +193,7 @@ class RoleSessionCreator(SessionCreator):
         self._claim.admit(cluster, self._chief.saved_term())
 
     def _admit_worker(self, cluster: Any) -> None:
-        cluster.candidate = self._candidate
+        cluster.chief_lease.candidate = self._candidate
         if self._candidate.failover_secs is not None and self._candidate.claim(cluster):
             raise _NowChiefError
 

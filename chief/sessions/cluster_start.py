@@ -171,13 +171,13 @@ def announce_return(
     """
     for status in (*statuses, *client.statuses(brief=True)):
         if not isinstance(status, OpError):
-            read_told(client.told, status.told, trusted=True)
+            read_told(client.run.told, status.told, trusted=True)
     stored = last_stored(directory, client.incarnation) if directory else None
     if stored is not None:
-        client.told.hear(*stored)
-    known = client.told.before(client.incarnation)
+        client.run.told.hear(*stored)
+    known = client.run.told.before(client.incarnation)
     newest = known[max(known)] if known else Known()
-    lost = [label for label, s in zip(client.labels, statuses, strict=True) if s.state == pb.STATE_VACANT]
+    lost = [label for label, s in zip(client.run.labels, statuses, strict=True) if s.state == pb.STATE_VACANT]
     before = "a step that no task here has heard of"
     if step in newest.steps:
         before = f"{'' if newest.last else 'at least '}step {newest.steps[step]}"

@@ -100,7 +100,8 @@ class Drain:
 
         The exception of `interruptible` may be lost, in a finalizer say: so what waits for a task looks for itself.
         """
-        self.on_ask = getattr(cluster, "hurry", self.on_ask)
+        if cluster is not None:
+            self.on_ask = cluster.shutdown.ask
         if self.asked:
             self.on_ask()
 

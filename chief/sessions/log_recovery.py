@@ -59,15 +59,15 @@ def come_back(
                     return list(statuses)
                 came = living[0]
                 tried = came.incarnation
-                client.recover(came.incarnation, came.sequencer, came.directory, came.run.id)
+                client.membership.recover(came.incarnation, came.sequencer, came.directory, came.run.id)
             elif directory is None:
                 return list(statuses)
             else:
-                found = [logs for logs in client.find_logs(directory, run) if logs[0] not in lost]
+                found = [logs for logs in client.membership.find_logs(directory, run) if logs[0] not in lost]
                 if not found:
                     return list(statuses)
                 tried = found[0][0]
-                client.recover(*found[0], directory, run)
+                client.membership.recover(*found[0], directory, run)
         except UnavailableError as error:
             if not wait.pause(
                 f"waiting for the parameter servers to recover from their logs: {error}", lambda: why_no_answer(client)

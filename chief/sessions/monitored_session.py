@@ -334,7 +334,7 @@ class _MonitoredSession:
         finally:
             if session is not None:
                 if self._ours is not None and (for_good or self._drain.asked):
-                    session.cluster.leaves_lease = True
+                    session.cluster.chief_lease.given_up_on_leaving = True
                 session.close()
 
 

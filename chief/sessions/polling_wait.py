@@ -61,7 +61,7 @@ class PollingWait:
         Raises:
             UnavailableError: If the process has been asked to end.
         """
-        if getattr(self._client, "hurried", False):
+        if self._client is not None and self._client.shutdown.asked:
             raise UnavailableError(f"This process has been asked to end, after {self.waited_secs:.0f} s: {waiting_for}")
         left = self._max_wait_secs - self.waited_secs
         if left <= 0:

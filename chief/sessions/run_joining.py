@@ -112,8 +112,8 @@ class RunOfTask:
 
     def opens(self, client: Any) -> None:
         """Have the run's directory know an incarnation that is about to be opened, before it has members."""
-        if client.run_identity.directory:
-            keep_incarnation(client.run_identity, client.incarnation)
+        if client.run.identity.directory:
+            keep_incarnation(client.run.identity, client.incarnation)
 
     def joins(self, run: RunIdentity, mine: TaskRun) -> None:
         """Take note of the run that the task has joined; a chief's directory that does not name one gets its id."""
@@ -127,9 +127,9 @@ class RunOfTask:
         Raises:
             FailedPreconditionError: Then; names both processes.
         """
-        if not client.task or client.has_task:
+        if not client.task or client.membership.has_task:
             return
-        client.take_task()
+        client.membership.take_task()
         began, never = self.clock.monotonic(), threading.Event()
         while True:
             status = client.refresh()[0]
@@ -196,7 +196,7 @@ def _members(statuses: Sequence[Any], run: str) -> list[_Member]:
 
 
 def _where(client: Any, statuses: Sequence[Any], held: RunIdentity) -> str:
-    labels = [label for label, status in zip(client.labels, statuses, strict=True) if status.run.id == held.id]
+    labels = [label for label, status in zip(client.run.labels, statuses, strict=True) if status.run.id == held.id]
     return ", ".join(labels) + _at(statuses)
 
 

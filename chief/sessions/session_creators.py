@@ -204,7 +204,7 @@ class ChiefSessionCreator(SessionCreator):
         wait = PollingWait(self._clock, stop_grace_period_secs)
         while remaining:
             named = sorted(remaining)
-            if client.hurried or not wait.pause(
+            if client.shutdown.asked or not wait.pause(
                 f"the job is done; waiting for {_names(named)} to leave",
                 lambda named=named: why_not_left(client, named),  # type: ignore[misc]
             ):
@@ -212,7 +212,7 @@ class ChiefSessionCreator(SessionCreator):
                     "The job is done, but after %.0f s%s %s had not left: what they push from now on is not "
                     "in the final checkpoint.",
                     wait.waited_secs,
-                    ", when this task was asked to end," if client.hurried else "",
+                    ", when this task was asked to end," if client.shutdown.asked else "",
                     _names(remaining),
                 )
                 return

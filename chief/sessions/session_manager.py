@@ -165,7 +165,7 @@ class SessionManager:
                 lives = len(statuses), statuses[0].incarnation
                 _log.info("Taking over a running model: all %d PS task(s) are in incarnation %d.", *lives)
                 session.compare_with_run()
-                self._run.joins(client.run_identity, mine)
+                self._run.joins(client.run.identity, mine)
             else:
                 prefix = self._checkpoint_to_restore(
                     saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs
@@ -293,7 +293,7 @@ class SessionManager:
     def _mine(self, client: Any, directory: str | None, is_chief: bool) -> TaskRun:
         """Find out which run this task is of; the client joins no other."""
         mine = self._run.told(absolute(directory), is_chief)
-        client.means, client.accepts = mine.identity, lambda held: not mine.is_other(held)
+        client.run.means, client.run.accepts = mine.identity, lambda held: not mine.is_other(held)
         return mine
 
     def _statuses(self, client: Any, mine: TaskRun, max_wait_secs: float) -> tuple[list[Any], bool]:
@@ -317,8 +317,8 @@ class SessionManager:
         # What the process has heard through earlier sessions goes on to the PS tasks, and to the announcement.
         before: Told | None = self._graph.extras.get(__name__)
         if before is not None:
-            session.cluster.told.hear_all(before)
-        self._graph.extras[__name__] = session.cluster.told
+            session.cluster.run.told.hear_all(before)
+        self._graph.extras[__name__] = session.cluster.run.told
         self._attend(session.cluster)
         return session
 
@@ -327,7 +327,7 @@ class SessionManager:
         statuses = client.statuses(timeout_secs=2.0, brief=True)
         if any(isinstance(status, OpError) for status in statuses):
             return why_no_answer(client)
-        return why_no_chief(statuses) if not_serving(statuses, client.labels) else ""
+        return why_no_chief(statuses) if not_serving(statuses, client.run.labels) else ""
 
     def _why_wait(self, session: Any, mine: TaskRun, initializes_rest: bool) -> str:
         """Say what a worker has to wait for; "" when its model is ready."""
@@ -339,7 +339,7 @@ class SessionManager:
             self._run.refuse_second(client)
             statuses = come_back(client, statuses, None, self._clock, 0.0)
             self.admit(client)
-            problem = not_serving(statuses, client.labels)
+            problem = not_serving(statuses, client.run.labels)
             if not problem:
                 session.compare_with_run()
                 problem = initialize_rest(session) if initializes_rest else ""
@@ -347,7 +347,7 @@ class SessionManager:
             if problem and (over := nothing_left(statuses)):
                 raise JobDoneError(f"Nothing is left to do: {over}. This task was waiting for {problem}.")
             if not problem:
-                self._run.joins(client.run_identity, mine)
+                self._run.joins(client.run.identity, mine)
             return problem
         except UnavailableError as error:
             return f"{_UNREACHABLE}{error}"
@@ -378,14 +378,13 @@ class SessionManager:
         client = session.cluster
         ledger = read_index(storage_for(prefix), prefix).ledger if prefix is not None else b""
         planned = declarations(self._graph, client.shards)
-        _log.info("%s", describe(planned, client.labels))
+        _log.info("%s", describe(planned, client.run.labels))
         client.begin(
             sequencer=planned.sequencer,
             open=False,
             expected_tasks=tuple(expected_tasks),
             ledger=ledger,
-            directory=mine.directory,
-            run=self._run.begins(mine, client.told),
+            run=self._run.begins(mine, client.run.told),
             take_over=drops,
         )
 

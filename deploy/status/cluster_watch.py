@@ -14,10 +14,11 @@ from types import TracebackType
 from globalstep.cluster.cluster import ClusterSpec, is_address
 from globalstep.deploy.launch.run_tokens import find_run_token
 from globalstep.deploy.status.cluster_status import Answer
-from globalstep.errors import InvalidArgumentError, OpError
+from globalstep.errors import InvalidArgumentError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.security.credentials import Credentials
 from globalstep.wire.protocol_version import own_protocol
+from globalstep.wire.transports import ask_all
 from globalstep.worker.transport.grpc_transport import GrpcTransport
 
 __all__ = ["ClusterWatch", "addresses_of"]
@@ -98,17 +99,8 @@ class ClusterWatch:
         Returns:
             In order: what each has answered, or why it has not.
         """
-        calls = [
-            transport.unary("Status", pb.StatusRequest(brief=brief, protocol=own_protocol()), timeout_secs)
-            for transport in self._transports
-        ]
-        answers: list[Answer] = []
-        for call in calls:
-            try:
-                answers.append(call.result())
-            except OpError as error:
-                answers.append(error)
-        return answers
+        request = pb.StatusRequest(brief=brief, protocol=own_protocol())
+        return [answer for _, answer in ask_all(self._transports, "Status", request, timeout_secs)]
 
     def close(self) -> None:
         """Give up the connections."""

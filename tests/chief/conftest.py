@@ -2,6 +2,7 @@
 
 import contextlib
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -52,6 +53,13 @@ class FakeCluster:
     pushes: list = field(default_factory=list)
     #: Called when a cut is taken.
     on_snapshot: object = None
+    journal: object = None
+    chief_lease: object = field(default_factory=lambda: SimpleNamespace(term=0, candidate=None))
+    heartbeat: object = field(default_factory=lambda: SimpleNamespace(draining=frozenset(), take_save_asked=frozenset))
+
+    @property
+    def run(self):
+        return SimpleNamespace(labels=[f"PS {shard}" for shard in range(self.shards)])
 
     @property
     def where(self):

@@ -66,7 +66,7 @@ def test_other_workers_wait_and_stop_with_the_job(cluster):
             sess.run(model.train, {model.by: 1.0})
             assert not worker.should_stop()
             chief.stop()
-            sess.cluster._heartbeat.beat()
+            sess.cluster.heartbeat.beat()
             assert worker.should_stop()
     assert worker.saver is not None
     assert worker.save_path is None

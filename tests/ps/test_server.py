@@ -118,7 +118,7 @@ def test_three_workers_half_of_whose_replies_are_lost_make_exactly_2000_steps(cl
     assert clients[0].global_steps() == {"global_step": 2000}
     assert clients[0].pull([Read("w")])[0].tolist() == [2000.0] * 3
     assert faults.fired >= 2000
-    assert {connection.kind for client in clients for connection in client._run.transports} == {
+    assert {connection.kind for client in clients for connection in client.run.transports} == {
         CARRIES[cluster.transport]
     }
 
@@ -237,10 +237,10 @@ def test_a_broken_connection_is_retried_under_the_same_id(clusters, shards):
     initialize(client)
     for _ in range(3):
         client.push(step_push())
-        for connection in client._run.transports:
+        for connection in client.run.transports:
             connection._connection.break_off(UnavailableError("the link was cut"))
     assert state(client) == expected(3)
-    assert {connection.kind for connection in client._run.transports} == {"grpc"}, (
+    assert {connection.kind for connection in client.run.transports} == {"grpc"}, (
         "a socket that broke is not trusted again"
     )
 
@@ -314,9 +314,9 @@ def test_a_late_stop_ends_neither_the_next_process_nor_a_task_that_goes_on():
             server.shard.heartbeat("c", "", 10.0, Standing(candidate="chief", chief_term=7))
         before.shard.drain()
         client = ClusterClient(transports_to(before.address, "grpc"))
-        client._heartbeat.beat()
-        assert client.draining == {0}
-        named = client._heartbeat.processes[0]
+        client.heartbeat.beat()
+        assert client.heartbeat.draining == {0}
+        named = client.heartbeat.processes[0]
         assert named == before.control.process
         client.close()
 

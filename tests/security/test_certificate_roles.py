@@ -244,7 +244,7 @@ def test_a_run_whose_certificates_all_name_roles(serving, authority, transport):
         for at in range(2):
             authority.issue(f"ps{at}", "127.0.0.1", role="ps")
         for client in clients:
-            for connection in client._run.transports:
+            for connection in client.run.transports:
                 connection.break_off(UnavailableError("a test"))
                 connection._secured._server.forget()
         worker.push(step_push())

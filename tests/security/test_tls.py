@@ -114,8 +114,8 @@ def test_a_run_within_tls(serving, joined, authority, transport):
     for _ in range(5):
         client.push(step_push(reads=("w",)))
     assert state(client) == expected(5)
-    assert {connection.kind for connection in client._run.transports} == {CARRIES[transport]}
-    sockets = [getattr(connection._connection, "_socket", None) for connection in client._run.transports]
+    assert {connection.kind for connection in client.run.transports} == {CARRIES[transport]}
+    sockets = [getattr(connection._connection, "_socket", None) for connection in client.run.transports]
     assert [isinstance(one, TlsSocket) for one in sockets] == [transport == "tcp"] * 2
 
 
@@ -145,7 +145,7 @@ def test_large_values_both_ways_at_once(serving, joined, authority, transport):
     big = np.arange(2_000_003, dtype=np.float32)
     client.declare([VariableDecl("big", "float32", big.shape, 0), VariableDecl("s", "int8", (3,), 0)], [])
     client.push(Push(ops=[Op(OpKind.ASSIGN, "big", big), Op(OpKind.ASSIGN, "s", np.arange(3, dtype=np.int8))]))
-    connection = client._run.transports[0]
+    connection = client.run.transports[0]
     tickets = []
     for number in range(6):
         pull = pb.Request(pull=pb.PullRequest(incarnation=client.incarnation, client=client.client_id))
@@ -217,7 +217,7 @@ def test_a_session_is_told_of_a_mistake_and_gives_up(serving, joined, authority,
     client = joined([server], authority.issue("worker", expired=True), member=False)
     with pytest.raises(UnauthenticatedError, match="expired.*GLOBALSTEP_TLS_CERT"):
         client.refresh()
-    assert not client._calls.count.view()
+    assert not client.retries.view()
 
 
 def test_no_certificate(serving, authority):
@@ -330,11 +330,11 @@ def test_five_strangers_and_a_renewal_change_nothing(serving, joined, authority,
             authority.issue(name, *hosts)
         assert served_certificate(servers[0]) != old
         for worker in workers:
-            for connection in worker._run.transports:
+            for connection in worker.run.transports:
                 connection.break_off(UnavailableError("cut by the test"))
         train(workers[1], 30)
         train(workers[0], 30)
-        for connection in workers[0]._run.transports:
+        for connection in workers[0].run.transports:
             assert not connection._secured.outdated()
     finally:
         stop.set()
@@ -369,7 +369,7 @@ def test_a_worker_can_neither_push_nor_leave_in_the_name_of_another(serving, joi
     push.increments.add(step="global_step", by=1)
     with grpc.secure_channel(server.address, shown) as channel:
         stub = pb_grpc.ParameterServerStub(channel)
-        assert worker.client_id in {one.client for one in status(chief._run.transports[0]).clients}
+        assert worker.client_id in {one.client for one in status(chief.run.transports[0]).clients}
         # The role is right, and the id is known to everybody; the secret is another process's.
         for session in ("0" * 32, ""):
             metadata = [("authorization", f"Bearer {TOKENS['worker']}"), (SESSION_KEY, session)]
@@ -419,7 +419,7 @@ def test_a_ca_is_replaced_while_a_run_goes_on(serving, joined, authority, theirs
             out.write(content)
 
     def step():
-        client._run.transports[0].break_off(UnavailableError("cut by the test"))
+        client.run.transports[0].break_off(UnavailableError("cut by the test"))
         client.push(step_push())
 
     for files in (ps, mine):

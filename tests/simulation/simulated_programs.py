@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from greenlet import getcurrent
@@ -126,9 +126,9 @@ class _Sessions(SessionManager):
         ledger = b"" if prefix is None else prefix.ledger
         job = self._program.job
         # What the run's directory knows, and what the process itself has seen.
-        self._newest = session.cluster.told.newest = max(job.newest_incarnation, self._newest)
+        self._newest = session.cluster.run.told.newest = max(job.newest_incarnation, self._newest)
         session.cluster.begin(
-            sequencer=job.sequencer, open=False, ledger=ledger, directory="run" if job.logged else "", run=_RUN
+            sequencer=job.sequencer, open=False, ledger=ledger, run=replace(_RUN, directory="run" if job.logged else "")
         )
 
     def _restore(self, session: _Session, saver: Any, prefix: Any, directory: Any) -> None:
@@ -206,9 +206,9 @@ class Program:
         )
         if self.chief and self.job.logged:
             self.client.journal = _Journal(random.Random(f"{self.client.client_id} journal"))
-        self.client._heartbeat.beat()
+        self.client.heartbeat.beat()
         if self.job.heartbeats:
-            self.process.start(self.client._heartbeat._run)
+            self.process.start(self.client.heartbeat._run)
         return self.client
 
     def _sending(self, method: str, request: Any) -> None:

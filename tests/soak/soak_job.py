@@ -207,7 +207,7 @@ def main():
                     fail(wrong)
         below = session._tf_sess()
         if below is not None:
-            print(f"retries {sum(below.cluster.retries.values())}", flush=True)
+            print(f"retries {sum(below.cluster.retries.view().values())}", flush=True)
     answers.close()
     print(f"done after {runs} runs", flush=True)
 

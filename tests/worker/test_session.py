@@ -241,7 +241,7 @@ class TestTheEnd:
         step = gs.train.create_global_step()
         train = step.assign_add(1)
         session.run(step.initializer)
-        session.cluster.set_limits([StopLimit("global_step", last_step=3)])
+        session.cluster.open([StopLimit("global_step", last_step=3)])
         assert [session.run(train) for _ in range(3)] == [1, 2, 3]
         with pytest.raises(OutOfRangeError, match=r"global_step = 3"):
             session.run(train)

@@ -134,11 +134,11 @@ class Candidate:
             run=_run_of(cluster).encode(),
             take_over=self.take_over and not self._is_of_same_job(cluster),
         )
-        reply: pb.ClaimChiefReply = cluster.claim_chief(request)
+        reply: pb.ClaimChiefReply = cluster.chief_lease.claim(request)
         if reply.contested and is_gone(Process.decode(reply.chief.process)):
             # Seen from here: its process has ended. Nobody has to wait for what it will not say.
             request.gone = reply.chief.holder
-            reply = cluster.claim_chief(request)
+            reply = cluster.chief_lease.claim(request)
         with self._lock:
             self._due = False
             self._lease, self._contested = reply.chief, reply.contested
@@ -185,7 +185,7 @@ class Candidate:
 
         The task of a cluster's own job "chief" is the chief, and none beside another.
         """
-        holder, tasks = self._lease.task, cluster.session_tasks
+        holder, tasks = self._lease.task, cluster.run.session_tasks
         if self.task == holder or not {self.task, holder} <= set(tasks):
             return False
         if DeviceSpec.from_string(self.task).job in CHIEF_JOBS:
@@ -249,5 +249,5 @@ class Candidate:
 
 def _run_of(cluster: Any) -> RunIdentity:
     """Give the run that a client takes part in, or means to."""
-    run: RunIdentity = cluster.run_identity if cluster.run_identity.id else cluster.means
+    run: RunIdentity = cluster.run.identity if cluster.run.identity.id else cluster.run.means
     return run

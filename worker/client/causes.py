@@ -23,7 +23,7 @@ def why_no_answer(client: Any) -> str:
     Args:
         client: The cluster's client.
     """
-    transports = dict(zip(client.labels, client.addresses, strict=True))
+    transports = dict(zip(client.run.labels, client.run.addresses, strict=True))
     replies = client.statuses(timeout_secs=ASK_SECS, brief=True)
     silent = [label for label, reply in zip(transports, replies, strict=True) if isinstance(reply, OpError)]
     asked = [label for label in silent if transports[label]]
@@ -42,7 +42,7 @@ def why_pushes_wait(client: Any) -> str:
     replies = client.statuses(timeout_secs=ASK_SECS, brief=True)
     if any(isinstance(reply, OpError) for reply in replies):
         return why_no_answer(client)
-    for label, reply in zip(client.labels, replies, strict=True):
+    for label, reply in zip(client.run.labels, replies, strict=True):
         if reply.state in (State.VACANT, State.INITIALIZING):
             return (
                 f"{label} answers, but holds no model: it was started again and waits for the chief to restore it, the "

@@ -1,55 +1,218 @@
 """The client of a cluster: what a session, a saver or a tool uses to talk to the PS tasks.
 
+A ClusterClient reads and changes values; its parts know the run (`run_view.py`), take part in it (`membership.py`),
+hold the chief's lease (`chief_lease.py`) and keep the client's own (`heartbeat.py`).
+
 Layer: worker. Threads: a ClusterClient is thread-safe; it takes one push, pull or snapshot at a time, and
 owns a heartbeat thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
 
+from globalstep.cluster.run_identity import NO_RUN, RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
-from globalstep.errors import AbortedError, FailedPreconditionError
+from globalstep.errors import OpError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.metrics_port import can_be_open, port_of_environ
+from globalstep.security.credentials import new_client_id
 from globalstep.testing.faulty_transport import with_faults
 from globalstep.testing.planned_faults import faults_of_this_process
-from globalstep.wire.declarations import Push, Read
-from globalstep.wire.transports import known_target, transports_to
+from globalstep.wire.declarations import OptimizerDecl, Push, Read, StopLimit, VariableDecl
+from globalstep.wire.transports import Transport, known_target, transports_to
 from globalstep.wire.wire_options import WireOptions
-from globalstep.worker.client.membership import RETRY_SECS, Membership
+from globalstep.worker.access import JournalStore
+from globalstep.worker.client.calls import Caller, ControlCalls
+from globalstep.worker.client.chief_lease import ChiefLeaseClient
+from globalstep.worker.client.heartbeat import Heartbeat
+from globalstep.worker.client.joined_run import JoinedRun
+from globalstep.worker.client.membership import Membership
 from globalstep.worker.client.own_clients import note_client
+from globalstep.worker.client.run_view import CONTROL_SECS, RunView
 from globalstep.worker.client.snapshot import Snapshot
 from globalstep.worker.protocol.gradient_room import GradientRoom
+from globalstep.worker.protocol.push_protocol import PushProtocol
 from globalstep.worker.protocol.push_result import PushResult
 from globalstep.worker.protocol.row_merging import RowMerging
-from globalstep.worker.protocol.splitting import whole_name
 
-__all__ = ["ClusterClient", "connect"]
+__all__ = ["RETRY_SECS", "ClusterClient", "connect"]
 
 Array = npt.NDArray[Any]
 
+#: How long an unreachable PS task is tried before the session is told.
+RETRY_SECS = 30.0
 
-class ClusterClient(Membership):
+
+class ClusterClient:
     """A member of a run that reads and changes its values. Make one with `connect`. Thread-safe.
 
-    Arguments and attributes are those of Membership.
+    Args:
+        transports: To every PS task, in order.
+        task: "/job:worker/task:1", so that others can name it; "" where not known.
+        clock: Time.
+        rng: Jitter of retries.
+        retry_secs: How long an unreachable PS task is tried.
+        member: Whether PS tasks are to wait for it: it keeps a lease. A tool that only looks is none.
+        policy: Of the runs that it begins; the default where not given.
+        wire: How its numbers cross the wire; as they are where not given.
+        client_id: One that no other client ever has; by default a random one, bound to this process's session secret.
+
+    Attributes:
+        client_id: Who this is in every push id; new with every client.
+        task: As given.
+        closed: Whether this client has left.
+        run: What it knows of the run.
+        membership: Its part in the run.
+        heartbeat: Keeps its lease, and hears how the run stands.
+        chief_lease: Its way to the chief's lease.
+        shutdown: Whether its process has been asked to end, so that nothing is to be waited for any more.
+        journal: Where this client is the chief's: who stores the run's journal. It is stopped before the client leaves.
+        retries: How often a call was tried again so far, by RPC; "Exchange" is all of the data plane.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(
+        self,
+        transports: Sequence[Transport],
+        *,
+        task: str = "",
+        clock: Clock = SYSTEM_CLOCK,
+        rng: random.Random | None = None,
+        retry_secs: float = RETRY_SECS,
+        member: bool = True,
+        policy: RunPolicy | None = None,
+        wire: WireOptions | None = None,
+        client_id: str = "",
+    ) -> None:
+        self.client_id = client_id or new_client_id()
+        self.task = task
+        self.closed = False
+        joined = JoinedRun(self.client_id, list(transports))
+        caller = Caller(retry_secs, clock, rng or random.Random())
+        self._calls = ControlCalls(joined, caller)
+        self._protocol = PushProtocol(joined, caller, wire)
+        self.heartbeat = Heartbeat(joined.transports, self.client_id, task, clock)
+        self.heartbeat.told, self.heartbeat.shutdown = joined.told, joined.shutdown
+        joined.gone = self.heartbeat.gone
+        self.run = RunView(joined, self._calls, self._protocol, self.heartbeat, task)
+        self.chief_lease = ChiefLeaseClient(self._calls, self.heartbeat, task)
+        self.membership = Membership(self.run, self._calls, self.heartbeat, self.chief_lease, policy or RunPolicy())
+        self.shutdown = joined.shutdown
+        self.journal: JournalStore | None = None
+        self.retries = caller.count
+        self._lock = self.run.lock
+        self._joined = joined
         # Used under _lock.
-        self._rows = RowMerging(self._variables)
-        self._room = self._protocol.messages.room = GradientRoom(self._run.transports)
+        self._splitter = self.run.splitter
+        self._rows = RowMerging(self.run.variables)
+        self._room = self._protocol.messages.room = GradientRoom(joined.transports)
+        if member:
+            self.heartbeat.start()
+
+    # ---- What it knows of the run ---------------------------------------------------------------
 
     @property
-    def closed(self) -> bool:
-        """Whether this client has left."""
-        return self._closed
+    def incarnation(self) -> int:
+        """The incarnation that this client is a member of; 0 before it knows one."""
+        return self._joined.incarnation
+
+    @property
+    def shards(self) -> int:
+        """How many PS tasks there are."""
+        return len(self._joined.transports)
+
+    @property
+    def sequencer(self) -> int:
+        """Index of the PS task that orders pushes."""
+        return self._joined.sequencer
+
+    @property
+    def where(self) -> Mapping[str, int]:
+        """Declared Variable -> index of its PS task; of a split one, that of its first part, and each part's too."""
+        return self._joined.where
+
+    @property
+    def variables(self) -> Mapping[str, VariableDecl]:
+        """Declared Variables, as this client last heard of them."""
+        return self.run.variables
+
+    def refresh(self, timeout_secs: float = CONTROL_SECS) -> list[pb.StatusReply]:
+        """Learn the run's incarnation and Variables from all PS tasks; see RunView.refresh."""
+        return self.run.refresh(timeout_secs)
+
+    def statuses(self, timeout_secs: float = CONTROL_SECS, brief: bool = False) -> list[pb.StatusReply | OpError]:
+        """Ask every PS task what it is, at once; see RunView.statuses."""
+        return self.run.statuses(timeout_secs, brief)
+
+    def job_done(self) -> bool:
+        """Whether the job has been declared done, as last heard (at most some seconds ago)."""
+        return self.heartbeat.job_done
+
+    def global_steps(self) -> dict[str, int]:
+        """The authoritative value of every step, this client's own pushes included."""
+        with self._lock:
+            if not self._joined.incarnation:
+                self.run.refresh()
+            request = pb.GetGlobalStepRequest(incarnation=self._joined.incarnation, floors=self._protocol.floors)
+            return dict(self._calls.one("GetGlobalStep", self._joined.sequencer, request).steps)
+
+    # ---- Its part in the run --------------------------------------------------------------------
+
+    def begin(
+        self,
+        *,
+        sequencer: int = 0,
+        open: bool,
+        expected_tasks: Sequence[str] = (),
+        ledger: bytes = b"",
+        run: RunIdentity = NO_RUN,
+        take_over: bool = False,
+    ) -> int:
+        """Begin a new incarnation on all PS tasks, dropping what they hold; see Membership.begin."""
+        return self.membership.begin(
+            sequencer=sequencer,
+            open=open,
+            expected_tasks=expected_tasks,
+            ledger=ledger,
+            run=run,
+            take_over=take_over,
+        )
+
+    def declare(self, variables: Sequence[VariableDecl], optimizers: Sequence[OptimizerDecl]) -> None:
+        """Make Variables and optimizers known to the PS tasks that hold them; see Membership.declare."""
+        self.membership.declare(variables, optimizers)
+
+    def open(self, limits: Sequence[StopLimit] = ()) -> dict[str, int]:
+        """Let everybody in, with these stop limits in force from that moment; see Membership.open."""
+        return self.membership.open(limits)
+
+    def finish(self) -> list[str]:
+        """Declare the job done, and give the tasks that are still there; see Membership.finish."""
+        return self.membership.finish()
+
+    def close(self) -> None:
+        """Leave the run, and the chief's lease where that was asked for. Safe to call twice.
+
+        Nothing of the PS tasks' shared memory stays referred to here.
+        """
+        with self._lock:
+            self._room.close()
+            self._protocol.messages.start_over()
+            if self.closed:
+                return
+            self.closed = True
+        if self.journal is not None:
+            self.journal.stop()
+        self.membership.leave()
+        for transport in self._joined.transports:
+            transport.close()
+
+    # ---- Values ---------------------------------------------------------------------------------
 
     def pull(self, reads: Sequence[Read]) -> list[Array]:
         """Read values, all in one cut.
@@ -65,7 +228,7 @@ class ClusterClient(Membership):
             AbortedError: If the run's incarnation is over.
         """
         with self._lock:
-            self._learn(read.variable for read in reads)
+            self.run.require(read.variable for read in reads)
             return self._rows.pull(reads, self._pull_stored)
 
     def push(self, push: Push) -> PushResult:
@@ -74,7 +237,7 @@ class ClusterClient(Membership):
             try:
                 if self._protocol.messages.remembers(push):
                     return self._push_stored(push)  # it has no rows that could be merged
-                self._learn([op.variable for op in push.ops] + [read.variable for read in push.reads])
+                self.run.require([op.variable for op in push.ops] + [read.variable for read in push.reads])
                 return self._rows.push(push, self._push_stored)
             finally:
                 self._room.forget()
@@ -96,8 +259,8 @@ class ClusterClient(Membership):
             FailedPreconditionError: For a Variable that is not declared.
         """
         with self._lock:
-            self._learn(variables)
-            return self._room.arrays(variables, self.incarnation, self._variables, self._run.where)
+            self.run.require(variables)
+            return self._room.arrays(variables, self._joined.incarnation, self.run.variables, self._joined.where)
 
     def send_ahead(self, layout: object, variable: str, gradient: Array) -> None:
         """Send a gradient before its push: see worker/protocol/gradients_ahead.py. Waits while another call is made.
@@ -109,6 +272,22 @@ class ClusterClient(Membership):
         """
         with self._lock:
             self._protocol.messages.send_ahead(layout, variable, gradient)
+
+    def snapshot(self) -> Snapshot:
+        """Take a consistent cut of all shards; use it in a `with` block.
+
+        Pushes, of this client too, wait only until the cut is taken. Another thread may write the snapshot
+        while this one goes on.
+        """
+        with self._lock:
+            if not self._joined.incarnation:
+                self.run.refresh()
+            return Snapshot(self._protocol, self._calls, self._journal_index)
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Tensor bytes sent and received so far."""
+        return self._protocol.bytes_sent, self._protocol.bytes_received
 
     def _pull_stored(self, reads: Sequence[Read]) -> list[Array]:
         """Read Variables as the PS tasks store them. Caller holds the lock."""
@@ -127,67 +306,8 @@ class ClusterClient(Membership):
             result.values = [join(found) for join in joins]
         return result
 
-    def _learn(self, names: Any) -> None:
-        """Ask the PS tasks where Variables are that this client has not heard of."""
-        unknown = next((name for name in names if name not in self._run.where), None)
-        if unknown is not None or not self._run.incarnation:
-            statuses = self.refresh()
-            if unknown is not None and unknown not in self._run.where:
-                if self._run.incarnation and any(status.incarnation != self._run.incarnation for status in statuses):
-                    raise AbortedError("A PS task lost its state; wait until the chief has restored the run.")
-                raise FailedPreconditionError(f"Attempting to use uninitialized value {unknown}")
-
-    def uninitialized(self) -> list[str]:
-        """Names of declared Variables that have no value yet."""
-        missing = [name for status in self.refresh() for name in status.uninitialized]
-        return list(dict.fromkeys(whole_name(name) for name in missing))
-
-    def global_steps(self) -> dict[str, int]:
-        """The authoritative value of every step, this client's own pushes included."""
-        with self._lock:
-            if not self._run.incarnation:
-                self.refresh()
-            request = pb.GetGlobalStepRequest(incarnation=self._run.incarnation, floors=self._protocol.floors)
-            return dict(self._calls.one("GetGlobalStep", self._run.sequencer, request).steps)
-
-    def snapshot(self) -> Snapshot:
-        """Take a consistent cut of all shards; use it in a `with` block.
-
-        Pushes, of this client too, wait only until the cut is taken. Another thread may write the snapshot
-        while this one goes on.
-        """
-        with self._lock:
-            if not self._run.incarnation:
-                self.refresh()
-            return Snapshot(self._protocol, self._calls, self._journal_index)
-
-    def read_journal(self, request: pb.ReadJournalRequest, deadline_secs: float) -> pb.ReadJournalReply:
-        """Ask the sequencer for what it has written down of pushes; see chief/journal/journal_keeping.py.
-
-        Other calls of this client do not wait for it.
-        """
-        request.client = self.client_id
-        reply: pb.ReadJournalReply = self._calls.one("ReadJournal", self._run.sequencer, request, deadline_secs)
-        return reply
-
-    def close(self) -> None:
-        """Leave the run; see Membership.close. Nothing of the PS tasks' shared memory stays referred to here."""
-        with self._lock:
-            self._room.close()
-            self._protocol.messages.start_over()
-        super().close()
-
-    @property
-    def retries(self) -> dict[str, int]:
-        """How often a call was tried again so far, by RPC; "Exchange" is all of the data plane."""
-        counts = self._calls.count.view()
-        exchanged = self._protocol.count.view()
-        return {**counts, **exchanged}
-
-    @property
-    def traffic(self) -> tuple[int, int]:
-        """Tensor bytes sent and received so far."""
-        return self._protocol.bytes_sent, self._protocol.bytes_received
+    def _journal_index(self) -> int | None:
+        return None if self.journal is None else self.journal.stored_index
 
 
 def connect(
@@ -218,7 +338,7 @@ def connect(
     known = known_target(target)
     task = task or known.task
     client = ClusterClient(transports, task=task, clock=clock, retry_secs=retry_secs, policy=policy, wire=wire)
-    client.session_tasks = known.session_tasks
+    client.run.session_tasks = known.session_tasks
     if target:
         note_client(known.target, client)
     if can_be_open(port := port_of_environ()):

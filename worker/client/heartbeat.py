@@ -5,7 +5,6 @@ Layer: worker. Threads: one, named "globalstep-heartbeat", owned by the Heartbea
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections.abc import Sequence
@@ -17,9 +16,9 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import Clock
 from globalstep.wire.told import Told
 from globalstep.wire.told_messages import told_messages
-from globalstep.wire.transports import Transport
+from globalstep.wire.transports import Transport, ask_all, ask_each
 from globalstep.worker.client.candidate import Candidate
-from globalstep.worker.client.joined_run import Haste
+from globalstep.worker.client.joined_run import Shutdown
 from globalstep.worker.client.leaving import leave_at_exit
 from globalstep.worker.client.retry import POLICIES
 
@@ -33,7 +32,7 @@ _PERIOD_SECS = 1.0
 #: So many signs of life in a row that nobody answers, and PS tasks that may have ended have ended.
 _SILENT_BEATS = 6
 #: So many in a row, and a process that has been asked to end does not wait for the task's answers any more.
-_HASTY_BEATS = 2
+_SHUTDOWN_BEATS = 2
 
 
 class Heartbeat:
@@ -51,7 +50,7 @@ class Heartbeat:
         draining: Indices of PS tasks that are about to end and wait for a checkpoint, as last heard.
         save_asked: Indices of PS tasks that have asked this chief for a checkpoint since it was last cleared.
         processes: The process of each task that was heard to be about to end.
-        haste: Whether the process is to end soon.
+        shutdown: Whether the process has been asked to end.
         told: What it was told of the run's decisions; a PS task that lost its state hears it so.
         run: The run that the client takes part in, as far as it knows.
         takes_task: Whether it trains as its task, which no other process does.
@@ -66,7 +65,7 @@ class Heartbeat:
         self.sequencer = 0
         self.draining: frozenset[int] = frozenset()
         self.save_asked: frozenset[int] = frozenset()
-        self.haste = Haste()
+        self.shutdown = Shutdown()
         self.told = Told()
         self.run = NO_RUN
         self.takes_task = False
@@ -92,6 +91,11 @@ class Heartbeat:
     def job_done(self) -> bool:
         """Whether a PS task has said that the job is done."""
         return self._job_done.is_set()
+
+    def take_save_asked(self) -> frozenset[int]:
+        """Give the indices of PS tasks that have asked for a checkpoint, once: their write-ahead logs are long."""
+        asked, self.save_asked = self.save_asked, frozenset()
+        return asked
 
     def gone(self) -> bool:
         """Whether the PS tasks seem to have ended.
@@ -124,16 +128,14 @@ class Heartbeat:
         request = pb.LeaveRequest(client=self._client, task=self._task, unfinished=unfinished)
         if self.candidate is not None and leaves_lease:
             request.candidate, request.chief_term = self.candidate.id, self.candidate.term
-        secs = POLICIES["Leave"].deadline_secs
-        for call in [transport.unary("Leave", request, secs) for transport in self._transports]:
-            with contextlib.suppress(OpError):
-                call.result()
+        for _ in ask_all(self._transports, "Leave", request, POLICIES["Leave"].deadline_secs):
+            pass  # its lease ends it
 
     def leave_with_process(self, unfinished: bool) -> None:
         """Leave, since the interpreter ends and nobody has closed the client."""
         if not self._left:
             self.stop()
-            self.goodbye(unfinished or self.haste.asked, leaves_lease=True)
+            self.goodbye(unfinished or self.shutdown.asked, leaves_lease=True)
 
     def introduce(self) -> None:
         """Give a sign of life to the PS tasks that have not answered one, before anything else is asked of them.
@@ -143,15 +145,12 @@ class Heartbeat:
         if self._thread.ident is None:
             return  # it keeps no lease
         secs = POLICIES["Heartbeat"].deadline_secs
-        strangers = [index for index in range(len(self._transports)) if index not in self._known_to]
-        calls = {index: self._transports[index].unary("Heartbeat", self._message(), secs) for index in strangers}
-        for index, call in calls.items():
-            try:
-                reply: pb.HeartbeatReply = call.result()
-            except OpError as error:
-                _log.debug("Not introduced to %s: %s", self._transports[index].label, error)
-                continue
-            self._heard(index, reply)
+        messages = {index: self._message() for index in range(len(self._transports)) if index not in self._known_to}
+        for index, reply in ask_each(self._transports, "Heartbeat", messages, secs):
+            if isinstance(reply, OpError):
+                _log.debug("Not introduced to %s: %s", self._transports[index].label, reply)
+            else:
+                self._heard(index, reply)
 
     def _message(self) -> pb.HeartbeatRequest:
         known_term = max(self._known_term, self.candidate.known_term if self.candidate is not None else 0)
@@ -177,20 +176,17 @@ class Heartbeat:
     def beat(self) -> None:
         """Tell every PS task once; one that cannot be reached is left to those who need it."""
         secs, candidate = POLICIES["Heartbeat"].deadline_secs, self.candidate
-        calls = []
-        for index, transport in enumerate(self._transports):
-            message = self._message()
+        messages = {}
+        for index, losses_known in enumerate(self._losses_known):
+            message = messages[index] = self._message()
             if candidate is not None and candidate.term:
                 message.candidate, message.chief_term = candidate.id, candidate.term
-                message.losses_known = self._losses_known[index]
-            calls.append(transport.unary("Heartbeat", message, secs))
+                message.losses_known = losses_known
         self._silent_beats += 1
         draining = set()
-        for index, call in enumerate(calls):
-            try:
-                reply: pb.HeartbeatReply = call.result()
-            except OpError as error:
-                _log.debug("No heartbeat to %s: %s", self._transports[index].label, error)
+        for index, reply in ask_each(self._transports, "Heartbeat", messages, secs):
+            if isinstance(reply, OpError):
+                _log.debug("No heartbeat to %s: %s", self._transports[index].label, reply)
                 self._unanswered[index] += 1
                 continue
             self._silent_beats = self._unanswered[index] = 0
@@ -232,7 +228,7 @@ class Heartbeat:
             self.beat()
             for transport, unanswered in zip(self._transports, self._unanswered, strict=True):
                 transport.expire()
-                if self.haste.asked and unanswered >= _HASTY_BEATS:
+                if self.shutdown.asked and unanswered >= _SHUTDOWN_BEATS:
                     transport.break_off(
                         UnavailableError(f"{transport.label} is silent, and this process has been asked to end.")
                     )

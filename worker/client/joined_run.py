@@ -15,18 +15,25 @@ from globalstep.wire.told import Told
 from globalstep.wire.transports import Transport
 from globalstep.worker.client.recovering import recover_lost
 
-__all__ = ["Haste", "Run"]
+__all__ = ["JoinedRun", "Shutdown"]
 
 
 @dataclass(slots=True)
-class Haste:
-    """Whether the process is to end soon: no call is tried again then. Set by a signal handler, so it takes no lock."""
+class Shutdown:
+    """Whether the process has been asked to end: no call is tried again then, and no silent task is waited for.
+
+    Set by a signal handler, so it takes no lock.
+    """
 
     asked: bool = False
 
+    def ask(self) -> None:
+        """Ask the process to end. Safe in a signal handler."""
+        self.asked = True
+
 
 @dataclass(slots=True)
-class Run:
+class JoinedRun:
     """What a client knows of the run that it takes part in."""
 
     client: str
@@ -43,14 +50,14 @@ class Run:
     identity: RunIdentity = NO_RUN
     #: Whether the PS tasks, which cannot be reached, seem to have ended with the job.
     gone: Callable[[], bool] = lambda: False
-    #: Shared by all that belongs to the client: what reads a snapshot has a Run of its own.
-    haste: Haste = field(default_factory=Haste)
+    #: Shared by all that belongs to the client: what reads a snapshot has a JoinedRun of its own.
+    shutdown: Shutdown = field(default_factory=Shutdown)
 
-    def mend(self, error: OpError) -> OpError:
+    def recover_from(self, error: OpError) -> OpError:
         """Do what can be done about an error before its call is tried again.
 
         Returns:
-            Why the call is to be tried again: `error`, or what is in the way of mending it.
+            Why the call is to be tried again: `error`, or what is in the way of recovering from it.
 
         Raises:
             LostStateError: `error` itself, where there is no log; or why a log is of no use.
@@ -60,7 +67,7 @@ class Run:
         """
         # Errors are raised again as copies: one that a frame of its own refers to keeps what its frames hold, values
         # too, until a collection.
-        if self.haste.asked:
+        if self.shutdown.asked:
             raise copy.copy(error) from None
         if not isinstance(error, LostStateError):
             if self.gone():

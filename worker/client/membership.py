@@ -1,7 +1,4 @@
-"""A client as a member of a run: how it begins, opens and leaves one.
-
-The lower half of `worker/client/client.py`, which adds values; `worker/client/run_view.py` has what it knows of the
-run.
+"""A client as a member of a run: how it begins, declares, opens, finishes and leaves one.
 
 Layer: worker. Threads: a Membership is thread-safe.
 """
@@ -9,21 +6,29 @@ Layer: worker. Threads: a Membership is thread-safe.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from globalstep.cluster.run_identity import NO_RUN, RunIdentity, new_run_id, run_name
+from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import AbortedError, FailedPreconditionError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.security.credentials import new_signing_key
 from globalstep.wire import codec
 from globalstep.wire.declarations import OptimizerDecl, StopLimit, VariableDecl
 from globalstep.wire.told import Told
+from globalstep.wire.transports import ask_each
+from globalstep.worker.client.calls import ControlCalls
+from globalstep.worker.client.chief_lease import ChiefLeaseClient
+from globalstep.worker.client.heartbeat import Heartbeat
+from globalstep.worker.client.leaving import ends_unfinished
 from globalstep.worker.client.recovering import find_logs, recover_lost
-from globalstep.worker.client.run_view import CONTROL_SECS, RETRY_SECS, RunView
+from globalstep.worker.client.retry import POLICIES
+from globalstep.worker.client.run_view import RunView
 from globalstep.worker.protocol.splitting import split_declaration, split_optimizer
 
-__all__ = ["CONTROL_SECS", "RETRY_SECS", "Membership"]
+__all__ = ["Membership"]
 
 
 #: A PS task without its state is told twice; more often if it is started again in between.
@@ -36,11 +41,42 @@ def _absolute(limit: StopLimit, steps: Mapping[str, int]) -> StopLimit:
     return StopLimit(limit.step, last_step=steps[limit.step] + limit.num_steps)
 
 
-class Membership(RunView):
-    """A client's part in a run, without its values. Thread-safe.
+class Membership:
+    """A client's part in a run. Thread-safe.
 
-    Arguments and attributes are those of RunView.
+    Args:
+        run: What the client knows of the run.
+        calls: Makes calls to the PS tasks.
+        heartbeat: Keeps the client's lease; whoever made it starts it.
+        chief_lease: In which term the client acts as chief.
+        policy: Of the runs that it begins.
     """
+
+    def __init__(
+        self,
+        run: RunView,
+        calls: ControlCalls,
+        heartbeat: Heartbeat,
+        chief_lease: ChiefLeaseClient,
+        policy: RunPolicy,
+    ) -> None:
+        self._run = run
+        self._joined = run.joined
+        self._lock = run.lock
+        self._calls = calls
+        self._heartbeat = heartbeat
+        self._chief_lease = chief_lease
+        self._policy = policy
+
+    @property
+    def has_task(self) -> bool:
+        """Whether this client has said that it trains as its task."""
+        return self._heartbeat.takes_task
+
+    def take_task(self) -> None:
+        """Say from now on, and now, that this client trains as its task, which no other process does."""
+        self._heartbeat.takes_task = True
+        self._heartbeat.beat()
 
     def begin(
         self,
@@ -49,7 +85,6 @@ class Membership(RunView):
         open: bool,
         expected_tasks: Sequence[str] = (),
         ledger: bytes = b"",
-        directory: str = "",
         run: RunIdentity = NO_RUN,
         take_over: bool = False,
     ) -> int:
@@ -60,8 +95,8 @@ class Membership(RunView):
             open: Let everybody in at once; otherwise only this client is served until `open()`.
             expected_tasks: Names of client tasks that are to come, e.g. "/job:worker/task:0".
             ledger: The ledger of the checkpoint that is about to be restored.
-            directory: The run's, path or URL; "" where it has none.
-            run: Which run begins; by default the one of this directory that the PS tasks hold, or a new one.
+            run: Which run begins, in which directory; without an id the one of this directory that the PS tasks hold,
+                or a new one.
             take_over: Drop another run all the same that the PS tasks serve.
 
         Returns:
@@ -72,51 +107,51 @@ class Membership(RunView):
             AbortedError: If another client began one at the same time; wait for it instead.
         """
         with self._lock:
-            statuses = self.refresh()
-            same = [status.run.id for status in statuses if status.run.id and status.directory == directory]
-            run = RunIdentity(run.id or next(iter(same), new_run_id()), run.name or run_name(), directory)
+            statuses = self._run.refresh()
+            same = [status.run.id for status in statuses if status.run.id and status.directory == run.directory]
+            run = RunIdentity(run.id or next(iter(same), new_run_id()), run.name or run_name(), run.directory)
             newest = max(max(status.incarnation, status.spent_incarnations) for status in statuses)
-            newest = max(newest, _newest_known(ledger, self._run.told))
+            newest = max(newest, _newest_known(ledger, self._joined.told))
             key = new_signing_key()
-            for shard, transport in enumerate(self._run.transports):
+            for shard, transport in enumerate(self._joined.transports):
                 message = pb.BeginRequest(
                     incarnation=newest + 1,
                     shard=shard,
-                    shards=self.shards,
+                    shards=len(self._joined.transports),
                     sequencer=sequencer,
-                    owner=self.client_id,
-                    sequencer_address="" if shard == sequencer else self._run.transports[sequencer].address,
+                    owner=self._joined.client,
+                    sequencer_address="" if shard == sequencer else self._joined.transports[sequencer].address,
                     expected_tasks=expected_tasks,
                     open=open,
                     ledger=ledger if shard == sequencer else b"",
                     policy=codec.encode_policy(self._policy),
-                    directory=directory,
-                    chief_term=self.acting_term,
+                    directory=run.directory,
+                    chief_term=self._chief_lease.acting_term,
                     spent_incarnations=statuses[shard].spent_incarnations,
                     key=key,
                     run=pb.RunIdentity(id=run.id, name=run.name),
                     take_over=take_over,
                 )
                 reply = self._calls.one("Begin", shard, message)
-                if (reply.incarnation, reply.owner) != (newest + 1, self.client_id):
+                if (reply.incarnation, reply.owner) != (newest + 1, self._joined.client):
                     raise AbortedError(
                         f"Client {reply.owner} began incarnation {reply.incarnation} on {transport.label} at the same "
                         "time; this session joins that one."
                     )
-            self._adopt(newest + 1, sequencer, run)
-            self._run.logged, self._run.directory = self._policy.durability == "log", directory
+            self._run.adopt(newest + 1, sequencer, run)
+            self._joined.logged, self._joined.directory = self._policy.durability == "log", run.directory
             return newest + 1
 
     def recover(self, incarnation: int, sequencer: int, directory: str, run: str) -> None:
         """Bring PS tasks that hold nothing back to what their logs say; see recovering.recover_lost."""
-        recover_lost(self._run.transports, incarnation, sequencer, directory, run)
+        recover_lost(self._joined.transports, incarnation, sequencer, directory, run)
 
     def find_logs(self, directory: str, run: str) -> list[tuple[int, int]]:
         """Find the lives of a run that all PS tasks have a log of, the newest first; see recovering.find_logs.
 
         A client whose own policy is not durability="log" finds none: its run begins anew.
         """
-        return find_logs(self._run.transports, directory, run) if self._policy.durability == "log" else []
+        return find_logs(self._joined.transports, directory, run) if self._policy.durability == "log" else []
 
     def declare(self, variables: Sequence[VariableDecl], optimizers: Sequence[OptimizerDecl]) -> None:
         """Make Variables and optimizers known to the PS tasks that hold them.
@@ -131,30 +166,30 @@ class Membership(RunView):
             AlreadyExistsError: If the run has one of them otherwise.
         """
         with self._lock:
-            if not self._run.incarnation and not any(status.incarnation for status in self.refresh()):
+            if not self._joined.incarnation and not any(status.incarnation for status in self._run.refresh()):
                 steps = [decl.shard for decl in variables if decl.is_step]
                 try:
-                    self.begin(sequencer=steps[0] if steps else 0, open=True, expected_tasks=self.session_tasks)
+                    self.begin(sequencer=steps[0] if steps else 0, open=True, expected_tasks=self._run.session_tasks)
                 except AbortedError:
-                    self.refresh()
-            known = self._run.where
-            by_shard: dict[int, list[VariableDecl]] = {shard: [] for shard in range(self.shards)}
+                    self._run.refresh()
+            known = self._joined.where
+            by_shard: dict[int, list[VariableDecl]] = {shard: [] for shard in range(len(self._joined.transports))}
             split = {decl.name: len(decl.parts) for decl in variables}
             for decl in variables:
-                held = self._variables.get(decl.name)
+                held = self._run.variables.get(decl.name)
                 if held is not None:  # it stays where the run has it, in as many parts
                     decl = replace(decl, parts=held.parts, shard=held.shard)
                     split[decl.name] = len(held.parts)
                 for part in split_declaration(decl):
                     by_shard[known.get(part.name, part.shard)].append(part)
-            split = {name: len(self._splitter.parts(name)) for name in known} | split
+            split = {name: len(self._run.splitter.parts(name)) for name in known} | split
             messages = [
                 codec.encode_optimizer(split_optimizer(decl, lambda name: split.get(name, 0))) for decl in optimizers
             ]
             requests = {}
             for shard, decls in by_shard.items():
                 request = pb.DeclareRequest(
-                    incarnation=self._run.incarnation, client=self.client_id, optimizers=messages
+                    incarnation=self._joined.incarnation, client=self._joined.client, optimizers=messages
                 )
                 for decl in decls:
                     request.variables.append(codec.encode_variable(decl))
@@ -163,7 +198,7 @@ class Membership(RunView):
             self._calls.each("Declare", requests)
             for shard, decls in by_shard.items():
                 for decl in decls:
-                    self._know(replace(decl, shard=shard))
+                    self._run.know(replace(decl, shard=shard))
 
     def open(self, limits: Sequence[StopLimit] = ()) -> dict[str, int]:
         """Let everybody in, with these stop limits in force from that moment.
@@ -177,26 +212,19 @@ class Membership(RunView):
         with self._lock:
             if any(limit.num_steps is not None for limit in limits):
                 # A second try must mean the same step as the first.
-                status: pb.StatusReply = self._calls.one("Status", self._run.sequencer, pb.StatusRequest(brief=True))
+                status: pb.StatusReply = self._calls.one("Status", self._joined.sequencer, pb.StatusRequest(brief=True))
                 limits = [_absolute(limit, status.steps) for limit in limits]
             request = pb.OpenRequest(
-                incarnation=self._run.incarnation,
-                client=self.client_id,
+                incarnation=self._joined.incarnation,
+                client=self._joined.client,
                 limits=[codec.encode_limit(limit) for limit in limits],
-                run=replace(self.run_identity, name=run_name() or self.run_identity.name).encode(),
-                chief_term=self.acting_term,
+                run=replace(self._joined.identity, name=run_name() or self._joined.identity.name).encode(),
+                chief_term=self._chief_lease.acting_term,
             )
             # The sequencer first: a limit is in force before any other task serves.
-            order = sorted(range(self.shards), key=lambda shard: shard != self._run.sequencer)
+            order = sorted(range(len(self._joined.transports)), key=lambda shard: shard != self._joined.sequencer)
             replies = [self._calls.one("Open", shard, request) for shard in order]
             return dict(replies[0].limits)
-
-    def set_limits(self, limits: Sequence[StopLimit]) -> dict[str, int]:
-        """Put stop limits in force on a run that is open already; gives those in force."""
-        return self.open(limits)
-
-    def _journal_index(self) -> int | None:
-        return None if self.journal is None else self.journal.stored_index
 
     # ---- The end ------------------------------------------------------------------------------
 
@@ -212,13 +240,13 @@ class Membership(RunView):
         with self._lock:
             # Task 0 first, which knows for sure who is the chief. And a task that does not hear of it would wait
             # for its workers for ever.
-            replies = self._finish(range(1)) + self._finish(range(1, self.shards))
+            replies = self._finish(range(1)) + self._finish(range(1, len(self._joined.transports)))
             return sorted({name for reply in replies for name in reply.remaining})
 
     def _finish(self, shards: Sequence[int]) -> list[pb.FinishReply]:
         """Tell PS tasks that the job is done; one that has lost its state wants to be told by its process."""
         request = pb.FinishRequest(
-            incarnation=self._run.incarnation, client=self.client_id, chief_term=self.acting_term
+            incarnation=self._joined.incarnation, client=self._joined.client, chief_term=self._chief_lease.acting_term
         )
         requests = dict.fromkeys(shards, request)
         for tries_left in reversed(range(_FINISH_TRIES)):
@@ -234,18 +262,26 @@ class Membership(RunView):
                 requests[shard].process = status.process
         return []
 
-    def close(self) -> None:
-        """Leave the run, and the chief's lease where that was asked for. Safe to call twice."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        if self.journal is not None:
-            self.journal.stop()
+    def leave(self) -> None:
+        """Stop the heartbeat and tell every PS task that this client leaves: with an exception on its way, or not."""
         self._heartbeat.stop()
-        self.say_goodbye()
-        for transport in self._run.transports:
-            transport.close()
+        unfinished = self._joined.shutdown.asked or ends_unfinished(sys.exc_info()[1])
+        self._heartbeat.goodbye(unfinished, self._chief_lease.given_up_on_leaving)
+
+    def let_end(self, shards: Iterable[int]) -> None:
+        """Tell PS tasks that are about to end that they need not wait any longer."""
+        secs = POLICIES["Stop"].deadline_secs
+        # The process that was heard to be draining: the one in its place later is to go on.
+        requests = {
+            shard: pb.StopRequest(
+                force=True,
+                process=self._heartbeat.processes.get(shard, ""),
+                chief_term=self._chief_lease.acting_term,
+            )
+            for shard in shards
+        }
+        for _ in ask_each(self._joined.transports, "Stop", requests, secs):
+            pass  # one that cannot be told ends by itself when its time is up
 
 
 def _newest_known(ledger: bytes, told: Told) -> int:

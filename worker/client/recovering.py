@@ -23,7 +23,7 @@ from globalstep.errors import (
     UnimplementedError,
 )
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.wire.transports import Transport
+from globalstep.wire.transports import Transport, ask_all
 from globalstep.worker.client.retry import POLICIES
 
 __all__ = ["find_logs", "recover_lost"]
@@ -54,7 +54,8 @@ def recover_lost(transports: Sequence[Transport], incarnation: int, sequencer: i
         LostStateError: If a task's state is lost for good: its log is gone, or damaged. The text says why.
         AbortedError: If some task is in another incarnation.
     """
-    statuses = _statuses(transports)
+    found = ask_all(transports, "Status", pb.StatusRequest(brief=True), _STATUS_SECS)
+    statuses: list[pb.StatusReply | OpError] = [status for _, status in found]
     for transport, status in zip(transports, statuses, strict=True):
         # Before any is brought back: it would come back to a life that is over.
         if not isinstance(status, OpError) and status.incarnation not in (0, incarnation):
@@ -88,17 +89,6 @@ def recover_lost(transports: Sequence[Transport], incarnation: int, sequencer: i
             applied[shard] = _recover(transports[shard], request)
     if missing is not None:
         raise UnavailableError(missing.message)
-
-
-def _statuses(transports: Sequence[Transport]) -> list[pb.StatusReply | OpError]:
-    calls = [transport.unary("Status", pb.StatusRequest(brief=True), _STATUS_SECS) for transport in transports]
-    found: list[pb.StatusReply | OpError] = []
-    for call in calls:
-        try:
-            found.append(call.result())
-        except OpError as error:
-            found.append(error)
-    return found
 
 
 def _recover(transport: Transport, request: pb.RecoverRequest) -> int:

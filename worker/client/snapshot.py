@@ -6,19 +6,20 @@ it comes from may push and pull meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 import numpy.typing as npt
 
-from globalstep.errors import InvalidArgumentError, NotFoundError, OpError
+from globalstep.errors import InvalidArgumentError, NotFoundError
 from globalstep.files.shard_file import SavedTensor, ShardWritten
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire import codec
 from globalstep.wire.declarations import Push, PushId
-from globalstep.wire.transports import Transport, transports_to
-from globalstep.worker.client.control_calls import ControlCalls
+from globalstep.wire.transports import Transport, ask_all, transports_to
+from globalstep.worker.client.calls import ControlCalls
 from globalstep.worker.client.retry import POLICIES
 from globalstep.worker.protocol.push_protocol import PushProtocol
 
@@ -174,16 +175,11 @@ class Snapshot:
             snapshot=codec.encode_push_id(self._id),
             journal_index=self._journal_index(),
         )
-        try:
-            secs = POLICIES["ReleaseSnapshot"].deadline_secs
-            calls = [transport.unary("ReleaseSnapshot", message, secs) for transport in self._run.transports]
-        except ValueError:  # grpc: the client was closed; the next snapshot frees what it leaves behind
-            return
-        for call in calls:
-            try:
-                call.result()
-            except OpError:
-                continue
+        secs = POLICIES["ReleaseSnapshot"].deadline_secs
+        # ValueError is gRPC's: the client was closed; the next snapshot frees what it leaves behind.
+        with contextlib.suppress(ValueError):
+            for _ in ask_all(self._run.transports, "ReleaseSnapshot", message, secs):
+                pass
 
 
 def _transports_beside(transports: Sequence[Transport]) -> Sequence[Transport]:

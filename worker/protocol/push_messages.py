@@ -16,7 +16,7 @@ from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
 from globalstep.wire.declarations import Push, Read, padded
 from globalstep.wire.wire_options import WireOptions
-from globalstep.worker.client.joined_run import Run
+from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.protocol.gradient_room import GradientRoom
 from globalstep.worker.protocol.gradients_ahead import GradientsAhead
 from globalstep.worker.protocol.push_layout import KnownLayout, Part, Split, bytes_of, in_arena_order, may_be_remembered
@@ -41,7 +41,7 @@ class PushMessages:
 
     room: GradientRoom | None = None
 
-    def __init__(self, run: Run, wire: WireOptions) -> None:
+    def __init__(self, run: JoinedRun, wire: WireOptions) -> None:
         self._run = run
         self.packing = WirePacking(wire)
         self._ahead = GradientsAhead()

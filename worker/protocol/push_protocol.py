@@ -5,7 +5,6 @@ Layer: worker. Threads: a PushProtocol takes one push at a time; its owner's loc
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,33 +15,34 @@ from globalstep.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     LayoutUnknownError,
-    LostStateError,
     NotFoundError,
     OpError,
     ResourceExhaustedError,
-    UnavailableError,
 )
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.runtime.clock import Clock
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
 from globalstep.wire.declarations import OutcomeKind, Push, PushId, Read
 from globalstep.wire.frames import Message
-from globalstep.wire.transports import Transport
+from globalstep.wire.transports import Ticket, Transport
 from globalstep.wire.wire_options import WireOptions
-from globalstep.worker.client.joined_run import Run
-from globalstep.worker.client.retry import Retry, RetryCount
+from globalstep.worker.client.calls import RETRIED, Caller
+from globalstep.worker.client.joined_run import JoinedRun
+from globalstep.worker.client.retry import Retry
 from globalstep.worker.protocol.floors import Floors
 from globalstep.worker.protocol.push_layout import RIDES_BYTES, Part
 from globalstep.worker.protocol.push_messages import PushMessages
 from globalstep.worker.protocol.push_result import PushResult, applied_of
 from globalstep.worker.protocol.refused_pushes import not_finite_in, withdraw
 
-__all__ = ["PushProtocol", "Run"]
+__all__ = ["PushProtocol"]
 
 Array = npt.NDArray[Any]
 #: A request and the bytes of its tensors.
 _Sent = tuple[pb.Request, Sequence[memoryview]]
+
+#: What a message of which no other shard's part waits is tried again after.
+_RETRIED_PATIENTLY = (*RETRIED, ResourceExhaustedError)
 
 #: What the sequencer answers to an ADMIT that it has not decided, and will not: it fences the push.
 _REFUSES_ADMIT = (InvalidArgumentError, FailedPreconditionError, NotFoundError)
@@ -53,9 +53,7 @@ class PushProtocol:
 
     Args:
         run: Whose facts it uses; shared with the client.
-        retry_secs: How long an unreachable task is tried.
-        clock: Time.
-        rng: Jitter of retries.
+        caller: Tries its calls again.
         wire: How numbers cross the wire; as they are where not given.
 
     Attributes:
@@ -63,17 +61,14 @@ class PushProtocol:
         bytes_received: Tensor bytes of all replies.
     """
 
-    def __init__(
-        self, run: Run, retry_secs: float, clock: Clock, rng: random.Random, wire: WireOptions | None = None
-    ) -> None:
+    def __init__(self, run: JoinedRun, caller: Caller, wire: WireOptions | None = None) -> None:
         self._run = run
+        self._caller = caller
+        self._clock = caller.clock
         self._messages = PushMessages(run, wire or WireOptions())
-        self._retry_secs = retry_secs
-        self._clock = clock
-        self._rng = rng
+        self._packing = self._messages.packing
         self._sequence = 0
         self._floors = Floors()
-        self.count = RetryCount()
         self.bytes_sent = 0
         self.bytes_received = 0
 
@@ -83,7 +78,7 @@ class PushProtocol:
         return self._messages
 
     @property
-    def run(self) -> Run:
+    def run(self) -> JoinedRun:
         """The facts that it uses."""
         return self._run
 
@@ -101,8 +96,7 @@ class PushProtocol:
             transports=self._run.transports if transports is None else transports,
             where=dict(self._run.where),
         )
-        rng = random.Random(self._rng.random())
-        return PushProtocol(run, self._retry_secs, self._clock, rng, self._messages.packing.options)
+        return PushProtocol(run, self._caller.beside(), self._packing.options)
 
     @property
     def floors(self) -> list[pb.Floor]:
@@ -128,47 +122,28 @@ class PushProtocol:
         Raises:
             OpError: The first error that a shard answered; the others have been waited for.
         """
+        packs = self._packing.active
         tickets = {}
         for shard, (request, pieces) in requests.items():
-            self._messages.packing.ask(request)
+            if packs:
+                self._packing.ask(request)
             self.bytes_sent += sum(piece.nbytes for piece in pieces)
             tickets[shard] = self._run.transports[shard].send(request, pieces)
-        replies: dict[int, Message] = {}
-        failed: Exception | None = None
-        for shard, (request, pieces) in requests.items():
-            retry: Retry | None = None
-            ticket = tickets[shard]
-            while shard not in replies:
-                try:
-                    message = ticket.result()
-                    self.bytes_received += message.data.nbytes
-                    replies[shard] = self._messages.packing.unpack(message)
-                    if retry is not None:
-                        retry.answered()
-                except (UnavailableError, LostStateError, ResourceExhaustedError) as error:
-                    transport = self._run.transports[shard]
-                    if isinstance(error, ResourceExhaustedError) and not patient:
-                        failed = failed or error
-                        break
-                    if retry is None:
-                        what = f"{request.WhichOneof('kind')} to {transport.label}"
-                        retry = Retry(what, self._retry_secs, self._clock, self._rng, count=self.count)
-                    try:
-                        retry.wait(self._run.mend(error))
-                    except OpError as final:
-                        failed = failed or final
-                        break
-                    ticket = transport.send(request, pieces)
-                except Exception as error:
-                    failed = failed or error
-                    break
-        try:
-            if failed is not None:
-                raise failed
-            return replies
-        finally:
-            # An error that its own frame refers to would keep everything below it, values too, until a collection.
-            del failed
+
+        def again(shard: int) -> Ticket:
+            return self._run.transports[shard].send(*requests[shard])
+
+        def retry(shard: int) -> Retry:
+            kind = requests[shard][0].WhichOneof("kind")
+            return self._caller.retry(f"{kind} to {self._run.transports[shard].label}")
+
+        retried = _RETRIED_PATIENTLY if patient else RETRIED
+        replies: dict[int, Message] = self._caller.answers(tickets, self._run, again, retry, retried)
+        for shard, message in replies.items():
+            self.bytes_received += message.data.nbytes
+            if packs:
+                replies[shard] = self._packing.unpack(message)
+        return replies
 
     def pull(self, reads: Sequence[Read]) -> list[Array]:
         """Read values in one cut over all shards."""
@@ -223,8 +198,8 @@ class PushProtocol:
             AbortedError: If the run's incarnation is over.
             OpError: If the push was wrong; nothing was changed.
         """
-        push = self._messages.packing.thin(push)
-        retry = Retry("push", self._retry_secs, self._clock, self._rng, count=self.count)
+        push = self._packing.thin(push)
+        retry = self._caller.retry("push")
         while True:
             self._sequence += 1
             push_id = PushId(self._run.client, self._sequence)
@@ -235,7 +210,7 @@ class PushProtocol:
                 else:
                     result = self._push_together(push_id, push, parts)
             except ResourceExhaustedError as error:
-                retry.wait(self._run.mend(error))
+                retry.wait(self._run.recover_from(error))
                 continue
             except OpError:
                 # What was wrong may be corrected, under the same layout.
@@ -255,7 +230,7 @@ class PushProtocol:
             message = request.push
             message.incarnation = self._run.incarnation
             message.id.client, message.id.sequence = push_id.client, push_id.sequence
-            pieces = self._messages.packing.pack(request, self._messages.encode(message, push, shard, part, afresh))
+            pieces = self._packing.pack(request, self._messages.encode(message, push, shard, part, afresh))
             if not message.known_layout:
                 message.increments.extend(codec.encode_increments(push.increments))
                 message.uses.extend(codec.encode_use(use) for use in push.uses)
@@ -285,7 +260,7 @@ class PushProtocol:
             request.stage.incarnation = self._run.incarnation
             request.stage.id.client, request.stage.id.sequence = push_id.client, push_id.sequence
             pieces = self._messages.encode(request.stage, push, shard, parts[shard], afresh)
-            return request, self._messages.packing.pack(request, pieces)
+            return request, self._packing.pack(request, pieces)
 
         began = self._clock.monotonic()
         requests = {shard: staging(shard, False) for shard in parts}
@@ -344,7 +319,7 @@ class PushProtocol:
         A large part is sent at the same time as the others', unless it lies in memory that the sequencer sees.
         """
         own = requests.get(self._run.sequencer)
-        if own is None or self._messages.packing.active:
+        if own is None or self._packing.active:
             return None
         if sum(piece.nbytes for piece in own[1]) <= RIDES_BYTES:
             return requests.pop(self._run.sequencer)

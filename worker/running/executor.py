@@ -226,7 +226,7 @@ class Executor:
             began = 0.0 if trace is None else trace.now()
             result = self.cluster.push(push)
         if trace is not None:
-            labels = self.cluster.labels
+            labels = self.cluster.run.labels
             for part in result.applied:
                 trace.add("apply", began + part.after_secs, part.secs, row=labels[part.shard])
         outcome = self.last_outcome = result.outcome
@@ -244,7 +244,7 @@ class Executor:
         """Say of each Variable whether it has a value."""
         missing: set[str] | None = None
         if not all(variable.is_local for variable in variables):
-            missing = set(self.cluster.uninitialized())
+            missing = set(self.cluster.run.uninitialized())
         known = self.cluster.variables
         return [
             self.local.has(variable)
@@ -259,7 +259,7 @@ class Executor:
         Raises:
             InvalidArgumentError: If it does; see declared_alike.
         """
-        run = self.cluster.run_side()
+        run = self.cluster.run.side()
         check_variables(variables_of(self.graph), run)
         check_optimizers((spec.declaration() for spec in optimizers_of(self.graph)), run)
         self._alike = (self.cluster.incarnation, frozenset(run.variables))
@@ -274,7 +274,7 @@ class Executor:
             for name in names:
                 if name not in where:
                     raise FailedPreconditionError(f"Attempting to use uninitialized value {name}")
-        run = self.cluster.run_side()
+        run = self.cluster.run.side()
         wanted = frozenset(names)
         check_variables((variable for variable in variables_of(self.graph) if variable.op_name in wanted), run)
         known = alike if incarnation == self.cluster.incarnation else frozenset[str]()

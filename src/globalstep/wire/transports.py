@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,6 +27,8 @@ __all__ = [
     "Transport",
     "Pending",
     "Ticket",
+    "ask_all",
+    "ask_each",
     "chosen_transport",
     "forget_target",
     "is_in_process",
@@ -112,6 +114,37 @@ class Transport(Protocol):
     def close(self) -> None:
         """Give up connections and threads. Calls in flight fail."""
         ...
+
+
+def ask_each(
+    transports: Sequence[Transport], method: str, requests: Mapping[int, Any], timeout_secs: float
+) -> Iterator[tuple[int, Any]]:
+    """Call several PS tasks at once, each once, and wait for one after the other.
+
+    Args:
+        transports: To every PS task.
+        method: The RPC.
+        requests: Index of a task -> message.
+        timeout_secs: How long each may take.
+
+    Yields:
+        Index, and the reply, or the OpError that is there instead, in the order of the requests.
+    """
+    calls = {index: transports[index].unary(method, request, timeout_secs) for index, request in requests.items()}
+    for index, call in calls.items():
+        try:
+            reply = call.result()
+        except OpError as error:
+            yield index, error
+        else:
+            yield index, reply
+
+
+def ask_all(
+    transports: Sequence[Transport], method: str, request: Any, timeout_secs: float
+) -> Iterator[tuple[int, Any]]:
+    """Call every PS task at once with the same message; see ask_each."""
+    return ask_each(transports, method, dict.fromkeys(range(len(transports)), request), timeout_secs)
 
 
 # Scheme -> module with `transports_to(rest, transport) -> list of Transport`.

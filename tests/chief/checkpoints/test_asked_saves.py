@@ -28,9 +28,9 @@ def test_a_chief_that_is_asked_saves_at_its_next_run(cluster, tmp_path, caplog):
     with caplog.at_level(logging.INFO), MonitoredSession(creator, hooks=[hook]) as session:
         session.run(model.train, {model.by: 1.0})
         client = session._tf_sess().cluster
-        client._heartbeat.save_asked = frozenset({0})
+        client.heartbeat.save_asked = frozenset({0})
         session.run(model.train, {model.by: 1.0})
-        assert client._heartbeat.save_asked == frozenset()
+        assert client.heartbeat.save_asked == frozenset()
         wait_for_saves()
     assert "the write-ahead log of /job:ps/task:0" in caplog.text
     assert "Saving checkpoints for 2 into" in caplog.text

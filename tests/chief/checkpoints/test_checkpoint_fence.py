@@ -43,7 +43,7 @@ class Chief:
     def confirm(self, cluster, above=0):
         self.lease.adopt(above)
         if not self.lease.sign(self.id, "", self.term):
-            cluster.chief_term = 0
+            cluster.chief_lease.term = 0
             raise AbortedError("replaced")
 
 
@@ -62,7 +62,7 @@ def place(monkeypatch, make_session):
         session.initialize()
         chief = Chief(lease, name)
         chief.claim()
-        session.cluster.candidate, session.cluster.chief_term = chief, chief.term
+        session.cluster.chief_lease.candidate, session.cluster.chief_lease.term = chief, chief.term
         return session, storage, step
 
     return make
@@ -247,21 +247,21 @@ def test_clocks_set_back_between_two_programs_change_nothing(place, tmp_path):
     session, storage, step = place("before")
     mark(session, 1, 1)
     cluster = session.cluster
-    cluster.chief_term = cluster.candidate.term = cluster.chief_term + 10**9
-    cluster.candidate.lease.adopt(cluster.chief_term - 1)
+    cluster.chief_lease.term = cluster.chief_lease.candidate.term = cluster.chief_lease.term + 10**9
+    cluster.chief_lease.candidate.lease.adopt(cluster.chief_lease.term - 1)
     Saver(storage=storage).save(session, str(tmp_path / "m"), global_step=step)
 
     # The next program's PS task has a clock that was set back.
-    session.cluster.candidate = chief = Chief(ChiefLease(SYSTEM_CLOCK), "after")
+    session.cluster.chief_lease.candidate = chief = Chief(ChiefLease(SYSTEM_CLOCK), "after")
     chief.claim()
-    assert chief.term < cluster.chief_term
+    assert chief.term < cluster.chief_lease.term
     saver = Saver(storage=storage)
-    session.cluster.chief_term = chief.term
+    session.cluster.chief_lease.term = chief.term
     mark(session, 2, 2)
     with pytest.raises(AbortedError):
         saver.save(session, str(tmp_path / "m"), global_step=step)
     chief.claim()
-    session.cluster.chief_term = chief.term
+    session.cluster.chief_lease.term = chief.term
     saved = saver.save(session, str(tmp_path / "m"), global_step=step)
     assert latest_checkpoint(str(tmp_path)) == saved
 
@@ -270,7 +270,7 @@ def test_a_program_without_a_term_replaces_a_chiefs_checkpoint(place, make_sessi
     session, storage, step = place("chief")
     mark(session, 5, 5)
     prefix = Saver(storage=storage).save(session, str(tmp_path / "m"), global_step=step)
-    assert find_index(storage, prefix) == index_path(prefix, session.cluster.chief_term)
+    assert find_index(storage, prefix) == index_path(prefix, session.cluster.chief_lease.term)
     plain = make_session(storage=LocalStorage())
     plain.initialize()
     mark(plain, 5, 1)

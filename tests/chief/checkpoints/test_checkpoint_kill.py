@@ -10,6 +10,7 @@ import pytest
 # of them, while it goes on: anywhere within the next move or two.
 PROGRAM = """
 import os, random, signal, sys
+from types import SimpleNamespace
 import numpy as np
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader, verify
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
@@ -46,6 +47,10 @@ class Cluster:
         "w": VariableDecl("w", "float32", (50_000,), 0),
         "step": VariableDecl("step", "int64", (), 1, is_step=True),
     }
+
+    journal = None
+    chief_lease = SimpleNamespace(term=0)
+    run = SimpleNamespace(labels=("PS 0", "PS 1"))
 
     def __init__(self, number, storage):
         self.index, self.steps, self.ledger, self.storage = number, {"step": number}, b"", storage

@@ -5,15 +5,15 @@ from globalstep.errors import UnavailableError
 from globalstep.runtime.clock import ManualClock
 from globalstep.variables.training_util import get_or_create_global_step
 from globalstep.wire.declarations import Outcome, OutcomeKind, StopLimit
+from globalstep.worker.client.joined_run import Shutdown
 from globalstep.worker.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunValues
 
 
 class Cluster:
     """The authoritative step: each reading takes the next of `steps`, the last one for ever."""
 
-    hurried = False
-
     def __init__(self, *steps, done=False):
+        self.shutdown = Shutdown()
         self.steps = list(steps)
         self.done = done
         self.readings = 0
@@ -207,6 +207,6 @@ def test_a_worker_that_waits_for_a_step_ends_when_its_process_is_asked_to():
     hook = GlobalStepWaiterHook(3000, clock=ManualClock())
     hook.begin()
     session = Session(5)
-    session.cluster.hurried = True
+    session.cluster.shutdown.asked = True
     with pytest.raises(UnavailableError, match="asked to end; it waited for global step 3000"):
         hook.before_run(SessionRunContext(SessionRunArgs(None), session))

@@ -52,7 +52,7 @@ class JournaledRun:
                 except OpError:
                     assert patient
             self.disk.told("identity")
-            self._client.begin(open=True, directory=self.directory, run=RunIdentity(RUN, "", self.directory))
+            self._client.begin(open=True, run=RunIdentity(RUN, "", self.directory))
             initialize(self._client)
             keeper = JournalKeeper(self._client, self.directory, ManualClock())
             for _ in range(5):

@@ -114,7 +114,7 @@ def test_a_worker_whose_ps_ended_as_they_had_said_leaves(served, tmp_path):
     worker.step()
     client = worker.session._tf_sess().cluster
     chief.close()
-    client._heartbeat.beat()
+    client.heartbeat.beat()
     assert client.job_done()
     served.close()
     miss_beats(client)
@@ -126,7 +126,7 @@ def test_a_worker_whose_ps_ended_as_they_had_said_leaves(served, tmp_path):
 def miss_beats(client):
     """What the heartbeat finds in the seconds after the PS tasks have ended."""
     for _ in range(3):
-        client._heartbeat.beat()
+        client.heartbeat.beat()
 
 
 def test_who_slept_past_its_lease_does_not_try_for_long(served, tmp_path):
@@ -135,8 +135,8 @@ def test_who_slept_past_its_lease_does_not_try_for_long(served, tmp_path):
     chief.step()
     served.close()
     miss_beats(client)
-    assert not client._run.gone(), "a client that was awake tries on: its PS tasks would have waited for it"
-    client._heartbeat._overslept.set()
+    assert not client.heartbeat.gone(), "a client that was awake tries on: its PS tasks would have waited for it"
+    client.heartbeat._overslept.set()
     with pytest.raises(UnavailableError):
         client.pull([Read("w")])
     chief.session._release()

@@ -1,6 +1,7 @@
 """Programs in which every task says is_chief=True: one of them is the chief, the others go on as workers."""
 
 import contextlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from globalstep.runtime.clock import ManualClock
 from globalstep.wire import transports
 from globalstep.wire.transports import KnownTarget
 from globalstep.worker.client.candidate import Candidate
+from globalstep.worker.client.joined_run import Shutdown
 
 pytestmark = pytest.mark.usefixtures("soon")
 
@@ -103,12 +105,12 @@ class Task:
 
     @property
     def acts_as_chief(self):
-        return self.session._tf_sess().cluster.chief_term > 0
+        return self.session._tf_sess().cluster.chief_lease.term > 0
 
     def die(self):
         """As a process that is killed: it says no goodbye, and gives no sign of life any more."""
         cluster = self.session._tf_sess().cluster
-        cluster._heartbeat.stop()
+        cluster.heartbeat.stop()
         if cluster.journal is not None:
             cluster.journal.stop()
 
@@ -290,9 +292,13 @@ def test_of_supervisors_the_first_is_the_chief_and_the_others_are_none(tasks, tm
 class ChiefLease:
     """As much of a client as ChiefClaim needs: what PS task 0 says of itself, look after look."""
 
-    hurried = False
-    session_tasks = TASKS
+    run = SimpleNamespace(session_tasks=TASKS, identity=NO_RUN, means=NO_RUN)
+    shutdown = Shutdown()
     candidate = None
+
+    @property
+    def chief_lease(self):
+        return self
 
     def __init__(self, *statuses):
         self._statuses = list(statuses)
@@ -301,11 +307,9 @@ class ChiefLease:
     def refresh(self):
         return [self._statuses.pop(0) if len(self._statuses) > 1 else self._statuses[0]]
 
-    def claim_chief(self, request):
+    def claim(self, request):
         self.claims += 1
         return pb.ClaimChiefReply(granted=True, chief=pb.ChiefLease(term=1, holder=request.candidate))
-
-    run_identity = means = NO_RUN
 
 
 def secs_until_claimed(cluster, task):

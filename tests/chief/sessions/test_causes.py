@@ -40,7 +40,9 @@ def test_why_no_chief_has_made_the_model_ready(state, lease, text):
 
 def test_the_first_silent_task_is_asked(monkeypatch):
     class Client:
-        labels, addresses = ["/job:ps/task:0", "/job:ps/task:1", "/job:ps/task:2"], ["a:1", "b:2", "c:3"]
+        run = SimpleNamespace(
+            labels=["/job:ps/task:0", "/job:ps/task:1", "/job:ps/task:2"], addresses=["a:1", "b:2", "c:3"]
+        )
 
         def statuses(self, timeout_secs, brief):
             return [pb.StatusReply(), UnavailableError("1"), UnavailableError("2")]
@@ -78,8 +80,8 @@ class Asked:
 
     def __init__(self, *replies):
         self.replies = replies
-        self.labels = [f"/job:ps/task:{index}" for index in range(len(replies))]
-        self.addresses = ["127.0.0.1:1" for _ in replies]
+        labels = [f"/job:ps/task:{index}" for index in range(len(replies))]
+        self.run = SimpleNamespace(labels=labels, addresses=["127.0.0.1:1" for _ in replies])
 
     def statuses(self, timeout_secs, brief):
         return list(self.replies)

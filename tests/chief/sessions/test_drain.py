@@ -16,6 +16,7 @@ from globalstep.chief.sessions.polling_wait import PollingWait
 from globalstep.chief.sessions.session_creators import ChiefSessionCreator
 from globalstep.chief.training_session import MonitoredTrainingSession
 from globalstep.runtime.clock import ManualClock
+from globalstep.worker.client.joined_run import Shutdown
 from globalstep.worker.session_run_hook import SessionRunHook
 
 pytestmark = pytest.mark.usefixtures("soon")
@@ -255,13 +256,13 @@ def test_a_chief_that_waits_for_the_others_to_leave_does_not_wait_any_longer(gra
     clock = ManualClock()
 
     class Cluster:
-        hurried = False
+        shutdown = Shutdown()
 
         def refresh(self):
             return [SimpleNamespace(steps={}, limits={})]
 
         def finish(self):
-            self.hurried = clock.monotonic() > 3.0
+            self.shutdown.asked = clock.monotonic() > 3.0
             return ["/job:worker/task:1"]
 
     with caplog.at_level("WARNING", "globalstep"):

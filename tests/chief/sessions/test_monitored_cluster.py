@@ -204,7 +204,7 @@ def test_after_all_ps_lost_their_state_nothing_of_the_old_life_is_taken(cluster,
     before, asleep = cluster.view().incarnation, worker.session._tf_sess().cluster
     cluster.lose(0)
     cluster.lose(1)
-    asleep._heartbeat.beat()
+    asleep.heartbeat.beat()
     with caplog.at_level("WARNING", "globalstep"):
         chief.step()
     # The chief has pushed nothing, the sequencer is gone, the journal was not fetched: the worker knows.
@@ -294,7 +294,7 @@ def test_the_chief_waits_for_the_others_last_pushes(cluster, tmp_path):
     closing = threading.Thread(target=chief.close, name="closing-chief")
     closing.start()
     in_finish.wait()
-    worker.session._tf_sess().cluster._heartbeat.beat()
+    worker.session._tf_sess().cluster.heartbeat.beat()
     assert worker.session.should_stop()
     for _ in range(2):
         worker.step()

@@ -11,6 +11,7 @@ from globalstep.errors import AbortedError, JobDoneError, OutOfRangeError, Unava
 from globalstep.graph.graph import get_default_graph
 from globalstep.ops.constant_ops import constant, placeholder
 from globalstep.runtime.clock import ManualClock
+from globalstep.worker.client.joined_run import Shutdown
 from globalstep.worker.session_run_hook import SessionRunArgs, SessionRunHook
 
 
@@ -54,6 +55,7 @@ class Journal(SessionRunHook):
 class Cluster:
     def __init__(self):
         self.done = False
+        self.shutdown = Shutdown()
 
     def job_done(self):
         return self.done

@@ -3,6 +3,7 @@
 import contextlib
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from small_model import LocalCluster, build, wait_for_saves
@@ -88,7 +89,7 @@ class Task:
     def die(self):
         """As a process that is killed: it says no goodbye, and gives no sign of life any more."""
         cluster = self.session._tf_sess().cluster
-        cluster._heartbeat.stop()
+        cluster.heartbeat.stop()
         if cluster.journal is not None:
             cluster.journal.stop()
 
@@ -256,16 +257,21 @@ def test_a_chief_whose_predecessor_is_silent_takes_its_place(cluster, process):
     second = Task(cluster, process, 2)
     with pytest.raises((AbortedError, FailedPreconditionError)):
         # It wakes, and is told; it does not say that it was silent for too long where that is not known.
-        first.session._tf_sess().cluster.candidate.confirm(first.session._tf_sess().cluster)
+        first.session._tf_sess().cluster.chief_lease.candidate.confirm(first.session._tf_sess().cluster)
     second.close()
 
 
 class Client:
     """As much of a client as RunOfTask needs."""
 
-    labels = ("ps 0",)
+    run = SimpleNamespace(labels=("ps 0",))
     task = "/job:worker/task:1"
     has_task = False
+
+    @property
+    def membership(self):
+        return self
+
     client_id = "me"
 
     def __init__(self, statuses):

@@ -18,6 +18,7 @@ from globalstep.chief.journal.journal_files import (
     write_segment,
 )
 from globalstep.chief.journal.journal_keeping import JournalKeeper
+from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.deploy.audit.audit import audit
 from globalstep.deploy.audit.cli import _lines
@@ -63,7 +64,7 @@ class Job:
 
     def begin(self, ledger=b"", policy=None):
         client = self.client("/job:chief/task:0", policy)
-        client.begin(sequencer=0, open=True, directory=self.directory, ledger=ledger)
+        client.begin(sequencer=0, open=True, run=RunIdentity(directory=self.directory), ledger=ledger)
         client.declare([VariableDecl("global_step", "int64", (), is_step=True)], [])
         first = json.loads(ledger)["steps"]["global_step"] if ledger else 0
         client.push(Push(ops=[Op(OpKind.ASSIGN, "global_step", value=np.array(first))]))
@@ -203,7 +204,7 @@ def killed_after(job, fetched, more):
 
 def test_what_a_killed_sequencer_took_with_it_is_lost_as_far_as_clients_were_told(job, tmp_path, capsys, caplog):
     worker, ledger = killed_after(job, fetched=3, more=190)
-    worker._heartbeat.beat()
+    worker.heartbeat.beat()
     again = job.begin(ledger)
     push(again, 1)
     again.journal.catch_up()
@@ -225,9 +226,10 @@ def test_what_a_killed_sequencer_took_with_it_is_lost_as_far_as_clients_were_tol
 def test_a_client_that_comes_back_after_the_restore_is_heard_too(job, tmp_path, caplog):
     worker, ledger = killed_after(job, fetched=3, more=190)
     again = job.begin(ledger)
-    again.told.hear(worker.incarnation, Known(6, {"global_step": 5}, 6))  # as the announcement of the restore had it
+    # As the announcement of the restore had it.
+    again.run.told.hear(worker.incarnation, Known(6, {"global_step": 5}, 6))
     again.journal.catch_up()
-    worker._heartbeat.beat()
+    worker.heartbeat.beat()
     with caplog.at_level("WARNING", "globalstep"):
         again.journal.catch_up()
     assert "had come further than was known" in caplog.text

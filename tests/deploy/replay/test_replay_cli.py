@@ -24,7 +24,7 @@ KEPT = RunPolicy(durability="log", keep_log=True)
 def started(directory, shards=2, policy=KEPT):
     tasks = LocalPS(shards)
     client = ClusterClient(tasks.transports(), policy=policy, task="/job:chief/task:0")
-    client.begin(open=False, directory=str(directory), run=RunIdentity("a1b2c3", "", str(directory)))
+    client.begin(open=False, run=RunIdentity("a1b2c3", "", str(directory)))
     hypers = {"learning_rate": Expr("const", value=0.5)}
     client.declare(
         [

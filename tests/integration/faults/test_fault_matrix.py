@@ -16,6 +16,7 @@ from pairwise import pairwise
 from globalstep.errors import AbortedError, UnavailableError
 from globalstep.testing.faults import AFTER, BEFORE, SEND
 from globalstep.wire.declarations import OutcomeKind
+from globalstep.worker.client import calls
 from globalstep.worker.protocol import gradient_room, push_protocol
 from globalstep.worker.transport import shm_transport
 
@@ -270,12 +271,13 @@ _LITTLE_MEMORY = "no fault here is a lack of memory"
 _ONE_PARTICIPANT = (
     "every push here has two participants; PUSH is a message of its own: tests/worker/protocol/test_push_protocol.py"
 )
+_PACKED = "no numbers are packed here: tests/worker/protocol/test_wire_options.py"
 _NO_SHARED_MEMORY = "memory is not shared over this transport"
 #: Branch -> why no cell takes it, over any transport.
 NOT_TAKEN = {
     "pull: not shards": "a read of nothing sends nothing",
     "push: except ResourceExhaustedError": _LITTLE_MEMORY,
-    "call: isinstance(error, ResourceExhaustedError) and (not patient)": _LITTLE_MEMORY,
+    "call: packs": _PACKED,
     "_push_together: except ResourceExhaustedError": _LITTLE_MEMORY,
     "push: set(parts) <= {self._run.sequencer}": _ONE_PARTICIPANT,
     "encoded: not message.known_layout": _ONE_PARTICIPANT,
@@ -286,8 +288,7 @@ NOT_TAKEN = {
         "needs another push between a lost reply and its retry: test_push_protocol.py, the simulation",
     "_pull_at_once: shard not in decided.pull.last or reply.pull.applied != decided.pull.last[shard]":
         "needs a push between the parts of a read: tests/worker/protocol/test_push_protocol.py, the simulation",
-    "_rides_along: own is None or self._messages.packing.active":
-        "no numbers are packed here: tests/worker/protocol/test_wire_options.py",
+    "_rides_along: own is None or self._packing.active": _PACKED,
     "whole: len(arrays) != len(values) or not all(map(operator.is_, arrays, values))":
         "a program that pushes other arrays than it was given: tests/worker/protocol/test_gradient_room.py",
     "_take: except UnavailableError": "no connection breaks just when a block is asked for",
@@ -314,9 +315,9 @@ NOT_TAKEN_OVER["local"]["whole: not (given is None)"] = f"gradients are written 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_the_matrix_takes_every_way_of_a_push(clusters, transport):
     """What the client's code decides by, transports' abilities among it, is decided both ways under faults."""
-    modules = [push_protocol, gradient_room] + [shm_transport] * (transport == "auto")
+    modules = [calls, push_protocol, gradient_room] + [shm_transport] * (transport == "auto")
     ways = {name for module in modules for name in branches_of(module).values()}
-    ways = {name for name in ways if not name.startswith(("arrays: ", "_lay_out: "))}
+    ways = {name for name in ways if not name.startswith(("each: ", "arrays: ", "_lay_out: "))}
     allowed = {**NOT_TAKEN, **NOT_TAKEN_OVER.get(transport, {})}
     with taken(*modules) as found:
         for cell in cells():
@@ -326,7 +327,9 @@ def test_the_matrix_takes_every_way_of_a_push(clusters, transport):
 
 
 def test_the_ways_that_the_matrix_does_not_take_are_there():
-    known = {name for module in (push_protocol, gradient_room, shm_transport) for name in branches_of(module).values()}
+    known = {
+        name for module in (calls, push_protocol, gradient_room, shm_transport) for name in branches_of(module).values()
+    }
     assert not set(NOT_TAKEN).union(*NOT_TAKEN_OVER.values()) - known
 
 

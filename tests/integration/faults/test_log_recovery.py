@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from processes import Processes, free_addresses
 
+from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.ps.local import LocalPS
 from globalstep.runtime.clock import SYSTEM_CLOCK
@@ -69,7 +70,7 @@ def declared(shards):
 
 def begin(client, directory):
     variables, optimizers = declared(client.shards)
-    client.begin(open=False, directory=directory)
+    client.begin(open=False, run=RunIdentity(directory=directory))
     client.declare(variables, optimizers)
     rng = np.random.default_rng(5)
     ops = [Op(OpKind.ASSIGN, name, value=rng.normal(size=shape).astype("f4")) for name, shape in SHAPES.items()]

@@ -34,7 +34,7 @@ while True:
     ops = [Op(OpKind.APPLY, "w", gradient, optimizer="sgd")]
     push = Push(ops, [Increment("global_step")], [OptimizerUse("sgd")], [Read("w")], layout="step")
     values = client.push(push).values
-    print("pushed", float(values[0][0]), client._run.transports[0].kind, flush=True)
+    print("pushed", float(values[0][0]), client.run.transports[0].kind, flush=True)
 """
 
 

@@ -370,7 +370,7 @@ def test_a_worker_trains_and_does_nothing_else(serving, joined, transport, shard
     for _ in range(3):
         worker.push(step_push(reads=("w", "b")))
     assert state(worker) == expected(3)
-    assert {connection.kind for connection in worker._run.transports} == {CARRIES[transport]}
+    assert {connection.kind for connection in worker.run.transports} == {CARRIES[transport]}
     with pytest.raises(PermissionDeniedError, match="'worker' may not .*assignment to 'w'"):
         worker.push(Push(ops=[Op(OpKind.ASSIGN, "w", np.ones(SHAPES["w"], np.float32))]))
     with pytest.raises(PermissionDeniedError, match="'worker' may not take a snapshot"):
@@ -411,11 +411,11 @@ def test_a_wrong_token_opens_no_stream_and_is_not_tried_again(serving, joined, t
         stranger = joined([server], WRONG, transport, member=False)
         with pytest.raises(UnauthenticatedError, match="the token shown is none"):
             stranger.refresh()
-        stranger._run.incarnation = chief.incarnation
-        stranger._run.where.update(chief.where)
+        stranger._joined.incarnation = chief.incarnation
+        stranger._joined.where.update(chief.where)
         with pytest.raises(UnauthenticatedError, match="the token shown is none"):
             stranger.push(step_push())
-    assert not stranger._protocol.count.view()
+    assert not stranger.retries.view()
     assert "Refused ipv4:127.0.0.1:" in caplog.text
     assert state(chief) == expected(0)
     assert server.shard.view().statistics.duplicates == 0

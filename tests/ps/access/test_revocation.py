@@ -78,7 +78,7 @@ def test_a_token_that_is_taken_back_ends_what_was_opened_with_it(join, tokens_fi
     push = Push(increments=[Increment("global_step")], layout="counts") if counts_only else step_push()
     for client in (alice, bob, alice, bob):
         client.push(push)
-    connection = alice._run.transports[0]
+    connection = alice.run.transports[0]
     connection = connection._connection
     write(tokens_file, [line for line in LINES if ALICE not in line])
     clock.advance(LOOK_SECS)

@@ -140,7 +140,7 @@ def test_two_thousand_workers_behind_a_switch_that_was_down_during_saves(shards)
     clock = ManualClock()
     ps = LocalPS(shards, clock=clock)
     chief = ClusterClient(ps.transports(), rng=random.Random(1), clock=clock, member=False)
-    chief._heartbeat.beat()
+    chief.heartbeat.beat()
     initialize(chief)
     held = [control.handler.shard for control in ps.controls]
     sequencer = held[-1]
@@ -162,7 +162,7 @@ def test_two_thousand_workers_behind_a_switch_that_was_down_during_saves(shards)
     # The answers are lost; leases run out while the chief, on this side of the switch, saves.
     for _ in range(3):
         clock.advance(7.0)
-        chief._heartbeat.beat()
+        chief.heartbeat.beat()
         with chief.snapshot():
             pass
     assert all(push(push_id).duplicate for push_id in ids)
@@ -183,7 +183,7 @@ def test_a_long_job_with_thousands_of_short_lived_clients_stays_bounded(shards, 
     sizes, dumps = [], []
     for turn in range(3000):
         client = ClusterClient(ps.transports(), rng=random.Random(turn), clock=clock, member=False)
-        client._heartbeat.beat()
+        client.heartbeat.beat()
         client.refresh()
         client.push(step_push())
         if leave:

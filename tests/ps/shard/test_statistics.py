@@ -165,7 +165,7 @@ def test_retries_are_counted_as_duplicates_and_their_bytes_as_bytes(connected):
 def test_pushes_beyond_the_limit_are_refused(connected):
     client = connected(LocalPS(1))
     initialize(client)
-    client.set_limits([StopLimit("global_step", last_step=2)])
+    client.open([StopLimit("global_step", last_step=2)])
     kinds = [client.push(step_push()).outcome.kind for _ in range(5)]
     assert kinds == [OutcomeKind.ACCEPTED] * 2 + [OutcomeKind.REFUSED_DONE] * 3
     (now,) = counted(client)
@@ -210,7 +210,7 @@ def test_pushes_of_each_client_with_a_lease(connected):
         for _ in range(count):
             client.push(step_push())
     # The assigns moved no step on; a later sign of life forgets nothing.
-    two._heartbeat.beat()
+    two.heartbeat.beat()
 
     def pushes():
         (status,) = stranger.statuses(brief=True)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import DataLossError, NotFoundError
 from globalstep.proto import globalstep_pb2 as pb
@@ -34,7 +35,7 @@ class SavedRun:
         self.tasks = LocalPS(1)
         policy = RunPolicy(durability="log", keep_log=keep_log)
         self.client = client = ClusterClient(self.tasks.transports(), policy=policy, retry_secs=5.0)
-        client.begin(open=False, directory=self.directory)
+        client.begin(open=False, run=RunIdentity(directory=self.directory))
         client.journal = Stored()
         client.declare(
             [VariableDecl("w", "float32", (2,), trainable=True), VariableDecl("step", "int64", (), is_step=True)], []

@@ -9,6 +9,7 @@ import subprocess
 import numpy as np
 import pytest
 
+from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.deploy.status.cluster_status import read_cluster
 from globalstep.errors import ResourceExhaustedError
@@ -73,7 +74,7 @@ def client(tasks, small_disk):
 
 def unopened(tasks, small_disk):
     client = ClusterClient(tasks.transports(), policy=RunPolicy(durability="log"), retry_secs=5.0)
-    client.begin(open=False, directory=str(small_disk))
+    client.begin(open=False, run=RunIdentity(directory=str(small_disk)))
     client.journal = Stored()
     client.declare(
         [VariableDecl("w", "float32", (50_000,), trainable=True), VariableDecl("step", "int64", (), is_step=True)], []

@@ -5,6 +5,7 @@ import logging
 import numpy as np
 import pytest
 
+from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.local import LocalPS
@@ -31,7 +32,7 @@ def tasks():
 @pytest.fixture
 def client(tasks, tmp_path):
     client = ClusterClient(tasks.transports(), policy=RunPolicy(durability="log"))
-    client.begin(open=True, directory=str(tmp_path))
+    client.begin(open=True, run=RunIdentity(directory=str(tmp_path)))
     client.journal = Stored()
     client.declare(
         [VariableDecl("w", "float32", (1000,), trainable=True), VariableDecl("step", "int64", (), is_step=True)], []

@@ -88,7 +88,7 @@ class LoggedRun:
     def begin(self):
         """Begin the run and open it."""
         directory = str(self.disk.folder)
-        self.client.begin(sequencer=SHARDS - 1, open=False, directory=directory, run=RunIdentity(RUN, "", directory))
+        self.client.begin(sequencer=SHARDS - 1, open=False, run=RunIdentity(RUN, "", directory))
         self.client.declare(*declarations(SHARDS))
         names = [decl.name for decl in declarations(SHARDS)[0]]
         self.client.push(Push(ops=[Op(OpKind.ASSIGN, name, fill=0.0) for name in names]))
@@ -114,10 +114,10 @@ class LoggedRun:
         self._files.end()
         self.start()
         with self.recording():
-            found = self.client.find_logs(str(self.disk.folder), RUN)
+            found = self.client.membership.find_logs(str(self.disk.folder), RUN)
             if not found:
                 return False
-            self.client.recover(*found[0], str(self.disk.folder), RUN)
+            self.client.membership.recover(*found[0], str(self.disk.folder), RUN)
             self.client.refresh()
             try:
                 self.disk.told(state(self.client)["global_step"])
@@ -168,10 +168,10 @@ def come_back(folder, clients):
     with ExitStack() as stack:
         stack.callback(close, ps, client)
         try:
-            found = client.find_logs(str(folder), RUN)
+            found = client.membership.find_logs(str(folder), RUN)
             if not found:
                 return Found(None, refused="there is no log of a run that was opened")
-            client.recover(*found[0], str(folder), RUN)
+            client.membership.recover(*found[0], str(folder), RUN)
             client.refresh()
             values = state(client)
         except OpError as error:

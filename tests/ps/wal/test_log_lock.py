@@ -31,7 +31,7 @@ class NoLocks(LogFiles):
 
 def started(tasks, directory):
     client = ClusterClient(tasks.transports(), policy=RunPolicy(durability="log"), retry_secs=5.0)
-    client.begin(open=False, directory=str(directory), run=RunIdentity("a" * 32, directory=str(directory)))
+    client.begin(open=False, run=RunIdentity("a" * 32, directory=str(directory)))
     client.declare(
         [VariableDecl("w", "float32", (2,), trainable=True), VariableDecl("step", "int64", (), is_step=True)], []
     )

@@ -34,7 +34,7 @@ class Tasks(LocalPS):
     def begin(self, run):
         client = ClusterClient(self.transports(), policy=RunPolicy(durability="log"))
         try:
-            client.begin(open=False, directory=run.directory, run=run)
+            client.begin(open=False, run=run)
         except FailedPreconditionError:
             client.close()
             raise
@@ -73,7 +73,7 @@ def test_a_log_of_another_run_in_a_run_s_own_directory_is_not_taken(tmp_path):
     """Its files were copied, or its directory was emptied but for them."""
     tasks = LocalPS(1)
     client = ClusterClient(tasks.transports(), policy=RunPolicy(durability="log"))
-    incarnation = client.begin(open=True, directory=str(tmp_path), run=A)
+    incarnation = client.begin(open=True, run=RunIdentity(A.id, directory=str(tmp_path)))
     control = tasks.controls[0]
     control.durability.close()
     control.handler.shard = Shard(SYSTEM_CLOCK)
@@ -89,7 +89,7 @@ def test_a_log_of_another_run_in_a_run_s_own_directory_is_not_taken(tmp_path):
 def test_a_run_that_is_refused_leaves_no_log(tmp_path):
     tasks = Tasks(tmp_path)
     first = tasks.begin(A)
-    first._heartbeat.beat()
+    first.heartbeat.beat()
     with pytest.raises(FailedPreconditionError, match="Two runs on one address: PS task 0 serve"):
         tasks.begin(B)
     assert [folder.name for folder in tmp_path.iterdir()] == [A.id]

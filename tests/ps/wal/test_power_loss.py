@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from lossy_disk import LossyDisk
 
+from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.ps.local import LocalPS
 from globalstep.ps.shard.shard import Shard
@@ -47,7 +48,7 @@ def tasks():
 @pytest.fixture
 def client(tasks, tmp_path):
     client = ClusterClient(tasks.transports(), policy=RunPolicy(durability="log"), retry_secs=5.0)
-    client.begin(open=False, directory=str(tmp_path))
+    client.begin(open=False, run=RunIdentity(directory=str(tmp_path)))
     client.declare(
         [VariableDecl("w", "float32", (2,), trainable=True), VariableDecl("step", "int64", (), is_step=True)], []
     )

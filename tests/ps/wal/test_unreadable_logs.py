@@ -31,7 +31,7 @@ class Tasks(LocalPS):
 
 def started(tasks, directory):
     client = ClusterClient(tasks.transports(), policy=RunPolicy(durability="log"), retry_secs=5.0)
-    client.begin(open=False, directory=str(directory), run=RunIdentity(RUN, directory=str(directory)))
+    client.begin(open=False, run=RunIdentity(RUN, directory=str(directory)))
     client.declare([VariableDecl("w", "float32", (2,), trainable=True)], [])
     client.push(Push([Op(OpKind.ASSIGN, "w", fill=0.0)]))
     client.open()
@@ -91,8 +91,8 @@ def test_a_search_that_fails_finds_not_nothing(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         failing(patch, os, "listdir", OSError(errno.ESTALE, "Stale file handle"), 1)
         with pytest.raises(UnavailableError, match="cannot look for logs in .* now: .*Stale file handle"):
-            client.find_logs(str(tmp_path), RUN)
-    assert client.find_logs(str(tmp_path), RUN) == [(client.incarnation, 0)]
+            client.membership.find_logs(str(tmp_path), RUN)
+    assert client.membership.find_logs(str(tmp_path), RUN) == [(client.incarnation, 0)]
     client.close()
     tasks.kill(0)
 
@@ -150,9 +150,9 @@ def test_a_life_is_begun_above_all_logs_whatever_the_clocks_say(tmp_path):
         again = ClusterClient(tasks.transports(), policy=policy, retry_secs=5.0)
         identity = RunIdentity(RUN, directory=str(tmp_path))
         with pytest.raises(AbortedError, match=f"has a log of incarnation {newest}, and BEGIN has the number 6"):
-            again.begin(open=True, directory=str(tmp_path), run=identity)
+            again.begin(open=True, run=identity)
         # As a session does when it is told so.
-        again.begin(open=True, directory=str(tmp_path), run=identity)
+        again.begin(open=True, run=identity)
         assert again.incarnation > client.incarnation == 10**15 + 1
         again.close()
         newest = max(newest, again.incarnation if policy.durability == "log" else 0)

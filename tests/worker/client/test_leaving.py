@@ -45,7 +45,7 @@ def attendance(ps):
 def test_a_client_that_nobody_closes_leaves_with_the_interpreter(ps, unfinished):
     client = joined(ps)
     assert attendance(ps) == [([WORKER], [])] * 2
-    client._heartbeat.leave_with_process(unfinished)
+    client.heartbeat.leave_with_process(unfinished)
     assert attendance(ps) == [([], [WORKER] if unfinished else [])] * 2
     client.close()
 
@@ -53,9 +53,9 @@ def test_a_client_that_nobody_closes_leaves_with_the_interpreter(ps, unfinished)
 def test_all_open_clients_leave_and_one_that_cannot_keeps_nobody_here(ps, monkeypatch):
     monkeypatch.setattr(leaving, "_open", leaving.weakref.WeakSet())
     clients = [joined(ps), joined(ps)]
-    monkeypatch.setattr(clients[0]._heartbeat, "goodbye", None)
+    monkeypatch.setattr(clients[0].heartbeat, "goodbye", None)
     leaving._leave_all(leaving.os.getpid())
-    assert clients[1]._heartbeat._left
+    assert clients[1].heartbeat._left
     monkeypatch.undo()
     for client in clients:
         client.close()
@@ -87,6 +87,6 @@ def test_what_ends_a_block_says_whether_the_task_may_come_back(ps, error, failed
 
 def test_a_process_that_was_asked_to_end_may_come_back(ps):
     client = joined(ps)
-    client.hurry()
+    client.shutdown.ask()
     client.close()
     assert attendance(ps) == [([], [WORKER])] * 2

@@ -64,7 +64,7 @@ def train(client):
 
 def blocks_of(client):
     """Weak references to the blocks that a client has now."""
-    found = [weakref.ref(block) for block in client._run.transports[0]._connection._pool._blocks.values()]
+    found = [weakref.ref(block) for block in client.run.transports[0]._connection._pool._blocks.values()]
     assert found
     return found
 
@@ -121,7 +121,7 @@ def test_a_connection_that_broke_keeps_no_error_with_the_frames_that_it_went_thr
     client = client_of(server)
     declared(client)
     train(client)
-    connection = client._run.transports[0]._connection
+    connection = client.run.transports[0]._connection
     server.close()
     with pytest.raises(UnavailableError):
         client.pull([Read("w")])

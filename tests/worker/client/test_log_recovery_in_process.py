@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import (
     AbortedError,
@@ -80,7 +81,7 @@ def started(tasks, directory, policy=LOG, task="/job:chief/task:0"):
     """Begin a run with dense, sparse and scalar state; gives its chief's client."""
     client = ClusterClient(tasks.transports(), policy=policy, task=task, retry_secs=5.0)
     last = client.shards - 1
-    client.begin(open=False, directory=str(directory))
+    client.begin(open=False, run=RunIdentity(directory=str(directory)))
     client.journal = Stored()
     rate = Expr("const", value=0.05)
     adam = {"learning_rate": rate} | {
@@ -276,7 +277,7 @@ def test_a_retry_of_what_was_before_the_base_is_a_duplicate_with_values(tmp_path
 def test_a_refusal_comes_back_too(tmp_path):
     tasks = Tasks(1)
     client = started(tasks, tmp_path)
-    client.set_limits([StopLimit("step", last_step=1)])
+    client.open([StopLimit("step", last_step=1)])
     push = next(change(np.random.default_rng(4)))
     assert client.push(push).outcome.kind is OutcomeKind.ACCEPTED
     assert client.push(push).outcome.kind is OutcomeKind.REFUSED_DONE
@@ -294,7 +295,7 @@ def test_parts_that_wait_for_a_decision_come_back_also_from_a_base(tmp_path):
     other.refresh()
     push = next(change(np.random.default_rng(4)))
     protocol, push_id = other._protocol, PushId(other.client_id, 77)
-    for shard, transport in enumerate(other._run.transports):
+    for shard, transport in enumerate(other.run.transports):
         request, tensors = pb.Request(), TensorWriter()
         request.stage.incarnation = other.incarnation
         request.stage.id.client, request.stage.id.sequence = other.client_id, 77
@@ -519,11 +520,11 @@ def test_a_run_without_a_place_for_its_log_does_not_begin(tmp_path):
     client = ClusterClient(tasks.transports(), policy=LOG)
     for directory in ("", "memory://bucket/run"):
         with pytest.raises(FailedPreconditionError, match="--log-dir DIR"):
-            client.begin(open=True, directory=directory)
+            client.begin(open=True, run=RunIdentity(directory=directory))
     blocked = tmp_path / "file"
     blocked.write_text("")
     with pytest.raises(FailedPreconditionError, match="cannot write its log to"):
-        client.begin(open=True, directory=str(blocked))
+        client.begin(open=True, run=RunIdentity(directory=str(blocked)))
     assert tasks.controls[0].handler.shard.view().incarnation == 0
     client.close()
 

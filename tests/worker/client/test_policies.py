@@ -63,7 +63,7 @@ def late_push(seen, value=-1.0, **more):
 
 def held(client):
     """How many parts wait for a decision on the shards."""
-    return sum(len(connection._control.handler.shard._staged) for connection in client._run.transports)
+    return sum(len(connection._control.handler.shard._staged) for connection in client.run.transports)
 
 
 # ---- Staleness ------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def test_a_stop_ends_the_job_for_all(cluster):
     client.push(step_push())
     assert client.push(step_push(np.inf)).outcome.kind is OutcomeKind.STOPPED_NAN
     assert client.push(step_push()).outcome.kind is OutcomeKind.REFUSED_DONE
-    client.set_limits([gs.train.StopAtStepHook(last_step=10).store_limit("global_step")])
+    client.open([gs.train.StopAtStepHook(last_step=10).store_limit("global_step")])
     assert client.push(step_push()).outcome.kind is OutcomeKind.REFUSED_DONE
     assert state(client) == expected(1)
 

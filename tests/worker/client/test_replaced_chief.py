@@ -25,7 +25,7 @@ def ps():
 
 def chief_of(ps, task, failover_secs=0.0):
     client = ClusterClient(ps.transports(), task=task, clock=StandingStill())
-    client.candidate = Candidate(task, failover_secs, configured=task.startswith("/job:chief"))
+    client.chief_lease.candidate = Candidate(task, failover_secs, configured=task.startswith("/job:chief"))
     return client
 
 
@@ -33,10 +33,10 @@ def chief_of(ps, task, failover_secs=0.0):
 def sleeper(ps):
     """The first chief, in whose place another one acts by now."""
     client, successor = chief_of(ps, "/job:chief/task:0"), chief_of(ps, "/job:worker/task:0")
-    assert client.candidate.claim(client)
+    assert client.chief_lease.candidate.claim(client)
     initialize(client)
     client.push(step_push())
-    assert successor.candidate.claim(successor)
+    assert successor.chief_lease.candidate.claim(successor)
     yield client
     successor.close()
     client.close()
@@ -44,8 +44,8 @@ def sleeper(ps):
 
 def hear(client):
     """Wake up, and hear who acts as chief, as from a heartbeat."""
-    client.candidate.heard(client.refresh()[0].chief)
-    assert client.chief_term == 0
+    client.chief_lease.candidate.heard(client.refresh()[0].chief)
+    assert client.chief_lease.term == 0
 
 
 @pytest.mark.parametrize("heard", [False, True], ids=["unheard", "heard"])
@@ -83,11 +83,11 @@ def test_it_ends_no_other_task_where_it_is_replaced_between_two(ps, sleeper, mon
 def test_it_ends_no_ps_task(ps, sleeper):
     hear(sleeper)
     asked = []
-    for transport in sleeper._run.transports:
+    for transport in sleeper.run.transports:
         unary = transport.unary
         transport.unary = lambda method, request, secs, unary=unary: (
             asked.append(request),
             unary(method, request, secs),
         )[1]
-    sleeper.let_end([0])
+    sleeper.membership.let_end([0])
     assert [request.chief_term > 0 for request in asked] == [True]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from counting_run import declarations, expected, state, step_push
 
+from globalstep.cluster.run_identity import RunIdentity
 from globalstep.errors import ResourceExhaustedError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.local import LocalPS
@@ -67,9 +68,9 @@ def test_a_run_survives_the_loss_of_any_call(tmp_path, method, before):
     ps = LocalPS(2)
     transports = [LossyTransport(transport, method, before, losses=3) for transport in ps.transports()]
     client = ClusterClient(transports, rng=random.Random(1), clock=ManualClock(), member=False)
-    client._heartbeat.beat()
+    client.heartbeat.beat()
     variables, optimizers = declarations(2)
-    client.begin(sequencer=1, open=False, directory=str(tmp_path))
+    client.begin(sequencer=1, open=False, run=RunIdentity(directory=str(tmp_path)))
     client.declare(variables, optimizers)
     client.push(Push(ops=[Op(OpKind.ASSIGN, decl.name, fill=0.0) for decl in variables]))
     assert client.open([StopLimit("global_step", num_steps=5)]) == {"global_step": 5}
@@ -86,7 +87,7 @@ def test_a_run_survives_the_loss_of_any_call(tmp_path, method, before):
         assert sorted(t.name for shard in written.values() for t in shard.tensors) == sorted(names)
     request = pb.ReadJournalRequest(incarnation=client.incarnation)
     try:
-        reply = client.read_journal(request, 1.0)
+        reply = client.run.read_journal(request, 1.0)
     except UnavailableError:
         assert method == "ReadJournal"
         reply = next(read for _ in range(9) if (read := _try(client, request)) is not None)
@@ -94,7 +95,7 @@ def test_a_run_survives_the_loss_of_any_call(tmp_path, method, before):
     assert client.finish() == []
     client.close()
     assert sum(transport.lost for transport in transports) > 0
-    retried = Counter(client.retries)
+    retried = Counter(client.retries.view())
     if POLICIES[method].limit_secs:
         assert retried == {method: sum(transport.lost for transport in transports)}
     else:
@@ -103,7 +104,7 @@ def test_a_run_survives_the_loss_of_any_call(tmp_path, method, before):
 
 def _try(client, request):
     try:
-        return client.read_journal(request, 1.0)
+        return client.run.read_journal(request, 1.0)
     except UnavailableError:
         return None
 
@@ -117,10 +118,10 @@ def test_a_second_open_means_the_same_step_as_the_first():
         Push(ops=[Op(OpKind.ASSIGN, decl.name, value=np.full(decl.shape, 3, decl.dtype)) for decl in variables])
     )
     sent = []
-    transport = client._run.transports[0]
+    transport = client.run.transports[0]
     unary = transport.unary
     transport.unary = lambda method, request, secs: (sent.append((method, request)), unary(method, request, secs))[1]
-    assert client.set_limits([StopLimit("global_step", num_steps=4)]) == {"global_step": 7}
+    assert client.open([StopLimit("global_step", num_steps=4)]) == {"global_step": 7}
     assert [request.limits[0].last_step for method, request in sent if method == "Open"] == [7]
     client.close()
 

@@ -65,7 +65,7 @@ class Transports:
     def __init__(self, session):
         self.seen = []
         self.lose = False
-        for transport in session.cluster._run.transports:
+        for transport in session.cluster.run.transports:
             self._watch(transport)
 
     def _watch(self, transport):

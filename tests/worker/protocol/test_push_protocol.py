@@ -79,7 +79,7 @@ def test_a_small_part_of_the_sequencer_comes_with_admit(connected, elements, sta
     )
     client.push(Push([Op(OpKind.ASSIGN, name, fill=0.0) for name in ("global_step", *shapes)]))
     sent: list[pb.Request] = []
-    for transport in client._run.transports:
+    for transport in client.run.transports:
         transport.send = recording(transport.send, sent)
     ops = [Op(OpKind.APPLY, name, np.full(shape, -1.0, np.float32), optimizer="sgd") for name, shape in shapes.items()]
     for count in (1, 2, 3):
@@ -110,7 +110,7 @@ def test_a_read_between_whose_parts_a_push_comes_is_taken_again_in_order(connect
     other.refresh()
     client.push(step_push())
     kinds = watched(client)
-    transport = client._run.transports[1]
+    transport = client.run.transports[1]
     send, pushes = transport.send, [other.push]
 
     def after_a_push(request, pieces):
@@ -137,7 +137,7 @@ def test_a_task_names_no_last_entry_of_a_shard_that_is_not_there(connected):
 def watched(client):
     """Record what a client sends from now on; gives what tells the kinds so far."""
     sent: list[pb.Request] = []
-    for transport in client._run.transports:
+    for transport in client.run.transports:
         transport.send = recording(transport.send, sent)
     return lambda: [request.WhichOneof("kind") for request in sent]
 
@@ -343,7 +343,7 @@ def test_a_task_that_lost_its_state_refuses_until_all_are_restored(connected):
     client.push(step_push())
     empty = LocalPS(2)
     # Task 0 restarts: the same address, nothing in it.
-    client._run.transports[0]._control = empty.controls[0]
+    client.run.transports[0]._control = empty.controls[0]
     with pytest.raises(AbortedError, match="holds no state"):
         client.push(step_push())
     with pytest.raises(AbortedError):
@@ -532,7 +532,7 @@ def test_a_known_layout_is_told_once_and_again_on_a_stream_that_does_not_know_it
     client = connected(ps)
     initialize(client)
     sent = []
-    for transport in client._run.transports:
+    for transport in client.run.transports:
         transport.send = recording(transport.send, sent)
     for count in range(1, 4):
         values = client.push(step_push(reads=("e", "w"))).values
@@ -541,7 +541,7 @@ def test_a_known_layout_is_told_once_and_again_on_a_stream_that_does_not_know_it
     bare = [request for request in told if getattr(request, request.WhichOneof("kind")).known_layout]
     assert (len(told) - len(bare)) * 2 == len(bare), "told in full once, named twice"
     assert not any(getattr(request, request.WhichOneof("kind")).ops for request in bare)
-    for transport in client._run.transports:
+    for transport in client.run.transports:
         transport._memory._layouts.clear()
     client.push(step_push(reads=("e", "w")))
     assert state(client) == expected(4)
@@ -551,7 +551,7 @@ def test_a_push_that_brings_no_tensors_is_told_once_too(shards, connected):
     client = connected(LocalPS(shards))
     initialize(client)
     sent = []
-    for transport in client._run.transports:
+    for transport in client.run.transports:
         transport.send = recording(transport.send, sent)
     counting, reading = Push([], [Increment("global_step", 1)], layout="c"), Push(reads=[Read("e")], layout="r")
     counts = []
@@ -573,7 +573,7 @@ def test_a_layout_that_one_of_several_shards_has_forgotten_is_told_again(connect
         values = client.push(step_push(reads=("e", "w", "b"))).values
         assert [value.tolist() for value in values] == [expected(count)[name] for name in ("e", "w", "b")]
         if count > 2:
-            client._run.transports[forgetful]._memory._layouts.clear()
+            client.run.transports[forgetful]._memory._layouts.clear()
 
 
 def test_a_refused_push_says_nothing_of_its_layout(shards, connected):
@@ -581,7 +581,7 @@ def test_a_refused_push_says_nothing_of_its_layout(shards, connected):
     initialize(client)
     client.open([StopLimit("global_step", last_step=0)])
     assert client.push(step_push(reads=("e", "w"))).outcome.kind is OutcomeKind.REFUSED_DONE
-    client.set_limits([StopLimit("global_step", last_step=9)])
+    client.open([StopLimit("global_step", last_step=9)])
     for count in range(1, 4):
         values = client.push(step_push(reads=("e", "w"))).values
         assert [value.tolist() for value in values] == [expected(count)["e"], expected(count)["w"]]

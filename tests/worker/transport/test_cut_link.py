@@ -107,7 +107,7 @@ def test_a_cut_link_is_noticed_within_seconds_and_the_push_goes_on_when_it_is_me
         client.begin(open=True)
         initialize(client)
         client.push(step_push())
-        transport = client._run.transports[0]
+        transport = client.run.transports[0]
         connection = transport._connection
         link.cut()
         began = SYSTEM_CLOCK.monotonic()

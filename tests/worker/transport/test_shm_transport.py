@@ -10,6 +10,7 @@ import socket
 import numpy as np
 import pytest
 
+from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import FailedPreconditionError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
@@ -48,7 +49,7 @@ class Trained:
         self.clients = []
         client = self.client(policy=policy)
         if directory:
-            client.begin(open=True, directory=directory)
+            client.begin(open=True, run=RunIdentity(directory=directory))
         variables = [VariableDecl("global_step", "int64", (), 0, is_step=True)]
         variables += [VariableDecl(name, "float32", SHAPES[name], at % shards) for at, name in enumerate(NAMES)]
         sgd = OptimizerDecl("sgd", "gradient_descent", {"learning_rate": constant(1.0)}, dict.fromkeys(NAMES, ()))
@@ -102,7 +103,7 @@ def address(array):
 
 
 def kinds(client):
-    return {connection.kind for connection in client._run.transports}
+    return {connection.kind for connection in client.run.transports}
 
 
 def blocks_of(server):
@@ -111,7 +112,7 @@ def blocks_of(server):
 
 
 def pool_of(client, shard=0):
-    return client._run.transports[shard]._connection._pool
+    return client.run.transports[shard]._connection._pool
 
 
 # ---- Hostile clients ---------------------------------------------------------------------------------
@@ -221,7 +222,7 @@ def test_small_tensors_are_sent(train):
     client = train().client()
     client.push(Push([Op(OpKind.ASSIGN, "global_step", np.asarray(3, np.int64))], reads=[Read("global_step")]))
     assert len(pool_of(client)) == 0
-    assert client._run.transports[0].room(100) is None
+    assert client.run.transports[0].room(100) is None
 
 
 def test_values_come_in_two_or_three_blocks_however_many_steps(train):
@@ -310,7 +311,7 @@ def staged(client, shard, sequence, gradients):
         op.value.dtype, op.value.shape[:], op.value.offset = "float32", gradient.shape, at
         pieces.append(gradient.reshape(-1).data.cast("B"))
         at += -(-gradient.nbytes // 8) * 8
-    client._run.transports[shard].send(request, pieces).result()
+    client.run.transports[shard].send(request, pieces).result()
 
 
 def admitted(client, sequence, participants):
@@ -320,7 +321,7 @@ def admitted(client, sequence, participants):
     message.id.client, message.id.sequence = client.client_id, sequence
     message.participants.extend(participants)
     message.uses.add(optimizer="sgd")
-    client._run.transports[0].send(request, ()).result()
+    client.run.transports[0].send(request, ()).result()
 
 
 @pytest.mark.parametrize("written", ["in place", "elsewhere"])
@@ -342,7 +343,7 @@ def test_what_was_staged_over_a_connection_that_broke_is_not_written_over(train)
     client = trained.client()
     (gradient, *_) = in_place(client, -100.0)
     staged(client, 0, 1000, {"a": gradient})
-    client._run.transports[0]._connection.break_off(UnavailableError("cut"))
+    client.run.transports[0]._connection.break_off(UnavailableError("cut"))
     for _ in range(5):
         client.push(push_of(in_place(client, -1.0)))
     assert kinds(client) == {"grpc"}
@@ -382,7 +383,7 @@ def test_a_push_whose_reply_is_lost_is_done_once_from_the_same_bytes(train, shar
         values = client.push(push_of(in_place(client, -1.0))).values
         for value in values:
             np.testing.assert_array_equal(value, np.full(value.shape, count, np.float32))
-    assert client._run.transports[shard].kind == "grpc"
+    assert client.run.transports[shard].kind == "grpc"
     assert client.global_steps() == {"global_step": 5}
 
 
@@ -434,7 +435,7 @@ def test_room_is_to_be_had_on_every_transport(train):
             (SHAPES[name], np.dtype("float32")) for name in NAMES
         ]
         client.push(push_of(gradients))
-        assert not client._run.transports[0].shares_memory
+        assert not client.run.transports[0].shares_memory
     with pytest.raises(FailedPreconditionError, match="unheard_of"):
         client.room(["unheard_of"])
 

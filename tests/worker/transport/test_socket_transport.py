@@ -66,7 +66,7 @@ def transport(request):
 
 
 def kinds(client):
-    return [connection.kind for connection in client._run.transports]
+    return [connection.kind for connection in client.run.transports]
 
 
 # ---- Which one --------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def test_a_socket_that_cannot_be_opened_is_said_once_and_grpc_goes_on(serving, j
         with caplog.at_level(logging.INFO, "globalstep.worker.transport.grpc_transport"):
             initialize(client)
             client.push(step_push())
-            client._run.transports[0]._connection.break_off(UnavailableError("cut"))
+            client.run.transports[0]._connection.break_off(UnavailableError("cut"))
             client.push(step_push())
         assert state(client) == expected(2)
         assert kinds(client) == ["grpc"]
@@ -154,12 +154,12 @@ def test_a_task_that_is_not_there_yet_is_waited_for_and_then_has_its_socket(serv
     first.close()
     client = ClusterClient([GrpcTransport(address, 0, transport)], member=False)
     try:
-        connection = client._run.transports[0]
+        connection = client.run.transports[0]
         with pytest.raises(UnavailableError):
             connection.send(pb.Request(pull=pb.PullRequest()), ()).result()
         (second,) = serving(bind=address)
         # gRPC's channel waits a little before it tries again.
-        while not client._run.incarnation:
+        while not client.incarnation:
             with contextlib.suppress(UnavailableError):
                 initialize(client)
         assert second.address == address
@@ -228,7 +228,7 @@ def test_workers_whose_connections_break_all_the_time_make_exactly_their_steps(s
             client.refresh()
             for count in range(60):
                 if count % 7 == 0:
-                    for connection in client._run.transports:
+                    for connection in client.run.transports:
                         connection._socket_kinds = SOCKETS[transport]
                 client.push(step_push())
         except BaseException as error:
@@ -258,7 +258,7 @@ def test_large_messages_both_ways_do_not_wait_for_each_other(serving, joined, tr
     client = joined([server], transport)
     client.declare([VariableDecl("big", "float32", (count,), 0)], [])
     client.push(Push([Op(OpKind.ASSIGN, "big", fill=0.0)]))
-    connection = client._run.transports[0]
+    connection = client.run.transports[0]
     ones = memoryview(np.ones(count, np.float32)).cast("B")
     tickets = []
     for number in range(6):

@@ -10,10 +10,10 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.local import LocalPS
 from globalstep.runtime.clock import ManualClock
 from globalstep.wire.declarations import Push, Read
+from globalstep.worker.client.calls import Caller, ControlCalls
 from globalstep.worker.client.client import ClusterClient
-from globalstep.worker.client.control_calls import ControlCalls
 from globalstep.worker.client.heartbeat import Heartbeat
-from globalstep.worker.client.joined_run import Run
+from globalstep.worker.client.joined_run import JoinedRun
 
 
 class Fails:
@@ -47,13 +47,13 @@ def run():
 @pytest.mark.parametrize("logged", [False, True])
 def test_no_call_is_tried_again(run, monkeypatch, error, logged):
     client, clock = run
-    client._run.logged = logged
+    client._joined.logged = logged
     before, cut = clock.monotonic(), client.snapshot()
     send = Fails(error)
-    for transport in client._run.transports:
+    for transport in client.run.transports:
         monkeypatch.setattr(transport, "send", send)
-    client.hurry()
-    assert client.hurried
+    client.shutdown.ask()
+    assert client.shutdown.asked
     for call in (
         lambda: client.push(step_push()),
         lambda: client.pull([Read("global_step")]),
@@ -69,8 +69,8 @@ def test_no_call_is_tried_again(run, monkeypatch, error, logged):
 def test_what_reads_a_snapshot_hears_of_it_too(run):
     client, _ = run
     beside = client._protocol.beside().beside()
-    client.hurry()
-    assert beside.run.haste.asked
+    client.shutdown.ask()
+    assert beside.run.shutdown.asked
 
 
 class Transport:
@@ -113,7 +113,7 @@ class Beats:
 def test_calls_to_a_task_that_is_silent_are_broken_off(asked):
     transports = [Transport(answers=True), Transport(answers=False)]
     heartbeat = Heartbeat(transports, "c", "", Beats(1))
-    heartbeat.haste.asked = asked
+    heartbeat.shutdown.asked = asked
     heartbeat._run()
     assert [len(transport.broken) for transport in transports] == [0, 0]
     heartbeat._clock = Beats(1)
@@ -125,11 +125,11 @@ def test_calls_to_a_task_that_is_silent_are_broken_off(asked):
 
 def test_short_calls_wait_for_a_shorter_time():
     transport = Transport(answers=True)
-    run = Run("c", [transport])
-    calls = ControlCalls(run, 30.0, ManualClock(), random.Random(1))
+    run = JoinedRun("c", [transport])
+    calls = ControlCalls(run, Caller(30.0, ManualClock(), random.Random(1)))
     for method in ("Status", "WriteSnapshot"):
         calls.one(method, 0, None)
-    run.haste.asked = True
+    run.shutdown.asked = True
     for method in ("Status", "WriteSnapshot"):
         calls.one(method, 0, None)
     assert transport.deadlines == [10.0, 3600.0, 3.0, 3600.0]
@@ -138,8 +138,8 @@ def test_short_calls_wait_for_a_shorter_time():
 def test_a_push_without_operations_is_hasty_as_well(run, monkeypatch):
     """A cut over several shards."""
     client, clock = run
-    client.hurry()
-    for transport in client._run.transports:
+    client.shutdown.ask()
+    for transport in client.run.transports:
         monkeypatch.setattr(transport, "send", Fails(UnavailableError("away")))
     before = clock.monotonic()
     with pytest.raises(UnavailableError):
