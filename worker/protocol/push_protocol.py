@@ -199,7 +199,7 @@ class PushProtocol:
             OpError: If the push was wrong; nothing was changed.
         """
         push = self._packing.thin(push)
-        retry = self._caller.retry("push")
+        retry: Retry | None = None
         while True:
             self._sequence += 1
             push_id = PushId(self._run.client, self._sequence)
@@ -210,6 +210,7 @@ class PushProtocol:
                 else:
                     result = self._push_together(push_id, push, parts)
             except ResourceExhaustedError as error:
+                retry = retry or self._caller.retry("push")
                 retry.wait(self._run.recover_from(error))
                 continue
             except OpError:
