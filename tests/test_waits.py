@@ -85,8 +85,8 @@ ALLOWED = {
     "worker/protocol/gradients_ahead.py": {"produced": "a context variable"},
     "worker/transport/grpc_transport.py": {
         "_Stream.__init__": _CALL,
-        "_Call._start": "the deadline is among the arguments",
-        "_Call._answer": _CALL,
+        "_UnaryCall._start": "the deadline is among the arguments",
+        "_UnaryCall._answer": _CALL,
         "GrpcTransport._open_socket": _CALL,
     },
     "worker/client/heartbeat.py": {

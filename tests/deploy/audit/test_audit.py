@@ -540,7 +540,7 @@ def fail_to_fetch(chief, monkeypatch):
     def away(request, deadline_secs):
         raise UnavailableError("No answer.")
 
-    monkeypatch.setattr(chief, "read_journal", away)
+    monkeypatch.setattr(chief.run, "read_journal", away)
     assert not chief.journal.catch_up()
 
 
