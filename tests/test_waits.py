@@ -79,7 +79,7 @@ ALLOWED = {
         "ServedConnection._admitted": _TIMEOUT,
     },
     "ps/service/turns.py": {"Turns._next": f"{_PEER}; SocketServer.close shuts all connections down"},
-    "worker/client/calls.py": {"Caller.answers": f"control plane: {_CALL}; data plane: {_WATCHED}"},
+    "worker/client/calls.py": {"Retrying.answers": f"control plane: {_CALL}; data plane: {_WATCHED}"},
     "worker/coordinator.py": {"Coordinator.wait_for_stop": "TensorFlow's: who gives no timeout asks for none"},
     "worker/running/executor.py": {"Executor.run": "each push under way has a limit, and says whom it tries to reach"},
     "worker/protocol/gradients_ahead.py": {"produced": "a context variable"},

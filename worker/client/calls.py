@@ -1,8 +1,8 @@
 """Calls to the PS tasks of a run: several at once, each tried again as its method's policy says.
 
-`worker/client/retry.py` has the policies; a Caller is what the control plane and the data plane wait for answers by.
+`worker/client/retry.py` has the policies; a Retrying is what the control plane and the data plane wait for answers by.
 
-Layer: worker. Threads: Caller and ControlCalls are thread-safe; calls run in the caller's.
+Layer: worker. Threads: Retrying and ControlCalls are thread-safe; calls run in the caller's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from globalstep.wire.transports import Pending, Ticket
 from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.client.retry import POLICIES, Retry, RetryCount
 
-__all__ = ["RETRIED", "Caller", "ControlCalls"]
+__all__ = ["RETRIED", "Retrying", "ControlCalls"]
 
 #: What any call is tried again after.
 RETRIED: tuple[type[OpError], ...] = (UnavailableError, LostStateError)
@@ -30,7 +30,7 @@ _SHUTDOWN_SECS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class Retrying:
     """How long, and at what pace, a client tries calls again.
 
     Attributes:
@@ -45,9 +45,9 @@ class Caller:
     rng: random.Random
     count: RetryCount = field(default_factory=RetryCount)
 
-    def beside(self) -> Caller:
+    def beside(self) -> Retrying:
         """Make one for another thread, which counts for itself."""
-        return Caller(self.limit_secs, self.clock, random.Random(self.rng.random()))
+        return Retrying(self.limit_secs, self.clock, random.Random(self.rng.random()))
 
     def retry(self, what: str, method: str = "Exchange") -> Retry:
         """Begin to try a call again.
@@ -117,12 +117,12 @@ class ControlCalls:
 
     Args:
         run: The run; its transports are used.
-        caller: Tries them again.
+        retrying: Tries them again.
     """
 
-    def __init__(self, run: JoinedRun, caller: Caller) -> None:
+    def __init__(self, run: JoinedRun, retrying: Retrying) -> None:
         self._run = run
-        self._caller = caller
+        self._retrying = retrying
 
     def one(self, method: str, shard: int, request: Any, deadline_secs: float | None = None) -> Any:
         """Call one task, as `each` does several."""
@@ -154,4 +154,4 @@ class ControlCalls:
             return self._run.transports[shard].unary(method, requests[shard], secs)
 
         calls = {shard: send(shard) for shard in requests}
-        return self._caller.answers(calls, self._run, send, lambda shard: self._caller.retry(method, method))
+        return self._retrying.answers(calls, self._run, send, lambda shard: self._retrying.retry(method, method))

@@ -28,7 +28,7 @@ from globalstep.wire.declarations import OptimizerDecl, Push, Read, StopLimit, V
 from globalstep.wire.transports import Transport, known_target, transports_to
 from globalstep.wire.wire_options import WireOptions
 from globalstep.worker.access import JournalStore
-from globalstep.worker.client.calls import Caller, ControlCalls
+from globalstep.worker.client.calls import Retrying, ControlCalls
 from globalstep.worker.client.chief_lease import ChiefLeaseClient
 from globalstep.worker.client.heartbeat import Heartbeat
 from globalstep.worker.client.joined_run import JoinedRun
@@ -93,9 +93,9 @@ class ClusterClient:
         self.task = task
         self.closed = False
         joined = JoinedRun(self.client_id, list(transports))
-        caller = Caller(retry_secs, clock, rng or random.Random())
-        self._calls = ControlCalls(joined, caller)
-        self._protocol = PushProtocol(joined, caller, wire)
+        retrying = Retrying(retry_secs, clock, rng or random.Random())
+        self._calls = ControlCalls(joined, retrying)
+        self._protocol = PushProtocol(joined, retrying, wire)
         self.heartbeat = Heartbeat(joined.transports, self.client_id, task, clock)
         self.heartbeat.told, self.heartbeat.shutdown = joined.told, joined.shutdown
         joined.gone = self.heartbeat.gone
@@ -104,7 +104,7 @@ class ClusterClient:
         self.membership = Membership(self.run, self._calls, self.heartbeat, self.chief_lease, policy or RunPolicy())
         self.shutdown = joined.shutdown
         self.journal: JournalStore | None = None
-        self.retries = caller.count
+        self.retries = retrying.count
         self._lock = self.run.lock
         self._joined = joined
         # Used under _lock.
@@ -290,7 +290,7 @@ class ClusterClient:
         return self._protocol.bytes_sent, self._protocol.bytes_received
 
     def _pull_stored(self, reads: Sequence[Read]) -> list[Array]:
-        """Read Variables as the PS tasks store them. Caller holds the lock."""
+        """Read Variables as the PS tasks store them. Retrying holds the lock."""
         if not self._splitter:
             return self._protocol.pull(reads)
         stored, joins = self._splitter.split_reads(reads)
@@ -298,7 +298,7 @@ class ClusterClient:
         return [join(found) for join in joins]
 
     def _push_stored(self, push: Push) -> PushResult:
-        """Change Variables as the PS tasks store them. Caller holds the lock."""
+        """Change Variables as the PS tasks store them. Retrying holds the lock."""
         stored, joins = self._splitter.split_push(push)
         result = self._protocol.push(stored)
         if joins is not None and result.values:

@@ -26,7 +26,7 @@ from globalstep.wire.declarations import OutcomeKind, Push, PushId, Read
 from globalstep.wire.frames import Message
 from globalstep.wire.transports import Ticket, Transport
 from globalstep.wire.wire_options import WireOptions
-from globalstep.worker.client.calls import RETRIED, Caller
+from globalstep.worker.client.calls import RETRIED, Retrying
 from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.client.retry import Retry
 from globalstep.worker.protocol.floors import Floors
@@ -53,7 +53,7 @@ class PushProtocol:
 
     Args:
         run: Whose facts it uses; shared with the client.
-        caller: Tries its calls again.
+        retrying: Tries its calls again.
         wire: How numbers cross the wire; as they are where not given.
 
     Attributes:
@@ -61,10 +61,10 @@ class PushProtocol:
         bytes_received: Tensor bytes of all replies.
     """
 
-    def __init__(self, run: JoinedRun, caller: Caller, wire: WireOptions | None = None) -> None:
+    def __init__(self, run: JoinedRun, retrying: Retrying, wire: WireOptions | None = None) -> None:
         self._run = run
-        self._caller = caller
-        self._clock = caller.clock
+        self._retrying = retrying
+        self._clock = retrying.clock
         self._messages = PushMessages(run, wire or WireOptions())
         self._packing = self._messages.packing
         self._sequence = 0
@@ -96,7 +96,7 @@ class PushProtocol:
             transports=self._run.transports if transports is None else transports,
             where=dict(self._run.where),
         )
-        return PushProtocol(run, self._caller.beside(), self._packing.options)
+        return PushProtocol(run, self._retrying.beside(), self._packing.options)
 
     @property
     def floors(self) -> list[pb.Floor]:
@@ -135,10 +135,10 @@ class PushProtocol:
 
         def retry(shard: int) -> Retry:
             kind = requests[shard][0].WhichOneof("kind")
-            return self._caller.retry(f"{kind} to {self._run.transports[shard].label}")
+            return self._retrying.retry(f"{kind} to {self._run.transports[shard].label}")
 
         retried = _RETRIED_PATIENTLY if patient else RETRIED
-        replies: dict[int, Message] = self._caller.answers(tickets, self._run, again, retry, retried)
+        replies: dict[int, Message] = self._retrying.answers(tickets, self._run, again, retry, retried)
         for shard, message in replies.items():
             self.bytes_received += message.data.nbytes
             if packs:
@@ -210,7 +210,7 @@ class PushProtocol:
                 else:
                     result = self._push_together(push_id, push, parts)
             except ResourceExhaustedError as error:
-                retry = retry or self._caller.retry("push")
+                retry = retry or self._retrying.retry("push")
                 retry.wait(self._run.recover_from(error))
                 continue
             except OpError:

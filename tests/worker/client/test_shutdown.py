@@ -10,7 +10,7 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.local import LocalPS
 from globalstep.runtime.clock import ManualClock
 from globalstep.wire.declarations import Push, Read
-from globalstep.worker.client.calls import Caller, ControlCalls
+from globalstep.worker.client.calls import Retrying, ControlCalls
 from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.client.heartbeat import Heartbeat
 from globalstep.worker.client.joined_run import JoinedRun
@@ -126,7 +126,7 @@ def test_calls_to_a_task_that_is_silent_are_broken_off(asked):
 def test_short_calls_wait_for_a_shorter_time():
     transport = Transport(answers=True)
     run = JoinedRun("c", [transport])
-    calls = ControlCalls(run, Caller(30.0, ManualClock(), random.Random(1)))
+    calls = ControlCalls(run, Retrying(30.0, ManualClock(), random.Random(1)))
     for method in ("Status", "WriteSnapshot"):
         calls.one(method, 0, None)
     run.shutdown.asked = True
