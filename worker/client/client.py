@@ -28,7 +28,7 @@ from globalstep.wire.declarations import OptimizerDecl, Push, Read, StopLimit, V
 from globalstep.wire.transports import Transport, known_target, transports_to
 from globalstep.wire.wire_options import WireOptions
 from globalstep.worker.access import JournalStore
-from globalstep.worker.client.calls import Retrying, ControlCalls
+from globalstep.worker.client.calls import ControlCalls, Retrying
 from globalstep.worker.client.chief_lease import ChiefLeaseClient
 from globalstep.worker.client.heartbeat import Heartbeat
 from globalstep.worker.client.joined_run import JoinedRun
@@ -290,7 +290,7 @@ class ClusterClient:
         return self._protocol.bytes_sent, self._protocol.bytes_received
 
     def _pull_stored(self, reads: Sequence[Read]) -> list[Array]:
-        """Read Variables as the PS tasks store them. Retrying holds the lock."""
+        """Read Variables as the PS tasks store them. Caller holds the lock."""
         if not self._splitter:
             return self._protocol.pull(reads)
         stored, joins = self._splitter.split_reads(reads)
@@ -298,7 +298,7 @@ class ClusterClient:
         return [join(found) for join in joins]
 
     def _push_stored(self, push: Push) -> PushResult:
-        """Change Variables as the PS tasks store them. Retrying holds the lock."""
+        """Change Variables as the PS tasks store them. Caller holds the lock."""
         stored, joins = self._splitter.split_push(push)
         result = self._protocol.push(stored)
         if joins is not None and result.values:

@@ -10,7 +10,7 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.local import LocalPS
 from globalstep.runtime.clock import ManualClock
 from globalstep.wire.declarations import Push, Read
-from globalstep.worker.client.calls import Retrying, ControlCalls
+from globalstep.worker.client.calls import ControlCalls, Retrying
 from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.client.heartbeat import Heartbeat
 from globalstep.worker.client.joined_run import JoinedRun
