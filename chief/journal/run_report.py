@@ -95,6 +95,8 @@ class RunReport(SessionRunHook):
         self._shows_lines = not shows_itself
         self._step: Any = None
         self._first_step: int | None = None
+        # The newest checkpoint that there was at the beginning.
+        self._found: str | None = None
         self._last_known = 0
         self._began_at = 0.0
         # Where the speed is counted from: the last line shown, or the first run.
@@ -117,6 +119,7 @@ class RunReport(SessionRunHook):
         self._shown_at = None
         if self._first_step is None:
             self._first_step, self._began_at = step, self._clock.monotonic()
+            self._found = self._newest()
         if session.restored_from:
             self._say(f"restored {session.restored_from}{_ps_tasks(session.restored_from, session.cluster.shards)}")
 
@@ -164,8 +167,10 @@ class RunReport(SessionRunHook):
             self._say(self._conclusion(stopped, failed))
 
     def _conclusion(self, stopped: bool, failed: type[BaseException] | None) -> str:
-        step, last_step = self._last_known, self._last_step()
-        newest = self._newest()
+        last_step, newest = self._last_step(), self._newest()
+        # What others pushed after this task's last run is in the checkpoint that was saved at the end.
+        saved = _step_in(newest) if newest != self._found else None
+        step = max(self._last_known, saved or 0)
         is_saved = _step_in(newest) == step
         if failed is not None or stopped:
             how = f"stopped at step {step}"

@@ -128,7 +128,10 @@ class Launcher:
         passed_on = signal.SIGKILL if self._signal else signal.SIGTERM
         if not self._signal:
             how = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
-            self._console.say(f"globalstep launch: {how}: the job stops; once more ends it at once, without saving")
+            self._console.say(
+                f"globalstep launch: {how}: the job stops; each task is sent SIGTERM, saves what is its to save and "
+                "ends. Once more ends all at once, without saving"
+            )
         self._signal = self._signal or number
         self._stopping = True
         self._asked.set()

@@ -6,7 +6,7 @@ import socket
 from types import SimpleNamespace
 
 import pytest
-from small_model import build
+from small_model import LocalCluster, build
 
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.chief.events.summaries import SummaryWriterCache
@@ -17,6 +17,7 @@ from globalstep.chief.sessions.session_creators import ChiefSessionCreator
 from globalstep.chief.training_session import MonitoredTrainingSession
 from globalstep.runtime.clock import ManualClock
 from globalstep.worker.client.joined_run import Shutdown
+from globalstep.worker.session import Session
 from globalstep.worker.session_run_hook import SessionRunHook
 
 pytestmark = pytest.mark.usefixtures("soon")
@@ -93,6 +94,35 @@ def test_the_step_is_finished_and_the_chief_saves(graph, tmp_path):
     assert ended.value.code == EXIT_DRAINED == 143
     assert len(runs) == 1
     assert latest_checkpoint(str(tmp_path)).endswith("-1")
+
+
+class OtherPushes(SessionRunHook):
+    """Has another task push at the end, after the step that this one has read last and before it saves."""
+
+    def __init__(self, target, model):
+        self._target, self._model = target, model
+
+    def end(self, session):
+        with Session(self._target, task="/job:worker/task:1") as other:
+            other.run(self._model.train, {self._model.by: 1.0})
+
+
+def test_the_step_that_is_told_at_the_end_is_the_one_that_was_saved(graph, tmp_path, caplog):
+    """Others may have pushed after this task's last run: one number is told, not two."""
+    cluster, model = LocalCluster(shards=1), build()
+    others = [OtherPushes(cluster.target, model)]
+
+    def program():
+        with MonitoredTrainingSession(
+            cluster.target, checkpoint_dir=str(tmp_path), chief_only_hooks=others, hooks=[TermAfter()]
+        ) as session:
+            while not session.should_stop():
+                session.run(model.train, {model.by: 1.0})
+
+    with caplog.at_level("INFO", "globalstep"), pytest.raises(SystemExit):
+        program()
+    cluster.close()
+    assert f"stopped at step 2, saved {tmp_path}/model.ckpt-2; the same command continues" in caplog.messages
 
 
 def interrupting(model, directory, asks, caught):

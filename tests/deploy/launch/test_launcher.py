@@ -169,6 +169,8 @@ def test_a_process_that_ignores_the_signal_is_killed():
     code, output = launch(task("chief:0", deaf), stream=stream, grace_secs=0.5)
     assert code == 128 + signal.SIGINT
     assert "killing chief:0, which did not end when asked" in output
+    # The tasks' own lines speak of the signal that they get.
+    assert "Ctrl-C: the job stops; each task is sent SIGTERM, saves what is its to save and ends" in output
 
 
 def test_a_signal_reaches_a_process_that_is_just_being_started(monkeypatch):
