@@ -40,7 +40,7 @@ test: $(VENV)/.installed-test ## run the quick tests, of every folder (4 minutes
 	$(BIN)/python -m pytest --quick $(PYTEST_ARGS)
 
 .PHONY: test-all
-test-all: test ## run all tests but those of `make nightly`, the quick ones first (35 minutes)
+test-all: test ## run all tests but those of `make nightly`, the quick ones first (25 minutes)
 	$(BIN)/python -m pytest --rest --durations=30 $(PYTEST_ARGS)
 
 .PHONY: test-pythons

@@ -101,6 +101,8 @@ def test_a_ps_that_was_cut_off_is_waited_for_and_has_lost_nothing(network, proce
         assert "go back" not in processes.output(task)
 
 
+# The two tests above cut off either, and count exactly.
+@pytest.mark.full_matrix
 def test_the_digits_are_learned_though_a_worker_and_then_a_ps_are_cut_off(network, tmp_path):
     with Processes(tmp_path) as processes:
         start(processes, network, EXAMPLES / "digits.py", "--steps", 5000, "--run-dir", tmp_path / "run")

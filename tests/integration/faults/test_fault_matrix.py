@@ -23,9 +23,10 @@ from globalstep.worker.transport import shm_transport
 #: Pushes before the first checkpoint, and from there to the fault.
 BEFORE_SAVE, BEFORE_FAULT = 3, 2
 
-#: Over these every point of every cell is tried always, over the others one a cell; `make nightly` tries all.
+#: Over these every point of every cell is tried always, and one over one of the others; `make nightly` tries all.
 EVERY_POINT = ("local", "auto")
-TRANSPORTS = (*EVERY_POINT, "grpc", "tcp")
+OTHERS = ("grpc", "tcp")
+TRANSPORTS = (*EVERY_POINT, *OTHERS)
 #: What the quick tier has: every two of a transport, a subject, a fault and a moment are together in some case.
 QUICK = set(
     pairwise(
@@ -37,13 +38,14 @@ QUICK = set(
 )
 
 
-def _marks(transport, cell, number):
-    """Say in which tier a case is."""
-    if number and transport not in EVERY_POINT:
-        return [pytest.mark.full_matrix]
-    if number or (transport, cell.subject, cell.fault, cell.moment) not in QUICK:
+def _marks(transport, at, cell, number):
+    """Say in which tier a case is: the point of that number of the cell at that place."""
+    if not number and (transport, cell.subject, cell.fault, cell.moment) in QUICK:
+        return []
+    # What carries the messages is tested by itself: tests/worker/transport.
+    if transport in EVERY_POINT or (not number and transport == OTHERS[at % len(OTHERS)]):
         return [pytest.mark.long]
-    return []
+    return [pytest.mark.full_matrix]
 
 
 def _points(transport, cell):
@@ -62,10 +64,10 @@ CASES = [
         method,
         point,
         id=f"{transport}-{cell.name}-{method}.{point}",
-        marks=_marks(transport, cell, number),
+        marks=_marks(transport, at, cell, number),
     )
     for transport in TRANSPORTS
-    for cell in cells()
+    for at, cell in enumerate(cells())
     for number, (method, point) in enumerate(_points(transport, cell))
 ]
 

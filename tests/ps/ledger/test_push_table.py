@@ -171,8 +171,15 @@ def test_two_thousand_workers_behind_a_switch_that_was_down_during_saves(shards)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("shards", [1, 2])
-@pytest.mark.parametrize("leave", [True, False], ids=["that leave", "that die"])
+@pytest.mark.parametrize(
+    ("leave", "shards"),
+    [
+        pytest.param(True, 1, id="that leave-1"),
+        pytest.param(False, 2, id="that die-2"),
+        pytest.param(True, 2, id="that leave-2", marks=pytest.mark.full_matrix),
+        pytest.param(False, 1, id="that die-1", marks=pytest.mark.full_matrix),
+    ],
+)
 def test_a_long_job_with_thousands_of_short_lived_clients_stays_bounded(shards, leave, monkeypatch):
     monkeypatch.setattr("globalstep.ps.ledger.push_table.LIMIT_CLIENTS", 100)
     clock = ManualClock()
