@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.checkpoints.saver import Saver
 from globalstep.chief.events.summaries import FileWriter, SessionLog
@@ -35,6 +35,10 @@ from globalstep.variables.variable_collections import (
 from globalstep.worker.client.candidate import Candidate
 from globalstep.worker.client.client import connect
 from globalstep.worker.coordinator import Coordinator, LooperThread
+
+if TYPE_CHECKING:
+    from globalstep.worker.client.client import ClusterClient
+
 
 __all__ = ["Supervisor"]
 
@@ -402,7 +406,7 @@ class Supervisor:
         self._write_graph()
         return session
 
-    def _admit(self, cluster: Any) -> None:
+    def _admit(self, cluster: ClusterClient) -> None:
         if self.is_chief:
             self._claim.admit(cluster, saved_term(self._logdir))
 

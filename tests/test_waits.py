@@ -113,7 +113,7 @@ ALLOWED = {
     "chief/journal/journal_keeping.py": {"JournalKeeper.stop": _SHUT},
     "deploy/compose/cli.py": {"run": _LAUNCHED, "_follow": "docker gives each task time to end", "_let_end": _ENDED},
     "deploy/bench/cost_measuring.py": {"copy_bytes_sec": "they copy for a given time"},
-    "deploy/bench/measured_cluster.py": {"_Child.line": _ENDED, "_Child.end": _ENDED},
+    "deploy/bench/line_process.py": {"LineProcess._line": _ENDED, "LineProcess.kill": _ENDED},
     "deploy/ray/job.py": {"_ray_runs": "Ray's own"},
     "deploy/ray/member.py": {"Member.run": _ENDED},
     "deploy/launch/launcher.py": {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader
 from globalstep.chief.checkpoints.checkpoint_format import SavedVariable
@@ -18,10 +18,16 @@ from globalstep.cluster.placement import declarations
 from globalstep.errors import InvalidArgumentError, NotFoundError
 from globalstep.wire.declarations import Op, OpKind, Push, VariableDecl
 
+if TYPE_CHECKING:
+    from globalstep.worker.session import Session
+
+
 __all__ = ["restore_into"]
 
 
-def restore_into(session: Any, reader: CheckpointReader, saveables: Sequence[Saveable], reshape: bool = False) -> None:
+def restore_into(
+    session: Session, reader: CheckpointReader, saveables: Sequence[Saveable], reshape: bool = False
+) -> None:
     """Give Variables the values of a checkpoint, all in one push; nothing changes if anything is wrong.
 
     Args:
@@ -48,7 +54,7 @@ def restore_into(session: Any, reader: CheckpointReader, saveables: Sequence[Sav
 
 
 def _declarations(
-    session: Any, reader: CheckpointReader, saveables: Sequence[Saveable], reshape: bool
+    session: Session, reader: CheckpointReader, saveables: Sequence[Saveable], reshape: bool
 ) -> dict[str, VariableDecl]:
     """Check every Variable against its tensor, then declare those that the cluster does not know yet."""
     cluster = session.cluster

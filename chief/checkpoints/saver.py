@@ -13,7 +13,7 @@ import logging
 import operator
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.checkpoints.background_saving import BackgroundSave
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader
@@ -29,6 +29,10 @@ from globalstep.files.storage import Storage, directory_of, storage_for
 from globalstep.graph.graph import GraphKeys, Node, get_default_graph
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.variables.variables import Variable
+
+if TYPE_CHECKING:
+    from globalstep.worker.client.client import ClusterClient
+
 
 __all__ = ["Saver"]
 
@@ -361,21 +365,22 @@ def _cluster_of(sess: Any) -> Any:
     return cluster
 
 
-def _term_for(cluster: Any, storage: Storage, save_path: str, latest_filename: str) -> int:
+def _term_for(cluster: ClusterClient, storage: Storage, save_path: str, latest_filename: str) -> int:
     """The term that a save of this chief bears; 0 without one.
 
     Raises:
         AbortedError: If the files are of a chief that has replaced this one.
     """
-    if not cluster.chief_lease.term:
+    lease = cluster.chief_lease
+    if not lease.term:
         return 0
     found = greatest_term(storage, directory_of(save_path), save_path, latest_filename)
-    if found > cluster.chief_lease.term:
+    if found > lease.term and lease.candidate is not None:
         # Of a successor, and this one learns that; or of before the clock of PS task 0 was set back.
-        cluster.chief_lease.candidate.confirm(cluster, above=found)
-    return int(cluster.chief_lease.term)
+        lease.candidate.confirm(cluster, above=found)
+    return int(lease.term)
 
 
-def _is_step(cluster: Any, node: Node) -> bool:
+def _is_step(cluster: ClusterClient, node: Node) -> bool:
     decl = cluster.variables.get(node.op_name) if isinstance(node, Variable) else None
     return decl is not None and decl.is_step

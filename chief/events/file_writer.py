@@ -11,13 +11,17 @@ from __future__ import annotations
 import threading
 import warnings
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from globalstep.chief.events.events import EventFileWriter
 from globalstep.files.tensorboard_protos import Event, GraphDef, MetaGraphDef, SessionLog, Summary, TaggedRunMetadata
 from globalstep.graph.graph import Graph, get_default_graph
 from globalstep.graph.graph_def import graph_def as graph_def_of
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+
+if TYPE_CHECKING:
+    from globalstep.worker.session import Session
+
 
 __all__ = ["FileWriter", "FileWriterCache", "SummaryWriter", "SummaryWriterCache"]
 
@@ -57,7 +61,7 @@ class FileWriter:
         flush_secs: float = 120,
         graph_def: GraphDef | None = None,
         filename_suffix: str | None = None,
-        session: Any = None,
+        session: Session | None = None,
         *,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:

@@ -14,7 +14,7 @@ import logging
 import os
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.checkpoints.background_saving import BackgroundSave
 from globalstep.chief.checkpoints.saver import Saver
@@ -33,6 +33,11 @@ from globalstep.worker.session_run_hook import (
     SessionRunValues,
 )
 
+if TYPE_CHECKING:
+    from globalstep.worker.coordinator import Coordinator
+    from globalstep.worker.session import Session
+
+
 __all__ = ["CheckpointSaverHook", "CheckpointSaverListener", "saver_from"]
 
 _log = logging.getLogger("globalstep")
@@ -44,7 +49,7 @@ class CheckpointSaverListener:
     def begin(self) -> None:
         """Prepare before the session exists."""
 
-    def before_save(self, session: Any, global_step_value: int) -> None:
+    def before_save(self, session: Session, global_step_value: int) -> None:
         """Act before a save.
 
         Args:
@@ -52,7 +57,7 @@ class CheckpointSaverListener:
             global_step_value: The global step just before the save.
         """
 
-    def after_save(self, session: Any, global_step_value: int) -> bool | None:
+    def after_save(self, session: Session, global_step_value: int) -> bool | None:
         """Act when a checkpoint is durable: within a run or at the end, perhaps some steps after its own.
 
         Args:
@@ -64,7 +69,7 @@ class CheckpointSaverListener:
         """
         return None
 
-    def end(self, session: Any, global_step_value: int) -> None:
+    def end(self, session: Session, global_step_value: int) -> None:
         """Act at the end of the session, after the last save.
 
         Args:
@@ -132,7 +137,7 @@ class CheckpointSaverHook(SessionRunHook):
         for listener in self._listeners:
             listener.begin()
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """See SessionRunHook: writes the graph, and a checkpoint of the state as it starts."""
         self._coord = coord
         self._settle_old(session)
@@ -161,7 +166,7 @@ class CheckpointSaverHook(SessionRunHook):
             if self._is_due(step) and self._start_save(run_context.session):
                 run_context.request_stop()
 
-    def _is_asked(self, session: Any) -> bool:
+    def _is_asked(self, session: Session) -> bool:
         """Whether PS tasks ask for a checkpoint, because their write-ahead logs are long, and none is being written."""
         asked = session.cluster.heartbeat.take_save_asked()
         if not asked or self._pending is not None:
@@ -186,7 +191,7 @@ class CheckpointSaverHook(SessionRunHook):
             # A run that ended beyond the mark, since other workers push too, does not shift the marks to come.
             self._due_from += self._save_steps * (1 + (step - self._due_from) // self._save_steps)
 
-    def end(self, session: Any) -> None:
+    def end(self, session: Session) -> None:
         """See SessionRunHook: saves the last step, unless it is saved."""
         try:
             self._finish_save(session)
@@ -210,7 +215,7 @@ class CheckpointSaverHook(SessionRunHook):
             run_context.request_stop()
         cluster.membership.let_end(shards)
 
-    def _save(self, session: Any) -> bool:
+    def _save(self, session: Session) -> bool:
         """Save, and wait until it is durable; say whether a listener wants training to stop."""
         step = self._before_save(session)
         # The step goes along as a node, so that the saver names the checkpoint by its own cut: other
@@ -220,7 +225,7 @@ class CheckpointSaverHook(SessionRunHook):
         self._saved_at(step)
         return self._after_save(session, step)
 
-    def _start_save(self, session: Any) -> bool:
+    def _start_save(self, session: Session) -> bool:
         """Take the cut, and have it written; say whether a listener wants training to stop."""
         saver = self._find_saver()
         if type(saver).save is not Saver.save:
@@ -239,7 +244,7 @@ class CheckpointSaverHook(SessionRunHook):
         if self._pending is not None and self._pending.done() and self._finish_save(run_context.session):
             run_context.request_stop()
 
-    def _finish_save(self, session: Any) -> bool:
+    def _finish_save(self, session: Session) -> bool:
         """Wait for the save that is being written; say whether a listener wants training to stop."""
         if self._pending is None:
             return False
@@ -247,14 +252,14 @@ class CheckpointSaverHook(SessionRunHook):
         path = save.result()
         return self._after_save(session, _step_of(path, 0))
 
-    def _settle_old(self, session: Any) -> None:
+    def _settle_old(self, session: Session) -> None:
         """Do what follows a save of a session that was lost; that it was lost needs no saying again."""
         try:
             self._finish_save(session)
         except OpError as error:
             _log.info("The checkpoint that was being written when the session was lost is not there: %s", error)
 
-    def _before_save(self, session: Any) -> int:
+    def _before_save(self, session: Session) -> int:
         """Tell log and listeners of a save; gives the step."""
         step = step_now(session, self._step)
         _log.info("Saving checkpoints for %d into %s.", step, self._save_path)
@@ -262,7 +267,7 @@ class CheckpointSaverHook(SessionRunHook):
             listener.before_save(session, step)
         return step
 
-    def _after_save(self, session: Any, step: int) -> bool:
+    def _after_save(self, session: Session, step: int) -> bool:
         """Tell events and listeners of a checkpoint; say whether one of them wants training to stop."""
         self._writer.add_session_log(SessionLog(status=SessionLog.CHECKPOINT, checkpoint_path=self._save_path), step)
         should_stop = False
@@ -303,7 +308,7 @@ def saver_from(collection: str = GraphKeys.SAVERS) -> Any:
     return savers[0]
 
 
-def _admitted_step(session: Any, step: Any) -> int:
+def _admitted_step(session: Session, step: Any) -> int:
     """Read a step with the pushes that are decided but not yet applied everywhere: a save would hold them."""
     known = [status.steps[step.op_name] for status in session.cluster.refresh() if step.op_name in status.steps]
     return max(known) if known else step_now(session, step)

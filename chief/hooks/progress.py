@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
@@ -20,6 +20,11 @@ from globalstep.worker.session_run_hook import (
     SessionRunHook,
     SessionRunValues,
 )
+
+if TYPE_CHECKING:
+    from globalstep.worker.coordinator import Coordinator
+    from globalstep.worker.session import Session
+
 
 __all__ = ["PROGRESS_PREFIX", "ProgressHook"]
 
@@ -75,7 +80,7 @@ class ProgressHook(SessionRunHook):
         """See SessionRunHook."""
         self._step = global_step_for("ProgressHook")
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """See SessionRunHook: the speed is counted from the end of the first run."""
         self._shown_at = self._clock.monotonic()
         self._counted_from = None
@@ -100,7 +105,7 @@ class ProgressHook(SessionRunHook):
         elif self._counted_from is None:
             self._counted_from = now, step
 
-    def end(self, session: Any) -> None:
+    def end(self, session: Session) -> None:
         """See SessionRunHook: shows the last step."""
         self._show(step_now(session, self._step))
         if self._line_open:

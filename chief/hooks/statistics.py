@@ -29,6 +29,8 @@ from globalstep.worker.session_run_hook import (
 
 if TYPE_CHECKING:
     from globalstep.proto import globalstep_pb2 as pb
+    from globalstep.worker.coordinator import Coordinator
+    from globalstep.worker.session import Session
 
 __all__ = ["ClusterStatisticsHook", "staleness_histogram"]
 
@@ -109,7 +111,7 @@ class ClusterStatisticsHook(SessionRunHook):
             self._writer = SummaryWriterCache.get(self._output_dir)
         self._step = global_step_for("ClusterStatisticsHook")
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """See SessionRunHook: counts from here on; the step may have gone back."""
         self._timer.reset()
         self._before = None
@@ -134,7 +136,7 @@ class ClusterStatisticsHook(SessionRunHook):
             self._writer.add_summary(Summary(value=values), now.step)
         self._before = now
 
-    def _read(self, session: Any) -> _Reading | None:
+    def _read(self, session: Session) -> _Reading | None:
         """Ask every PS task; None if the sequencer, which alone knows the step, does not answer."""
         answers = session.cluster.statuses(timeout_secs=_STATUS_SECS, brief=True)
         sequencer = answers[session.cluster.sequencer]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.events.summaries import SummaryWriterCache
 from globalstep.chief.hooks.timers import SecondOrStepTimer
@@ -26,6 +26,11 @@ from globalstep.worker.session_run_hook import (
     SessionRunHook,
     SessionRunValues,
 )
+
+if TYPE_CHECKING:
+    from globalstep.worker.coordinator import Coordinator
+    from globalstep.worker.session import Session
+
 
 __all__ = ["GlobalStepWaiterHook", "StepCounterHook", "StopAtStepHook", "global_step_for", "step_now"]
 
@@ -56,7 +61,7 @@ def global_step_for(hook: str) -> Any:
     return step
 
 
-def step_now(session: Any, step: Node) -> int:
+def step_now(session: Session, step: Node) -> int:
     """Read a step where it is counted, outside of a training run.
 
     A session may answer a run from the values that came back with its own last push; other workers push
@@ -128,7 +133,7 @@ class StopAtStepHook(SessionRunHook):
         """See SessionRunHook."""
         self._step = global_step_for("StopAtStepHook")
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """See SessionRunHook: counts `num_steps` from here, once."""
         if self._last_step is None:
             self._last_step = step_now(session, self._step) + (self._num_steps or 0)
@@ -191,7 +196,7 @@ class StepCounterHook(SessionRunHook):
         self._step = global_step_for("StepCounterHook")
         self._tag = f"{self._step.op.name}/sec"
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """See SessionRunHook: counts anew from a step that went back."""
         if step_now(session, self._step) < (self._timer.last_triggered_step() or 0):
             self._timer.reset()

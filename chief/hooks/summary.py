@@ -7,7 +7,7 @@ Layer: chief.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.events.summaries import SummaryWriterCache
 from globalstep.chief.hooks.step import global_step_for, step_now
@@ -20,6 +20,11 @@ from globalstep.worker.session_run_hook import (
     SessionRunHook,
     SessionRunValues,
 )
+
+if TYPE_CHECKING:
+    from globalstep.worker.coordinator import Coordinator
+    from globalstep.worker.session import Session
+
 
 __all__ = ["SummarySaverHook"]
 
@@ -69,7 +74,7 @@ class SummarySaverHook(SessionRunHook):
         self._next_step = None
         self._step = global_step_for("SummarySaverHook")
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """See SessionRunHook: where the step went back, what is shown from there on is dropped, and comes anew."""
         if self._next_step is None:
             return
@@ -108,7 +113,7 @@ class SummarySaverHook(SessionRunHook):
                     self._writer.add_summary(summary, step)
         self._next_step = step + 1
 
-    def end(self, session: Any) -> None:
+    def end(self, session: Session) -> None:
         """See SessionRunHook."""
         if self._writer is not None:
             self._writer.flush()

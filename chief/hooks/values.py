@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,10 @@ from globalstep.worker.session_run_hook import (
     SessionRunHook,
     SessionRunValues,
 )
+
+if TYPE_CHECKING:
+    from globalstep.worker.session import Session
+
 
 __all__ = ["FeedFnHook", "FinalOpsHook", "LoggingTensorHook", "NanLossDuringTrainingError", "NanTensorHook"]
 
@@ -97,7 +101,7 @@ class LoggingTensorHook(SessionRunHook):
             self._log_values(run_values.results)
         self._iteration += 1
 
-    def end(self, session: Any) -> None:
+    def end(self, session: Session) -> None:
         """See SessionRunHook."""
         if self._at_end:
             self._log_values(session.run(self._fetches))
@@ -161,7 +165,7 @@ class NanTensorHook(SessionRunHook):
         _log.warning("Model diverged with loss = NaN. %s", known)
         run_context.request_stop()
 
-    def _known(self, session: Any) -> str:
+    def _known(self, session: Session) -> str:
         """Say where it happened: node, task, step, and which Variables have NaN."""
         name = self._loss if isinstance(self._loss, str) else getattr(self._loss, "name", repr(self._loss))
         task = session.cluster.task or "this session"
@@ -177,7 +181,7 @@ class NanTensorHook(SessionRunHook):
         return text
 
 
-def _variables_with_nan(session: Any) -> tuple[bool, list[str]]:
+def _variables_with_nan(session: Session) -> tuple[bool, list[str]]:
     """Look for NaN in trainable Variables, but for those too large to be fetched; gives whether all were looked at."""
     variables = session.graph.get_collection(GraphKeys.TRAINABLE_VARIABLES)
     small: list[Any] = []
@@ -214,7 +218,7 @@ class FinalOpsHook(SessionRunHook):
         """The values, in the structure of `final_ops`; None before the end."""
         return self._values
 
-    def end(self, session: Any) -> None:
+    def end(self, session: Session) -> None:
         """See SessionRunHook.
 
         Raises:

@@ -13,7 +13,7 @@ import logging
 import re
 import threading
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,6 +35,10 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.wire.told_messages import read_told
 
+if TYPE_CHECKING:
+    from globalstep.worker.client.client import ClusterClient
+
+
 __all__ = ["JournalKeeper"]
 
 _log = logging.getLogger("globalstep")
@@ -55,7 +59,7 @@ class JournalKeeper:
         clock: Paces the thread.
     """
 
-    def __init__(self, cluster: Any, directory: str, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, cluster: ClusterClient, directory: str, clock: Clock = SYSTEM_CLOCK) -> None:
         self._cluster = cluster
         self._directory = directory
         self._clock = clock

@@ -15,7 +15,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from globalstep.chief.checkpoints.checkpoint_format import read_index
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
@@ -36,6 +36,11 @@ from globalstep.worker.session_run_hook import (
     SessionRunHook,
     SessionRunValues,
 )
+
+if TYPE_CHECKING:
+    from globalstep.worker.coordinator import Coordinator
+    from globalstep.worker.session import Session
+
 
 __all__ = ["PROGRESS_VARIABLE", "RunReport", "is_wanted"]
 
@@ -111,7 +116,7 @@ class RunReport(SessionRunHook):
         """See SessionRunHook."""
         self._step = integer_step(get_default_graph())
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """See SessionRunHook: tells what was restored, at first and after each loss."""
         if self._step is None:
             return
@@ -146,7 +151,7 @@ class RunReport(SessionRunHook):
         elif self._due:
             self._show(step)
 
-    def end(self, session: Any) -> None:
+    def end(self, session: Session) -> None:
         """See SessionRunHook: reads the last step."""
         if self._step is not None:
             self._last_known = step_now(session, self._step)

@@ -6,12 +6,17 @@ Layer: chief.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from globalstep.cluster.task_state import State
 from globalstep.errors import OpError
 from globalstep.files.storage import storage_for
 from globalstep.worker.client.causes import ASK_SECS, why_no_answer
+
+if TYPE_CHECKING:
+    from globalstep.proto import globalstep_pb2 as pb
+    from globalstep.worker.client.client import ClusterClient
+
 
 __all__ = ["why_no_checkpoint", "why_no_chief", "why_not_ended", "why_not_left", "why_not_written"]
 
@@ -21,7 +26,7 @@ _SILENT_SECS = 15.0
 _QUIET_SECS = 5.0
 
 
-def why_no_chief(statuses: Sequence[Any]) -> str:
+def why_no_chief(statuses: Sequence[pb.StatusReply]) -> str:
     """Say why the chief has not made the model ready.
 
     Args:
@@ -39,7 +44,7 @@ def why_no_chief(statuses: Sequence[Any]) -> str:
             f"{chief} is the chief, and was last heard {lease.silent_secs:.0f} s ago: it has died or is being started "
             "again, it cannot reach PS task 0, or it is stopped; with failover_secs another task takes its place"
         )
-    if any(status.state == State.VACANT for status in statuses):
+    if any(int(status.state) == State.VACANT for status in statuses):
         return (
             f"{chief} is the chief, and was heard {lease.silent_secs:.0f} s ago: it waits for a PS task that it "
             "cannot reach, or for a checkpoint, or it has not noticed yet that one was started again"
@@ -50,7 +55,7 @@ def why_no_chief(statuses: Sequence[Any]) -> str:
     )
 
 
-def why_not_ended(client: Any) -> str:
+def why_not_ended(client: ClusterClient) -> str:
     """Say why the chief has not saved the last step and ended the job.
 
     Args:
@@ -74,7 +79,7 @@ def why_not_ended(client: Any) -> str:
     )
 
 
-def why_not_left(client: Any, tasks: Sequence[str]) -> str:
+def why_not_left(client: ClusterClient, tasks: Sequence[str]) -> str:
     """Say why tasks have not left a job that is done.
 
     Args:
@@ -82,10 +87,11 @@ def why_not_left(client: Any, tasks: Sequence[str]) -> str:
         tasks: Their names.
     """
     statuses = client.statuses(timeout_secs=ASK_SECS, brief=True)
-    if any(isinstance(status, OpError) for status in statuses):
+    answers = [status for status in statuses if not isinstance(status, OpError)]
+    if len(answers) < len(statuses):
         return why_no_answer(client)
     silent: dict[str, float] = {}
-    for one in (one for status in statuses for one in status.clients):
+    for one in (one for status in answers for one in status.clients):
         name = next((name for name in (one.task, one.client) if name in tasks), "")
         if name:
             silent[name] = min(one.silent_secs, silent.get(name, one.silent_secs))
@@ -103,7 +109,7 @@ def why_not_left(client: Any, tasks: Sequence[str]) -> str:
     )
 
 
-def why_not_written(client: Any, directory: str) -> str:
+def why_not_written(client: ClusterClient, directory: str) -> str:
     """Say why a checkpoint is not written yet.
 
     Args:

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.hooks.checkpoint import CheckpointSaverHook
 from globalstep.chief.sessions.causes import why_not_ended
@@ -26,6 +26,11 @@ from globalstep.graph.graph import get_default_graph
 from globalstep.runtime.clock import Clock
 from globalstep.worker.client.candidate import Candidate
 from globalstep.worker.session_run_hook import SessionRunHook
+
+if TYPE_CHECKING:
+    from globalstep.worker.client.client import ClusterClient
+    from globalstep.worker.session import Session
+
 
 __all__ = ["FAILOVER_VARIABLE", "RoleSessionCreator", "as_role", "failover_of"]
 
@@ -114,7 +119,7 @@ class RoleSessionCreator(SessionCreator):
         self._chief.watch_clients(attend)
         self._worker.watch_clients(attend)
 
-    def create_session(self) -> Any:
+    def create_session(self) -> Session:
         """See SessionCreator."""
         while True:
             if (self._is_chief and not self._claim.beside) or self._candidate.term:
@@ -149,7 +154,7 @@ class RoleSessionCreator(SessionCreator):
                 graph.finalized = frozen
         return [*self._chief_hooks, *self._own_hooks]
 
-    def outdated(self, session: Any) -> str:
+    def outdated(self, session: Session) -> str:
         """See SessionCreator: when this task became the chief, or is it no more."""
         candidate = self._candidate
         if candidate.failover_secs is None:
@@ -160,7 +165,7 @@ class RoleSessionCreator(SessionCreator):
             return f"{candidate.task or 'this task'} acts as chief from now on: the one before is gone"
         return ""
 
-    def takes_over_at_end(self, session: Any, stop_grace_period_secs: float) -> bool:
+    def takes_over_at_end(self, session: Session, stop_grace_period_secs: float) -> bool:
         """See SessionCreator: a worker that may act as chief sees to it that the last step is saved."""
         candidate, cluster = self._candidate, session.cluster
         if self._acts or candidate.failover_secs is None:
@@ -179,20 +184,20 @@ class RoleSessionCreator(SessionCreator):
             _log.debug("The job seems to have ended: %s", error)
         return False
 
-    def before_end(self, session: Any, stop_grace_period_secs: float) -> None:
+    def before_end(self, session: Session, stop_grace_period_secs: float) -> None:
         """See SessionCreator."""
         if self._acts:
             self._chief.before_end(session, stop_grace_period_secs)
 
-    def after_end(self, session: Any) -> None:
+    def after_end(self, session: Session) -> None:
         """See SessionCreator."""
         if self._acts:
             self._chief.after_end(session)
 
-    def _admit_chief(self, cluster: Any) -> None:
+    def _admit_chief(self, cluster: ClusterClient) -> None:
         self._claim.admit(cluster, self._chief.saved_term())
 
-    def _admit_worker(self, cluster: Any) -> None:
+    def _admit_worker(self, cluster: ClusterClient) -> None:
         cluster.chief_lease.candidate = self._candidate
         if self._candidate.failover_secs is not None and self._candidate.claim(cluster):
             raise _NowChiefError
@@ -208,7 +213,7 @@ def as_role(chief: ChiefSessionCreator, clock: Clock) -> RoleSessionCreator:
     return RoleSessionCreator(chief, chief.as_worker(), is_chief=True, failover_secs=None, chief_hooks=(), clock=clock)
 
 
-def _at_limit(cluster: Any) -> bool:
+def _at_limit(cluster: ClusterClient) -> bool:
     """Whether a step has reached its limit, so that there is nothing left to do but to save it."""
     return any(
         status.steps.get(step, last - 1) >= last for status in cluster.refresh() for step, last in status.limits.items()

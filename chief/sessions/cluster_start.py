@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.journal.journal_files import last_stored
 from globalstep.chief.sessions.polling_wait import PollingWait
@@ -23,6 +23,10 @@ from globalstep.wire.declarations import StopLimit
 from globalstep.wire.told import Known
 from globalstep.wire.told_messages import read_told
 from globalstep.worker.client.causes import why_no_answer
+
+if TYPE_CHECKING:
+    from globalstep.worker.client.client import ClusterClient
+
 
 __all__ = ["Found", "announce_return", "not_serving", "nothing_left", "stop_limits", "survey", "wait_for_answers"]
 
@@ -43,7 +47,7 @@ class Found(enum.Enum):
     BROKEN = "broken"
 
 
-def survey(statuses: Sequence[Any]) -> Found:
+def survey(statuses: Sequence[pb.StatusReply]) -> Found:
     """Judge the state of a cluster.
 
     Args:
@@ -60,7 +64,7 @@ def survey(statuses: Sequence[Any]) -> Found:
     return Found.BROKEN
 
 
-def nothing_left(statuses: Sequence[Any]) -> str:
+def nothing_left(statuses: Sequence[pb.StatusReply]) -> str:
     """Say why there is no use in waiting for a model that is not ready; "" where there is.
 
     Once the job is declared done no task initializes or restores anything: neither a Variable that only one task's
@@ -77,7 +81,7 @@ def nothing_left(statuses: Sequence[Any]) -> str:
     return f"the job was declared done, and PS task {', '.join(empty)} has lost its state since"
 
 
-def not_serving(statuses: Sequence[Any], labels: Sequence[str]) -> str:
+def not_serving(statuses: Sequence[pb.StatusReply], labels: Sequence[str]) -> str:
     """Say which PS tasks are not ready to serve, and why.
 
     Args:
@@ -102,7 +106,7 @@ def not_serving(statuses: Sequence[Any], labels: Sequence[str]) -> str:
     return ""
 
 
-def wait_for_answers(client: Any, clock: Clock, max_wait_secs: float) -> list[Any]:
+def wait_for_answers(client: ClusterClient, clock: Clock, max_wait_secs: float) -> list[Any]:
     """Ask every PS task for its status, and wait for those that do not answer.
 
     Args:
@@ -154,7 +158,12 @@ def stop_limits(hooks: Sequence[Any], step_name: str, step: int, in_force: Mappi
 
 
 def announce_return(
-    client: Any, statuses: Sequence[Any], step: str, step_after: int, prefix: str | None, directory: str | None
+    client: ClusterClient,
+    statuses: Sequence[pb.StatusReply],
+    step: str,
+    step_after: int,
+    prefix: str | None,
+    directory: str | None,
 ) -> None:
     """Say that training goes back, from where to where and why.
 

@@ -17,7 +17,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from globalstep.worker.client.client import ClusterClient
+    from globalstep.worker.coordinator import Coordinator
+
 
 __all__ = ["EXIT_DRAINED", "Drain", "InterruptedRun"]
 
@@ -95,7 +100,7 @@ class Drain:
                 # It came: a program that goes on all the same has Python's own handler again.
                 signal.signal(number, _DEFAULTS[number])
 
-    def attend(self, cluster: Any) -> None:
+    def attend(self, cluster: ClusterClient | None) -> None:
         """Notify a client when the process is asked to end, or has been.
 
         The exception of `interruptible` may be lost, in a finalizer say: so what waits for a task looks for itself.
@@ -125,7 +130,7 @@ class Drain:
         finally:
             self._interruptible = before
 
-    def join(self, coord: Any, grace_secs: float) -> None:
+    def join(self, coord: Coordinator, grace_secs: float) -> None:
         """Wait for a session's threads; not for long where the process has been asked to end, now or meanwhile.
 
         Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from globalstep.errors import AbortedError, JobDoneError, OpError, UnavailableError
 from globalstep.graph.graph import Node, Operation
@@ -19,6 +19,10 @@ from globalstep.worker.session_run_hook import (
     SessionRunHook,
     SessionRunValues,
 )
+
+if TYPE_CHECKING:
+    from globalstep.worker.session import Session
+
 
 __all__ = ["PREEMPTION_ERRORS", "HookedSession", "let_go_of"]
 
@@ -40,7 +44,7 @@ class HookedSession:
             its caller gets its values, but the next needs a new session.
     """
 
-    def __init__(self, session: Any, hooks: Sequence[SessionRunHook]) -> None:
+    def __init__(self, session: Session, hooks: Sequence[SessionRunHook]) -> None:
         self._session = session
         self._hooks = list(hooks)
         self._stop_requested = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.sessions.cluster_start import wait_for_answers
 from globalstep.chief.sessions.polling_wait import PollingWait
@@ -16,6 +16,11 @@ from globalstep.errors import AbortedError, LostStateError, OpError, Unavailable
 from globalstep.files.storage import storage_for
 from globalstep.runtime.clock import Clock
 from globalstep.worker.client.causes import why_no_answer
+
+if TYPE_CHECKING:
+    from globalstep.proto import globalstep_pb2 as pb
+    from globalstep.worker.client.client import ClusterClient
+
 
 __all__ = ["absolute", "come_back"]
 
@@ -29,7 +34,12 @@ def absolute(directory: str | None) -> str:
 
 
 def come_back(
-    client: Any, statuses: Sequence[Any], directory: str | None, clock: Clock, max_wait_secs: float, run: str = ""
+    client: ClusterClient,
+    statuses: Sequence[pb.StatusReply],
+    directory: str | None,
+    clock: Clock,
+    max_wait_secs: float,
+    run: str = "",
 ) -> list[Any]:
     """Have PS tasks that lost their state recover, where the run has a log; else leave all as it is.
 

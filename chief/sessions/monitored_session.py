@@ -14,7 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from globalstep.chief.scaffold import Scaffold
 from globalstep.chief.sessions.chief_role import as_role
@@ -28,6 +28,10 @@ from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.worker.coordinator import Coordinator
 from globalstep.worker.inputs.queue_runner import start_queue_runners
 from globalstep.worker.session_run_hook import SessionRunHook
+
+if TYPE_CHECKING:
+    from globalstep.worker.session import Session
+
 
 __all__ = ["MonitoredSession", "SingularMonitoredSession", "StepContext"]
 
@@ -178,9 +182,10 @@ class _MonitoredSession:
         self._close(None if clean else kind)
         return clean
 
-    def _tf_sess(self) -> Any:
+    def _tf_sess(self) -> Session:
         """The session below the hooks."""
-        return self._session
+        session: Session = self._session
+        return session
 
     def _recovering(self, act: Callable[[HookedSession], Any]) -> Any:
         while True:
@@ -394,6 +399,6 @@ class SingularMonitoredSession(_MonitoredSession):
         )
         super().__init__(creator, hooks, False, stop_grace_period_secs, clock)
 
-    def raw_session(self) -> Any:
+    def raw_session(self) -> Session:
         """Give the session below the hooks."""
         return self._tf_sess()

@@ -8,11 +8,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from globalstep.errors import UnavailableError
 from globalstep.runtime.clock import Clock
 from globalstep.runtime.waiting import likeliest
+
+if TYPE_CHECKING:
+    from globalstep.worker.client.client import ClusterClient
+
 
 __all__ = ["PollingWait"]
 
@@ -34,7 +38,7 @@ class PollingWait:
         client: Of the cluster; when its process is asked to end, so does the wait.
     """
 
-    def __init__(self, clock: Clock, max_wait_secs: float, client: Any = None) -> None:
+    def __init__(self, clock: Clock, max_wait_secs: float, client: ClusterClient | None = None) -> None:
         self._clock = clock
         self._max_wait_secs = max_wait_secs
         self._client = client

@@ -6,7 +6,7 @@ Layer: chief.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,10 +14,14 @@ from globalstep.errors import FailedPreconditionError
 from globalstep.graph.graph import GraphKeys
 from globalstep.variables.variables import variables_of
 
+if TYPE_CHECKING:
+    from globalstep.worker.session import Session
+
+
 __all__ = ["initialize_own", "initialize_rest", "why_not_ready"]
 
 
-def initialize_own(session: Any) -> str:
+def initialize_own(session: Session) -> str:
     """Give the Variables on this task's own device their initial values, where they have none.
 
     The chief initializes what all tasks share; no other task can initialize these.
@@ -38,7 +42,7 @@ def initialize_own(session: Any) -> str:
     return ""
 
 
-def initialize_rest(session: Any) -> str:
+def initialize_rest(session: Session) -> str:
     """Give the Variables of a task's program their initial values that its run, which is ready, has none for.
 
     The chief has initialized what its program has; these are this program's alone.
@@ -60,7 +64,7 @@ def initialize_rest(session: Any) -> str:
     return ""
 
 
-def why_not_ready(ready_op: Any, session: Any, failure: str) -> str:
+def why_not_ready(ready_op: Any, session: Session, failure: str) -> str:
     """Run an operation that gives the names of what is missing.
 
     Args:
@@ -83,7 +87,7 @@ def why_not_ready(ready_op: Any, session: Any, failure: str) -> str:
     return f"Variables not initialized: {names}{_of_nobody(session, names.split(', '))}"
 
 
-def _of_nobody(session: Any, names: Sequence[str]) -> str:
+def _of_nobody(session: Session, names: Sequence[str]) -> str:
     """Say what Variables are that no program of the run has initialized, and where a task's own belong."""
     known = session.cluster.variables
     if not known or all(name in known for name in names):

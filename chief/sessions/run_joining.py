@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from globalstep.chief.journal.run_directory import keep_identity, keep_incarnation, kept_identity
 from globalstep.cluster.process_place import ALIVE_SECS, Process, is_gone, this_process
@@ -20,6 +20,10 @@ from globalstep.errors import FailedPreconditionError, OpError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import Clock
 from globalstep.wire.told import Told
+
+if TYPE_CHECKING:
+    from globalstep.worker.client.client import ClusterClient
+
 
 __all__ = ["RunOfTask"]
 
@@ -58,7 +62,7 @@ class RunOfTask:
                 raise
         return TaskRun(is_chief, self.joined, kept, run_name(), directory)
 
-    def look(self, client: Any, statuses: Sequence[Any], mine: TaskRun) -> bool:
+    def look(self, client: ClusterClient, statuses: Sequence[pb.StatusReply], mine: TaskRun) -> bool:
         """Look whether the PS tasks hold another run than this task's.
 
         Args:
@@ -110,7 +114,7 @@ class RunOfTask:
         self.joined = run.id
         return run
 
-    def opens(self, client: Any) -> None:
+    def opens(self, client: ClusterClient) -> None:
         """Have the run's directory know an incarnation that is about to be opened, before it has members."""
         if client.run.identity.directory:
             keep_incarnation(client.run.identity, client.incarnation)
@@ -121,7 +125,7 @@ class RunOfTask:
         if mine.is_chief and mine.directory and run.id and not mine.kept:
             keep_identity(RunIdentity(run.id, mine.name, mine.directory))
 
-    def refuse_second(self, client: Any) -> None:
+    def refuse_second(self, client: ClusterClient) -> None:
         """Take the task for this process; refuse it where another living process has it.
 
         Raises:
@@ -158,7 +162,7 @@ class RunOfTask:
             self.clock.wait(never, _POLL_SECS)
 
 
-def _other_than(mine: TaskRun, statuses: Sequence[Any]) -> tuple[RunIdentity | None, bool]:
+def _other_than(mine: TaskRun, statuses: Sequence[pb.StatusReply]) -> tuple[RunIdentity | None, bool]:
     """Give a run that PS tasks hold and that is not the task's, if there is one, and whether they serve it."""
     found: RunIdentity | None = None
     for status in statuses:
@@ -182,7 +186,7 @@ def _is_elsewhere(process: Process) -> bool:
     return bool(process) and process != this_process() and not is_gone(process)
 
 
-def _members(statuses: Sequence[Any], run: str) -> list[_Member]:
+def _members(statuses: Sequence[pb.StatusReply], run: str) -> list[_Member]:
     """Give those of a run who may be there: their leases are not over, and none was seen dead."""
     found: dict[str, _Member] = {}
     for status in statuses:
@@ -195,11 +199,11 @@ def _members(statuses: Sequence[Any], run: str) -> list[_Member]:
     return list(found.values())
 
 
-def _where(client: Any, statuses: Sequence[Any], held: RunIdentity) -> str:
+def _where(client: ClusterClient, statuses: Sequence[pb.StatusReply], held: RunIdentity) -> str:
     labels = [label for label, status in zip(client.run.labels, statuses, strict=True) if status.run.id == held.id]
     return ", ".join(labels) + _at(statuses)
 
 
-def _at(statuses: Sequence[Any]) -> str:
+def _at(statuses: Sequence[pb.StatusReply]) -> str:
     steps = {name: value for status in statuses for name, value in status.steps.items()}
     return f" (at {', '.join(f'{name} {value}' for name, value in sorted(steps.items()))})" if steps else ""

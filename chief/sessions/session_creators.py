@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.checkpoints.checkpoint_state import greatest_term, latest_checkpoint
 from globalstep.chief.scaffold import Scaffold
@@ -25,12 +25,16 @@ from globalstep.graph.graph import get_default_graph
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.worker.session_run_hook import SessionRunHook
 
+if TYPE_CHECKING:
+    from globalstep.worker.client.client import ClusterClient
+    from globalstep.worker.session import Session
 
-def _admit_all(cluster: Any) -> None:
+
+def _admit_all(cluster: ClusterClient) -> None:
     """Let every client go on."""
 
 
-def _attend_to_none(cluster: Any) -> None:
+def _attend_to_none(cluster: ClusterClient) -> None:
     """Take no note of a client."""
 
 
@@ -60,7 +64,7 @@ class SessionCreator:
         """
         self._attend = attend
 
-    def create_session(self) -> Any:
+    def create_session(self) -> Session:
         """Make a session that is ready to run."""
         raise TypeError(f"{type(self).__name__} must define create_session().")
 
@@ -75,11 +79,11 @@ class SessionCreator:
         """Give the hooks of the session that was made last; None for all that are used."""
         return None
 
-    def outdated(self, session: Any) -> str:
+    def outdated(self, session: Session) -> str:
         """Say why a session that works is to be made anew; "" where it is not."""
         return ""
 
-    def takes_over_at_end(self, session: Any, stop_grace_period_secs: float) -> bool:
+    def takes_over_at_end(self, session: Session, stop_grace_period_secs: float) -> bool:
         """Wait for the chief at a clean end; say whether this task is the chief now, on a session made anew.
 
         Args:
@@ -88,7 +92,7 @@ class SessionCreator:
         """
         return False
 
-    def before_end(self, session: Any, stop_grace_period_secs: float) -> None:
+    def before_end(self, session: Session, stop_grace_period_secs: float) -> None:
         """Act on a clean end, before the hooks' `end`.
 
         Args:
@@ -96,7 +100,7 @@ class SessionCreator:
             stop_grace_period_secs: How long this may take, in seconds.
         """
 
-    def after_end(self, session: Any) -> None:
+    def after_end(self, session: Session) -> None:
         """Act on a clean end, after the hooks' `end`.
 
         Args:
@@ -155,7 +159,7 @@ class ChiefSessionCreator(SessionCreator):
         """See SessionCreator: their stop limits become the parameter servers'."""
         self._hooks = hooks
 
-    def create_session(self) -> Any:
+    def create_session(self) -> Session:
         """See SessionCreator."""
         self._scaffold.finalize()
         session = _manager(self._scaffold, self._task, self._clock, self).prepare_session(
@@ -191,7 +195,7 @@ class ChiefSessionCreator(SessionCreator):
         """Give the greatest chief's term in the checkpoint directory; 0 where that is not known."""
         return saved_term(self._checkpoint_dir)
 
-    def before_end(self, session: Any, stop_grace_period_secs: float) -> None:
+    def before_end(self, session: Session, stop_grace_period_secs: float) -> None:
         """See SessionCreator: the final checkpoint is to hold the other workers' last pushes too.
 
         With a stop limit that is reached there is nothing to wait for: no push is accepted any more.
@@ -218,7 +222,7 @@ class ChiefSessionCreator(SessionCreator):
                 return
             remaining = client.finish()
 
-    def after_end(self, session: Any) -> None:
+    def after_end(self, session: Session) -> None:
         """See SessionCreator: declares the job done, so that the parameter servers can end."""
         try:
             remaining = session.cluster.finish()
@@ -277,7 +281,7 @@ class WorkerSessionCreator(SessionCreator):
         """See SessionCreator: their stop limits tell whether a checkpoint is the last."""
         self._hooks = hooks
 
-    def create_session(self) -> Any:
+    def create_session(self) -> Session:
         """See SessionCreator.
 
         Raises:

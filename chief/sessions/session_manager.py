@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.checkpoints.checkpoint_format import read_index
 from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_state, latest_checkpoint
@@ -43,6 +43,11 @@ from globalstep.wire.transports import is_in_process, known_target
 from globalstep.worker.client.causes import why_no_answer
 from globalstep.worker.session import Session
 from globalstep.worker.session_run_hook import SessionRunHook
+
+if TYPE_CHECKING:
+    from globalstep.proto import globalstep_pb2 as pb
+    from globalstep.worker.client.client import ClusterClient
+
 
 __all__ = ["SessionManager"]
 
@@ -124,7 +129,7 @@ class SessionManager:
         hooks: Sequence[SessionRunHook] = (),
         expected_tasks: Sequence[str] = (),
         had_session: bool = False,
-    ) -> Any:
+    ) -> Session:
         """Make the chief's session: take over, restore, or initialize; then let the workers in.
 
         Args:
@@ -248,7 +253,7 @@ class SessionManager:
         over_before: str = "",
         directory: str | None = None,
         initializes_rest: bool = False,
-    ) -> Any:
+    ) -> Session:
         """Make a worker's session once the chief has made the model ready.
 
         Quiet for 5 s, then says every 30 s what is missing.
@@ -281,7 +286,7 @@ class SessionManager:
                 over = why_over() if silent or wait.waited_secs >= _ALONE_SECS else ""
                 if over and (silent or over != over_before):
                     raise JobDoneError(f"Nothing is left to do: {over}. Waiting for {problem}")
-                if not wait.pause(f"waiting for {problem}", lambda: self._why_so_long(session.cluster)):
+                if not wait.pause(f"waiting for {problem}", lambda: _why_so_long(session.cluster)):
                     raise DeadlineExceededError(
                         f"Session was not ready after waiting {max_wait_secs:.0f} secs. It waited for {problem}"
                     )
@@ -290,13 +295,13 @@ class SessionManager:
             raise
         return session
 
-    def _mine(self, client: Any, directory: str | None, is_chief: bool) -> TaskRun:
+    def _mine(self, client: ClusterClient, directory: str | None, is_chief: bool) -> TaskRun:
         """Find out which run this task is of; the client joins no other."""
         mine = self._run.told(absolute(directory), is_chief)
         client.run.means, client.run.accepts = mine.identity, lambda held: not mine.is_other(held)
         return mine
 
-    def _statuses(self, client: Any, mine: TaskRun, max_wait_secs: float) -> tuple[list[Any], bool]:
+    def _statuses(self, client: ClusterClient, mine: TaskRun, max_wait_secs: float) -> tuple[list[Any], bool]:
         """Ask every PS task for its status, after having those come back that can.
 
         Returns:
@@ -310,7 +315,7 @@ class SessionManager:
             return statuses, True
         return come_back(client, statuses, mine.directory, self._clock, max_wait_secs, mine.id), False
 
-    def _session(self, master: Any, config: Any) -> Any:
+    def _session(self, master: Any, config: Any) -> Session:
         target = target_of(master) if isinstance(master, ClusterSpec) else master
         task = self._task or known_target(target).task
         session = Session(target, self._graph, config, reuse_values=True, task=task, retry_secs=_RETRY_SECS)
@@ -322,14 +327,7 @@ class SessionManager:
         self._attend(session.cluster)
         return session
 
-    def _why_so_long(self, client: Any) -> str:
-        """Say why a worker waits, as far as that can be found by asking; "" where it cannot."""
-        statuses = client.statuses(timeout_secs=2.0, brief=True)
-        if any(isinstance(status, OpError) for status in statuses):
-            return why_no_answer(client)
-        return why_no_chief(statuses) if not_serving(statuses, client.run.labels) else ""
-
-    def _why_wait(self, session: Any, mine: TaskRun, initializes_rest: bool) -> str:
+    def _why_wait(self, session: Session, mine: TaskRun, initializes_rest: bool) -> str:
         """Say what a worker has to wait for; "" when its model is ready."""
         try:
             client = session.cluster
@@ -373,7 +371,7 @@ class SessionManager:
         return newest
 
     def _begin(
-        self, session: Any, prefix: str | None, expected_tasks: Sequence[str], mine: TaskRun, drops: bool
+        self, session: Session, prefix: str | None, expected_tasks: Sequence[str], mine: TaskRun, drops: bool
     ) -> None:
         client = session.cluster
         ledger = read_index(storage_for(prefix), prefix).ledger if prefix is not None else b""
@@ -388,7 +386,7 @@ class SessionManager:
             take_over=drops,
         )
 
-    def _restore(self, session: Any, saver: Any, prefix: str, directory: str | None) -> None:
+    def _restore(self, session: Session, saver: Any, prefix: str, directory: str | None) -> None:
         saver.restore(session, prefix)
         session.restored_from = prefix
         state = get_checkpoint_state(directory) if directory else None
@@ -396,7 +394,7 @@ class SessionManager:
             saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
 
     def _initialize(
-        self, session: Any, init_op: Any, init_feed_dict: Any, init_fn: Callable[[Any], Any] | None
+        self, session: Session, init_op: Any, init_feed_dict: Any, init_fn: Callable[[Any], Any] | None
     ) -> None:
         if init_op is None and not init_fn and self._local_init_op is None:
             raise RuntimeError("Model is not initialized and no init_op or init_fn or local_init_op was given")
@@ -405,12 +403,14 @@ class SessionManager:
         if init_fn:
             init_fn(session)
 
-    def _announce(self, session: Any, statuses: Sequence[Any], prefix: str | None, directory: str | None) -> None:
+    def _announce(
+        self, session: Session, statuses: Sequence[pb.StatusReply], prefix: str | None, directory: str | None
+    ) -> None:
         step = integer_step(self._graph)
         if step is not None:
             announce_return(session.cluster, statuses, step.op_name, int(session.run(step)), prefix, directory)
 
-    def _make_ready(self, session: Any, init_op: Any, init_fn: Any) -> None:
+    def _make_ready(self, session: Session, init_op: Any, init_fn: Any) -> None:
         problem = self._try_local_init(session)
         if problem:
             raise RuntimeError(
@@ -424,7 +424,7 @@ class SessionManager:
                 f"local_init_op: {_name(self._local_init_op)}, error: {problem}"
             )
 
-    def _open(self, session: Any, hooks: Sequence[SessionRunHook]) -> None:
+    def _open(self, session: Session, hooks: Sequence[SessionRunHook]) -> None:
         """Let everybody in, with the hooks' stop limits in force from that moment."""
         client = session.cluster
         self._run.opens(client)
@@ -441,7 +441,7 @@ class SessionManager:
             if limits and hasattr(hook, "adopt_limit"):
                 hook.adopt_limit(limits[0].last_step)
 
-    def _try_local_init(self, session: Any) -> str:
+    def _try_local_init(self, session: Session) -> str:
         """Run local_init_op once the model is ready for it; say what is missing, "" for nothing."""
         problem = initialize_own(session)
         if problem or self._local_init_op is None:
@@ -451,7 +451,7 @@ class SessionManager:
             session.run(self._local_init_op, feed_dict=self._local_init_feed_dict)
         return problem
 
-    def _not_ready(self, session: Any) -> str:
+    def _not_ready(self, session: Session) -> str:
         """Say what is not initialized; "" when the model is ready."""
         return why_not_ready(self._ready_op, session, "Model not ready")
 
@@ -469,7 +469,16 @@ def _check_sources(directory: str | None, prefix: str | None) -> None:
         raise ValueError("Can not provide both checkpoint_dir and checkpoint_filename_with_path.")
 
 
-def _hold(session: Any, master: Any, directory: str | None, clock: Clock) -> None:
+def _why_so_long(client: ClusterClient) -> str:
+    """Say why a worker waits, as far as that can be found by asking; "" where it cannot."""
+    statuses = client.statuses(timeout_secs=2.0, brief=True)
+    answers = [status for status in statuses if not isinstance(status, OpError)]
+    if len(answers) < len(statuses):
+        return why_no_answer(client)
+    return why_no_chief(answers) if not_serving(answers, client.run.labels) else ""
+
+
+def _hold(session: Session, master: Any, directory: str | None, clock: Clock) -> None:
     """Have the directory until the session ends, where the PS is in this process and knows of no other program."""
     if directory and isinstance(master, str) and is_in_process(master):
         session.at_close.callback(run_lock.hold(absolute(directory), clock))

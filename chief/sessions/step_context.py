@@ -8,7 +8,11 @@ Layer: chief.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from globalstep.worker.session import Session
+
 
 __all__ = ["StepContext"]
 
@@ -21,12 +25,12 @@ class StepContext:
         run_with_hooks_fn: The monitored session's `run`.
     """
 
-    def __init__(self, session: Any, run_with_hooks_fn: Callable[..., Any]) -> None:
+    def __init__(self, session: Session, run_with_hooks_fn: Callable[..., Any]) -> None:
         self._session = session
         self._run_with_hooks_fn = run_with_hooks_fn
 
     @property
-    def session(self) -> Any:
+    def session(self) -> Session:
         """The session below the hooks."""
         return self._session
 

@@ -1,6 +1,6 @@
 """Line process: a Python process whose stdin and stdout carry lines: commands and answers of JSON, one a line.
 
-Layer: deploy. Linux: the kernel ends it with its parent where `setpriv` is installed.
+Layer: deploy. Linux: processor time is read from /proc; where there is `setpriv`, the process ends with its parent.
 """
 
 from __future__ import annotations
@@ -63,6 +63,14 @@ class LineProcess:
     def gone(self) -> bool:
         """Whether it has ended."""
         return self._process.poll() is not None
+
+    def cpu_secs(self) -> float:
+        """Processor time of all its threads so far."""
+        total = 0
+        for task in Path(f"/proc/{self.pid}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError):  # the thread has ended
+                total += int(task.read_text().split()[0])
+        return total / 1e9
 
     def tell(self, command: Mapping[str, Any]) -> None:
         """Send a command, and do not wait."""

@@ -59,15 +59,6 @@ class MeasuredTurn:
     free_cores: float
 
 
-def _cpu_secs(process: LineProcess) -> float:
-    """Processor time of all threads of a process so far."""
-    total = 0
-    for task in Path(f"/proc/{process.pid}/task").glob("*/schedstat"):
-        with contextlib.suppress(OSError):  # the thread has ended
-            total += int(task.read_text().split()[0])
-    return total / 1e9
-
-
 class MeasuredCluster:
     """PS tasks and workers that stand ready. One thread at a time.
 
@@ -123,13 +114,13 @@ class MeasuredCluster:
         self._ask(chosen, {**command, "secs": _WARM_SECS, "least_steps": 2, "seed": 0})
         applied = self._applied(ps)
         self._ask(chosen, {"do": "prepare", "ps": ps, "transport": transport, "size": size})
-        cpu = [_cpu_secs(server) for server in servers]
+        cpu = [server.cpu_secs() for server in servers]
         busy, began = _busy_secs(), time.perf_counter()
         for seed, worker in enumerate(chosen):
             worker.tell({**command, "secs": secs, "least_steps": least_steps, "seed": seed})
         answers = [worker.answer() for worker in chosen]
         busy, took = _busy_secs() - busy, time.perf_counter() - began
-        cpu = [_cpu_secs(server) - before for server, before in zip(servers, cpu, strict=True)]
+        cpu = [server.cpu_secs() - before for server, before in zip(servers, cpu, strict=True)]
         applied = [now - before for now, before in zip(self._applied(ps), applied, strict=True)]
         steps = sum(answer["steps"] for answer in answers)
         ours = sum(cpu) + sum(answer["cpu_secs"] for answer in answers)
