@@ -37,7 +37,7 @@ from globalstep.worker.client.client import connect
 from globalstep.worker.coordinator import Coordinator, LooperThread
 
 if TYPE_CHECKING:
-    from globalstep.worker.client.client import ClusterClient
+    from globalstep.worker.access import ClusterAccess
 
 
 __all__ = ["Supervisor"]
@@ -406,7 +406,7 @@ class Supervisor:
         self._write_graph()
         return session
 
-    def _admit(self, cluster: ClusterClient) -> None:
+    def _admit(self, cluster: ClusterAccess) -> None:
         if self.is_chief:
             self._claim.admit(cluster, saved_term(self._logdir))
 

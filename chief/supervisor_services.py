@@ -16,6 +16,7 @@ from globalstep.worker.coordinator import LooperThread
 
 if TYPE_CHECKING:
     from globalstep.chief.supervisor import Supervisor
+    from globalstep.worker.session import Session
 
 __all__ = ["SVStepCounterThread", "SVSummaryThread", "SVTimerCheckpointThread"]
 
@@ -30,7 +31,7 @@ class SVSummaryThread(LooperThread):
         sess: The session.
     """
 
-    def __init__(self, sv: Supervisor, sess: Any) -> None:
+    def __init__(self, sv: Supervisor, sess: Session) -> None:
         super().__init__(sv.coord, sv.save_summaries_secs, name="supervisor-summaries", clock=sv.clock)
         self._sv = sv
         self._sess = sess
@@ -52,7 +53,7 @@ class SVStepCounterThread(LooperThread):
         sess: The session.
     """
 
-    def __init__(self, sv: Supervisor, sess: Any) -> None:
+    def __init__(self, sv: Supervisor, sess: Session) -> None:
         super().__init__(sv.coord, sv.save_summaries_secs, name="supervisor-step-counter", clock=sv.clock)
         self._sv = sv
         self._sess = sess
@@ -85,7 +86,7 @@ class SVTimerCheckpointThread(LooperThread):
         sess: The session.
     """
 
-    def __init__(self, sv: Supervisor, sess: Any) -> None:
+    def __init__(self, sv: Supervisor, sess: Session) -> None:
         super().__init__(sv.coord, sv.save_model_secs, name="supervisor-checkpoints", clock=sv.clock)
         self._sv = sv
         self._sess = sess

@@ -15,6 +15,19 @@ MAX_PARAMETERS = 6
 COLLECTIONS = {"src/globalstep", "src/globalstep/ops", "ps/rules"}
 #: Classes that are to be taken apart -> how many public methods they have; they may have fewer.
 MORE_METHODS = {"Graph": 21, "LogFiles": 22, "Ledger": 24, "VariableStore": 21}
+_CLIENTS = {"cluster", "client", "session", "sess"}
+#: Parameters for a client or a session without a type: almost all are TensorFlow's, which programs override or give
+#: sessions of their own to. File -> how many there are; there may be fewer.
+UNTYPED_CLIENTS = {
+    "chief/checkpoints/saver.py": 5,
+    "chief/supervisor.py": 3,
+    "src/globalstep/cluster/cluster.py": 1,
+    "src/globalstep/graph/graph.py": 4,
+    "src/globalstep/variables/training_util.py": 1,
+    "src/globalstep/variables/variables.py": 1,
+    "worker/inputs/queue_runner.py": 2,
+    "worker/session_run_hook.py": 3,
+}
 #: Functions whose arguments are to become fewer -> how many they have; those that TensorFlow dictates are not here.
 MORE_PARAMETERS = {
     "batching._batch": 12,
@@ -113,6 +126,24 @@ def test_a_function_has_few_parameters():
                 many[f"{path.stem}.{name}"] = count
     assert not {name: n for name, n in many.items() if n > MORE_PARAMETERS.get(name, MAX_PARAMETERS)}
     assert not set(MORE_PARAMETERS) - set(many), "these have few now: take them off the list"
+
+
+def test_what_takes_a_client_or_a_session_says_its_type():
+    """So that the type checker sees the chief: `worker/access.py` has the Protocols. Programs pass what they like."""
+    found = {}
+    for path in product_modules():
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                untyped = [one for one in given if one.arg in _CLIENTS and _is_any(one.annotation)]
+                if untyped:
+                    found[relative(path)] = found.get(relative(path), 0) + len(untyped)
+    assert not {name: n for name, n in found.items() if n > UNTYPED_CLIENTS.get(name, 0)}
+    assert not {name: n for name, n in UNTYPED_CLIENTS.items() if found.get(name, 0) < n}, "there are fewer now"
+
+
+def _is_any(annotation):
+    return annotation is None or ast.unparse(annotation) in ("Any", "object")
 
 
 def _signatures(tree, prefix):

@@ -1,8 +1,6 @@
-"""What the chief, its hooks and tools ask of a cluster's client and of a session, so that their types can be checked.
+"""What the chief, its hooks and tools ask of a cluster's client, so that their types can be checked.
 
-A ClusterClient is a ClusterAccess; a Session, and the session of a MonitoredTrainingSession, are SessionAccess.
-
-Layer: worker. Threads: as the classes that they describe.
+Layer: worker. Threads: as the class that it describes.
 """
 
 from __future__ import annotations
@@ -13,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from globalstep.cluster.run_identity import RunIdentity
     from globalstep.errors import OpError
-    from globalstep.graph.graph import Graph
     from globalstep.proto import globalstep_pb2 as pb
-    from globalstep.wire.declarations import OptimizerDecl, Outcome, Push, Read, StopLimit, VariableDecl
+    from globalstep.wire.declarations import OptimizerDecl, Push, Read, StopLimit, VariableDecl
     from globalstep.worker.client.chief_lease import ChiefLeaseClient
     from globalstep.worker.client.heartbeat import Heartbeat
     from globalstep.worker.client.joined_run import Shutdown
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
     from globalstep.worker.client.snapshot import Snapshot
     from globalstep.worker.protocol.push_result import PushResult
 
-__all__ = ["ClusterAccess", "JournalStore", "SessionAccess"]
+__all__ = ["ClusterAccess", "JournalStore"]
 
 
 class JournalStore(Protocol):
@@ -137,36 +134,4 @@ class ClusterAccess(Protocol):
 
     def snapshot(self) -> Snapshot:
         """Take a consistent cut of all shards."""
-        ...
-
-
-class SessionAccess(Protocol):
-    """A session as hooks and savers use it; globalstep.worker.session.Session says what each name does."""
-
-    @property
-    def graph(self) -> Graph:
-        """The graph."""
-        ...
-
-    @property
-    def cluster(self) -> ClusterAccess:
-        """The client of its cluster."""
-        ...
-
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed."""
-        ...
-
-    @property
-    def last_outcome(self) -> Outcome | None:
-        """What became of its last push; None before the first."""
-        ...
-
-    def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
-        """Run what is fetched."""
-        ...
-
-    def close(self) -> None:
-        """Leave the cluster."""
         ...

@@ -31,7 +31,7 @@ from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.variables.variables import Variable
 
 if TYPE_CHECKING:
-    from globalstep.worker.client.client import ClusterClient
+    from globalstep.worker.access import ClusterAccess
 
 
 __all__ = ["Saver"]
@@ -365,7 +365,7 @@ def _cluster_of(sess: Any) -> Any:
     return cluster
 
 
-def _term_for(cluster: ClusterClient, storage: Storage, save_path: str, latest_filename: str) -> int:
+def _term_for(cluster: ClusterAccess, storage: Storage, save_path: str, latest_filename: str) -> int:
     """The term that a save of this chief bears; 0 without one.
 
     Raises:
@@ -381,6 +381,6 @@ def _term_for(cluster: ClusterClient, storage: Storage, save_path: str, latest_f
     return int(lease.term)
 
 
-def _is_step(cluster: ClusterClient, node: Node) -> bool:
+def _is_step(cluster: ClusterAccess, node: Node) -> bool:
     decl = cluster.variables.get(node.op_name) if isinstance(node, Variable) else None
     return decl is not None and decl.is_step

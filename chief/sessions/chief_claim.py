@@ -21,7 +21,7 @@ from globalstep.runtime.clock import Clock
 from globalstep.worker.client.candidate import Candidate
 
 if TYPE_CHECKING:
-    from globalstep.worker.client.client import ClusterClient
+    from globalstep.worker.access import ClusterAccess
 
 
 __all__ = ["ChiefClaim", "NotChiefError", "first_task"]
@@ -67,7 +67,7 @@ class ChiefClaim:
         self.beside = False
         self._clock = clock
 
-    def admit(self, cluster: ClusterClient, saved_term: int = 0) -> None:
+    def admit(self, cluster: ClusterAccess, saved_term: int = 0) -> None:
         """Claim the chief's lease for a client, before it begins or takes over a run.
 
         Args:
@@ -91,7 +91,7 @@ class ChiefClaim:
             _log.warning("%s acts as chief; this task goes on as a worker.", candidate.chief or "Another")
         raise NotChiefError
 
-    def _let_first_come(self, cluster: ClusterClient) -> None:
+    def _let_first_come(self, cluster: ClusterAccess) -> None:
         """Wait a while for the cluster's first task, where there has been no chief: see _FIRST_TASK_SECS."""
         candidate, first = self.candidate, first_task(cluster.run.session_tasks)
         if candidate.term or not candidate.configured or candidate.task in ("", first):
@@ -110,7 +110,7 @@ class ChiefClaim:
             ):
                 return
 
-    def _of_two_chiefs(self, cluster: ClusterClient) -> str:
+    def _of_two_chiefs(self, cluster: ClusterAccess) -> str:
         mine = self.candidate.task
         return (
             f"{self.candidate.holder} is the chief, and {mine} says is_chief=True too: it goes on as a worker. It "

@@ -28,7 +28,7 @@ from globalstep.worker.client.candidate import Candidate
 from globalstep.worker.session_run_hook import SessionRunHook
 
 if TYPE_CHECKING:
-    from globalstep.worker.client.client import ClusterClient
+    from globalstep.worker.access import ClusterAccess
     from globalstep.worker.session import Session
 
 
@@ -194,10 +194,10 @@ class RoleSessionCreator(SessionCreator):
         if self._acts:
             self._chief.after_end(session)
 
-    def _admit_chief(self, cluster: ClusterClient) -> None:
+    def _admit_chief(self, cluster: ClusterAccess) -> None:
         self._claim.admit(cluster, self._chief.saved_term())
 
-    def _admit_worker(self, cluster: ClusterClient) -> None:
+    def _admit_worker(self, cluster: ClusterAccess) -> None:
         cluster.chief_lease.candidate = self._candidate
         if self._candidate.failover_secs is not None and self._candidate.claim(cluster):
             raise _NowChiefError
@@ -213,7 +213,7 @@ def as_role(chief: ChiefSessionCreator, clock: Clock) -> RoleSessionCreator:
     return RoleSessionCreator(chief, chief.as_worker(), is_chief=True, failover_secs=None, chief_hooks=(), clock=clock)
 
 
-def _at_limit(cluster: ClusterClient) -> bool:
+def _at_limit(cluster: ClusterAccess) -> bool:
     """Whether a step has reached its limit, so that there is nothing left to do but to save it."""
     return any(
         status.steps.get(step, last - 1) >= last for status in cluster.refresh() for step, last in status.limits.items()

@@ -25,7 +25,7 @@ from globalstep.wire.told_messages import read_told
 from globalstep.worker.client.causes import why_no_answer
 
 if TYPE_CHECKING:
-    from globalstep.worker.client.client import ClusterClient
+    from globalstep.worker.access import ClusterAccess
 
 
 __all__ = ["Found", "announce_return", "not_serving", "nothing_left", "stop_limits", "survey", "wait_for_answers"]
@@ -106,7 +106,7 @@ def not_serving(statuses: Sequence[pb.StatusReply], labels: Sequence[str]) -> st
     return ""
 
 
-def wait_for_answers(client: ClusterClient, clock: Clock, max_wait_secs: float) -> list[Any]:
+def wait_for_answers(client: ClusterAccess, clock: Clock, max_wait_secs: float) -> list[Any]:
     """Ask every PS task for its status, and wait for those that do not answer.
 
     Args:
@@ -158,7 +158,7 @@ def stop_limits(hooks: Sequence[Any], step_name: str, step: int, in_force: Mappi
 
 
 def announce_return(
-    client: ClusterClient,
+    client: ClusterAccess,
     statuses: Sequence[pb.StatusReply],
     step: str,
     step_after: int,

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from globalstep.worker.client.client import ClusterClient
+    from globalstep.worker.access import ClusterAccess
     from globalstep.worker.coordinator import Coordinator
 
 
@@ -100,7 +100,7 @@ class Drain:
                 # It came: a program that goes on all the same has Python's own handler again.
                 signal.signal(number, _DEFAULTS[number])
 
-    def attend(self, cluster: ClusterClient | None) -> None:
+    def attend(self, cluster: ClusterAccess | None) -> None:
         """Notify a client when the process is asked to end, or has been.
 
         The exception of `interruptible` may be lost, in a finalizer say: so what waits for a task looks for itself.

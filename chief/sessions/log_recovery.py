@@ -19,7 +19,7 @@ from globalstep.worker.client.causes import why_no_answer
 
 if TYPE_CHECKING:
     from globalstep.proto import globalstep_pb2 as pb
-    from globalstep.worker.client.client import ClusterClient
+    from globalstep.worker.access import ClusterAccess
 
 
 __all__ = ["absolute", "come_back"]
@@ -34,7 +34,7 @@ def absolute(directory: str | None) -> str:
 
 
 def come_back(
-    client: ClusterClient,
+    client: ClusterAccess,
     statuses: Sequence[pb.StatusReply],
     directory: str | None,
     clock: Clock,

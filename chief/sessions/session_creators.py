@@ -26,15 +26,15 @@ from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.worker.session_run_hook import SessionRunHook
 
 if TYPE_CHECKING:
-    from globalstep.worker.client.client import ClusterClient
+    from globalstep.worker.access import ClusterAccess
     from globalstep.worker.session import Session
 
 
-def _admit_all(cluster: ClusterClient) -> None:
+def _admit_all(cluster: ClusterAccess) -> None:
     """Let every client go on."""
 
 
-def _attend_to_none(cluster: ClusterClient) -> None:
+def _attend_to_none(cluster: ClusterAccess) -> None:
     """Take no note of a client."""
 
 

@@ -46,7 +46,7 @@ from globalstep.worker.session_run_hook import SessionRunHook
 
 if TYPE_CHECKING:
     from globalstep.proto import globalstep_pb2 as pb
-    from globalstep.worker.client.client import ClusterClient
+    from globalstep.worker.access import ClusterAccess
 
 
 __all__ = ["SessionManager"]
@@ -295,13 +295,13 @@ class SessionManager:
             raise
         return session
 
-    def _mine(self, client: ClusterClient, directory: str | None, is_chief: bool) -> TaskRun:
+    def _mine(self, client: ClusterAccess, directory: str | None, is_chief: bool) -> TaskRun:
         """Find out which run this task is of; the client joins no other."""
         mine = self._run.told(absolute(directory), is_chief)
         client.run.means, client.run.accepts = mine.identity, lambda held: not mine.is_other(held)
         return mine
 
-    def _statuses(self, client: ClusterClient, mine: TaskRun, max_wait_secs: float) -> tuple[list[Any], bool]:
+    def _statuses(self, client: ClusterAccess, mine: TaskRun, max_wait_secs: float) -> tuple[list[Any], bool]:
         """Ask every PS task for its status, after having those come back that can.
 
         Returns:
@@ -469,7 +469,7 @@ def _check_sources(directory: str | None, prefix: str | None) -> None:
         raise ValueError("Can not provide both checkpoint_dir and checkpoint_filename_with_path.")
 
 
-def _why_so_long(client: ClusterClient) -> str:
+def _why_so_long(client: ClusterAccess) -> str:
     """Say why a worker waits, as far as that can be found by asking; "" where it cannot."""
     statuses = client.statuses(timeout_secs=2.0, brief=True)
     answers = [status for status in statuses if not isinstance(status, OpError)]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 import uuid
-from typing import Any
 
 from globalstep.cluster.cluster import CHIEF_JOBS
 from globalstep.cluster.process_place import Process, is_gone, this_process
@@ -19,6 +18,7 @@ from globalstep.errors import AbortedError, FailedPreconditionError, OpError
 from globalstep.graph.device import DeviceSpec
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import Clock
+from globalstep.worker.access import ClusterAccess
 
 __all__ = ["Candidate"]
 
@@ -114,7 +114,7 @@ class Candidate:
                 # A task that was started again does not know of a chief until that gives a sign of life.
                 self._due = not lease.holder or lease.silent_secs >= self.failover_secs
 
-    def claim(self, cluster: Any) -> bool:
+    def claim(self, cluster: ClusterAccess) -> bool:
         """Ask for the chief's lease, or make sure of it; says whether this is the chief.
 
         Args:
@@ -147,7 +147,7 @@ class Candidate:
             self._acting_term = self._term or self._acting_term
         return reply.granted
 
-    def contend(self, cluster: Any, clock: Clock) -> bool:
+    def contend(self, cluster: ClusterAccess, clock: Clock) -> bool:
         """Ask for the lease; where its holder may be dead, until it gives a sign of life or some seconds are over.
 
         Args:
@@ -180,7 +180,7 @@ class Candidate:
             clock.wait(never, _POLL_SECS)
         return True
 
-    def _is_of_same_job(self, cluster: Any) -> bool:
+    def _is_of_same_job(self, cluster: ClusterAccess) -> bool:
         """Whether the lease's holder is another task of this one's cluster, and of its run, as far as is known.
 
         The task of a cluster's own job "chief" is the chief, and none beside another.
@@ -196,7 +196,7 @@ class Candidate:
         same_id, same_name = bool(mine.id) and mine.id == theirs.id, bool(mine.name) and mine.name == theirs.name
         return same_id or same_name or mine.directory == theirs.directory
 
-    def _two_chiefs(self, cluster: Any) -> str:
+    def _two_chiefs(self, cluster: ClusterAccess) -> str:
         holder = self._lease
         mine, theirs = _run_of(cluster), RunIdentity.decode(holder.run)
         who = f"{self.holder}, chief of {theirs}"
@@ -218,7 +218,7 @@ class Candidate:
             f"{TAKE_OVER_HOW}."
         )
 
-    def try_to_claim(self, cluster: Any) -> bool:
+    def try_to_claim(self, cluster: ClusterAccess) -> bool:
         """Ask for the chief's lease if that is due; one that cannot be asked for now is not given."""
         if self._term or not self._due:
             return False
@@ -227,7 +227,7 @@ class Candidate:
         except OpError:
             return False
 
-    def confirm(self, cluster: Any, above: int = 0) -> None:
+    def confirm(self, cluster: ClusterAccess, above: int = 0) -> None:
         """Make sure that this still is the chief, before something that only a chief may do.
 
         Args:
@@ -242,12 +242,12 @@ class Candidate:
             why = f": {self._lease.why}" if self._lease.why else ""
             raise AbortedError(f"This task has been replaced as chief, by {self.chief or 'nobody yet'}{why}.")
 
-    def claim_holds(self, cluster: Any) -> bool:
+    def claim_holds(self, cluster: ClusterAccess) -> bool:
         """Say whether this is the chief, without asking for the chief's lease if it is not."""
         return bool(self._term) and self.claim(cluster)
 
 
-def _run_of(cluster: Any) -> RunIdentity:
+def _run_of(cluster: ClusterAccess) -> RunIdentity:
     """Give the run that a client takes part in, or means to."""
     run: RunIdentity = cluster.run.identity if cluster.run.identity.id else cluster.run.means
     return run

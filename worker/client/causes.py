@@ -5,11 +5,10 @@ Layer: worker. Threads: functions; any number at once. They ask over the network
 
 from __future__ import annotations
 
-from typing import Any
-
 from globalstep.cluster.task_state import State
 from globalstep.errors import OpError
 from globalstep.security.reach import why_unreached
+from globalstep.worker.access import ClusterAccess
 
 __all__ = ["ASK_SECS", "why_no_answer", "why_pushes_wait"]
 
@@ -17,7 +16,7 @@ __all__ = ["ASK_SECS", "why_no_answer", "why_pushes_wait"]
 ASK_SECS = 2.0
 
 
-def why_no_answer(client: Any) -> str:
+def why_no_answer(client: ClusterAccess) -> str:
     """Say why PS tasks do not answer; "" where all do.
 
     Args:
@@ -33,17 +32,18 @@ def why_no_answer(client: Any) -> str:
     return f"{asked[0]}: {why_unreached(transports[asked[0]])}{others}"
 
 
-def why_pushes_wait(client: Any) -> str:
+def why_pushes_wait(client: ClusterAccess) -> str:
     """Say why pushes are not answered.
 
     Args:
         client: The cluster's client.
     """
     replies = client.statuses(timeout_secs=ASK_SECS, brief=True)
-    if any(isinstance(reply, OpError) for reply in replies):
+    answered = [reply for reply in replies if not isinstance(reply, OpError)]
+    if len(answered) < len(replies):
         return why_no_answer(client)
-    for label, reply in zip(client.run.labels, replies, strict=True):
-        if reply.state in (State.VACANT, State.INITIALIZING):
+    for label, reply in zip(client.run.labels, answered, strict=True):
+        if int(reply.state) in (State.VACANT, State.INITIALIZING):
             return (
                 f"{label} answers, but holds no model: it was started again and waits for the chief to restore it, the "
                 "chief is at it, or there is no chief any more"

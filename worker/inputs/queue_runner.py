@@ -11,12 +11,15 @@ import logging
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from globalstep.errors import OutOfRangeError
 from globalstep.graph.graph import GraphKeys, Node, add_to_collection, default_sessions, get_collection
 from globalstep.worker.coordinator import Coordinator
 from globalstep.worker.inputs.queue_base import QueueBase
+
+if TYPE_CHECKING:
+    from globalstep.worker.session import Session
 
 __all__ = ["QueueRunner", "add_queue_runner", "start_queue_runners"]
 
@@ -150,7 +153,7 @@ class QueueRunner:
                 thread.start()
         return threads
 
-    def _enqueue_until_closed(self, sess: Any, op: Node, coord: Coordinator | None) -> None:
+    def _enqueue_until_closed(self, sess: Session, op: Node, coord: Coordinator | None) -> None:
         last = False
         try:
             while coord is None or not coord.should_stop():
@@ -176,17 +179,17 @@ class QueueRunner:
                 self._exceptions.append(error)
             raise
 
-    def _leave(self, sess: Any) -> bool:
+    def _leave(self, sess: Session) -> bool:
         """Count a thread out; says whether it was the last."""
         with self._lock:
             self._runs[sess] -= 1
             return self._runs[sess] == 0
 
-    def _close_on_stop(self, sess: Any, coord: Coordinator) -> None:
+    def _close_on_stop(self, sess: Session, coord: Coordinator) -> None:
         coord.wait_for_stop()
         self._run_quietly(sess, self._cancel_op)
 
-    def _run_quietly(self, sess: Any, op: Node) -> None:
+    def _run_quietly(self, sess: Session, op: Node) -> None:
         try:
             sess.run(op)
         except Exception as error:
