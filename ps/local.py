@@ -17,8 +17,8 @@ from globalstep.errors import GlobalStepError, OpError, UnavailableError, error_
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.service.control import Control
 from globalstep.ps.service.handler import Handler
-from globalstep.ps.shard.hogwild import HogwildShard
 from globalstep.ps.shard.layouts import LayoutMemory
+from globalstep.ps.shard.shard import Shard
 from globalstep.ps.wal.log_file import LOG_FILES, LogFiles
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.testing.faults import NO_FAULTS, ConnectionCutError, Faults
@@ -46,7 +46,7 @@ class LocalPS:
         log_files: LogFiles = LOG_FILES,
     ) -> None:
         self.controls = [
-            Control(Handler(HogwildShard(clock), faults), uuid.uuid4().hex, "localhost", log_files=log_files)
+            Control(Handler(Shard(clock), faults), uuid.uuid4().hex, "localhost", log_files=log_files)
             for _ in range(shards)
         ]
 

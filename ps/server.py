@@ -28,7 +28,7 @@ from globalstep.ps.service.servicer import generic_handler
 from globalstep.ps.service.settler import Settler, asking
 from globalstep.ps.service.slow_senders import SlowSenders
 from globalstep.ps.service.socket_server import SocketServer
-from globalstep.ps.shard.hogwild import HogwildShard
+from globalstep.ps.shard.shard import Shard
 from globalstep.ps.store.cores import Cores, default_threads
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.metrics_port import MetricsPort, can_be_open, open_port
@@ -104,13 +104,13 @@ class PSServer:
         self._options = options
         self._clock = clock
         security = Security(options.security, options.bind, clock)
-        self.shard = HogwildShard(clock)
-        self.shard.cores = Cores(options.apply_threads)
+        self.shard = Shard(clock)
+        self.shard.resources.cores = Cores(options.apply_threads)
         in_flight = InFlightMemory(options.max_inflight_bytes or default_limit_bytes(), clock)
         limit_bytes = options.max_message_bytes or default_message_bytes()
-        self.shard.most_held_bytes = in_flight.limit_bytes
+        self.shard.resources.most_held_bytes = in_flight.limit_bytes
         self.shard.limit_reads(limit_bytes)
-        self.shard.presence.most_leases = 4 * options.max_clients
+        self.shard.members.presence.most_leases = 4 * options.max_clients
         handler = Handler(self.shard, faults, limit_bytes, in_flight)
         handler.authorization = security.authorization
         self.control = Control(handler, uuid.uuid4().hex, socket.gethostname(), log_dir=options.log_dir)
@@ -187,7 +187,7 @@ class PSServer:
             self._name_losses()
             self._alone_code = self._vigil.over(self.control.handler.traffic.view())
             if self._stop_asked and leave_at == math.inf:
-                self.shard.drain()
+                self.shard.members.drain()
                 # Half of the time is for the chief, the other for calls under way.
                 leave_at = self._clock.monotonic() + self._options.grace_secs / 2
             late = self._clock.monotonic() >= leave_at
@@ -203,7 +203,7 @@ class PSServer:
 
     def _name_losses(self) -> None:
         """Say who has not been heard of for longer than its lease."""
-        for lost in self.shard.find_losses():
+        for lost in self.shard.members.find_losses():
             steps = ", ".join(f"{name} {value}" for name, value in sorted(lost.steps.items()))
             _log.warning(
                 "%s is gone: nothing was heard of it for %.0f s.%s",
@@ -218,7 +218,7 @@ class PSServer:
         self._stop_asked = True
 
     def _why_calls_last(self) -> str:
-        here = [f"{one.task or one.client} (heard {one.silent_secs:.0f} s ago)" for one in self.shard.clients()]
+        here = [f"{one.task or one.client} (heard {one.silent_secs:.0f} s ago)" for one in self.shard.members.clients()]
         who = (
             f"one of {', '.join(here[:3])}{' and others' if len(here) > 3 else ''}"
             if here
@@ -244,7 +244,7 @@ class PSServer:
         self._streams.join(calls, self._why_calls_last)
         self._slow.stop()
         self.control.durability.close()
-        self.shard.cores.close()
+        self.shard.resources.cores.close()
 
 
 def _cannot_serve(bind: str, why: str) -> AlreadyExistsError:

@@ -37,12 +37,10 @@ MORE_PARAMETERS = {
     "checks.Reader.__init__": 7,
     "client.ClusterClient.__init__": 9,
     "client.connect": 7,
-    "cuts.Cuts.read_journal": 7,
     "executor.Executor.__init__": 7,
     "job._RayLauncher.__init__": 9,
     "job._actors": 7,
     "job.launch": 15,
-    "life.Life.begin": 14,
     "measured_cluster.MeasuredCluster.run": 8,
     "measured_worker._MeasuredWorker.run": 8,
     "mutations.Mutation.__init__": 8,
@@ -54,9 +52,6 @@ MORE_PARAMETERS = {
     "sampling_ops._sampled_logits": 11,
     "sampling_ops._sampler": 8,
     "saver.Saver._save": 7,
-    "shard.Shard._accept": 9,
-    "shard.Shard._examine": 7,
-    "shard.Shard.admit": 11,
     "shard_file.write_shard_from": 7,
     "socket_transport.dial": 7,
     "socket_server.SocketServer.__init__": 8,
@@ -105,9 +100,14 @@ def test_a_class_has_few_public_methods():
 
 
 def test_classes_have_names_of_their_own():
-    """One name, one thing: what a reader finds by its name is the only one of it."""
+    """One name, one thing: what a reader finds by its name is the only one of it.
+
+    But for events, which are named after what they ask for: `events.Push` asks a shard to do a push.
+    """
     found = {}
     for path in product_modules():
+        if path.name == "events.py":
+            continue
         for node in parsed(path).body:
             if isinstance(node, ast.ClassDef):
                 found.setdefault(node.name, []).append(relative(path))

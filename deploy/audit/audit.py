@@ -15,7 +15,7 @@ from globalstep.chief.checkpoints.checkpoint_format import CheckpointIndex, read
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.deploy.audit.checks import Decided, Mark, Reader
 from globalstep.deploy.audit.reading import Findings, Volume, read_volumes
-from globalstep.deploy.audit.result import Audit, Incarnation, StepProof
+from globalstep.deploy.audit.result import Audit, AuditedIncarnation, StepProof
 from globalstep.errors import OpError
 from globalstep.files.storage import storage_for
 from globalstep.wire.told import Known, Told
@@ -116,7 +116,7 @@ def _chain(volumes: list[Volume], findings: Findings) -> dict[int, Volume | None
         volume, child = parent, volume
 
 
-def _add_unrecorded(found: Incarnation, told: Known | None, complete: bool, most_by: int) -> None:
+def _add_unrecorded(found: AuditedIncarnation, told: Known | None, complete: bool, most_by: int) -> None:
     """Add what an incarnation lost besides what its journal has, as far as clients have heard.
 
     Args:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.deploy.audit.reading import Findings, RecordSequence, Volume
-from globalstep.deploy.audit.result import Audit, Incarnation, StepProof, Worker
+from globalstep.deploy.audit.result import Audit, AuditedIncarnation, StepProof, Worker
 from globalstep.files.journal_records import NO_STEP, EventKind
 
 __all__ = ["Decided", "Mark", "Reader"]
@@ -115,10 +115,10 @@ class Reader:
         for mark in marks:
             mark.steps = dict(self._steps)
 
-    def read(self) -> Incarnation:
+    def read(self) -> AuditedIncarnation:
         """Read all; gives what there is to say of the incarnation."""
         header = self._volume.header
-        found = Incarnation(self._volume.incarnation, self._index, header.parent if header is not None else 0)
+        found = AuditedIncarnation(self._volume.incarnation, self._index, header.parent if header is not None else 0)
         if header is not None:
             found.policy = dict(header.policy)
         for piece in self._volume.pieces(self._findings):
@@ -134,7 +134,7 @@ class Reader:
         if len(what) > _MAX_TOLD:
             self._findings.wrong.append(f"... and {len(what) - _MAX_TOLD} more of this kind ({place})")
 
-    def _check(self, piece: RecordSequence, found: Incarnation) -> None:
+    def _check(self, piece: RecordSequence, found: AuditedIncarnation) -> None:
         rows = piece.rows
         kinds, indices = rows["kind"], rows["index"].astype(np.int64)
         known = (kinds >= EventKind.PUSH) & (kinds <= EventKind.DUPLICATE)
@@ -220,7 +220,7 @@ class Reader:
         proof.pushes += int(np.count_nonzero(~assigned))
         proof.moved += int(by[~assigned].sum())
 
-    def _count(self, piece: RecordSequence, running: Array, found: Incarnation) -> None:
+    def _count(self, piece: RecordSequence, running: Array, found: AuditedIncarnation) -> None:
         """Count what each worker did."""
         rows = piece.rows
         for number in np.unique(rows["client"]):

@@ -11,7 +11,7 @@ from typing import Any
 
 from globalstep.deploy.audit.reading import Findings
 
-__all__ = ["Audit", "Incarnation", "StepProof", "Worker"]
+__all__ = ["Audit", "AuditedIncarnation", "StepProof", "Worker"]
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class StepProof:
 
 
 @dataclass(slots=True)
-class Incarnation:
+class AuditedIncarnation:
     """What the journal says of one incarnation."""
 
     number: int
@@ -95,7 +95,7 @@ class Audit:
 
     findings: Findings = field(default_factory=Findings)
     steps: dict[str, StepProof] = field(default_factory=dict[str, StepProof])
-    incarnations: list[Incarnation] = field(default_factory=list[Incarnation])
+    incarnations: list[AuditedIncarnation] = field(default_factory=list[AuditedIncarnation])
     workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
     checkpoint: str = ""
     checkpoint_steps: dict[str, int] = field(default_factory=dict[str, int])

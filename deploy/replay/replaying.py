@@ -103,7 +103,7 @@ class RunLogs:
         stop = _StopAfter(up_to)
         replay = Replay(self.folders[shard], SYSTEM_CLOCK, stop.before, start=self._start(shard, up_to))
         replay.run()
-        return replay.shard.values()
+        return replay.values()
 
     def _start(self, shard: int, up_to: int | None) -> int:
         """Give the newest segment from which an entry can be reached."""
@@ -233,7 +233,7 @@ class _Search:
     def look(self, replay: Replay) -> None:
         """See whether what was changed last is finite."""
         if self._last:
-            bad = replay.shard.not_finite(self._last)
+            bad = replay.not_finite(self._last)
             if bad:
                 self.found = NotFinite(self._index, bad)
             self._last = []

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.ps.members.presence import LINGER_SECS, Absence, ClientView, State
-from globalstep.ps.shard.cuts import Cuts
+from globalstep.ps.shard.shard import Shard
 from globalstep.runtime.clock import Clock
 
 __all__ = ["ABANDON_VARIABLE", "EXIT_ABANDONED", "START_VARIABLE", "Patience", "Verdict", "Vigil", "judge"]
@@ -155,7 +155,7 @@ class Vigil:
         clock: Time.
     """
 
-    def __init__(self, shard: Cuts, patience: Patience, clock: Clock) -> None:
+    def __init__(self, shard: Shard, patience: Patience, clock: Clock) -> None:
         self._shard = shard
         self._patience = patience
         self._clock = clock

@@ -32,6 +32,7 @@ from globalstep.ps.members.chief_lease import ChiefLeaseView, Claim
 from globalstep.ps.members.presence import Standing
 from globalstep.ps.service.handler import Handler, floors_of, push_ids
 from globalstep.ps.service.load_report import LoadReport
+from globalstep.ps.shard import events
 from globalstep.ps.wal.durability import Durability
 from globalstep.ps.wal.log_file import LOG_FILES, LogFiles
 from globalstep.runtime.clock import SYSTEM_CLOCK
@@ -91,10 +92,10 @@ class Control:
             return getattr(self, f"_{method}")(request)
         name = method_name(method)
         self.handler.faults.at(BEFORE, name)
-        witness = self.handler.shard.witness
+        log = self.handler.shard.log
         reply = getattr(self, f"_{method}")(request)
         if method not in _TELL_NOTHING and not (method == "Status" and not reply.incarnation):
-            self.handler.shard.secure(witness)
+            self.handler.shard.secure(log)
         self.handler.faults.at(AFTER, name)
         return reply
 
@@ -136,7 +137,7 @@ class Control:
                     joined_secs=item.joined_secs,
                     run=item.standing.run.id,
                 )
-                for item in shard.clients()
+                for item in shard.members.clients()
             ],
             owner=view.owner,
             process=self.process,
@@ -146,7 +147,7 @@ class Control:
             directory=view.directory,
             draining=view.draining,
             chief=_lease(view.chief),
-            told=told_messages(shard.told),
+            told=told_messages(shard.members.told),
             protocol=own_protocol(),
             run=view.run.encode(),
             statistics=pb.Statistics(
@@ -170,29 +171,31 @@ class Control:
         return reply
 
     def _Begin(self, request: pb.BeginRequest) -> pb.BeginReply:  # noqa: N802
-        self.handler.shard.check_chief(request.chief_term)
+        self.handler.shard.members.check_chief(request.chief_term)
         incarnation, owner = self.durability.begin(request)
         return pb.BeginReply(incarnation=incarnation, owner=owner)
 
     def _Declare(self, request: pb.DeclareRequest) -> pb.DeclareReply:  # noqa: N802
         authorization, caller = self.handler.authorization, CALLER.get()
         try:
-            self.handler.shard.declare(
-                request.incarnation,
-                request.client,
-                [codec.decode_variable(item) for item in request.variables],
-                [codec.decode_optimizer(item) for item in request.optimizers],
-                nothing_new=authorization.restricts(caller),
+            self.handler.shard.handle(
+                events.Declare(
+                    request.incarnation,
+                    request.client,
+                    [codec.decode_variable(item) for item in request.variables],
+                    [codec.decode_optimizer(item) for item in request.optimizers],
+                    authorization.restricts(caller),
+                )
             )
         except PermissionDeniedError as error:
             raise authorization.denied(caller, f"declare: {error}") from None
         return pb.DeclareReply()
 
     def _Open(self, request: pb.OpenRequest) -> pb.OpenReply:  # noqa: N802
-        self.handler.shard.check_chief(request.chief_term)
+        self.handler.shard.members.check_chief(request.chief_term)
         limits = [codec.decode_limit(item) for item in request.limits]
         run = RunIdentity.decode(request.run)
-        in_force = self.handler.shard.open(request.incarnation, request.client, limits, run)
+        in_force = self.handler.shard.handle(events.Open(request.incarnation, request.client, limits, run))
         self.durability.opened()
         return pb.OpenReply(limits=in_force)
 
@@ -200,23 +203,24 @@ class Control:
         if not request.client:
             raise InvalidArgumentError("A Heartbeat must name its client.")
         shard = self.handler.shard
-        read_told(shard.told, request.told)
+        read_told(shard.members.told, request.told)
         # Who may not be chief is not to be able to end a chief's term.
         known_term = 0 if self.handler.authorization.restricts(CALLER.get()) else request.known_term
         run = RunIdentity.decode(request.run)
         process = Process.decode(request.process)
         standing = Standing(process, request.takes_task, run, request.candidate, request.chief_term, known_term)
-        state, incarnation, chief = shard.heartbeat(request.client, request.task, request.lease_secs, standing)
+        heartbeat = events.Heartbeat(request.client, request.task, request.lease_secs, standing)
+        state, incarnation, chief = shard.handle(heartbeat)
         reply = pb.HeartbeatReply(
             process=self.process,
             state=int(state),  # type: ignore[arg-type]
             incarnation=incarnation,
-            draining=shard.draining,
+            draining=shard.members.draining,
             chief=_lease(chief),
         )
         if request.chief_term:
             reply.save_asked = self.durability.asks_for_save()
-            reply.losses, lost = shard.losses_after(request.losses_known)
+            reply.losses, lost = shard.members.losses_after(request.losses_known)
             for one in lost:
                 reply.lost.add(
                     client=one.client, task=one.task, silent_secs=one.silent_secs, pushes=one.pushes, steps=one.steps
@@ -237,19 +241,20 @@ class Control:
             request.take_over,
             request.known_term,
         )
-        granted, chief, contested = self.handler.shard.claim_chief(claim, request.term)
+        granted, chief, contested = self.handler.shard.members.claim_chief(claim, request.term)
         return pb.ClaimChiefReply(granted=granted, chief=_lease(chief), contested=contested)
 
     def _Leave(self, request: pb.LeaveRequest) -> pb.LeaveReply:  # noqa: N802
-        self.handler.shard.leave(
-            request.client, request.candidate, request.task, request.unfinished, request.chief_term
+        self.handler.shard.handle(
+            events.Leave(request.client, request.candidate, request.task, request.unfinished, request.chief_term)
         )
         self.durability.end()
         return pb.LeaveReply()
 
     def _Finish(self, request: pb.FinishRequest) -> pb.FinishReply:  # noqa: N802
-        self.handler.shard.check_chief(request.chief_term)
-        remaining = self.handler.shard.finish(request.incarnation, request.client, self._not_meant(request.process))
+        self.handler.shard.members.check_chief(request.chief_term)
+        finish = events.Finish(request.incarnation, request.client, self._not_meant(request.process))
+        remaining = self.handler.shard.handle(finish)
         self.durability.end()
         return pb.FinishReply(remaining=remaining)
 
@@ -270,7 +275,7 @@ class Control:
 
     def _GetGlobalStep(self, request: pb.GetGlobalStepRequest) -> pb.GetGlobalStepReply:  # noqa: N802
         floors = floors_of(request.floors)
-        return pb.GetGlobalStepReply(steps=self.handler.shard.global_steps(request.incarnation, floors))
+        return pb.GetGlobalStepReply(steps=self.handler.shard.handle(events.GetSteps(request.incarnation, floors)))
 
     def _Pull(self, request: pb.PullRequest) -> pb.PullReply:  # noqa: N802
         reply: pb.PullReply = self.handler.unary("pull", request)
@@ -281,7 +286,8 @@ class Control:
         return reply
 
     def _Settle(self, request: pb.SettleRequest) -> pb.SettleReply:  # noqa: N802
-        found = self.handler.shard.settle(request.incarnation, push_ids(request.pushes), request.shard, request.applied)
+        resolve = events.Resolve(request.incarnation, push_ids(request.pushes), request.shard, request.applied)
+        found = self.handler.shard.handle(resolve)
         floors = self.handler.shard.view(brief=True).floors
         floor = floors[request.shard] if request.shard < len(floors) else 0
         return pb.SettleReply(entries=[entries.encode(entry) for entry in found], floor=floor)
@@ -290,14 +296,16 @@ class Control:
         shard = self.handler.shard
         # Asked first: who comes after that comes later than the records that follow.
         alone = shard.moves_no_more(request.client)
-        part = shard.read_journal(
-            request.incarnation,
-            request.client,
-            request.life,
-            request.position,
-            request.known_clients,
-            request.after_index,
-            request.max_records,
+        part = shard.handle(
+            events.ReadJournal(
+                request.incarnation,
+                request.client,
+                request.life,
+                request.position,
+                request.known_clients,
+                request.after_index,
+                request.max_records,
+            )
         )
         view = shard.view(brief=True)
         return pb.ReadJournalReply(
@@ -312,13 +320,14 @@ class Control:
             parent=part.parent,
             shards=view.shards,
             policy=codec.encode_policy(view.policy),
-            told=told_messages(shard.told),
+            told=told_messages(shard.members.told),
             alone=alone,
         )
 
     def _WriteSnapshot(self, request: pb.WriteSnapshotRequest) -> pb.WriteSnapshotReply:  # noqa: N802
-        self.handler.shard.check_chief(request.chief_term)
-        values, _ = self.handler.shard.snapshot(request.incarnation, codec.decode_push_id(request.snapshot))
+        self.handler.shard.members.check_chief(request.chief_term)
+        snapshot = codec.decode_push_id(request.snapshot)
+        values, _ = self.handler.shard.handle(events.ReadSnapshot(request.incarnation, snapshot))
         try:
             storage = storage_for(request.directory)
         except OpError as error:
@@ -352,7 +361,7 @@ class Control:
         stored = request.journal_index if request.HasField("journal_index") else None
         self.durability.releasing(request.incarnation, snapshot, stored)
         self.load.releasing(request.incarnation, snapshot)
-        self.handler.shard.release(request.incarnation, snapshot)
+        self.handler.shard.handle(events.Release(request.incarnation, snapshot))
         return pb.ReleaseSnapshotReply()
 
     def _FindLog(self, request: pb.FindLogRequest) -> pb.FindLogReply:  # noqa: N802
@@ -364,11 +373,11 @@ class Control:
 
     def _Stop(self, request: pb.StopRequest) -> pb.StopReply:  # noqa: N802
         shard = self.handler.shard
-        shard.check_chief(request.chief_term)
+        shard.members.check_chief(request.chief_term)
         not_meant = self._not_meant(request.process)
         if (request.process or request.force) and not_meant:
             raise FailedPreconditionError(f"This PS task does not end: {not_meant}")
-        if request.force and not (shard.draining or shard.done):
+        if request.force and not (shard.members.draining or shard.done):
             raise FailedPreconditionError("This PS task does not end: the job is not done, and nobody asked it to end.")
         if not request.force and not shard.done:
             raise FailedPreconditionError(

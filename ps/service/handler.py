@@ -23,13 +23,21 @@ from globalstep.ps.ledger import entries
 from globalstep.ps.ledger.signatures import Floor
 from globalstep.ps.service.in_flight import RETRY_SECS, InFlightMemory, RoomInFlight, ShareInFlight
 from globalstep.ps.service.packed_data import pack_reply, unpack_request, unpacked_bytes
-from globalstep.ps.shard.answers import Admission, Answer
-from globalstep.ps.shard.counting import CountingPush, CountingShard
+from globalstep.ps.service.told_pushes import (
+    Decision,
+    check_counts,
+    counting_push,
+    decision_of,
+    known_decision,
+    parts_of,
+)
+from globalstep.ps.shard import events
+from globalstep.ps.shard.event_log import NO_LOG
 from globalstep.ps.shard.layouts import LayoutMemory
+from globalstep.ps.shard.replies import Answer
+from globalstep.ps.shard.shard import Shard
 from globalstep.ps.shard.statistics import Traffic
-from globalstep.ps.shard.told_pushes import Decision, check_counts, counting_push, decision_of, known_decision, parts_of
 from globalstep.ps.store.reading import Room
-from globalstep.ps.wal.witness import NO_WITNESS
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.testing.faults import AFTER, BEFORE, NO_FAULTS, ConnectionCutError, Faults
 from globalstep.wire import codec
@@ -60,7 +68,7 @@ class Handler:
 
     def __init__(
         self,
-        shard: CountingShard,
+        shard: Shard,
         faults: Faults = NO_FAULTS,
         limit_bytes: int = 16 << 30,
         in_flight: InFlightMemory | None = None,
@@ -70,7 +78,7 @@ class Handler:
         self._limit_bytes = limit_bytes
         self.authorization = Authorization(SYSTEM_CLOCK)
         self.traffic = Traffic()
-        self._faults = shard.faults = faults
+        self._faults = shard.resources.faults = faults
         self._methods: dict[str, Callable[[Any, memoryview, pb.Reply, TensorWriter, LayoutMemory], None]] = {
             "pull": self._pull,
             "push": self._push,
@@ -90,7 +98,7 @@ class Handler:
     @property
     def may_wait(self) -> bool:
         """Whether an answer may wait for more than other pushes: for a disk, or for a test."""
-        return self.shard.witness is not NO_WITNESS or self._faults is not NO_FAULTS
+        return self.shard.log is not NO_LOG or self._faults is not NO_FAULTS
 
     def stream_memory(self, caller: Caller, room: Room | None = None) -> LayoutMemory:
         """Make the memory of a new stream.
@@ -135,14 +143,14 @@ class Handler:
             self._faults.at(BEFORE, method)
             reply = pb.Reply()
             self.authorization.check_request(memory.caller, request)
-            witness = self.shard.witness
-            own = not (shared and witness.keeps_data)  # what is logged must be what was checked and applied
+            log = self.shard.log
+            own = not (shared and log.keeps_data)  # what is logged must be what was checked and applied
             unpacked = data
             if request.spans or not own:
                 unpacked = unpack_request(request, data, memory, self.shard.value_bytes, self._limit_bytes, own)
             self._methods[method](getattr(request, method), unpacked, reply, tensors, memory)
             pieces = pack_reply(request, reply, tensors, memory.memory)
-            self.shard.secure(witness)
+            self.shard.secure(log)
             bytes_out = sum(padded(piece.nbytes) for piece in pieces) if reply.spans else tensors.size
             self._faults.at(AFTER, method)
         except (ConnectionCutError, TokenRevokedError):
@@ -182,20 +190,20 @@ class Handler:
 
     def _count(self, asked: Sequence[tuple[pb.Request, LayoutMemory]]) -> list[pb.Reply]:
         replies = [pb.Reply() for _ in asked]
-        pushes: dict[int, CountingPush] = {}
-        witness = self.shard.witness
+        pushes: dict[int, events.Push] = {}
+        log = self.shard.log
         for at, (request, memory) in enumerate(asked):
             try:
                 self.authorization.check_request(memory.caller, request)
                 pushes[at] = counting_push(request.push, memory)
             except GlobalStepError as error:
                 replies[at].error.CopyFrom(encode_error(error))
-        for at, found in zip(pushes, self.shard.count(list(pushes.values())), strict=True):
+        for at, found in zip(pushes, self.shard.handle(events.CountTogether(list(pushes.values()))), strict=True):
             if isinstance(found, Exception):
                 replies[at].error.CopyFrom(encode_error(found))
             else:
                 codec.encode_outcome(found, replies[at].push.outcome)
-        self.shard.secure(witness)
+        self.shard.secure(log)
         return replies
 
     def unary(self, method: str, message: Any) -> Any:
@@ -208,12 +216,12 @@ class Handler:
         reply = pb.Reply()
         self.traffic.count(len(message.data), 0)
         self._faults.at(BEFORE, method)
-        witness = self.shard.witness
+        log = self.shard.log
         memory = LayoutMemory(pull_room=RoomInFlight(self.in_flight), caller=CALLER.get())
         # The last tensor of a foreign client may end where it ends.
         data = bytes(message.data) + bytes(-len(message.data) % ALIGNMENT)
         self._methods[method](message, memoryview(data), reply, tensors, memory)
-        self.shard.secure(witness)
+        self.shard.secure(log)
         self._faults.at(AFTER, method)
         answer = getattr(reply, method)
         # The reply as one piece, and as gRPC gets it.
@@ -243,10 +251,10 @@ class Handler:
         room = memory.room if memory.pull_room is None else memory.pull_room
         who = message.incarnation, message.client
         if message.cut_with:
-            values, applied, last = self.shard.pull_cut(*who, reads, message.cut_with, floors, room)
+            values, applied, last = self.shard.handle(events.PullCut(*who, reads, message.cut_with, floors, room))
             reply.pull.last.update(last)
         else:
-            values, applied = self.shard.pull(*who, reads, floors, room)
+            values, applied = self.shard.handle(events.Pull(*who, reads, floors, room))
         reply.pull.applied = applied
         codec.encode_values(reads, values, reply.pull.values, tensors)
 
@@ -257,17 +265,19 @@ class Handler:
         parts = parts_of(message, data, memory, self.shard, told)
         parts.room = memory.room
         increments, uses = told or known_decision(parts.layout)
-        admission = self.shard.push(
-            message.incarnation, codec.decode_push_id(message.id), parts, increments, uses, dict(message.seen_steps)
+        push = codec.decode_push_id(message.id)
+        admission = self.shard.handle(
+            events.Push(message.incarnation, push, parts, increments, uses, dict(message.seen_steps))
         )
         codec.encode_outcome(admission.outcome, reply.push.outcome)
-        _encode_answer(admission, reply.push, tensors)
+        _encode_answer(admission.answer, reply.push, tensors)
 
     def _stage(
         self, message: pb.StageRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
     ) -> None:
         parts = parts_of(message, data, memory, self.shard)
-        reply.stage.not_finite = self.shard.stage(message.incarnation, codec.decode_push_id(message.id), parts)
+        push = codec.decode_push_id(message.id)
+        reply.stage.not_finite = self.shard.handle(events.Stage(message.incarnation, push, parts))
         reply.stage.SetInParent()
 
     def _ahead(
@@ -287,36 +297,35 @@ class Handler:
             told = None if message.part.known_layout else self._told_decision(message, memory.caller)
             parts = parts_of(message.part, data, memory, self.shard, told)
             increments, uses = told or known_decision(parts.layout)
-            not_finite = self.shard.stage(message.incarnation, push, parts) or not_finite
+            not_finite = self.shard.handle(events.Stage(message.incarnation, push, parts)) or not_finite
         else:
             increments, uses = self._told_decision(message, memory.caller)
-        admission = self.shard.admit(
-            message.incarnation,
-            push,
-            kind,
-            sorted(set(message.participants)),
-            increments,
-            uses,
-            dict(message.seen_steps),
-            floors_of(message.floors),
-            not_finite=not_finite,
-            reads_only=message.reads_only,
+        admission = self.shard.handle(
+            events.Admit(
+                message.incarnation,
+                push,
+                kind,
+                sorted(set(message.participants)),
+                increments,
+                uses,
+                dict(message.seen_steps),
+                floors_of(message.floors),
+                not_finite,
+                message.reads_only,
+            )
         )
         codec.encode_outcome(admission.outcome, reply.admit.outcome)
         for shard, pending in admission.pending.items():
             item = reply.admit.pending.add(shard=shard)
             item.entries.extend(entries.encode(entry) for entry in pending)
-        reply.admit.as_of = admission.as_of
-        _encode_answer(admission, reply.admit, tensors)
+        reply.admit.as_of = admission.answer.as_of
+        _encode_answer(admission.answer, reply.admit, tensors)
 
     def _commit(
         self, message: pb.CommitRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
     ) -> None:
-        answer = self.shard.commit(
-            message.incarnation,
-            codec.decode_push_id(message.id),
-            [entries.decode(entry) for entry in message.entries],
-        )
+        found = [entries.decode(entry) for entry in message.entries]
+        answer = self.shard.handle(events.Commit(message.incarnation, codec.decode_push_id(message.id), found))
         reply.commit.as_of, reply.commit.applied = answer.as_of, answer.applied
         reply.commit.signature = answer.signature
         _encode_answer(answer, reply.commit, tensors)
@@ -329,7 +338,7 @@ class Handler:
         tensors: TensorWriter,
         memory: LayoutMemory,
     ) -> None:
-        steps = self.shard.global_steps(message.incarnation, floors_of(message.floors))
+        steps = self.shard.handle(events.GetSteps(message.incarnation, floors_of(message.floors)))
         reply.complete.SetInParent()
         for name, value in steps.items():
             reply.complete.steps[name] = value
@@ -342,12 +351,13 @@ class Handler:
         tensors: TensorWriter,
         memory: LayoutMemory,
     ) -> None:
-        values, ledger = self.shard.snapshot(message.incarnation, codec.decode_push_id(message.snapshot))
+        snapshot = codec.decode_push_id(message.snapshot)
+        values, ledger = self.shard.handle(events.ReadSnapshot(message.incarnation, snapshot))
         wanted = list(message.variables) or list(values)
         missing = [name for name in wanted if name not in values]
         if missing:
             raise InvalidArgumentError(f"The snapshot does not hold {missing}: they had no value.")
-        reply.read_snapshot.ledger = ledger
+        reply.read_snapshot.ledger = ledger()
         codec.encode_values(
             [Read(name) for name in wanted], [values[name] for name in wanted], reply.read_snapshot.values, tensors
         )
@@ -366,7 +376,7 @@ def encode_error(error: Exception) -> pb.Error:
     )
 
 
-def _encode_answer(answer: Admission | Answer, into: Any, tensors: TensorWriter) -> None:
+def _encode_answer(answer: Answer, into: Any, tensors: TensorWriter) -> None:
     """Write the reads of a push: listed, or only their bytes where the receiver knows their places."""
     into.apply_micros = answer.apply_secs * 1e6
     if answer.packing is None:

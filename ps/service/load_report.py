@@ -15,6 +15,7 @@ from pathlib import Path
 from globalstep.errors import OpError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.service.handler import Handler
+from globalstep.ps.shard.events import ReadSnapshot
 from globalstep.runtime.clock import Clock
 from globalstep.wire.declarations import PushId
 
@@ -53,10 +54,11 @@ class LoadReport:
     def releasing(self, incarnation: int, snapshot: PushId) -> None:
         """Take note that a snapshot is about to be given back; the shard still has it."""
         try:
-            _, ledger = self._handler.shard.snapshot(incarnation, snapshot)
+            _, ledger = self._handler.shard.handle(ReadSnapshot(incarnation, snapshot))
         except OpError:
             return  # it is gone already: a repeated call, or one of another life
-        steps = json.loads(ledger).get("steps", {}) if ledger else {}
+        dumped = ledger()
+        steps = json.loads(dumped).get("steps", {}) if dumped else {}
         with self._lock:
             path = self._written[1] if self._written is not None and self._written[0] == snapshot else ""
             self._last = _Save(incarnation, self._clock.monotonic(), steps, path)

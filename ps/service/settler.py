@@ -17,9 +17,10 @@ from globalstep.errors import FailedPreconditionError, GlobalStepError, Unavaila
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.proto import globalstep_pb2_grpc as pb_grpc
 from globalstep.ps.ledger import entries
+from globalstep.ps.shard.event_log import NO_LOG, EventLog
+from globalstep.ps.shard.events import DropShort, Resolve, Resolved
 from globalstep.ps.shard.shard import Shard
-from globalstep.ps.shard.shard_view import ShardView
-from globalstep.ps.wal.witness import NO_WITNESS, Witness
+from globalstep.ps.shard.statistics import ShardView
 from globalstep.runtime.clock import Clock
 from globalstep.security.credentials import Credentials
 from globalstep.security.secure_channel import SecureChannel
@@ -79,7 +80,7 @@ class Settler:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="globalstep-settler", daemon=True)
         # Incarnation, entry and log: what came back from its log reports anew.
-        self._reported: tuple[int, int, Witness] = (0, 0, NO_WITNESS)
+        self._reported: tuple[int, int, EventLog] = (0, 0, NO_LOG)
         self._said_of: PushId | None = None
 
     def start(self) -> None:
@@ -109,17 +110,17 @@ class Settler:
         """Ask about overdue parts and report what is applied; gives whether there was anything to say."""
         self._tell_of_nothing()
         self._tell_of_failures()
-        witness = self._shard.witness
+        log = self._shard.log
         view = self._shard.view(brief=True)
         # What is told to the sequencer must not be forgotten here.
-        self._shard.secure(witness)
-        address = self._shard.sequencer_address
+        self._shard.secure(log)
+        address = view.sequencer_address
         if not view.incarnation or (not address and view.shard != view.sequencer):
             return False
         overdue = self._shard.overdue(OVERDUE_SECS, LONGEST_SECS)
         if view.shard == view.sequencer:
             return self._settle_here(view, overdue)
-        if not overdue and (view.incarnation, view.applied, witness) == self._reported:
+        if not overdue and (view.incarnation, view.applied, log) == self._reported:
             return False
         request = pb.SettleRequest(
             incarnation=view.incarnation,
@@ -128,7 +129,7 @@ class Settler:
             applied=view.applied,
         )
         reply = self._ask(address, request)
-        if self._shard.falls_short(view.incarnation, reply.floor):
+        if self._shard.handle(DropShort(view.incarnation, reply.floor)):
             _log.error(
                 "This PS task has applied entry %d, and had told the sequencer that it had applied entry %d: the end "
                 "of its log is missing. It drops its state; all PS tasks go back to a checkpoint.",
@@ -136,16 +137,17 @@ class Settler:
                 reply.floor,
             )
             return True
-        self._reported = view.incarnation, view.applied, witness
+        self._reported = view.incarnation, view.applied, log
         if overdue:
             found = [entries.decode(entry) for entry in reply.entries]
-            self._shard.settled(view.incarnation, overdue, found)
+            self._shard.handle(Resolved(view.incarnation, overdue, found))
             _log.info("Settled %d parts of silent workers", len(overdue))
         return True
 
     def _tell_of_nothing(self) -> None:
         """Say, at most once a round, that pushes were admitted whose parts are not here."""
-        last = self._shard.of_nothing[-1] if self._shard.of_nothing else None
+        of_nothing = self._shard.resources.of_nothing
+        last = of_nothing[-1] if of_nothing else None
         if last is not None and last != self._said_of:
             _log.warning(
                 "Push %s was admitted, and this PS task has no part of it that it could apply: it went on without. Its "
@@ -156,7 +158,7 @@ class Settler:
 
     def _tell_of_failures(self) -> None:
         """Say for which changes, that failed halfway, this task dropped its state."""
-        reports = self._shard.fail_stop.reports
+        reports = self._shard.resources.fail_stop.reports
         while reports:
             _log.error("%s", reports.popleft())
 
@@ -164,7 +166,7 @@ class Settler:
         """On the sequencer: drop parts that nobody asked it to admit, and see to it that nobody will."""
         if not overdue:
             return False
-        self._shard.settle(view.incarnation, overdue, view.shard, view.applied)
-        self._shard.settled(view.incarnation, overdue, ())
+        self._shard.handle(Resolve(view.incarnation, overdue, view.shard, view.applied))
+        self._shard.handle(Resolved(view.incarnation, overdue, ()))
         _log.info("Settled %d parts of silent workers", len(overdue))
         return True

@@ -1,15 +1,12 @@
-"""How a PS task carries out what was decided: a push's changes, its reads, and what answers it.
+"""What is done to the values once a push is admitted: its changes, its reads, and the reply that is kept.
 
-The part of the shard's state machine between its reads (`ps/shard/cuts.py`) and its decisions (`ps/shard/shard.py`).
-Pure of I/O.
-
-Layer: ps.
+Layer: ps. Threads: used under the shard's lock, but for what `ps/shard/hogwild.py` calls without it.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
@@ -22,245 +19,241 @@ from globalstep.errors import (
     ResourceExhaustedError,
 )
 from globalstep.ps.ledger.ledger import Entry, EntryKind, Ledger
-from globalstep.ps.shard.answers import Answer, Kept, Packing, Staged
-from globalstep.ps.shard.cuts import Cuts
-from globalstep.ps.shard.holding import trim_kept
+from globalstep.ps.shard.events import Applied
+from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.ps.shard.layouts import PushParts
-from globalstep.ps.shard.statistics import ChangeCounts, LoadView
+from globalstep.ps.shard.replies import Answer, Kept, Packing
+from globalstep.ps.shard.resources import Resources
 from globalstep.ps.store.hypers import advance_scalars, check_covered
 from globalstep.ps.store.ignoring import ignoring_float_errors
-from globalstep.ps.store.reading import Room
 from globalstep.ps.store.snapshots import no_ledger
 from globalstep.ps.store.store import PushPlan
-from globalstep.ps.wal.witness import Image
-from globalstep.runtime.clock import Clock
 from globalstep.testing.faults import AFTER, APPLY, BEFORE, CUT
-from globalstep.wire.declarations import Op, OptimizerUse, PushId, Read
+from globalstep.wire.declarations import Op, OptimizerUse, PushId
 
-__all__ = ["Applying"]
+__all__ = ["Applier", "Deferred"]
 
 Array = npt.NDArray[Any]
 
-_OF_NOTHING_KEPT = 64
+_NO_PARTS = PushParts()
 
 
-class Applying(Cuts):
-    """A PS task's state and how it changes, once that is decided.
+@dataclass(slots=True)
+class Deferred:
+    """A push that was admitted, and whose changes are made outside of the lock; see ps/shard/hogwild.py."""
+
+    now: Incarnation
+    entry: Entry
+    parts: PushParts
+    #: Right after its admission: the steps, and the pieces of its reads that no gradient changes, by their place.
+    steps: Mapping[str, int]
+    exact: Mapping[int, Array]
+
+
+class Applier:
+    """Applies entries to an incarnation's values.
 
     Args:
-        clock: Tells how long clients have been silent, and parts have been staged.
+        resources: Of the shard.
 
     Attributes:
-        most_held_bytes: Of staged parts, and of kept answers.
-        of_nothing: Admitted pushes whose parts were not here, so that nothing was applied; the last of them.
+        deferred: Pushes whose changes are made outside of the lock, with what is to be made once they are admitted.
     """
 
-    most_held_bytes = 1 << 62
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+        self.deferred: dict[PushId, Deferred | None] = {}
 
-    def __init__(self, clock: Clock) -> None:
-        self._changes = ChangeCounts()
-        self.of_nothing: deque[PushId] = deque(maxlen=_OF_NOTHING_KEPT)
-        super().__init__(clock)
-
-    def _drop(self) -> None:
-        super()._drop()
-        self._staged: dict[PushId, Staged] = {}
-        self._kept: dict[str, Kept] = {}
-
-    def _answer(self, push: PushId) -> Answer:
-        """Give out the reads of a client's last push."""
-        kept = self._kept.get(push.client)
-        if kept is None or kept.push != push:
-            return Answer(applied=self._applied)
-        if kept.values is None:  # a retry: its reply was lost, and the values have moved on since
-            values = self._read_admitted(kept.reads)
-            return Answer(kept.reads, values, None, self._applied, self._applied, kept.apply_secs)
-        values = kept.values
-        if kept.changed:
-            kept.values = None
-        return Answer(kept.reads, values, kept.packing, kept.index, self._applied, kept.apply_secs)
-
-    def _drop_kept(self, client: str) -> None:
-        self._kept.pop(client, None)
-
-    def _apply_entries(
-        self, incarnation: int, brought_by: PushId, entries: Sequence[Entry], dropped: Sequence[PushId] = ()
+    def apply_entries(
+        self, now: Incarnation, brought_by: PushId, entries: Sequence[Entry], dropped: Sequence[PushId] = ()
     ) -> None:
-        """Apply those that are new here; then drop parts that will never be admitted."""
+        """Apply those that are new here; then drop parts that will never be admitted.
+
+        Raises:
+            InvalidArgumentError: On the sequencer, whose entries are its own. Nothing is changed.
+            AbortedError: If an entry is missing between the last applied and these. Nothing is changed.
+            PermissionDeniedError: If the sequencer has not signed an entry that is new here. Nothing is changed.
+        """
         new: list[Entry] = []
-        before = self._applied
+        before = now.applied
         for entry in entries:
             if entry.index > before:
-                self._check_entry(entry, before)
+                self._check_entry(now, entry, before)
                 before = entry.index
                 new.append(entry)
         done: list[Entry] = []
+        fail_stop = self._resources.fail_stop
         for entry in new:
-            with self.fail_stop.during(entry.push):
-                if entry.kind is EntryKind.PUSH and not self._can_apply(entry):
-                    self._staged.pop(entry.push, None)
-                    self.of_nothing.append(entry.push)
-                self._apply_entry(entry)
+            with fail_stop.during(entry.push):
+                if entry.kind is EntryKind.PUSH and not self._can_apply(now, entry):
+                    now.staged.pop(entry.push, None)
+                    self._resources.of_nothing.append(entry.push)
+                self.apply_entry(now, entry)
                 done.append(entry)
                 if entry.kind is EntryKind.SNAPSHOT:
-                    self.witness.applied(incarnation, brought_by, done)
-                    self.witness.cut(entry.push, self._image())
+                    now.log.append(Applied(brought_by, done))
+                    now.log.cut(entry.push, now.image())
                     done = []
         for push in dropped:
-            self._staged.pop(push, None)
+            now.staged.pop(push, None)
         if done or dropped:
-            with self.fail_stop.during(brought_by):
-                self.witness.applied(incarnation, brought_by, done, dropped)
+            with fail_stop.during(brought_by):
+                now.log.append(Applied(brought_by, done, dropped))
 
-    def _image(self) -> Image:
-        return Image(self._state, self._applied, self._store, self._ledger, self._staged, self._kept)
-
-    def _check_entry(self, entry: Entry, applied: int) -> None:
+    def _check_entry(self, now: Incarnation, entry: Entry, applied: int) -> None:
         """Refuse an entry that cannot be applied after entry `applied`. Changes nothing."""
-        if self._ledger is not None:
+        if now.ledger is not None:
             raise InvalidArgumentError(
-                f"Entry {entry.index} was never admitted: this is the sequencer, and has come to {self._ledger.index}."
+                f"Entry {entry.index} was never admitted: this is the sequencer, and has come to {now.ledger.index}."
             )
-        self._check_signed(entry)
+        if not self._resources.replaying:
+            self._check_signed(now, entry)
         if entry.previous > applied:
             raise AbortedError(
-                f"Shard {self._shard} has applied entry {applied} and was told of {entry.index} after "
+                f"Shard {now.shard} has applied entry {applied} and was told of {entry.index} after "
                 f"{entry.previous}: entries are missing. Ask the sequencer again."
             )
 
-    def _check_signed(self, entry: Entry) -> None:
+    def _check_signed(self, now: Incarnation, entry: Entry) -> None:
         """Refuse an entry that the sequencer has not signed."""
-        if not self._signer.is_entry(self._shard, entry):
+        if not now.signer.is_entry(now.shard, entry):
             raise PermissionDeniedError(
                 f"Entry {entry.index} of push {entry.push} is not as the sequencer signed it for PS task "
-                f"{self._shard}: entries of its replies are to be passed on as they are."
+                f"{now.shard}: entries of its replies are to be passed on as they are."
             )
 
-    def _can_apply(self, entry: Entry) -> bool:
+    def _can_apply(self, now: Incarnation, entry: Entry) -> bool:
         """Whether the part of an admitted push is here, and the decision has all that applying it takes."""
-        staged = self._staged.get(entry.push)
+        staged = now.staged.get(entry.push)
         try:
             if staged is not None:
-                check_covered(staged.parts.optimizers, entry.hypers, self._store)
+                check_covered(staged.parts.optimizers, entry.hypers, now.store)
         except OpError:
             return False
         return staged is not None
 
-    def _apply_entry(
-        self, entry: Entry, uses: Sequence[OptimizerUse] = (), ledger_dump: Callable[[], bytes] = no_ledger
+    def apply_entry(
+        self,
+        now: Incarnation,
+        entry: Entry,
+        uses: Sequence[OptimizerUse] = (),
+        ledger_dump: Callable[[], bytes] = no_ledger,
     ) -> None:
-        """Do what an entry says, and take its reads. Caller holds the lock; `previous` was checked.
+        """Do what an entry says, and take its reads; `previous` was checked.
 
         Everything that could fail was checked before; what fails all the same takes the shard out of service
         (`fail_stop`), so that nobody sees a push that is applied in part.
         """
-        self.faults.at(BEFORE, CUT if entry.kind is EntryKind.SNAPSHOT else APPLY)
-        self._applied = entry.index
-        if entry.kind is EntryKind.SNAPSHOT:
-            here = {entry.push.client, *(view.client for view in self.presence.clients())}
-            self._snapshots.keep_of(here)
-            for client in self._kept.keys() - here:
-                self._kept[client].values = None
-            expired = self.presence.expired()
-            for client in expired & self._kept.keys():
-                del self._kept[client]
-            if self._ledger is not None:
-                self._forget_gone(self._ledger)
-            else:
-                self.presence.forget(list(expired))
-            self._snapshots.take(entry.push, self._store, ledger_dump)
+        if entry.push in self.deferred:
+            self._defer(now, entry, uses)
             return
-        staged = self._staged.pop(entry.push, None)
-        parts = staged.parts if staged is not None else PushParts()
+        faults = self._resources.faults
+        faults.at(BEFORE, CUT if entry.kind is EntryKind.SNAPSHOT else APPLY)
+        now.applied = entry.index
+        if entry.kind is EntryKind.SNAPSHOT:
+            self._take_snapshot(now, entry.push, ledger_dump)
+            return
+        staged = now.staged.pop(entry.push, None)
+        parts = staged.parts if staged is not None else _NO_PARTS
         hypers = {(item.optimizer, item.after_increment): item.values for item in entry.hypers}
-        plan, apply_secs = self._make_changes(parts, hypers)
-        if self._ledger is not None:
-            self._move_on(self._ledger, parts.ops, uses, hypers)
-        self._keep(entry, parts, self._read_after(parts, plan), plan, apply_secs)
-        self.faults.at(AFTER, APPLY)
+        plan, apply_secs = self.make_changes(now, parts, hypers)
+        if now.ledger is not None:
+            self._move_on(now, now.ledger, parts.ops, uses, hypers)
+        self.keep(now, entry, parts, self.read_after(now, parts, plan), plan, apply_secs)
+        faults.at(AFTER, APPLY)
 
-    def _make_changes(
-        self, parts: PushParts, hypers: Mapping[tuple[str, bool], Mapping[str, float]]
+    def _take_snapshot(self, now: Incarnation, push: PushId, ledger_dump: Callable[[], bytes]) -> None:
+        """Take a snapshot; clients that are gone are forgotten on the way."""
+        presence = self._resources.members.presence
+        here = {push.client, *(view.client for view in presence.clients())}
+        now.snapshots.keep_of(here)
+        expired = presence.expired()
+        now.replies.trim(here, expired)
+        if now.ledger is not None:
+            self._resources.forget_gone(now.ledger)
+        else:
+            presence.forget(list(expired))
+        now.snapshots.take(push, now.store, ledger_dump)
+
+    def _defer(self, now: Incarnation, entry: Entry, uses: Sequence[OptimizerUse]) -> None:
+        """Do what must be done under the lock of a push whose changes are made without it."""
+        now.applied = entry.index
+        parts = now.staged.pop(entry.push).parts
+        plan = parts.layout.plan if parts.layout is not None else None
+        ledger = now.sequencing()
+        hypers = {(item.optimizer, item.after_increment): item.values for item in entry.hypers}
+        self._move_on(now, ledger, parts.ops, uses, hypers)
+        pieces = plan.reads if plan is not None else ()
+        exact = {at: piece.view.copy() for at, piece in enumerate(pieces) if piece.view.dtype.kind != "f"}
+        self.deferred[entry.push] = Deferred(now, entry, parts, dict(ledger.steps), exact)
+
+    def make_changes(
+        self, now: Incarnation, parts: PushParts, hypers: Mapping[tuple[str, bool], Mapping[str, float]]
     ) -> tuple[PushPlan | None, float | None]:
         """Change the values; gives the plan that it followed, and how long it took: None where there was no change."""
         layout = parts.layout
         if layout is None and not parts.ops:
             return None, None  # a push that only counts
         plan = layout.plan if layout is not None else None
-        if plan is not None and (parts.data is None or plan.version != self._store.version):
+        if plan is not None and (parts.data is None or plan.version != now.store.version):
             plan = None
         if layout is not None and not layout.ops:
             return plan, None
-        began = self._clock.monotonic()
+        clock = self._resources.clock
+        began = clock.monotonic()
         # What overflows becomes inf, as in TensorFlow; it must not stop midway.
         if plan is not None and parts.data is not None:
-            ignoring_float_errors(self._store.apply_plan, plan, hypers, parts.data, self.cores)
+            ignoring_float_errors(now.store.apply_plan, plan, hypers, parts.data, self._resources.cores)
         else:
             changes = parts.ops
             if not changes and layout is not None and parts.data is not None:
                 changes = layout.bind(parts.data)
-            ignoring_float_errors(self._store.apply, changes, hypers, parts.data)
-        return plan, self._clock.monotonic() - began
+            ignoring_float_errors(now.store.apply, changes, hypers, parts.data)
+        return plan, clock.monotonic() - began
 
-    def _read_after(self, parts: PushParts, plan: PushPlan | None) -> list[Array] | None:
+    def read_after(self, now: Incarnation, parts: PushParts, plan: PushPlan | None) -> list[Array] | None:
         """Take the reads of a push whose changes have just been made; None where there is no memory for them.
 
-        The push is done all the same. Its answer reads anew, or says that there is no memory.
+        The push is done all the same. Its reply reads anew, or says that there is no memory.
         """
         try:
             if plan is not None and parts.data is not None:
-                return self._store.read_plan(plan, parts.data)
-            return self._read_admitted(parts.reads, parts.room)
+                return now.store.read_plan(plan, parts.data)
+            return now.store.read(parts.reads, parts.room) if parts.reads else []
         except (MemoryError, ResourceExhaustedError):
             return None
 
-    def _keep(
+    def keep(
         self,
+        now: Incarnation,
         entry: Entry,
         parts: PushParts,
         values: list[Array] | None,
         plan: PushPlan | None,
         apply_secs: float | None,
     ) -> None:
-        """Keep what answers a push, and count it. Caller holds the lock."""
+        """Keep the reply to a push, and count it."""
         packing = Packing(plan.places, parts.known) if plan is not None else None
-        kept = Kept(entry.push, entry.index, parts.reads, values, packing, apply_secs or 0.0)
-        kept.changed = apply_secs is not None
+        changed = apply_secs is not None
         if apply_secs is not None:
-            self._statistics.apply(apply_secs)
+            self._resources.statistics.apply(apply_secs)
             self._count_changes(parts)
-        self._kept.pop(entry.push.client, None)  # the newest comes last
-        self._kept[entry.push.client] = kept
-        if not kept.changed:
-            trim_kept(self._kept, self.most_held_bytes)
+        kept = Kept(entry.push, entry.index, parts.reads, values, packing, apply_secs or 0.0, changed)
+        now.replies.keep(kept, self._resources.most_held_bytes)
 
     def _count_changes(self, parts: PushParts) -> None:
-        """Count a push for the Variables that it changed. Caller holds the lock."""
+        """Count a push for the Variables that it changed."""
         layout = parts.layout
         if layout is None:
-            self._changes.add(tuple(op.variable for op in parts.ops))
+            self._resources.changes.add(tuple(op.variable for op in parts.ops))
             return
         if layout.count is None or layout.count.over:
-            layout.count = self._changes.of(tuple(op.variable for op in layout.ops))
+            layout.count = self._resources.changes.of(tuple(op.variable for op in layout.ops))
         layout.count.pushes += 1
-
-    def load(self, brief: bool = False) -> LoadView:
-        """Say what this shard holds, what waits here, and which Variables pushes have changed.
-
-        Args:
-            brief: Leave out the Variables.
-        """
-        with self._lock:
-            staged = [item.parts.data for item in self._staged.values()]
-            return LoadView(
-                self._store.nbytes(),
-                len(staged),
-                sum(data.nbytes for data in staged if data is not None),
-                {} if brief else self._changes.by_variable(),
-            )
 
     def _move_on(
         self,
+        now: Incarnation,
         ledger: Ledger,
         ops: Sequence[Op],
         uses: Sequence[OptimizerUse],
@@ -269,11 +262,21 @@ class Applying(Cuts):
         """On the sequencer: the steps and the optimizers' scalar state, after a push's own changes."""
         for op in ops:
             if op.variable in ledger.steps:
-                ledger.assign_step(op.variable, int(self._store.step(op.variable)[0]))
+                ledger.assign_step(op.variable, int(now.store.step(op.variable)[0]))
         for use in uses:
-            advance_scalars(use, hypers[use.optimizer, use.after_increment], self._store)
-        self._store.set_steps(ledger.steps)
+            advance_scalars(use, hypers[use.optimizer, use.after_increment], now.store)
+        now.store.set_steps(ledger.steps)
 
-    def _read_admitted(self, reads: Sequence[Read], room: Room | None = None) -> list[Array]:
-        """Values with the steps as admitted, which other clients may not see yet."""
-        return self._store.read(reads, room) if reads else []
+    def answer(self, now: Incarnation, push: PushId) -> Answer:
+        """Give out the reads of a client's last push."""
+        kept = now.replies.get(push)
+        if kept is None:
+            return Answer(applied=now.applied)
+        if kept.values is None:  # a retry: its reply was lost, and the values have moved on since
+            # With the steps as admitted, which other clients may not see yet.
+            values = now.store.read(kept.reads) if kept.reads else []
+            return Answer(kept.reads, values, None, now.applied, now.applied, kept.apply_secs)
+        values = kept.values
+        if kept.changed:
+            kept.values = None
+        return Answer(kept.reads, values, kept.packing, kept.index, now.applied, kept.apply_secs)

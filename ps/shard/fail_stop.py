@@ -38,14 +38,15 @@ class FailStop:
 
     Args:
         lose: Forgets the shard's state.
+        armed: As the attribute.
 
     Attributes:
         armed: False to let exceptions through as they are: nobody sees the state, whatever is left of it.
         reports: What failed, newest last; for somebody who may write it to the task's own log.
     """
 
-    def __init__(self, lose: Callable[[], None]) -> None:
-        self.armed = True
+    def __init__(self, lose: Callable[[], None], armed: bool = True) -> None:
+        self.armed = armed
         self.reports: deque[str] = deque(maxlen=16)
         self._lose = lose
         self._seen: Counter[str] = Counter()

@@ -14,29 +14,26 @@ Layer: ps. Threads: any number; a Gate is taken before the shard's lock, and nob
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.ps.ledger.ledger import Entry, EntryKind
-from globalstep.ps.ledger.signatures import Floor
-from globalstep.ps.shard.answers import Admission, Answer
-from globalstep.ps.shard.counting import CountingShard
-from globalstep.ps.shard.layouts import PushParts
-from globalstep.ps.store.reading import Room
-from globalstep.ps.store.snapshots import no_ledger
-from globalstep.runtime.clock import Clock
+from globalstep.ps.shard import events
+from globalstep.ps.shard.applying import Applier, Deferred
+from globalstep.ps.shard.events import Event
+from globalstep.ps.shard.replies import Admission
 from globalstep.testing.faults import AFTER, APPLY, BEFORE
-from globalstep.wire.declarations import OpKind, OptimizerDecl, OptimizerUse, PushId, Read, VariableDecl
+from globalstep.wire.declarations import OpKind, Read
 
-__all__ = ["Gate", "HogwildShard"]
+if TYPE_CHECKING:
+    from globalstep.ps.shard.shard import Shard
+
+__all__ = ["Gate", "Racing"]
 
 Array = npt.NDArray[Any]
 
@@ -103,175 +100,101 @@ class Gate:
                 self._changed.wait()
 
 
-@dataclass(slots=True)
-class _Admitted:
-    """A push that was admitted and is yet to be applied."""
-
-    entry: Entry
-    parts: PushParts
-    #: Right after its admission: the steps, and the pieces of its reads that no gradient changes, by their place.
-    steps: Mapping[str, int]
-    exact: Mapping[int, Array]
+#: What waits until no push races, and keeps others waiting meanwhile.
+_ALONE = frozenset(
+    {events.Push, events.Admit, events.Commit, events.Resolved, events.Applied, events.Begin, events.Declare}
+)
 
 
-class HogwildShard(CountingShard):
-    """A PS task's state where pushes race if the run's policy says so, else as CountingShard. Thread-safe.
+class Racing:
+    """Carries out a shard's events while pushes race. Thread-safe.
 
     Args:
-        clock: As of Shard.
+        shard: Its `carry_out` does what is done under the lock.
+        lock: The shard's; taken after the gate.
+        applier: Of the shard; told which pushes' changes are made here.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self._gate = Gate()
-        # Guarded by the shard's lock: pushes that are let race, with what is to be applied once they are admitted.
-        self._racing: dict[PushId, _Admitted | None] = {}
-        super().__init__(clock)
+    def __init__(self, shard: Shard, lock: threading.Lock, applier: Applier) -> None:
+        self._shard = shard
+        self._lock = lock
+        self._applier = applier
+        self.gate = Gate()
 
-    def _alone(self) -> AbstractContextManager[None]:
-        """Keep applies out, where there are any that the lock does not keep out.
+    def handle(self, event: Event[Any]) -> Any:
+        """Carry out an event that was prepared; see Shard.handle."""
+        carry_out = self._shard.carry_out
+        if type(event) is events.Push and all(op.kind is OpKind.APPLY for op in event.parts.ops):
+            return self._push(event)
+        if type(event) in _ALONE:
+            # Finding another policy under the lock than before is finding another incarnation, which refuses.
+            with self.gate.alone():
+                return carry_out(event)
+        if isinstance(event, events.Pull):
+            steps = self._finished_steps()
+            values, applied = carry_out(event)
+            _set_steps(values, event.reads, steps)
+            return values, applied
+        if isinstance(event, events.GetSteps):
+            steps = self._finished_steps()
+            return carry_out(event) | steps
+        return carry_out(event)
 
-        Whoever finds another policy behind the lock than here also finds another incarnation, and is refused.
-        """
-        return self._gate.alone() if self._policy.hogwild else nullcontext()
-
-    # ---- Pushes that race ---------------------------------------------------------------------
-
-    def push(self, incarnation: int, push: PushId, parts: PushParts, *asked: Any, **options: Any) -> Admission:
-        """See Shard.push."""
-        if not self._policy.hogwild or any(op.kind is not OpKind.APPLY for op in parts.ops):
-            return super().push(incarnation, push, parts, *asked, **options)
-        with self._gate.together():
+    def _push(self, event: events.Push) -> Admission:
+        """Admit a push under the lock, and make its changes outside of it."""
+        deferred = self._applier.deferred
+        with self.gate.together():
             with self._lock:
-                retried = push in self._racing
-                self._racing.setdefault(push, None)
+                retried = event.push in deferred
+                deferred.setdefault(event.push, None)
             try:
                 if not retried:
-                    admission = super().push(incarnation, push, parts, *asked, **options)
-                    admitted = self._racing[push]
-                    return admission if admitted is None else self._apply_racing(incarnation, admission, admitted)
+                    admission = self._shard.carry_out(event)
+                    admitted = deferred[event.push]
+                    return admission if admitted is None else self._apply(event, admission, admitted)
             finally:
                 if not retried:
                     with self._lock:
-                        del self._racing[push]
+                        del deferred[event.push]
         # The first copy of this message is at work on it; what it leaves answers this one.
-        self._gate.wait_for_those_inside()
-        return super().push(incarnation, push, parts, *asked, **options)
+        self.gate.wait_for_those_inside()
+        return self._shard.carry_out(event)
 
-    def _apply_entry(
-        self, entry: Entry, uses: Sequence[OptimizerUse] = (), ledger_dump: Callable[[], bytes] = no_ledger
-    ) -> None:
-        if entry.push not in self._racing:
-            super()._apply_entry(entry, uses, ledger_dump)
-            return
-        self._applied = entry.index
-        parts = self._staged.pop(entry.push).parts
-        plan = parts.layout.plan if parts.layout is not None else None
-        ledger = self._sequencing()
-        self._move_on(ledger, parts.ops, uses, {(h.optimizer, h.after_increment): h.values for h in entry.hypers})
-        pieces = plan.reads if plan is not None else ()
-        exact = {at: piece.view.copy() for at, piece in enumerate(pieces) if piece.view.dtype.kind != "f"}
-        self._racing[entry.push] = _Admitted(entry, parts, dict(ledger.steps), exact)
-
-    def _apply_racing(self, incarnation: int, admission: Admission, admitted: _Admitted) -> Admission:
+    def _apply(self, event: events.Push, admission: Admission, admitted: Deferred) -> Admission:
         """Make a push's changes and take its reads, while others do."""
-        entry, parts = admitted.entry, admitted.parts
+        entry, parts, now, applier = admitted.entry, admitted.parts, admitted.now, self._applier
+        faults, fail_stop = self._shard.resources.faults, self._shard.resources.fail_stop
         try:
-            self.faults.at(BEFORE, APPLY)
-            plan, apply_secs = self._make_changes(
-                parts, {(item.optimizer, item.after_increment): item.values for item in entry.hypers}
+            faults.at(BEFORE, APPLY)
+            plan, apply_secs = applier.make_changes(
+                now, parts, {(item.optimizer, item.after_increment): item.values for item in entry.hypers}
             )
-            values = self._read_after(parts, plan)
+            values = applier.read_after(now, parts, plan)
             if values is not None and plan is not None:
                 for at, piece in admitted.exact.items():
                     values[at] = piece
             elif values is not None:
                 _set_steps(values, parts.reads, admitted.steps)
-            self.faults.at(AFTER, APPLY)
+            faults.at(AFTER, APPLY)
         except BaseException:
             with self._lock:
                 # Another push of the same incarnation may have failed before.
-                self._check(incarnation, entry.push.client)
-                with self.fail_stop.during(entry.push):
+                self._shard.now.check(event.incarnation, entry.push.client)
+                with fail_stop.during(entry.push):
                     raise
         with self._lock:
-            self._check(incarnation, entry.push.client)
-            with self.fail_stop.during(entry.push):
-                self._keep(entry, parts, values, plan, apply_secs)
-            answer = self._answer(entry.push)
-        return dataclasses.replace(
-            admission, reads=answer.reads, values=answer.values, packing=answer.packing, apply_secs=answer.apply_secs,
-            as_of=answer.as_of,
-        )  # fmt: skip
-
-    # ---- What goes alone ----------------------------------------------------------------------
-
-    def admit(self, incarnation: int, push: PushId, kind: EntryKind, *asked: Any, **options: Any) -> Admission:
-        """See Shard.admit."""
-        if not self._policy.hogwild or push in self._racing:
-            return super().admit(incarnation, push, kind, *asked, **options)
-        # Pages are taken before others are kept waiting.
-        self._make_room([push] if kind is EntryKind.SNAPSHOT else ())
-        with self._alone():
-            return super().admit(incarnation, push, kind, *asked, **options)
-
-    def commit(self, incarnation: int, push: PushId, entries: Sequence[Entry]) -> Answer:
-        """See Shard.commit."""
-        if not self._policy.hogwild:
-            return super().commit(incarnation, push, entries)
-        self._make_room([entry.push for entry in entries if entry.kind is EntryKind.SNAPSHOT])
-        with self._alone():
-            return super().commit(incarnation, push, entries)
-
-    def settled(self, incarnation: int, asked: Sequence[PushId], entries: Sequence[Entry]) -> int:
-        """See Shard.settled."""
-        with self._alone():
-            return super().settled(incarnation, asked, entries)
-
-    def begin(self, *args: Any, **options: Any) -> tuple[int, str]:
-        """See Life.begin."""
-        with self._alone():
-            return super().begin(*args, **options)
-
-    def declare(
-        self,
-        incarnation: int,
-        client: str,
-        variables: Sequence[VariableDecl],
-        optimizers: Sequence[OptimizerDecl],
-        nothing_new: bool = False,
-    ) -> None:
-        """See Life.declare."""
-        with self._alone():
-            super().declare(incarnation, client, variables, optimizers, nothing_new)
-
-    # ---- Reads of steps -----------------------------------------------------------------------
-
-    def pull(
-        self,
-        incarnation: int,
-        client: str,
-        reads: Sequence[Read],
-        floors: Mapping[int, Floor] | None = None,
-        room: Room | None = None,
-    ) -> tuple[list[Array], int]:
-        """See Cuts.pull."""
-        steps = self._finished_steps()
-        values, applied = super().pull(incarnation, client, reads, floors, room)
-        _set_steps(values, reads, steps)
-        return values, applied
-
-    def global_steps(self, incarnation: int, floors: Mapping[int, Floor] | None = None) -> dict[str, int]:
-        """See Cuts.global_steps."""
-        steps = self._finished_steps()
-        return super().global_steps(incarnation, floors) | steps
+            self._shard.now.check(event.incarnation, entry.push.client)
+            with fail_stop.during(entry.push):
+                applier.keep(now, entry, parts, values, plan, apply_secs)
+            admission.answer = applier.answer(now, entry.push)
+        return admission
 
     def _finished_steps(self) -> dict[str, int]:
-        """The steps as they are now, once every push is applied that they count; none where no pushes race."""
-        if not self._policy.hogwild:
-            return {}
+        """The steps as they are now, once every push is applied that they count."""
         with self._lock:
-            steps = dict(self._ledger.visible) if self._ledger is not None else {}
-        self._gate.wait_for_those_inside()
+            ledger = self._shard.now.ledger
+            steps = dict(ledger.visible) if ledger is not None else {}
+        self.gate.wait_for_those_inside()
         return steps
 
 

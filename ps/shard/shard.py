@@ -1,331 +1,385 @@
-"""One PS task's state machine: what it holds, what is staged, what was admitted.
+"""A shard: the state machine of one PS task, with one door.
 
-Pure of I/O: time comes from a clock, messages are dataclasses. It joins the arrays (`ps/store/store.py`) and, on
-the sequencer, the book (`ps/ledger/ledger.py`) under one lock, which is what makes a push, its id and its
-increment one thing. docs/design/push-protocol.md is its specification.
+`Shard.handle(event)` is the only way to change it, for the wire, for a log that is played again and for the
+simulation. Behind it lie its parts: the Sequencer takes pushes in and decides on them, the Applier changes values, the
+StateReader reads them, Members knows who takes part; what they work on is the present Incarnation, which is dropped or
+replaced as a whole. docs/design/push-protocol.md is the specification.
 
-Layer: ps.
+Pure of I/O: time comes from a clock, events are dataclasses. Layer: ps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy.typing as npt
-
-from globalstep.errors import FailedPreconditionError, InvalidArgumentError
-from globalstep.ps.ledger.admission_policy import refusal, scaled
-from globalstep.ps.ledger.ledger import Entry, EntryKind, HyperValues, Ledger
-from globalstep.ps.ledger.signatures import Floor
-from globalstep.ps.shard.answers import Admission, Answer, Staged
-from globalstep.ps.shard.applying import Applying
-from globalstep.ps.shard.holding import check_snapshots, check_staging, held_bytes
-from globalstep.ps.shard.layouts import PushParts
-from globalstep.ps.shard.life import Life
-from globalstep.ps.store.checking import check_step
+from globalstep.cluster.task_state import State
+from globalstep.errors import DataLossError
+from globalstep.ps.ledger.journal import Journal
+from globalstep.ps.ledger.ledger import EntryKind, Ledger
+from globalstep.ps.ledger.signatures import Signer
+from globalstep.ps.members.members import Members
+from globalstep.ps.members.presence import Absence, ClientView
+from globalstep.ps.members.run_guard import refuse_other
+from globalstep.ps.rules import check_declaration, get_rule
+from globalstep.ps.shard import events
+from globalstep.ps.shard.applying import Applier
+from globalstep.ps.shard.event_log import EventLog
+from globalstep.ps.shard.events import Event, R
+from globalstep.ps.shard.fail_stop import FailStop
+from globalstep.ps.shard.hogwild import Racing
+from globalstep.ps.shard.incarnation import Incarnation
+from globalstep.ps.shard.life_cycle import LifeCycle, load_ledger
+from globalstep.ps.shard.reads import StateReader
+from globalstep.ps.shard.replies import Answer
+from globalstep.ps.shard.resources import Resources
+from globalstep.ps.shard.sequencer import Sequencer
+from globalstep.ps.shard.statistics import LoadView, ShardView, Statistics
+from globalstep.ps.store.declared import kernels, undeclared
 from globalstep.ps.store.finite import find_not_finite
-from globalstep.ps.store.hypers import check_covered, evaluate_use
-from globalstep.ps.store.snapshots import no_ledger
-from globalstep.ps.wal.witness import Pushed
-from globalstep.wire.declarations import Increment, OpKind, OptimizerUse, Outcome, OutcomeKind, PushId
+from globalstep.runtime.clock import Clock
+from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, PushId
 
 __all__ = ["Shard"]
 
-Array = npt.NDArray[Any]
+#: A chief that has been silent for so long is not waited for.
+_CHIEF_SILENT_SECS = 5.0
+_NOBODY = PushId("", 0)
 
 
-class Shard(Applying):
-    """A PS task's state and its data plane. Thread-safe: every public method takes the one lock.
+class Shard:
+    """A PS task's state. Thread-safe: every public method takes the one lock.
 
     Args:
         clock: Tells how long parts have been staged and clients have been silent.
+        replaying: Whether its events come from a log; see Resources.
+
+    Attributes:
+        members: Who takes part.
+        resources: What its parts share: limits, counters, cores.
+        now: The present incarnation. Guarded by the lock.
+        spent_incarnations: Those up to this one may have been in force while this process knew nothing of them.
     """
 
-    def _take_over(self, other: Life) -> None:
-        super()._take_over(other)
-        assert isinstance(other, Shard)
-        self._staged, self._kept = other._staged, other._kept
+    def __init__(self, clock: Clock, replaying: bool = False) -> None:
+        # Guards the incarnation, the members, and what the parts share. A leaf: nothing else is taken under it, and no
+        # I/O is done under it.
+        self._lock = threading.Lock()
+        self.members = Members(clock, self._lock)
+        statistics = Statistics(since=clock.monotonic())
+        self.resources = Resources(clock, self.members, FailStop(self._lose, not replaying), statistics, replaying)
+        self.spent_incarnations = int(clock.time() * 1000)
+        self.now = Incarnation(self.resources.most_read_bytes)
+        applier = self._applier = Applier(self.resources)
+        sequencer = self._sequencer = Sequencer(self.resources, applier)
+        reader = StateReader(sequencer)
+        life = LifeCycle(self.resources)
+        self._racing = Racing(self, self._lock, applier)
+        self._handlers: Mapping[type[Event[Any]], Callable[[Incarnation, Any], Any]] = {
+            events.Push: sequencer.push,
+            events.Stage: sequencer.stage,
+            events.Admit: sequencer.admit,
+            events.CountTogether: sequencer.count,
+            events.Commit: self._commit,
+            events.Resolve: sequencer.resolve,
+            events.Resolved: self._resolved,
+            events.DropShort: self._drop_short,
+            events.Pull: reader.pull,
+            events.PullCut: reader.pull_cut,
+            events.GetSteps: reader.steps,
+            events.ReadJournal: reader.journal,
+            events.ReadSnapshot: reader.snapshot,
+            events.Release: reader.release,
+            events.Begin: self._begin,
+            events.Declare: life.declare,
+            events.Open: life.open,
+            events.Finish: life.finish,
+            events.Heartbeat: life.heartbeat,
+            events.Leave: life.leave,
+            events.Lose: self._lose_if,
+            events.Decided: sequencer.decide_again,
+            events.Applied: self._apply_again,
+            events.Resume: self._resume,
+            events.Adopt: self._adopt,
+        }
+        # What takes long and needs no lock, or other locks, is done before it is taken.
+        self._preparations: Mapping[type[Event[Any]], Callable[[Any], None]] = {
+            events.Push: self._look_for_nan,
+            events.Stage: self._look_for_nan,
+            events.Admit: self._prepare_snapshot,
+            events.Decided: self._prepare_snapshot,
+            events.Commit: self._prepare_snapshots,
+            events.Applied: self._prepare_snapshots,
+            events.Begin: load_ledger,
+            events.Declare: self._prepare_kernels,
+        }
 
-    # ---- Pushes -------------------------------------------------------------------------------
+    # ---- The door -----------------------------------------------------------------------------
 
-    def stage(self, incarnation: int, push: PushId, parts: PushParts, alone: bool = False) -> str:
-        """Keep a part of a push until it is decided; refuses one that could not be applied.
-
-        Args:
-            incarnation: As the caller knows it.
-            push: The push's id.
-            parts: What of it is this shard's.
-            alone: This shard is the only participant, and is about to decide.
-
-        Raises:
-            InvalidArgumentError, NotFoundError, FailedPreconditionError: As VariableStore.check. Nothing is
-                changed here, and the push is not admitted anywhere.
-        """
-        not_finite = find_not_finite(parts) if self._policy.on_nan != "apply" else ""
-        with self._lock:
-            self._check(incarnation, push.client)
-            if not_finite:
-                return not_finite
-            kept = self._kept.get(push.client)
-            if push in self._staged or (kept is not None and kept.push == push):
-                return ""
-            if not alone:
-                self._check_staging(push, parts)
-            layout = parts.layout
-            if layout is not None and layout.plan is not None and layout.plan.version == self._store.version:
-                self._take_in(incarnation, push, parts, alone)
-                return ""
-            if layout is not None and parts.data is not None:
-                parts.ops = parts.ops or layout.bind(parts.data)
-                layout.plan = self._store.plan(parts.ops, parts.reads, parts.data)
-            else:
-                self._store.check(parts.ops, parts.reads)
-            steps = self._ledger.steps if self._ledger is not None else {}
-            for op in parts.ops:
-                if op.variable in steps and (op.kind is not OpKind.ASSIGN or op.indices is not None):
-                    raise InvalidArgumentError(
-                        f"Step {op.variable!r} can be assigned, or moved on by an increment; not by {op.kind.name}."
-                    )
-            self._take_in(incarnation, push, parts, alone)
-            return ""
-
-    def _check_staging(self, push: PushId, parts: PushParts) -> None:
-        """Refuse a part for which there is no room now."""
-        check_staging(self._staged, push, held_bytes(parts), self.most_held_bytes)
-
-    def _check_snapshots(self, client: str) -> None:
-        """Refuse a snapshot where there are too many."""
-        check_snapshots(self._snapshots, {client, *(view.client for view in self.presence.clients())})
-
-    def _take_in(self, incarnation: int, push: PushId, parts: PushParts, alone: bool) -> None:
-        if self.witness.keeps_data and parts.data is not None:
-            parts.data = parts.data.toreadonly()
-        self._staged[push] = Staged(parts, self._clock.monotonic())
-        if not alone:  # else it comes with the decision
-            self.witness.staged(incarnation, push, parts)
-
-    def push(
-        self,
-        incarnation: int,
-        push: PushId,
-        parts: PushParts,
-        increments: Sequence[Increment],
-        uses: Sequence[OptimizerUse],
-        seen_steps: Mapping[str, int],
-    ) -> Admission:
-        """Do a whole push whose only participant is this shard: stage and admit in one."""
-        found = self.stage(incarnation, push, parts, alone=True)
-        reads_only = not (increments or uses or parts.changes)
-        return self.admit(
-            incarnation, push, EntryKind.PUSH, (), increments, uses, seen_steps, alone=True, not_finite=found,
-            reads_only=reads_only,
-        )  # fmt: skip
-
-    def admit(
-        self,
-        incarnation: int,
-        push: PushId,
-        kind: EntryKind,
-        participants: Sequence[int],
-        increments: Sequence[Increment],
-        uses: Sequence[OptimizerUse],
-        seen_steps: Mapping[str, int],
-        floors: Mapping[int, Floor] | None = None,
-        alone: bool = False,
-        not_finite: str = "",
-        reads_only: bool = False,
-    ) -> Admission:
-        """Decide on a push: give it its place, or refuse it. On the sequencer only.
+    def handle(self, event: Event[R]) -> R:
+        """Carry out an event; gives its reply. Thread-safe.
 
         Args:
-            incarnation: As the caller knows it.
-            push: Its id.
-            kind: Push or snapshot.
-            participants: Shards with a part in it; all others have staged theirs.
-            increments: Steps to move on.
-            uses: Optimizers whose hyper-parameters are to be evaluated.
-            seen_steps: Steps that the worker computed from.
-            floors: What the caller knows the shards to have applied.
-            alone: This shard is the only participant.
-            not_finite: A Variable whose gradient a participant has found not to be finite; "" for none.
-            reads_only: No participant changes anything: it is counted as a read.
-
-        Returns:
-            The outcome, what to tell the participants, and the sequencer's own reads.
+            event: Any of `ps/shard/events.py`.
 
         Raises:
-            FailedPreconditionError: If this is not the sequencer, or its own part was not staged.
-            InvalidArgumentError: If a step, shard or hyper-parameter cannot be. Nothing is changed.
+            GlobalStepError: What is wrong with it: then nothing is changed.
+            LostStateError: If the state is lost, now or before.
         """
-        if kind is EntryKind.SNAPSHOT:
-            self._make_room([push])
+        kind = type(event)
+        prepare = self._preparations.get(kind)
+        if prepare is not None:
+            prepare(event)
+        if self.now.policy.hogwild:
+            raced: R = self._racing.handle(event)
+            return raced
         with self._lock:
-            self._check(incarnation, push.client)
-            ledger = self._sequencing()
-            self._raise_floors(floors)
-            taking_part = (self._shard,) if alone else participants
-            if not alone and any(not 0 <= shard < self._shards for shard in taking_part):
-                raise InvalidArgumentError(f"A push with participants {list(participants)} of {self._shards} shards.")
-            known = self._recorded(ledger, push)
-            if known is not None:
-                self._drop_part(incarnation, push, alone)
-                return self._admission(ledger, known, push, taking_part)
-            parts = self._staged[push].parts if alone and push in self._staged else None
-            try:
-                hypers = self._examine(ledger, push, kind, taking_part, increments, uses, bool(not_finite))
-            except Exception:
-                self._drop_part(incarnation, push, alone)
-                if kind is EntryKind.PUSH and any(shard != self._shard for shard in taking_part):
-                    # Its client takes the other parts back: no copy of this message may be admitted without them.
-                    ledger.settle([push], self._shard, self._applied)
-                    self.witness.settled(incarnation, [push], self._shard, self._applied)
-                raise
-            # A snapshot holds the ledger as it was before.
-            dumped = ledger.dumped_later() if kind is EntryKind.SNAPSHOT else no_ledger
-            with self.fail_stop.during(push):
-                outcome, hypers = self._accept(
-                    ledger, push, kind, taking_part, increments, seen_steps, hypers, not_finite, reads_only
-                )
-                if outcome.kind is OutcomeKind.ACCEPTED:
-                    self._apply_entry(Entry(outcome.index, kind, push, self._applied, hypers), uses, dumped)
-                task = self.presence.task_of(push.client)
-                raised, self._raised = self._raised, {}
-                asked = (increments, uses, seen_steps, raised, parts)
-                self.witness.pushed(incarnation, Pushed(push, kind, participants, *asked, outcome, task))
-                if kind is EntryKind.SNAPSHOT:
-                    self.witness.cut(push, self._image())
-            if outcome.kind is not OutcomeKind.ACCEPTED:
-                return Admission(outcome)
-            return self._admission(ledger, outcome, push, taking_part)
+            reply: R = self._handlers[kind](self.now, event)
+            return reply
 
-    def _recorded(self, ledger: Ledger, push: PushId) -> Outcome | None:
-        """Give what was decided of a push that came before, and take note that it came again."""
-        known = ledger.recorded(push)
-        if known is not None:
-            self._statistics.duplicates += 1
-            if ledger.journal is not None:
-                ledger.journal.duplicate(push, known)
-        return known
-
-    def _drop_part(self, incarnation: int, push: PushId, alone: bool) -> None:
-        """Drop a part that will not be applied, and say so to whoever was told that it was staged."""
-        if self._staged.pop(push, None) is not None and not alone:
-            self.witness.applied(incarnation, push, (), (push,))
-
-    def _accept(
-        self,
-        ledger: Ledger,
-        push: PushId,
-        kind: EntryKind,
-        taking_part: Sequence[int],
-        increments: Sequence[Increment],
-        seen_steps: Mapping[str, int],
-        hypers: tuple[HyperValues, ...],
-        not_finite: str = "",
-        reads_only: bool = False,
-    ) -> tuple[Outcome, tuple[HyperValues, ...]]:
-        """Accept a push that was examined, or refuse it; in the ledger only. Caller holds the lock."""
-        staleness = ledger.staleness(increments, seen_steps)
-        refused = refusal(self._policy, ledger, increments, staleness, not_finite)
-        if refused is not None:
-            self._staged.pop(push, None)
-            self._statistics.refuse(refused)
-            return ledger.refuse(push, refused, staleness, not_finite), ()
-        hypers = scaled(self._policy, hypers, staleness)
-        outcome = ledger.admit(push, kind, taking_part, increments, hypers, staleness)
-        if reads_only:
-            self._statistics.read()
-        elif kind is EntryKind.PUSH:
-            self._count(push, increments, seen_steps, staleness, outcome.steps)
-        return outcome, hypers
-
-    def _count(
-        self,
-        push: PushId,
-        increments: Sequence[Increment],
-        seen_steps: Mapping[str, int],
-        staleness: int,
-        steps: Mapping[str, int],
-    ) -> None:
-        """Keep the statistics of an accepted push."""
-        known = any(item.step in seen_steps for item in increments)
-        self._statistics.accept(staleness if known else None)
-        if increments:
-            self.presence.pushed(push.client, steps, staleness if known else 0)
-
-    def _examine(
-        self,
-        ledger: Ledger,
-        push: PushId,
-        kind: EntryKind,
-        participants: Sequence[int],
-        increments: Sequence[Increment],
-        uses: Sequence[OptimizerUse],
-        no_part: bool,
-    ) -> tuple[HyperValues, ...]:
-        """Find everything that could be wrong before anything is decided; evaluate hyper-parameters."""
-        self._make_place(ledger, push.client)
-        ledger.check_increments(increments)
-        if kind is EntryKind.SNAPSHOT:
-            self._check_snapshots(push.client)
-        for item in increments:
-            self._store.scalar(item.step)
-        after = dict(ledger.steps)
-        for item in increments:
-            after[item.step] += item.by
-        for item in increments:
-            check_step(item.step, self._store.step(item.step), ledger.steps[item.step], after[item.step])
-        if no_part:
-            return ()  # nothing is going to be applied, and nothing has been kept
-        if kind is EntryKind.PUSH and self._shard in participants and push not in self._staged:
-            raise FailedPreconditionError(f"Push {push} was not staged on the sequencer.")
-        hypers = tuple(evaluate_use(use, after if use.after_increment else ledger.steps, self._store) for use in uses)
-        staged = self._staged.get(push)
-        if staged is not None:
-            check_covered(staged.parts.optimizers, hypers, self._store)
-        return hypers
-
-    def _make_place(self, ledger: Ledger, client: str) -> None:
-        """Have a place for a client's pushes in the table. Caller holds the lock.
-
-        Raises:
-            ResourceExhaustedError: If there is none. Nothing is changed.
-        """
-        if not ledger.table.many:
-            return
-        if ledger.table.crowded(self._clock.monotonic()):  # clients that push once and are not heard of again
-            self._forget_gone(ledger)
-        ledger.table.check_room(client)
-
-    def _admission(self, ledger: Ledger, outcome: Outcome, push: PushId, participants: Sequence[int]) -> Admission:
-        answer = self._answer(push)
-        pending = {s: ledger.pending(s, outcome.index) for s in participants if s != self._shard}
-        return Admission(outcome, pending, answer.reads, answer.values, answer.packing, answer.apply_secs, answer.as_of)
-
-    def commit(self, incarnation: int, push: PushId, entries: Sequence[Entry]) -> Answer:
-        """Apply what was admitted, in order; answer the reads that were staged with `push`.
-
-        Where `push` is not among the entries, and is not applied, it was refused: its part is dropped.
-
-        Returns:
-            The values of right after `push`; on a retry after they were given out, those of now.
-
-        Raises:
-            AbortedError: If an entry is missing between the last applied and these.
-            PermissionDeniedError: If the sequencer has not signed an entry that is new here. Nothing is applied.
-        """
-        self._make_room([entry.push for entry in entries if entry.kind is EntryKind.SNAPSHOT])
+    def carry_out(self, event: Event[R]) -> R:
+        """Carry out an event that was prepared, and that need not wait for pushes that race; see `handle`."""
         with self._lock:
-            self._check(incarnation, push.client)
-            # What the sequencer does not tell of with the push's own COMMIT, it has not accepted.
-            refused = push in self._staged and all(entry.push != push for entry in entries)
-            self._apply_entries(incarnation, push, entries, (push,) if refused else ())
-            answer = self._answer(push)
-            answer.signature = self._signer.floor(self._shard, answer.applied)
-            return answer
+            reply: R = self._handlers[type(event)](self.now, event)
+            return reply
 
-    # ---- Settling -----------------------------------------------------------------------------
+    @property
+    def log(self) -> EventLog:
+        """Where events are written."""
+        return self.now.log
+
+    def secure(self, before: EventLog) -> None:
+        """Return once what a call did, and what it saw, will not be forgotten; `before` was the log before it.
+
+        Raises:
+            LostStateError: If it was forgotten.
+        """
+        log = self.now.log
+        before.secure()
+        if log is not before:
+            log.secure()
+
+    # ---- Before the lock ----------------------------------------------------------------------
+
+    def _look_for_nan(self, event: events.Push | events.Stage) -> None:
+        """Find a gradient that is not finite, where the policy asks for that."""
+        if self.now.policy.on_nan != "apply":
+            event.not_finite = find_not_finite(event.parts)
+
+    def _prepare_snapshot(self, event: events.Admit | events.Decided) -> None:
+        if event.kind is EntryKind.SNAPSHOT:
+            self._prepare_memory([event.push])
+
+    def _prepare_snapshots(self, event: events.Commit | events.Applied) -> None:
+        snapshots = [entry.push for entry in event.entries if entry.kind is EntryKind.SNAPSHOT]
+        if snapshots:
+            self._prepare_memory(snapshots)
+
+    def _prepare_memory(self, snapshots: Sequence[PushId]) -> None:
+        """Have memory ready for snapshots that are not taken yet, so that none is taken under the lock."""
+        now = self.now
+
+        def wanted() -> Sequence[Any]:
+            with self._lock:
+                return () if all(item in now.snapshots for item in snapshots) else now.store.arenas()
+
+        now.snapshots.memory.prepare(wanted)
+
+    def _prepare_kernels(self, event: events.Declare) -> None:
+        """Compile the kernels that a declaration will have work to do, if they are not in the cache yet."""
+        for optimizer in event.optimizers:
+            check_declaration(optimizer)
+        with self._lock:
+            self.now.check(event.incarnation, event.client)
+            wanted = kernels(event.variables, event.optimizers, self.now.store)
+        for kind, dtype in sorted(wanted):
+            get_rule(kind).prepare(dtype)
+
+    # ---- The life of an incarnation -----------------------------------------------------------
+
+    def _begin(self, now: Incarnation, event: events.Begin) -> tuple[int, str]:
+        """See Begin.
+
+        Raises:
+            FailedPreconditionError: If this task serves another run. Nothing is changed.
+        """
+        if event.incarnation <= now.number:
+            return now.number, now.owner
+        presence = self.members.presence
+        if not (event.take_over or now.state in (State.VACANT, State.DONE)):
+            refuse_other(now.run, event.run, now.shard, presence)
+        self.members.told.ended(now.number, now.applied, now.ledger.steps if now.ledger else None)
+        new = Incarnation(self.resources.most_read_bytes)
+        new.state = State.READY if event.opened else State.INITIALIZING
+        new.number, new.owner = event.incarnation, event.owner
+        new.shard, new.shards, new.sequencer = event.shard, event.shards, event.sequencer
+        new.sequencer_address, new.log = event.sequencer_address, event.log
+        new.policy, new.run = event.policy, event.run
+        new.begun_at = self.resources.clock.monotonic()
+        new.signer = Signer(event.key, event.incarnation)
+        if event.loaded is not None:
+            event.loaded.table.end_of_life()
+            new.applied = event.loaded.index
+            self._sequence(new, event.loaded)
+        self.now = new
+        presence.begin(event.expected_tasks)
+        presence.takes_part(event.owner, event.run)
+        return new.number, new.owner
+
+    def _sequence(self, now: Incarnation, ledger: Ledger) -> None:
+        """Make a ledger an incarnation's own."""
+        now.ledger = ledger
+        ledger.incarnation, ledger.signer = now.number, now.signer
+        if now.run.directory:
+            life = f"{self.spent_incarnations}.{now.number}"
+            ledger.journal = Journal(life, ledger, self.members.presence.task_of)
+
+    def _lose_if(self, now: Incarnation, event: events.Lose) -> None:
+        if now.log is event.log:
+            self._lose()
+
+    def _lose(self) -> None:
+        """Forget all state, as a restart of the process would. Caller holds the lock."""
+        now = self.now
+        if now.state is not State.VACANT:
+            self.spent_incarnations = max(self.spent_incarnations, now.number)
+            self.now = now.emptied(self.resources.most_read_bytes)
+
+    # ---- Entries of the sequencer, on other shards --------------------------------------------
+
+    def _commit(self, now: Incarnation, event: events.Commit) -> Answer:
+        """See Commit; raises as Applier.apply_entries."""
+        push, entries = event.push, event.entries
+        now.check(event.incarnation, push.client)
+        # What the sequencer does not tell of with the push's own COMMIT, it has not accepted.
+        refused = push in now.staged and all(entry.push != push for entry in entries)
+        self._applier.apply_entries(now, push, entries, (push,) if refused else ())
+        answer = self._applier.answer(now, push)
+        answer.signature = now.signer.floor(now.shard, answer.applied)
+        return answer
+
+    def _resolved(self, now: Incarnation, event: events.Resolved) -> int:
+        now.check(event.incarnation, now.owner)
+        self._applier.apply_entries(now, _NOBODY, event.entries, event.asked)
+        return now.applied
+
+    def _drop_short(self, now: Incarnation, event: events.DropShort) -> bool:
+        now.check(event.incarnation, now.owner)
+        short = now.applied < event.floor
+        if short:
+            self._lose()
+        return short
+
+    # ---- From a log ---------------------------------------------------------------------------
+
+    def _apply_again(self, now: Incarnation, event: events.Applied) -> int:
+        self._applier.apply_entries(now, _NOBODY, event.entries, event.dropped)
+        return now.applied
+
+    def _resume(self, now: Incarnation, event: events.Resume) -> None:
+        now.state, now.applied = event.state, event.applied
+        now.store.declare(event.variables, event.optimizers)
+        changes = [Op(OpKind.ASSIGN, name, value=value) for name, value in event.values.items()]
+        now.store.check(changes)
+        now.store.apply(changes, {})
+        if event.ledger is not None:
+            self._sequence(now, event.ledger)
+        for kept in event.kept:
+            now.replies.by_client[kept.push.client] = kept
+
+    def _adopt(self, now: Incarnation, event: events.Adopt) -> bool:
+        """See Adopt.
+
+        Raises:
+            DataLossError: If the end of the log is missing. Nothing is changed.
+        """
+        new = event.incarnation
+        if new.number < now.number:
+            return False
+        if new.ledger is not None:
+            new.ledger.check_floors(event.floors)
+            for shard, index in event.floors.items():
+                new.ledger.raise_floor(shard, index)
+        presence = self.members.presence
+        new.store.most_read_bytes = self.resources.most_read_bytes
+        new.log, new.sequencer_address, new.raised = event.log, event.sequencer_address, {}
+        self.now = new
+        presence.begin(event.expected_tasks)
+        if new.state is State.DONE:
+            presence.finish()
+        if new.ledger is not None and new.ledger.journal is not None:
+            new.ledger.journal.task_of = presence.task_of
+        return True
+
+    # ---- What it says of itself ---------------------------------------------------------------
+
+    def view(self, brief: bool = False) -> ShardView:
+        """Say what this shard is and holds.
+
+        Args:
+            brief: Leave out Variables and optimizers.
+        """
+        with self._lock:
+            now, ledger, statistics = self.now, self.now.ledger, self.resources.statistics
+            return ShardView(
+                state=now.state,
+                incarnation=now.number,
+                shard=now.shard,
+                shards=now.shards,
+                sequencer=now.sequencer,
+                sequencer_address=now.sequencer_address,
+                owner=now.owner,
+                applied=now.applied,
+                floors=list(ledger.floors) if ledger else [],
+                variables=[] if brief else now.store.variables,
+                optimizers=[] if brief else now.store.optimizers,
+                uninitialized=[] if brief else now.store.uninitialized(),
+                steps=dict(ledger.steps) if ledger else {},
+                limits=dict(ledger.limits) if ledger else {},
+                statistics=statistics.copy(),
+                secs=self.resources.clock.monotonic() - statistics.since,
+                policy=now.policy,
+                directory=now.run.directory,
+                draining=self.members.draining,
+                chief=self.members.lease.view(),
+                run=now.run,
+            )
+
+    def load(self, brief: bool = False) -> LoadView:
+        """Say what this shard holds, what waits here, and which Variables pushes have changed.
+
+        Args:
+            brief: Leave out the Variables.
+        """
+        with self._lock:
+            staged = [item.parts.data for item in self.now.staged.values()]
+            return LoadView(
+                self.now.store.nbytes(),
+                len(staged),
+                sum(data.nbytes for data in staged if data is not None),
+                {} if brief else self.resources.changes.by_variable(),
+            )
+
+    @property
+    def variable_count(self) -> int:
+        """How many Variables are held, slots included."""
+        return self.now.store.variable_count
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of all Variables and slots here."""
+        return self.now.store.value_bytes
+
+    def undeclared(self, increments: Sequence[Increment], uses: Sequence[OptimizerUse]) -> str:
+        """Say what of a push's decision is not declared; see ps/store/declared.py."""
+        with self._lock:
+            return undeclared(increments, uses, self.now.store)
+
+    def limit_reads(self, most_bytes: int) -> None:
+        """Have larger reads refused, before memory is taken for them."""
+        with self._lock:
+            self.resources.most_read_bytes = self.now.store.most_read_bytes = most_bytes
 
     def overdue(self, silent_secs: float, longest_secs: float) -> list[PushId]:
         """Parts that have waited for a decision too long.
@@ -335,40 +389,56 @@ class Shard(Applying):
             longest_secs: How long one waits whose client does: it may be busy with the other parts.
         """
         with self._lock:
-            now = self._clock.monotonic()
-            waited = {push: now - staged.since for push, staged in self._staged.items()}
-            return [
-                push
-                for push, secs in waited.items()
-                if secs > longest_secs or (secs > silent_secs and self.presence.silent_secs(push.client) > silent_secs)
-            ]
+            return self._sequencer.overdue(self.now, silent_secs, longest_secs)
 
-    def settle(self, incarnation: int, pushes: Sequence[PushId], shard: int, applied: int) -> list[Entry]:
-        """On the sequencer: tell a shard what became of its overdue parts; see Ledger.settle."""
+    def attendance(self) -> tuple[State, list[ClientView], Absence]:
+        """Say in which state this task is, which clients are here, and which are not."""
         with self._lock:
-            self._check(incarnation, self._owner)
-            ledger = self._sequencing()
-            if ledger.is_news(shard, applied):
-                ledger.raise_floor(shard, applied)
-                self._raised[shard] = applied
-            with self.fail_stop.during("Settling"):
-                found = ledger.settle(pushes, shard, applied)
-                if pushes:
-                    self.witness.settled(incarnation, pushes, shard, applied)
-            return found
+            return self.now.state, self.members.presence.clients(), self.members.presence.absence()
 
-    def falls_short(self, incarnation: int, floor: int) -> bool:
-        """Drop the state of a shard that has applied less than it once told the sequencer; gives whether it has."""
+    def moves_no_more(self, client: str) -> bool:
+        """Whether no push of a client that is here now, but `client`, will move a step on."""
         with self._lock:
-            self._check(incarnation, self._owner)
-            short = self._applied < floor
-            if short:
-                self._lose()
-            return short
+            ledger = self.now.ledger
+            return not self.members.presence.others(client) or (ledger is not None and ledger.limit_reached())
 
-    def settled(self, incarnation: int, asked: Sequence[PushId], entries: Sequence[Entry]) -> int:
-        """On another shard: act on the sequencer's answer; gives the last entry applied now."""
+    def awaits_checkpoint(self) -> bool:
+        """Whether this task holds what a checkpoint would keep, and a chief is there who may save one."""
         with self._lock:
-            self._check(incarnation, self._owner)
-            self._apply_entries(incarnation, PushId("", 0), entries, asked)
-            return self._applied
+            now, chief = self.now, self.members.lease.view()
+            # In the first seconds of a run a task may not have heard of its chief yet.
+            silent_secs = chief.silent_secs if chief.holder else self.resources.clock.monotonic() - now.begun_at
+            keeps = now.state is State.READY and now.policy.durability == "checkpoint" and now.run.directory
+            return bool(keeps) and silent_secs < _CHIEF_SILENT_SECS
+
+    @property
+    def done(self) -> bool:
+        """Whether the job was declared done."""
+        with self._lock:
+            return self.now.state is State.DONE
+
+    def over(self) -> bool:
+        """Whether the job is done and no client needs this task any more."""
+        with self._lock:
+            return self.now.state is State.DONE and self.members.presence.empty()
+
+    def check_floors(self, floors: Mapping[int, int]) -> None:
+        """Refuse a log whose end is missing, as far as that can be told from what shards are known to have applied.
+
+        Args:
+            floors: On the sequencer: what the other shards have applied. On another shard: what it has told the
+                sequencer that it had applied itself.
+
+        Raises:
+            DataLossError: If it is. Nothing is changed.
+        """
+        with self._lock:
+            now = self.now
+            if now.ledger is not None:
+                now.ledger.check_floors(floors)
+            elif now.applied < floors.get(now.shard, 0):
+                raise DataLossError(
+                    f"The log of PS task {now.shard} ends at entry {now.applied}, and the task had told the "
+                    f"sequencer that it had applied entry {floors[now.shard]}: the end of the log is missing, "
+                    "acknowledged pushes with it."
+                )

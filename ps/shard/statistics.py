@@ -1,6 +1,6 @@
-"""What a PS task counts of itself: pushes, staleness, the time of applying, and tensor bytes.
+"""What a PS task says of itself: what it is, and counters of pushes, staleness, the time of applying, tensor bytes.
 
-Pure counters that only grow; who wants rates takes differences. They cover the life of the process, not of
+Counters that only grow; who wants rates takes differences. They cover the life of the process, not of
 an incarnation. `docs/summaries.md` shows what becomes of them.
 
 Layer: ps.
@@ -13,9 +13,22 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from globalstep.wire.declarations import OutcomeKind
+from globalstep.cluster.run_identity import RunIdentity
+from globalstep.cluster.run_policy import RunPolicy
+from globalstep.cluster.task_state import State
+from globalstep.ps.members.chief_lease import ChiefLeaseView
+from globalstep.wire.declarations import OptimizerDecl, OutcomeKind, VariableDecl
 
-__all__ = ["STALENESS_BUCKETS", "ChangeCount", "ChangeCounts", "LoadView", "Statistics", "Traffic", "staleness_bucket"]
+__all__ = [
+    "STALENESS_BUCKETS",
+    "ChangeCount",
+    "ChangeCounts",
+    "LoadView",
+    "ShardView",
+    "Statistics",
+    "Traffic",
+    "staleness_bucket",
+]
 
 #: Sums stay there: a message has no room for more, and a step that a program sets far ahead makes any staleness.
 MOST_COUNTED = 2**64 - 1
@@ -158,6 +171,36 @@ class ChangeCounts:
             for name in set(names):
                 out[name] += pushes
         return out
+
+
+@dataclass(frozen=True, slots=True)
+class ShardView:
+    """What a shard says of itself."""
+
+    state: State
+    incarnation: int
+    shard: int
+    shards: int
+    sequencer: int
+    #: Where the sequencer is asked about parts in doubt; "" on it.
+    sequencer_address: str
+    owner: str
+    applied: int
+    #: On the sequencer, by shard: up to which entry it is known to have applied its own.
+    floors: list[int]
+    variables: list[VariableDecl]
+    optimizers: list[OptimizerDecl]
+    uninitialized: list[str]
+    steps: dict[str, int]
+    limits: dict[str, int]
+    statistics: Statistics
+    #: Seconds that the statistics cover.
+    secs: float
+    policy: RunPolicy
+    directory: str
+    draining: bool
+    chief: ChiefLeaseView
+    run: RunIdentity
 
 
 @dataclass(frozen=True, slots=True)

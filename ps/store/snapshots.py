@@ -141,9 +141,20 @@ class Snapshots:
         """Free one; one that is not there is no error."""
         self._taken.pop(snapshot, None)
 
-    def count_of(self, clients: Collection[str]) -> int:
-        """Give how many there are of these clients."""
-        return sum(taken.client in clients for taken in self._taken)
+    def check_count(self, here: Collection[str], most: int) -> None:
+        """Refuse one more where there are too many.
+
+        Args:
+            here: Clients that are there; those of others are about to be freed.
+            most: How many there may be.
+
+        Raises:
+            ResourceExhaustedError: If there are.
+        """
+        if sum(taken.client in here for taken in self._taken) >= most:
+            raise ResourceExhaustedError(
+                f"{most} snapshots are here that nobody has released; each is a copy of all values."
+            )
 
     def keep_of(self, clients: Collection[str]) -> None:
         """Free those of all other clients: they are gone, and have left them behind."""

@@ -45,11 +45,13 @@ from globalstep.ps.access.log_limit import LogLimit
 from globalstep.ps.ledger.signatures import KEY_BYTES
 from globalstep.ps.members.presence import State
 from globalstep.ps.service.handler import Handler
+from globalstep.ps.shard.event_log import NO_LOG, EventLog
+from globalstep.ps.shard.events import Adopt, Lose, ReadSnapshot
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.wal.log_file import LOG_FILES, NO_ROOM, LogFiles, segment_path, segments_in
 from globalstep.ps.wal.log_lock import LogLock
+from globalstep.ps.wal.log_records import begin_event
 from globalstep.ps.wal.recovery import Replay, play_again
-from globalstep.ps.wal.witness import NO_WITNESS, Witness
 from globalstep.ps.wal.write_ahead_log import WriteAheadLog, base_note_path, base_path, spend_reserve
 from globalstep.runtime.clock import Clock
 from globalstep.wire import codec
@@ -117,7 +119,7 @@ class Durability:
 
     def asks_for_save(self) -> bool:
         """Whether to ask the acting chief for a checkpoint now, because the log is over its limit; not too often."""
-        log = self._shard.witness
+        log = self._shard.log
         if not self.most_bytes or not isinstance(log, WriteAheadLog) or log.needed_bytes <= self.most_bytes:
             return False
         if (more := self._warned.due("long")) is not None:
@@ -130,7 +132,7 @@ class Durability:
         return self._asked.due("save") is not None
 
     def begin(self, request: pb.BeginRequest) -> tuple[int, str]:
-        """Begin an incarnation, with a log where its policy says so; see Life.begin.
+        """Begin an incarnation, with a log where its policy says so; see Begin.
 
         Raises:
             FailedPreconditionError: If there is no place for the log. Nothing is changed.
@@ -145,7 +147,7 @@ class Durability:
         policy = codec.decode_policy(request.policy)
         with self._changing:
             log: WriteAheadLog | None = None
-            before = self._shard.witness
+            before = self._shard.log
             present = self._shard.view(brief=True)
             if request.incarnation <= present.incarnation:
                 return present.incarnation, present.owner
@@ -155,22 +157,9 @@ class Durability:
             if policy.durability == "log":
                 log = self._make(request)
             try:
-                found = self._shard.begin(
-                    request.incarnation,
-                    shard=request.shard,
-                    shards=request.shards,
-                    sequencer=request.sequencer,
-                    owner=request.owner,
-                    opened=request.open,
-                    sequencer_address=request.sequencer_address,
-                    expected_tasks=list(request.expected_tasks),
-                    ledger=request.ledger,
-                    policy=policy,
-                    run=run,
-                    key=request.key,
-                    take_over=request.take_over,
-                    witness=log or NO_WITNESS,
-                )
+                begin = begin_event(request)
+                begin.log = log or NO_LOG
+                found = self._shard.handle(begin)
             except FailedPreconditionError:
                 if log is not None:
                     log.close()
@@ -264,13 +253,13 @@ class Durability:
 
     def _on_failure(self, log: WriteAheadLog) -> None:
         _log.error("The write-ahead log in %s cannot be written any more: this task drops its state.", log.directory)
-        self._shard.lose(log)
+        self._shard.handle(Lose(log))
 
     # ---- While it runs -------------------------------------------------------------------------
 
     def opened(self) -> None:
         """Take note that the run is open: earlier runs of the directory will not come back."""
-        log = self._shard.witness
+        log = self._shard.log
         if isinstance(log, WriteAheadLog):
             self._mark_opened(log)
             return
@@ -296,7 +285,7 @@ class Durability:
 
     def written(self, snapshot: PushId, path: Path, tensors: tuple[SavedTensor, ...]) -> None:
         """Take note that a snapshot of this shard is in a file, each Variable under its own name."""
-        if isinstance(self._shard.witness, WriteAheadLog):
+        if isinstance(self._shard.log, WriteAheadLog):
             with self._lock:
                 self._written[snapshot] = _WrittenFile(path, {tensor.name: tensor.crc32 for tensor in tensors})
                 # Those of chiefs that died before they released them; without a file's note a base is a copy.
@@ -313,7 +302,7 @@ class Durability:
                 the log if this process dies. None where the caller stores no journal: somebody else may, so a log that
                 has entries of a journal is left as it is.
         """
-        log = self._shard.witness
+        log = self._shard.log
         with self._lock:
             file = self._written.pop(snapshot, None)
         begun = log.begun_by(snapshot) if isinstance(log, WriteAheadLog) else None
@@ -330,7 +319,7 @@ class Durability:
             )
             return
         try:
-            values, _ = self._shard.snapshot(incarnation, snapshot)
+            values, _ = self._shard.handle(ReadSnapshot(incarnation, snapshot))
             log.secure()
             log.check_writer()
             folder, segment = log.directory, begun.segment
@@ -343,7 +332,7 @@ class Durability:
 
     def end(self) -> None:
         """Delete the log if the run is over, or say so in it where it is to be kept."""
-        log = self._shard.witness
+        log = self._shard.log
         if not isinstance(log, WriteAheadLog) or not self._shard.over() or not log.directory.exists():
             return
         try:
@@ -356,7 +345,7 @@ class Durability:
 
     def close(self) -> None:
         """Write what is left, and close the log. Safe to call twice."""
-        log = self._shard.witness
+        log = self._shard.log
         if isinstance(log, WriteAheadLog):
             log.close()
 
@@ -400,7 +389,7 @@ class Durability:
                 return pb.RecoverReply(applied=view.applied)
             began = self._clock.monotonic()
             folder = self._folder(request, request.run)
-            before = self._shard.witness
+            before = self._shard.log
             if isinstance(before, WriteAheadLog):
                 # This process dropped its state. What came before that is in the log, or is on its way there.
                 before.close()
@@ -442,7 +431,7 @@ class Durability:
                 raise
         return write()
 
-    def _come_back(self, request: pb.RecoverRequest, folder: Path, before: Witness) -> Replay:
+    def _come_back(self, request: pb.RecoverRequest, folder: Path, before: EventLog) -> Replay:
         """Play a log, and have the shard go on where it ends. Caller holds _changing."""
         if not segments_in(folder):
             raise NotFoundError(f"There is no write-ahead log in {folder}.")
@@ -461,7 +450,9 @@ class Durability:
             log = _go_on(self._files, replay, held)
             log.on_failure, log.now = self._on_failure, self._clock.monotonic
             log.check_writer()
-            if not self._shard.adopt(replay.shard, log, request.sequencer_address, floors):
+            expected = replay.shard.members.presence.expected
+            adopt = Adopt(replay.shard.now, expected, log, request.sequencer_address, floors)
+            if not self._shard.handle(adopt):
                 raise AbortedError(f"PS task {request.shard} began another incarnation meanwhile.")
         except BaseException:
             held.close()

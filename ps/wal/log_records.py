@@ -1,7 +1,7 @@
-"""Between what happens to a shard and the records of its log.
+"""The codec of a log: an event to its record, and back.
 
-A record is written some time after its event, when the shard has moved on. So `record_of_*` take only what does
-not change any more, and give a function that writes the record when it is called.
+A record is written some time after its event, when the shard has moved on. So `encoder` takes only what does not
+change any more, and gives a function that writes the record when it is called.
 
 Layer: ps. Threads: functions are pure.
 """
@@ -9,80 +9,142 @@ Layer: ps. Threads: functions are pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
+import numpy.typing as npt
+
+from globalstep.cluster.run_identity import identity_of
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.ledger import entries as entry_codec
-from globalstep.ps.ledger.ledger import Entry
-from globalstep.ps.ledger.ledger_image import ledger_image
-from globalstep.ps.shard.answers import Kept
+from globalstep.ps.ledger.ledger import EntryKind
+from globalstep.ps.ledger.ledger_image import ledger_image, ledger_of_image
+from globalstep.ps.members.presence import State
+from globalstep.ps.shard import events
+from globalstep.ps.shard.event_log import Image
+from globalstep.ps.shard.events import Event
 from globalstep.ps.shard.layouts import Layout, PushParts
+from globalstep.ps.shard.replies import Kept
 from globalstep.ps.store.snapshots import no_ledger
-from globalstep.ps.wal.witness import Image, Pushed
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
 from globalstep.wire.declarations import PushId
 
-__all__ = ["Encoded", "PartMemory", "base_record", "entries_record", "push_record", "stage_record"]
+__all__ = ["Encoded", "Records", "base_record", "begin_event", "begin_record", "encoder", "resume_event"]
+
+Array = npt.NDArray[Any]
 
 #: The record's head, and its data in pieces.
 Encoded = tuple[bytes, Sequence[memoryview]]
 
 
-def plain_record(record: pb.LogRecord) -> Callable[[], Encoded]:
-    """Give a record without data."""
+def encoder(event: Event[Any]) -> Callable[[], Encoded]:
+    """Give what writes the record of an event. Under the shard's lock: it takes of it only what does not change."""
+    return _ENCODERS[type(event)](event)
+
+
+def begin_record(begin: pb.BeginRequest) -> Callable[[], Encoded]:
+    """Give what writes the record that an incarnation begins with."""
+    return _plain(pb.LogRecord(begin=begin))
+
+
+def _plain(record: pb.LogRecord) -> Callable[[], Encoded]:
     return lambda: (record.SerializeToString(), ())
 
 
-def push_record(told: Pushed) -> Callable[[], Encoded]:
-    """Give the record of a decision of the sequencer, with the part of a push that has no other participant."""
+def _declare(event: events.Declare) -> Callable[[], Encoded]:
+    message = pb.DeclareRequest(
+        incarnation=event.incarnation,
+        client=event.client,
+        variables=[codec.encode_variable(decl) for decl in event.variables],
+        optimizers=[codec.encode_optimizer(decl) for decl in event.optimizers],
+    )
+    return _plain(pb.LogRecord(declare=message))
+
+
+def _open(event: events.Open) -> Callable[[], Encoded]:
+    limits = [codec.encode_limit(limit) for limit in event.limits]
+    return _plain(pb.LogRecord(open=pb.OpenRequest(incarnation=event.incarnation, client=event.client, limits=limits)))
+
+
+def _leave(event: events.Leave) -> Callable[[], Encoded]:
+    return _plain(pb.LogRecord(leave=pb.LeaveRequest(client=event.client)))
+
+
+def _finish(event: events.Finish) -> Callable[[], Encoded]:
+    return _plain(pb.LogRecord(finish=pb.FinishRequest(incarnation=event.incarnation, client=event.client)))
+
+
+def _release(event: events.Release) -> Callable[[], Encoded]:
+    snapshot = codec.encode_push_id(event.snapshot)
+    return _plain(pb.LogRecord(release=pb.ReleaseSnapshotRequest(incarnation=event.incarnation, snapshot=snapshot)))
+
+
+def _resolve(event: events.Resolve) -> Callable[[], Encoded]:
+    message = pb.SettleRequest(
+        incarnation=event.incarnation,
+        pushes=[codec.encode_push_id(push) for push in event.pushes],
+        shard=event.shard,
+        applied=event.applied,
+    )
+    return _plain(pb.LogRecord(settle=message))
+
+
+def _stage(event: events.Stage) -> Callable[[], Encoded]:
+    def encode() -> Encoded:
+        record = pb.LogRecord(stage=pb.LogStage(id=codec.encode_push_id(event.push)))
+        pieces = _encode_parts(event.parts, record)
+        return record.SerializeToString(), pieces
+
+    return encode
+
+
+def _decided(event: events.Decided) -> Callable[[], Encoded]:
+    """The part of a push that has no other participant is in it."""
 
     def encode() -> Encoded:
         message = pb.LogPush(
-            id=codec.encode_push_id(told.push),
-            kind=int(told.kind),  # type: ignore[arg-type]
-            participants=told.participants,
-            increments=codec.encode_increments(told.increments),
-            uses=[codec.encode_use(use) for use in told.uses],
-            seen_steps=dict(told.seen_steps),
-            floors=[pb.Floor(shard=shard, index=index) for shard, index in told.floors.items()],
-            alone=told.parts is not None,
-            task=told.task,
+            id=codec.encode_push_id(event.push),
+            kind=int(event.kind),  # type: ignore[arg-type]
+            participants=event.participants,
+            increments=codec.encode_increments(event.increments),
+            uses=[codec.encode_use(use) for use in event.uses],
+            seen_steps=dict(event.seen_steps),
+            floors=[pb.Floor(shard=shard, index=index) for shard, index in event.floors.items()],
+            alone=event.parts is not None,
+            task=event.task,
         )
-        codec.encode_outcome(told.outcome, message.outcome)
+        codec.encode_outcome(event.outcome, message.outcome)
         record = pb.LogRecord(push=message)
-        pieces = _encode_parts(told.parts, record) if told.parts is not None else ()
+        pieces = _encode_parts(event.parts, record) if event.parts is not None else ()
         return record.SerializeToString(), pieces
 
     return encode
 
 
-def stage_record(push: PushId, parts: PushParts) -> Callable[[], Encoded]:
-    """Give the record of a part that was taken in."""
-
-    def encode() -> Encoded:
-        record = pb.LogRecord(stage=pb.LogStage(id=codec.encode_push_id(push)))
-        pieces = _encode_parts(parts, record)
-        return record.SerializeToString(), pieces
-
-    return encode
-
-
-def entries_record(
-    brought_by: PushId, entries: Sequence[Entry], dropped: Sequence[PushId] = ()
-) -> Callable[[], Encoded]:
-    """Give the record of entries that were applied, and of parts that were dropped."""
-
+def _applied(event: events.Applied) -> Callable[[], Encoded]:
     def encode() -> Encoded:
         message = pb.LogEntries(
-            brought_by=codec.encode_push_id(brought_by) if brought_by.client else None,
-            entries=[entry_codec.encode(entry) for entry in entries],
-            dropped=[codec.encode_push_id(push) for push in dropped],
+            brought_by=codec.encode_push_id(event.brought_by) if event.brought_by.client else None,
+            entries=[entry_codec.encode(entry) for entry in event.entries],
+            dropped=[codec.encode_push_id(push) for push in event.dropped],
         )
         return pb.LogRecord(entries=message).SerializeToString(), ()
 
     return encode
+
+
+#: A class of `events.LOGGED` -> what gives what writes its record.
+_ENCODERS: Mapping[type[Event[Any]], Callable[[Any], Callable[[], Encoded]]] = {
+    events.Declare: _declare,
+    events.Open: _open,
+    events.Leave: _leave,
+    events.Finish: _finish,
+    events.Stage: _stage,
+    events.Decided: _decided,
+    events.Applied: _applied,
+    events.Resolve: _resolve,
+    events.Release: _release,
+}
 
 
 def base_record(begin: pb.BeginRequest, snapshot: PushId, image: Image) -> Callable[[], Encoded]:
@@ -133,13 +195,116 @@ def _encode_parts(parts: PushParts, record: pb.LogRecord) -> Sequence[memoryview
     return tensors.pieces
 
 
-@dataclass(slots=True)
-class PartMemory:
-    """Reads parts; those that are alike but for their numbers share a layout, as they did when they came."""
+def begin_event(message: pb.BeginRequest) -> events.Begin:
+    """Give the event of an incarnation's BEGIN."""
+    return events.Begin(
+        incarnation=message.incarnation,
+        shard=message.shard,
+        shards=message.shards,
+        sequencer=message.sequencer,
+        owner=message.owner,
+        opened=message.open,
+        sequencer_address=message.sequencer_address,
+        expected_tasks=list(message.expected_tasks),
+        ledger=message.ledger,
+        policy=codec.decode_policy(message.policy),
+        run=identity_of(message),
+        key=message.key,
+        take_over=message.take_over,
+    )
 
-    _layouts: dict[bytes, Layout] = field(default_factory=dict[bytes, Layout])
 
-    def parts(self, part: bytes, data: memoryview) -> PushParts:
+def resume_event(base: pb.LogBase, data: memoryview, values: Mapping[str, Array]) -> events.Resume:
+    """Give the event of an image that a segment begins with.
+
+    Args:
+        base: The image.
+        data: Of its record.
+        values: Of the Variables, from the file beside it.
+    """
+    begin = base.begin
+    return events.Resume(
+        State(base.state),
+        [codec.decode_variable(item) for item in base.variables],
+        [codec.decode_optimizer(item) for item in base.optimizers],
+        values,
+        ledger_of_image(base.ledger, begin.shards, begin.sequencer) if base.ledger else None,
+        base.applied,
+        [
+            Kept(
+                codec.decode_push_id(kept.id), kept.index, [codec.decode_read(read, data) for read in kept.reads], None
+            )
+            for kept in base.kept
+        ],
+    )
+
+
+class Records:
+    """Reads the records of an incarnation's log. Parts that are alike but for their numbers share a layout.
+
+    Args:
+        incarnation: Whose log it is.
+    """
+
+    def __init__(self, incarnation: int) -> None:
+        self._incarnation = incarnation
+        self._layouts: dict[bytes, Layout] = {}
+
+    def event(self, record: pb.LogRecord, data: memoryview) -> Event[Any] | None:
+        """Give the event of a record; None for one that holds none of `events.LOGGED`.
+
+        Args:
+            record: It.
+            data: Its data; readonly.
+        """
+        kind = record.WhichOneof("kind")
+        if kind == "declare":
+            declare = record.declare
+            variables = [codec.decode_variable(item) for item in declare.variables]
+            optimizers = [codec.decode_optimizer(item) for item in declare.optimizers]
+            return events.Declare(declare.incarnation, declare.client, variables, optimizers)
+        if kind == "open":
+            limits = [codec.decode_limit(item) for item in record.open.limits]
+            return events.Open(record.open.incarnation, record.open.client, limits)
+        if kind == "leave":
+            return events.Leave(record.leave.client)
+        if kind == "finish":
+            return events.Finish(record.finish.incarnation, record.finish.client)
+        if kind == "release":
+            return events.Release(record.release.incarnation, codec.decode_push_id(record.release.snapshot))
+        if kind == "stage":
+            push = codec.decode_push_id(record.stage.id)
+            return events.Stage(self._incarnation, push, self._parts(record.part, data))
+        if kind == "push":
+            return self._decided(record, data)
+        if kind == "entries":
+            message = record.entries
+            found = [entry_codec.decode(entry) for entry in message.entries]
+            dropped = [codec.decode_push_id(push) for push in message.dropped]
+            return events.Applied(codec.decode_push_id(message.brought_by), found, dropped)
+        if kind == "settle":
+            settle = record.settle
+            pushes = [codec.decode_push_id(push) for push in settle.pushes]
+            return events.Resolve(settle.incarnation, pushes, settle.shard, settle.applied)
+        return None
+
+    def _decided(self, record: pb.LogRecord, data: memoryview) -> events.Decided:
+        message = record.push
+        return events.Decided(
+            self._incarnation,
+            codec.decode_push_id(message.id),
+            EntryKind(message.kind),
+            list(message.participants),
+            codec.decode_increments(message.increments),
+            [codec.decode_use(use) for use in message.uses],
+            dict(message.seen_steps),
+            {floor.shard: floor.index for floor in message.floors},
+            self._parts(record.part, data) if message.alone else None,
+            codec.decode_outcome(message.outcome),
+            message.task,
+        )
+
+    def _parts(self, part: bytes, data: memoryview) -> PushParts:
         """Give a part as a shard wants it.
 
         Args:

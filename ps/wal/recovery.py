@@ -1,6 +1,6 @@
-"""From a write-ahead log to the state that a shard had: everything that happened to it happens again.
+"""Recovery: from a write-ahead log to the state that a shard had, event by event, through the same door.
 
-A shard of its own takes it in. Only when the whole log has been read does anybody get to see it, so a log that is
+A new shard handles the events. No other part of the task sees it before the whole log has been read, so a log that is
 damaged is never half loaded.
 
 Layer: ps. Threads: functions; a Replay belongs to one thread.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,130 +19,23 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from globalstep.cluster.run_identity import identity_of
 from globalstep.errors import DataLossError, NotFoundError, PermissionDeniedError, UnavailableError, UnknownError
 from globalstep.files.shard_file import ShardReader
 from globalstep.files.storage import storage_for
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.ledger import entries
-from globalstep.ps.ledger.journal import Journal
-from globalstep.ps.ledger.ledger import Entry, EntryKind, Ledger
-from globalstep.ps.ledger.ledger_image import ledger_of_image
-from globalstep.ps.ledger.signatures import Floor
-from globalstep.ps.members.presence import State
-from globalstep.ps.shard.answers import Kept
-from globalstep.ps.shard.layouts import PushParts
+from globalstep.ps.ledger.ledger import EntryKind
+from globalstep.ps.shard.events import Applied, Decided
 from globalstep.ps.shard.shard import Shard
+from globalstep.ps.shard.validation import problems
 from globalstep.ps.wal.log_file import LoggedRecord, readers, segment_path, segments_in
-from globalstep.ps.wal.log_records import PartMemory
+from globalstep.ps.wal.log_records import Records, begin_event, resume_event
 from globalstep.ps.wal.write_ahead_log import base_note_path, base_path
 from globalstep.runtime.clock import Clock
-from globalstep.wire import codec
-from globalstep.wire.declarations import Op, OpKind, OutcomeKind, PushId, Read
+from globalstep.wire.declarations import Outcome, OutcomeKind, Read
 
-__all__ = ["Replay", "ReplayedShard", "bases_in", "play_again"]
+__all__ = ["Replay", "bases_in", "play_again"]
 
 _log = logging.getLogger(__name__)
-
-
-class ReplayedShard(Shard):
-    """A shard that its log is played to.
-
-    What it is told was admitted when it happened. It is not measured again by limits that depend on who else is there,
-    and what fails is the replay's business: nobody else sees this shard before it is whole.
-
-    Args:
-        clock: As of Shard.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__(clock)
-        self.fail_stop.armed = False
-
-    def _check_staging(self, push: PushId, parts: PushParts) -> None:
-        """There was room when it came."""
-
-    def _check_snapshots(self, client: str) -> None:
-        """There were not too many when it was taken."""
-
-    def _forget_gone(self, ledger: Ledger) -> None:
-        """Clients that are here are not known to be: nobody is forgotten before they could say so."""
-
-    def _make_place(self, ledger: Ledger, client: str) -> None:
-        """There was one when it came."""
-
-    def _check_signed(self, entry: Entry) -> None:
-        """It was, when it came."""
-
-    def _check_floor(self, shard: int, floor: Floor) -> None:
-        """It was, when it came."""
-
-    def check_floors(self, floors: Mapping[int, int]) -> None:
-        """Refuse a log whose end is missing, as far as that can be told from what shards are known to have applied.
-
-        Args:
-            floors: On the sequencer: what the other shards have applied. On another shard: what it has told the
-                sequencer that it had applied itself.
-
-        Raises:
-            DataLossError: If it is. Nothing is changed.
-        """
-        with self._lock:
-            if self._ledger is not None:
-                self._ledger.check_floors(floors)
-            elif self._applied < floors.get(self._shard, 0):
-                raise DataLossError(
-                    f"The log of PS task {self._shard} ends at entry {self._applied}, and the task had told the "
-                    f"sequencer that it had applied entry {floors[self._shard]}: the end of the log is missing, "
-                    "acknowledged pushes with it."
-                )
-
-    def refuse_again(self, push: PushId, kind: OutcomeKind, staleness: int, not_finite: str) -> None:
-        """Record that a push was refused, for whatever reason."""
-        with self._lock:
-            self._staged.pop(push, None)
-            self._sequencing().refuse(push, kind, staleness, not_finite)
-
-    def apply_again(self, found: Sequence[Entry], dropped: Sequence[PushId]) -> None:
-        """Apply entries that another shard admitted; drop parts."""
-        self._make_room([entry.push for entry in found if entry.kind is EntryKind.SNAPSHOT])
-        with self._lock:
-            self._apply_entries(self._incarnation, PushId("", 0), found, dropped)
-
-    def values(self) -> dict[str, npt.NDArray[Any]]:
-        """Give a copy of every Variable that has a value."""
-        with self._lock:
-            return self._store.snapshot()
-
-    def not_finite(self, names: Sequence[str]) -> list[str]:
-        """Give those of some Variables, and of their slots, that are not finite."""
-        with self._lock:
-            slots = [slot for decl in self._store.optimizers for name in names for slot in decl.slots.get(name, ())]
-            missing = set(self._store.uninitialized())
-            found = [name for name in dict.fromkeys((*names, *slots)) if name not in missing]
-            values = self._store.read([Read(name) for name in found])
-        return [name for name, value in zip(found, values, strict=True) if not np.isfinite(value).all()]
-
-    def resume(self, base: pb.LogBase, data: memoryview, values: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take over what a shard held when a segment began; BEGIN has been done."""
-        variables = [codec.decode_variable(item) for item in base.variables]
-        with self._lock:
-            self._state = State(base.state)
-            self._store.declare(variables, [codec.decode_optimizer(item) for item in base.optimizers])
-            changes = [Op(OpKind.ASSIGN, name, value=value) for name, value in values.items()]
-            self._store.check(changes)
-            self._store.apply(changes, {})
-            if base.ledger:
-                self._ledger = ledger_of_image(base.ledger, self._shards, self._sequencer)
-                self._ledger.incarnation, self._ledger.signer = self._incarnation, self._signer
-                if self._run.directory:
-                    life = f"{self.spent_incarnations}.{self._incarnation}"
-                    self._ledger.journal = Journal(life, self._ledger, self.presence.task_of)
-            self._applied = base.applied
-            for item in base.kept:
-                push = codec.decode_push_id(item.id)
-                reads = [codec.decode_read(read, data) for read in item.reads]
-                self._kept[push.client] = Kept(push, item.index, reads, None)
 
 
 class Replay:
@@ -178,7 +71,7 @@ class Replay:
         until: int | None = None,
     ) -> None:
         self.directory = directory
-        self.shard = ReplayedShard(clock)
+        self.shard = Shard(clock, replaying=True)
         self.begin = pb.BeginRequest()
         self.pushes = 0
         self.cut_bytes = 0
@@ -188,7 +81,7 @@ class Replay:
         self.damaged_base = ""
         self._before = before
         self._until = until
-        self._parts = PartMemory()
+        self._records_of = Records(0)
         self._split_off: list[pb.LogRecord] = []
         segments = segments_in(directory)
         if not segments:
@@ -223,6 +116,12 @@ class Replay:
                 raise DataLossError(
                     f"Record {logged.number} of the log in {self.directory} cannot be played again: {error}"
                 ) from error
+        found = problems(self.shard.now)
+        if found:
+            raise DataLossError(
+                f"The log in {self.directory} leads to a state that cannot be: {'; '.join(found)}. Was it written by "
+                "another version?"
+            )
 
     def split_entries(self, record: pb.LogRecord) -> None:
         """Play only the first entry of a record that is about to be played, and the others as records after it."""
@@ -268,30 +167,30 @@ class Replay:
             self.cut_bytes = reader.cut_bytes
 
     def _play(self, record: pb.LogRecord, data: memoryview) -> None:
-        kind = record.WhichOneof("kind")
-        if kind is None:
-            raise DataLossError(f"The log in {self.directory} has a record of a kind that this version does not know.")
-        getattr(self, f"_play_{kind}")(getattr(record, kind), record, data)
+        if record.WhichOneof("kind") == "begin":
+            self._begin(record.begin)
+        elif record.WhichOneof("kind") == "base":
+            self._resume(record.base, data)
+        else:
+            event = self._records_of.event(record, data)
+            if event is None:
+                raise DataLossError(
+                    f"The log in {self.directory} has a record of a kind that this version does not know."
+                )
+            reply = self.shard.handle(event)
+            if isinstance(event, Decided):
+                self._check_outcome(event, reply)
+                self.pushes += event.outcome.kind is OutcomeKind.ACCEPTED and event.kind is EntryKind.PUSH
+            elif isinstance(event, Applied):
+                self.pushes += sum(entry.kind is EntryKind.PUSH for entry in event.entries)
 
-    def _play_begin(self, message: pb.BeginRequest, record: pb.LogRecord, data: memoryview) -> None:
+    def _begin(self, message: pb.BeginRequest) -> None:
         self.begin = message
-        self.shard.begin(
-            message.incarnation,
-            shard=message.shard,
-            shards=message.shards,
-            sequencer=message.sequencer,
-            owner=message.owner,
-            opened=message.open,
-            sequencer_address=message.sequencer_address,
-            expected_tasks=list(message.expected_tasks),
-            ledger=message.ledger,
-            policy=codec.decode_policy(message.policy),
-            run=identity_of(message),
-            key=message.key,
-        )
+        self._records_of = Records(message.incarnation)
+        self.shard.handle(begin_event(message))
 
-    def _play_base(self, message: pb.LogBase, record: pb.LogRecord, data: memoryview) -> None:
-        self._play_begin(message.begin, record, data)
+    def _resume(self, message: pb.LogBase, data: memoryview) -> None:
+        self._begin(message.begin)
         try:
             values = read_base(self.directory, self.segment)
         except (DataLossError, NotFoundError) as error:
@@ -301,66 +200,30 @@ class Replay:
                 f"of {base_path(self.directory, self.segment).name} and of its .json from a backup in their place, it "
                 "can. (RunPolicy(keep_log=True) keeps what a recovery needs to begin further back.)"
             ) from error
-        self.shard.resume(message, data, values)
+        self.shard.handle(resume_event(message, data, values))
 
-    def _play_declare(self, message: pb.DeclareRequest, record: pb.LogRecord, data: memoryview) -> None:
-        self.shard.declare(
-            message.incarnation,
-            message.client,
-            [codec.decode_variable(item) for item in message.variables],
-            [codec.decode_optimizer(item) for item in message.optimizers],
-        )
-
-    def _play_open(self, message: pb.OpenRequest, record: pb.LogRecord, data: memoryview) -> None:
-        self.shard.open(message.incarnation, message.client, [codec.decode_limit(item) for item in message.limits])
-
-    def _play_leave(self, message: pb.LeaveRequest, record: pb.LogRecord, data: memoryview) -> None:
-        self.shard.leave(message.client)
-
-    def _play_finish(self, message: pb.FinishRequest, record: pb.LogRecord, data: memoryview) -> None:
-        self.shard.finish(message.incarnation, message.client)
-
-    def _play_release(self, message: pb.ReleaseSnapshotRequest, record: pb.LogRecord, data: memoryview) -> None:
-        self.shard.release(message.incarnation, codec.decode_push_id(message.snapshot))
-
-    def _play_stage(self, message: pb.LogStage, record: pb.LogRecord, data: memoryview) -> None:
-        parts = self._parts.parts(record.part, data)
-        self.shard.stage(self.begin.incarnation, codec.decode_push_id(message.id), parts)
-
-    def _play_push(self, message: pb.LogPush, record: pb.LogRecord, data: memoryview) -> None:
-        push, told = codec.decode_push_id(message.id), codec.decode_outcome(message.outcome)
-        self.shard.presence.heard(push.client, message.task, 1.0)
-        if told.kind is not OutcomeKind.ACCEPTED:
-            self.shard.refuse_again(push, told.kind, told.staleness, told.not_finite)
-            return
-        if message.alone:
-            self.shard.stage(self.begin.incarnation, push, self._parts.parts(record.part, data), alone=True)
-        admission = self.shard.admit(
-            self.begin.incarnation,
-            push,
-            EntryKind(message.kind),
-            list(message.participants),
-            codec.decode_increments(message.increments),
-            [codec.decode_use(use) for use in message.uses],
-            dict(message.seen_steps),
-            {floor.shard: Floor(floor.index) for floor in message.floors},
-            message.alone,
-        )
-        if admission.outcome != told:
+    def _check_outcome(self, event: Decided, outcome: Outcome) -> None:
+        """Refuse a log that does not lead where it led."""
+        if outcome != event.outcome:
             raise DataLossError(
-                f"The log in {self.directory} does not lead where it led: {push} was {told} then, and is "
-                f"{admission.outcome} now. Was it written by another version?"
+                f"The log in {self.directory} does not lead where it led: {event.push} was {event.outcome} then, and "
+                f"is {outcome} now. Was it written by another version?"
             )
-        self.pushes += message.kind == pb.ENTRY_PUSH
 
-    def _play_entries(self, message: pb.LogEntries, record: pb.LogRecord, data: memoryview) -> None:
-        found = [entries.decode(entry) for entry in message.entries]
-        self.shard.apply_again(found, [codec.decode_push_id(push) for push in message.dropped])
-        self.pushes += sum(entry.kind is EntryKind.PUSH for entry in found)
+    # ---- What it has led to ------------------------------------------------------------------
 
-    def _play_settle(self, message: pb.SettleRequest, record: pb.LogRecord, data: memoryview) -> None:
-        pushes = [codec.decode_push_id(push) for push in message.pushes]
-        self.shard.settle(message.incarnation, pushes, message.shard, message.applied)
+    def values(self) -> dict[str, npt.NDArray[Any]]:
+        """Give a copy of every Variable that has a value."""
+        return self.shard.now.store.snapshot()
+
+    def not_finite(self, names: Sequence[str]) -> list[str]:
+        """Give those of some Variables, and of their slots, that are not finite."""
+        store = self.shard.now.store
+        slots = [slot for decl in store.optimizers for name in names for slot in decl.slots.get(name, ())]
+        missing = set(store.uninitialized())
+        found = [name for name in dict.fromkeys((*names, *slots)) if name not in missing]
+        values = store.read([Read(name) for name in found])
+        return [name for name, value in zip(found, values, strict=True) if not np.isfinite(value).all()]
 
 
 def play_again(directory: Path, clock: Clock, until: int | None = None) -> Replay:

@@ -17,11 +17,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from globalstep.errors import LostStateError, ResourceExhaustedError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.ledger.ledger import Entry
-from globalstep.ps.shard.layouts import PushParts
+from globalstep.ps.shard.event_log import EventLog, Image
+from globalstep.ps.shard.events import Event, Stage
 from globalstep.ps.wal.log_file import (
     LOG_FILES,
     NO_ROOM,
@@ -35,15 +36,11 @@ from globalstep.ps.wal.log_lock import LogLock
 from globalstep.ps.wal.log_records import (
     Encoded,
     base_record,
-    entries_record,
-    plain_record,
-    push_record,
-    stage_record,
+    begin_record,
+    encoder,
 )
-from globalstep.ps.wal.witness import Image, Pushed, Witness
 from globalstep.runtime.waiting import Reminder
-from globalstep.wire import codec
-from globalstep.wire.declarations import OptimizerDecl, PushId, StopLimit, VariableDecl
+from globalstep.wire.declarations import PushId
 
 __all__ = ["Beginning", "WriteAheadLog", "base_note_path", "base_path"]
 
@@ -73,8 +70,8 @@ class Beginning:
     journal_index: int
 
 
-class WriteAheadLog(Witness):
-    """A witness that forgets nothing.
+class WriteAheadLog(EventLog):
+    """An event log that forgets nothing.
 
     Args:
         directory: Of this shard's log.
@@ -141,72 +138,20 @@ class WriteAheadLog(Witness):
         self._newest_segment = segment
         keep_reserve(files, directory)
         if segment == 1:
-            self._append(plain_record(pb.LogRecord(begin=begin)))
+            self._append(begin_record(begin))
         # For bases, whose ledger is another one.
         self._begin = pb.BeginRequest()
         self._begin.CopyFrom(begin)
         self._begin.ClearField("ledger")
 
-    # ---- What happens, in order; under the shard's lock ----------------------------------------
+    # ---- Events, in order; under the shard's lock ----------------------------------------------
 
-    def declared(
-        self,
-        incarnation: int,
-        client: str,
-        variables: Sequence[VariableDecl],
-        optimizers: Sequence[OptimizerDecl],
-    ) -> None:
-        """See Witness."""
-        message = pb.DeclareRequest(
-            incarnation=incarnation,
-            client=client,
-            variables=[codec.encode_variable(decl) for decl in variables],
-            optimizers=[codec.encode_optimizer(decl) for decl in optimizers],
-        )
-        self._append(plain_record(pb.LogRecord(declare=message)))
-
-    def opened(self, incarnation: int, client: str, limits: Sequence[StopLimit]) -> None:
-        """See Witness."""
-        message = pb.OpenRequest(
-            incarnation=incarnation, client=client, limits=[codec.encode_limit(limit) for limit in limits]
-        )
-        self._append(plain_record(pb.LogRecord(open=message)))
-
-    def left(self, client: str) -> None:
-        """See Witness."""
-        self._append(plain_record(pb.LogRecord(leave=pb.LeaveRequest(client=client))))
-
-    def finished(self, incarnation: int, client: str) -> None:
-        """See Witness."""
-        message = pb.FinishRequest(incarnation=incarnation, client=client)
-        self._append(plain_record(pb.LogRecord(finish=message)))
-
-    def staged(self, incarnation: int, push: PushId, parts: PushParts) -> None:
-        """See Witness."""
-        self._append(stage_record(push, parts))
-
-    def pushed(self, incarnation: int, told: Pushed) -> None:
-        """See Witness."""
-        self._append(push_record(told))
-
-    def applied(
-        self, incarnation: int, brought_by: PushId, entries: Sequence[Entry], dropped: Sequence[PushId] = ()
-    ) -> None:
-        """See Witness."""
-        self._append(entries_record(brought_by, entries, dropped))
-
-    def settled(self, incarnation: int, pushes: Sequence[PushId], shard: int, applied: int) -> None:
-        """See Witness."""
-        message = pb.SettleRequest(
-            incarnation=incarnation,
-            pushes=[codec.encode_push_id(push) for push in pushes],
-            shard=shard,
-            applied=applied,
-        )
-        self._append(plain_record(pb.LogRecord(settle=message)))
+    def append(self, event: Event[Any]) -> None:
+        """See EventLog."""
+        self._append(encoder(event))
 
     def cut(self, snapshot: PushId, image: Image) -> None:
-        """See Witness: a segment begins, with which a recovery can begin once the snapshot's values are in a file."""
+        """See EventLog: a segment begins, with which a recovery can begin once the snapshot's values are in a file."""
         self._append(base_record(self._begin, snapshot, image), begins=True)
         ledger = image.ledger
         journal_index = ledger.index if ledger is not None and ledger.journal is not None else 0
@@ -214,12 +159,7 @@ class WriteAheadLog(Witness):
             self._newest_segment += 1
             self._begun_by[snapshot] = Beginning(self._newest_segment, journal_index)
         for push, staged in image.staged.items():
-            self._append(stage_record(push, staged.parts))
-
-    def released(self, incarnation: int, snapshot: PushId) -> None:
-        """See Witness."""
-        message = pb.ReleaseSnapshotRequest(incarnation=incarnation, snapshot=codec.encode_push_id(snapshot))
-        self._append(plain_record(pb.LogRecord(release=message)))
+            self.append(Stage(self._begin.incarnation, push, staged.parts))
 
     def _append(self, encode: Callable[[], Encoded], begins: bool = False) -> None:
         with self._lock:
@@ -230,7 +170,7 @@ class WriteAheadLog(Witness):
     # ---- To the disk ---------------------------------------------------------------------------
 
     def secure(self) -> None:
-        """See Witness."""
+        """See EventLog."""
         with self._lock:
             if self._retired:
                 return

@@ -68,11 +68,11 @@ class Picture:
     """The values of a shard, name by name, and its steps, at one moment."""
 
     def __init__(self, shard: Shard) -> None:
-        self.values = {name: held.shaped.tobytes() for name, held in shard._store._held.items()}
-        book = shard._ledger
+        self.values = {name: held.shaped.tobytes() for name, held in shard.now.store._held.items()}
+        book = shard.now.ledger
         self.index = book.index if book is not None else 0
         self.steps = dict(book.steps) if book is not None else {}
-        self.applied = shard._applied
+        self.applied = shard.now.applied
 
     def changed(self, after: Picture) -> set[str]:
         """Names of the Variables that differ."""
@@ -110,9 +110,9 @@ class Model:
         if told is not None and part.known_layout:
             ops += told.ops
         uses = [*getattr(message, "uses", ()), *(told.uses if told is not None else ())]
-        for staged in self._shard._staged.values():
+        for staged in self._shard.now.staged.values():
             ops += [*staged.parts.ops, *(staged.parts.layout.ops if staged.parts.layout is not None else ())]
-        store, names = self._shard._store, set()
+        store, names = self._shard.now.store, set()
         declared = {decl.name: decl for decl in store.optimizers}
         for op in ops:
             names.add(op.variable)
@@ -130,10 +130,10 @@ class Model:
         if self._spans or message.known_layout or message.ahead or len(self._data) % 8:
             return None
         if any(
-            (push.client, push.sequence) == (message.id.client, message.id.sequence) for push in self._shard._staged
+            (push.client, push.sequence) == (message.id.client, message.id.sequence) for push in self._shard.now.staged
         ):
             return None  # what was told of this push before counts
-        store = self._shard._store
+        store = self._shard.now.store
         declared = {decl.name: decl for decl in store.optimizers}
         values = {name: held.shaped.copy() for name, held in store._held.items() if not held.decl.is_step}
         unsure: set[str] = set()
@@ -200,7 +200,7 @@ class Model:
             return
         data = b"".join(bytes(piece) + bytes(padded(piece.nbytes) - piece.nbytes) for piece in pieces)
         for read, answer in zip(self._message.reads, reply.values, strict=True):
-            held = self._shard._store._held[read.variable]
+            held = self._shard.now.store._held[read.variable]
             if held.decl.is_step:
                 continue  # the sequencer tells those of pushes that are over
             rows: Any = slice(None)
@@ -311,4 +311,4 @@ def flipping(data: bytearray, rng: random.Random) -> Iterator[None]:
 
 def held_bytes(shards: Collection[Shard]) -> int:
     """Bytes of all Variables."""
-    return sum(shard._store.nbytes() for shard in shards)
+    return sum(shard.now.store.nbytes() for shard in shards)

@@ -41,8 +41,8 @@ from globalstep.ps.members.presence import State
 from globalstep.ps.service.control import Control
 from globalstep.ps.service.handler import Handler
 from globalstep.ps.service.in_flight import InFlightMemory
-from globalstep.ps.shard.hogwild import HogwildShard
 from globalstep.ps.shard.layouts import LayoutMemory
+from globalstep.ps.shard.shard import Shard
 from globalstep.ps.store import checking
 from globalstep.runtime.clock import ManualClock
 from globalstep.wire import codec
@@ -89,7 +89,7 @@ class FuzzedTasks:
         self.tasks = [
             Control(
                 Handler(
-                    HogwildShard(self.clock),
+                    Shard(self.clock),
                     limit_bytes=LIMIT_BYTES,
                     in_flight=InFlightMemory(4 * LIMIT_BYTES, self.clock, patience_secs=0.0),
                 ),
@@ -183,33 +183,33 @@ class FuzzedTasks:
         """Have clients that are gone forgotten now: any push may do so, also one that is refused."""
         for task in self.tasks:
             shard = task.handler.shard
-            if shard._ledger is not None and shard._ledger.table.crowded(self.clock.monotonic()):
-                shard._forget_gone(shard._ledger)
+            if shard.now.ledger is not None and shard.now.ledger.table.crowded(self.clock.monotonic()):
+                shard.resources.forget_gone(shard.now.ledger)
 
     def digest(self) -> bytes:
         """All that a refused request may not change: values, steps, limits, the index, and what became of pushes."""
         found = hashlib.blake2b()
         for task in self.tasks:
             shard = task.handler.shard
-            for name, held in shard._store._held.items():
+            for name, held in shard.now.store._held.items():
                 found.update(f"{name}{held.initialized}{held.decl}".encode())
                 found.update(held.flat.tobytes())
-            book = shard._ledger
+            book = shard.now.ledger
             told = (book.index, book.steps, book.limits, book.stopped, _decided(book.table.dump())) if book else ()
-            view = (shard._applied, shard._incarnation, shard._state, shard._store.optimizers, shard._policy)
+            view = (shard.now.applied, shard.now.number, shard.now.state, shard.now.store.optimizers, shard.now.policy)
             found.update(repr((told, view)).encode())
         return found.digest()
 
     def _index(self) -> int:
-        book = self.tasks[0].handler.shard._ledger
+        book = self.tasks[0].handler.shard.now.ledger
         return book.index if book is not None else 0
 
     def _life(self) -> str:
-        book = self.tasks[0].handler.shard._ledger
+        book = self.tasks[0].handler.shard.now.ledger
         return book.journal._life if book is not None and book.journal is not None else ""
 
     def _dumped(self) -> bytes:
-        book = self.tasks[0].handler.shard._ledger
+        book = self.tasks[0].handler.shard.now.ledger
         return book.dump() if book is not None else b"{}"
 
     # ---- Good requests --------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from globalstep.ps import __main__ as ps_main
 from globalstep.ps.members.presence import LINGER_SECS, Standing
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.service.settler import LONGEST_SECS, OVERDUE_SECS
+from globalstep.ps.shard import events
 from globalstep.runtime.clock import ManualClock, SystemClock
 from globalstep.testing.faults import AFTER, NO_FAULTS
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, OptimizerUse, Push, Read, VariableDecl
@@ -265,10 +266,14 @@ def test_the_end_waits_a_little_for_tasks_that_never_came():
     server = PSServer(clock=clock)
     try:
         shard = server.shard
-        shard.begin(1, shard=0, shards=1, sequencer=0, owner="c", opened=True, expected_tasks=["/job:worker/task:7"])
-        shard.heartbeat("c", "/job:chief/task:0", 10.0)
-        shard.finish(1, "c")
-        shard.leave("c")
+        shard.handle(
+            events.Begin(
+                1, shard=0, shards=1, sequencer=0, owner="c", opened=True, expected_tasks=["/job:worker/task:7"]
+            )
+        )
+        shard.handle(events.Heartbeat("c", "/job:chief/task:0", 10.0))
+        shard.handle(events.Finish(1, "c"))
+        shard.handle(events.Leave("c"))
         assert not shard.over()
         clock.advance(LINGER_SECS + 1)
         assert shard.over()
@@ -280,9 +285,9 @@ def test_a_dead_clients_lease_ends():
     clock = ManualClock()
     server = PSServer(clock=clock)
     try:
-        server.shard.begin(1, shard=0, shards=1, sequencer=0, owner="c", opened=True)
-        server.shard.heartbeat("dead", "", 10.0)
-        server.shard.finish(1, "c")
+        server.shard.handle(events.Begin(1, shard=0, shards=1, sequencer=0, owner="c", opened=True))
+        server.shard.handle(events.Heartbeat("dead", "", 10.0))
+        server.shard.handle(events.Finish(1, "c"))
         assert not server.shard.over()
         clock.advance(10.1)
         assert server.shard.over()
@@ -310,9 +315,9 @@ def test_a_late_stop_ends_neither_the_next_process_nor_a_task_that_goes_on():
     try:
         for server in (before, after):
             server.start()
-            server.shard.begin(1, shard=0, shards=1, sequencer=0, owner="c", opened=True)
-            server.shard.heartbeat("c", "", 10.0, Standing(candidate="chief", chief_term=7))
-        before.shard.drain()
+            server.shard.handle(events.Begin(1, shard=0, shards=1, sequencer=0, owner="c", opened=True))
+            server.shard.handle(events.Heartbeat("c", "", 10.0, Standing(candidate="chief", chief_term=7)))
+        before.shard.members.drain()
         client = ClusterClient(transports_to(before.address, "grpc"))
         client.heartbeat.beat()
         assert client.heartbeat.draining == {0}
@@ -420,7 +425,7 @@ def half_pushed(clusters, monkeypatch):
         shards = [server.shard for server in cluster.servers]
         if member:
             for shard in shards:
-                shard.heartbeat(client.client_id, "", 15.0)
+                shard.handle(events.Heartbeat(client.client_id, "", 15.0))
         return cluster.servers, client.client_id, clock
 
     return make
@@ -429,10 +434,10 @@ def half_pushed(clusters, monkeypatch):
 def test_no_task_keeps_the_parts_of_a_dead_worker(half_pushed):
     """P1 and P2, on the sequencer as well."""
     servers, _, clock = half_pushed(member=False)
-    assert [len(server.shard._staged) for server in servers] == [1, 1]
+    assert [len(server.shard.now.staged) for server in servers] == [1, 1]
     clock.advance(OVERDUE_SECS + 1.0)
     assert [server._settler.settle_once() for server in servers] == [True, True]
-    assert [len(server.shard._staged) for server in servers] == [0, 0]
+    assert [len(server.shard.now.staged) for server in servers] == [0, 0]
 
 
 def test_a_worker_that_is_slow_but_alive_keeps_its_parts(half_pushed):
@@ -441,14 +446,14 @@ def test_a_worker_that_is_slow_but_alive_keeps_its_parts(half_pushed):
     for _ in range(8):
         clock.advance(OVERDUE_SECS + 1.0)
         for server in servers:
-            server.shard.heartbeat(client, "", 15.0)
+            server.shard.handle(events.Heartbeat(client, "", 15.0))
             server._settler.settle_once()
-    assert [len(server.shard._staged) for server in servers] == [1, 1]
+    assert [len(server.shard.now.staged) for server in servers] == [1, 1]
     clock.advance(LONGEST_SECS)
     for server in servers:
-        server.shard.heartbeat(client, "", 15.0)
+        server.shard.handle(events.Heartbeat(client, "", 15.0))
         assert server._settler.settle_once()
-    assert [len(server.shard._staged) for server in servers] == [0, 0]
+    assert [len(server.shard.now.staged) for server in servers] == [0, 0]
 
 
 def test_declarations_of_two_programs_agree_or_one_is_refused(clusters):

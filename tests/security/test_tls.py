@@ -208,7 +208,7 @@ def test_a_tls_mistake_is_named_and_not_tried_for_ever(serving, transport_to, au
     clock.advance(2)
     with pytest.raises(UnauthenticatedError, match=text):
         status(connection)
-    assert not server.shard.clients()
+    assert not server.shard.members.clients()
 
 
 def test_a_session_is_told_of_a_mistake_and_gives_up(serving, joined, authority, theirs, monkeypatch):
@@ -348,7 +348,9 @@ def test_five_strangers_and_a_renewal_change_nothing(serving, joined, authority,
     # Nothing of theirs was counted: 90 steps, and reads over both shards.
     steps = [server.shard.view().statistics for server in servers]
     assert sum(now.refused + now.duplicates for now in steps) == sum(was.refused + was.duplicates for was in before)
-    assert all(client.client in {one.client_id for one in (chief, *workers)} for client in servers[0].shard.clients())
+    assert all(
+        client.client in {one.client_id for one in (chief, *workers)} for client in servers[0].shard.members.clients()
+    )
     assert "the token shown is none" in caplog.text
 
 

@@ -14,10 +14,10 @@ from globalstep.ps.ledger.ledger import Ledger
 from globalstep.ps.ledger.push_table import PushTable
 from globalstep.ps.members.presence import State
 from globalstep.ps.service.control import Control
-from globalstep.ps.shard.applying import Applying
-from globalstep.ps.shard.cuts import Cuts
-from globalstep.ps.shard.life import Life
-from globalstep.ps.shard.shard import Shard
+from globalstep.ps.shard.applying import Applier
+from globalstep.ps.shard.incarnation import Incarnation
+from globalstep.ps.shard.reads import StateReader
+from globalstep.ps.shard.sequencer import Sequencer
 from globalstep.ps.wal import durability, write_ahead_log
 from globalstep.ps.wal.log_file import _RECORD, LogFiles, LoggedRecord, SegmentReader
 from globalstep.ps.wal.write_ahead_log import WriteAheadLog
@@ -50,23 +50,23 @@ def _ids_lost_in_a_restore() -> Patch:
 
 
 def _only_its_own_entry() -> Patch:
-    apply = Shard._apply_entries
+    apply = Applier.apply_entries
 
-    def hasty(self: Any, incarnation: int, brought_by: Any, entries: Sequence[Any], *more: Any) -> None:
+    def hasty(self: Any, now: Any, brought_by: Any, entries: Sequence[Any], *more: Any) -> None:
         own = [replace(entry, previous=0) for entry in entries if entry.push == brought_by]
-        apply(self, incarnation, brought_by, own or entries, *more)
+        apply(self, now, brought_by, own or entries, *more)
 
-    return Shard, "_apply_entries", hasty
+    return Applier, "apply_entries", hasty
 
 
 def _snapshot_of_its_time() -> Patch:
-    snapshot = Cuts.snapshot
+    snapshot = StateReader.snapshot
 
-    def live(self: Any, *args: Any) -> Any:
-        _, ledger = snapshot(self, *args)
-        return self._store.snapshot(), ledger
+    def live(self: Any, now: Any, event: Any) -> Any:
+        _, ledger = snapshot(self, now, event)
+        return now.store.snapshot(), ledger
 
-    return Cuts, "snapshot", live
+    return StateReader, "snapshot", live
 
 
 def _visible_at_admission() -> Patch:
@@ -97,10 +97,10 @@ def _one_beyond_the_limit() -> Patch:
 
 def _any_incarnation() -> Patch:
     def blind(self: Any, incarnation: int, client: str) -> None:
-        if self._state is State.VACANT:
+        if self.state is State.VACANT:
             raise AbortedError("This PS task holds no state.")
 
-    return Life, "_check", blind
+    return Incarnation, "check", blind
 
 
 def _a_retry_under_a_new_id() -> Patch:
@@ -182,20 +182,20 @@ def _recovered_without_floors() -> Patch:
 
 
 def _entries_believed() -> Patch:
-    return Applying, "_check_signed", lambda self, entry: None
+    return Applier, "_check_signed", lambda self, now, entry: None
 
 
 def _floors_believed() -> Patch:
-    return Cuts, "_check_floor", lambda self, shard, floor: None
+    return Sequencer, "_check_floor", lambda self, now, shard, floor: None
 
 
 def _waits_for_a_part() -> Patch:
-    def trusting(self: Any, entry: Any) -> bool:
-        if entry.push not in self._staged:
+    def trusting(self: Any, now: Any, entry: Any) -> bool:
+        if entry.push not in now.staged:
             raise AbortedError(f"There is no part of {entry.push} here.")
         return True
 
-    return Applying, "_can_apply", trusting
+    return Applier, "_can_apply", trusting
 
 
 def _a_log_without_a_lock() -> Patch:

@@ -122,20 +122,20 @@ class Watch:
             if call.method == "Begin":
                 self._begun(task, request)
             elif call.method == "Declare":
-                self.lives[shard._incarnation].told.add(task.index)
+                self.lives[shard.now.number].told.add(task.index)
             elif call.method == "Leave":
                 self._departed.add(request.client)
-            elif call.method == "Open" and shard._ledger is not None:
-                self.lives[shard._incarnation].limit = shard._ledger.limits.get(STEP)
+            elif call.method == "Open" and shard.now.ledger is not None:
+                self.lives[shard.now.number].limit = shard.now.ledger.limits.get(STEP)
             elif call.method == "Recover":
                 self._recovered(task)
             elif call.method in _DATA_PLANE:
                 self._served(task, call.method, request)
         # One that is told that the job is done before it was begun has no incarnation.
-        if shard._incarnation:
-            life = self.lives[shard._incarnation]
-            if shard._ledger is not None and task.index not in life.emptied:
-                if call.method in ("push", "admit") and shard._ledger.index != life.index:
+        if shard.now.number:
+            life = self.lives[shard.now.number]
+            if shard.now.ledger is not None and task.index not in life.emptied:
+                if call.method in ("push", "admit") and shard.now.ledger.index != life.index:
                     self._admitted(task, life, request, call.method)
                 self._check_book(task, life)
             if call.method == "Open" and error is None:
@@ -153,20 +153,20 @@ class Watch:
         """A task is back from its log: nothing that anybody was told of is lost, and nothing else came to it."""
         shard = task.shard
         incarnation, method, request = self._undecided.pop(task.index, (0, "", None))
-        if incarnation == shard._incarnation and method == "Begin":
+        if incarnation == shard.now.number and method == "Begin":
             self._begun(task, request)
-        life = self.lives[shard._incarnation]
+        life = self.lives[shard.now.number]
         life.began[task.index] = task.starts
-        if shard._ledger is not None:
-            life.limit = shard._ledger.limits.get(STEP)
-            if incarnation == life.number and method in ("push", "admit") and shard._ledger.index == life.index + 1:
+        if shard.now.ledger is not None:
+            life.limit = shard.now.ledger.limits.get(STEP)
+            if incarnation == life.number and method in ("push", "admit") and shard.now.ledger.index == life.index + 1:
                 self._admitted(task, life, request, method)
             self._check_book(task, life)
         self._check_values(task, life)
 
     def _begun(self, task: SimulatedTask, request: pb.BeginRequest) -> None:
         shard = task.shard
-        if (shard._incarnation, shard._owner) != (request.incarnation, request.owner):
+        if (shard.now.number, shard.now.owner) != (request.incarnation, request.owner):
             return
         life = self.lives.get(request.incarnation)
         if life is not None and life.owner != request.owner:
@@ -205,7 +205,7 @@ class Watch:
         life.pushes = {entry.push for entry in life.entries.values()}
         life.contents = {entry.content for entry in life.entries.values() if entry.content is not None}
         life.last = tuple(saved.index - 1 if at == task.index else 0 for at in range(self._shards))
-        kept = task.shard._ledger
+        kept = task.shard.now.ledger
         assert kept is not None
         newest: dict[str, int] = {}
         for push in life.pushes:
@@ -229,15 +229,15 @@ class Watch:
     def _served(self, task: SimulatedTask, method: str, request: Any) -> None:
         shard = task.shard
         where = f"{method} on task {task.index}"
-        if shard._state is TaskState.VACANT:
+        if shard.now.state is TaskState.VACANT:
             raise Violation("I4", f"{where} was served, and it holds no state")
-        if request.incarnation != shard._incarnation:
-            raise Violation("I4", f"{where} of incarnation {request.incarnation} was served in {shard._incarnation}")
-        if task.index in self.lives[shard._incarnation].emptied:
-            raise Violation("I4", f"{where} was served, and it has lost its state in incarnation {shard._incarnation}")
+        if request.incarnation != shard.now.number:
+            raise Violation("I4", f"{where} of incarnation {request.incarnation} was served in {shard.now.number}")
+        if task.index in self.lives[shard.now.number].emptied:
+            raise Violation("I4", f"{where} was served, and it has lost its state in incarnation {shard.now.number}")
 
     def _admitted(self, task: SimulatedTask, life: Life, request: Any, method: str) -> None:
-        ledger = task.shard._ledger
+        ledger = task.shard.now.ledger
         assert ledger is not None
         if ledger.index != life.index + 1:
             raise Violation("I2", f"entry {ledger.index} was given after {life.index}")
@@ -274,7 +274,7 @@ class Watch:
 
     def _check_book(self, task: SimulatedTask, life: Life) -> None:
         """The sequencer's steps, limit and visible step."""
-        ledger = task.shard._ledger
+        ledger = task.shard.now.ledger
         assert ledger is not None
         if ledger.index != life.index:
             raise Violation("I2", f"the book is at entry {ledger.index}; {life.index} were admitted")
@@ -294,18 +294,19 @@ class Watch:
             life.entries[i] for i in range(life.base + 1, life.index + 1) if life.entries[i].steps[STEP] >= visible
         )
         for other, last in zip(self._tasks, entry.last, strict=True):
-            if other.shard._incarnation == life.number and other.shard._applied < last:
+            if other.shard.now.number == life.number and other.shard.now.applied < last:
                 raise Violation(
-                    "I2", f"step {visible} is visible; task {other.index} has applied {other.shard._applied} of {last}"
+                    "I2",
+                    f"step {visible} is visible; task {other.index} has applied {other.shard.now.applied} of {last}",
                 )
 
     def _check_values(self, task: SimulatedTask, life: Life) -> None:
         """Every value of a shard is what the accepted pushes make of it, up to the last that it has applied."""
-        applied = task.shard._applied
+        applied = task.shard.now.applied
         if task.index in life.emptied:
             return
-        if any(push.client != "intruder" for push in task.shard.of_nothing):
-            raise Violation("I1", f"task {task.index} applied nothing for {list(task.shard.of_nothing)}")
+        if any(push.client != "intruder" for push in task.shard.resources.of_nothing):
+            raise Violation("I1", f"task {task.index} applied nothing for {list(task.shard.resources.of_nothing)}")
         if applied < life.applied.get(task.index, 0):
             raise Violation("I2", f"task {task.index} went back from entry {life.applied[task.index]} to {applied}")
         life.applied[task.index] = applied
@@ -319,7 +320,7 @@ class Watch:
             raise Violation("I2", f"task {task.index} has applied entry {applied}, in which it has no part")
         if expected is None:
             return
-        held = task.shard._store._held
+        held = task.shard.now.store._held
         found = State.of([held[name].flat for name in names_on(task.index)])
         if found != expected:
             raise Violation("I1", f"after entry {applied} task {task.index} holds {found}; it must hold {expected}")

@@ -19,6 +19,7 @@ from globalstep.ps.service.handler import Handler, encode_error
 from globalstep.ps.service.settler import Settler
 from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.ps.shard.shard import Shard
+from globalstep.ps.shard.validation import problems
 from globalstep.ps.wal.log_file import LOG_FILES
 from globalstep.ps.wal.write_ahead_log import WriteAheadLog
 
@@ -108,7 +109,7 @@ class SimulatedTask:
         self.up = False
         self.process.kill()
         if self._disk is not None:
-            log = self.shard.witness
+            log = self.shard.log
             if isinstance(log, WriteAheadLog):
                 log._release()
             if machine:
@@ -193,7 +194,7 @@ class SimulatedTask:
         twin = self._twin
         if twin is not None and self._leads_to_twin(call):
             answer = twin._handle(call, data)
-            if twin.shard._incarnation and self.shard._incarnation:
+            if twin.shard.now.number and self.shard.now.number:
                 raise Violation("log", f"two processes have the log of task {self.index}, after {call.method}")
             return answer
         try:
@@ -214,5 +215,7 @@ class SimulatedTask:
                 value = self._control.call(call.method, call.request)
             except Exception as failure:
                 error = encode_error(failure)
+        if found := problems(self.shard.now):
+            raise Violation("state", f"task {self.index} after {call.method}: {'; '.join(found)}")
         self._handled(self, call, error)
         return value, error, pieces

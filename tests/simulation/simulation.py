@@ -250,16 +250,16 @@ class Simulation:
 
     def _settled(self) -> bool:
         """Whether every part is decided and every increment visible; the settlers see to that."""
-        ledger = self.tasks[self.sequencer].shard._ledger
+        ledger = self.tasks[self.sequencer].shard.now.ledger
         if self._failure is not None or ledger is None:
             return True
-        return ledger.visible == ledger.steps and not any(task.shard._staged for task in self.tasks)
+        return ledger.visible == ledger.steps and not any(task.shard.now.staged for task in self.tasks)
 
     def _check_end(self) -> None:
         if not self._settled():
-            staged = [len(task.shard._staged) for task in self.tasks]
+            staged = [len(task.shard.now.staged) for task in self.tasks]
             raise Violation("end", f"nobody settled: {staged} parts are staged, and steps may not be visible")
-        ledger = self.tasks[self.sequencer].shard._ledger
+        ledger = self.tasks[self.sequencer].shard.now.ledger
         last = self.watch.checkpoints[-1].steps
         # A sequencer that dies after the last save has nothing more to say.
         steps = last if ledger is None else ledger.steps

@@ -14,6 +14,7 @@ from globalstep.chief.training_session import MonitoredTrainingSession
 from globalstep.errors import DeadlineExceededError, JobDoneError, UnavailableError
 from globalstep.graph.graph import Graph
 from globalstep.ps.server import PSOptions, PSServer
+from globalstep.ps.shard import events
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
 from globalstep.variables.variable_collections import report_uninitialized_variables
 from globalstep.variables.variables import Variable
@@ -177,7 +178,7 @@ def test_a_process_that_stood_still_notices_it():
 
 def test_a_worker_does_not_wait_for_a_task_that_was_restarted_after_the_end(served, tmp_path):
     # As a chief does that ends the job while a PS task has just been restarted; found by the simulation.
-    served.shard.finish(0, "chief")
+    served.shard.handle(events.Finish(0, "chief"))
     worker = Task(served.address, False, [StopAtStepHook(last_step=3)], tmp_path, ManualClock())
     assert worker.session.should_stop()
     worker.close()

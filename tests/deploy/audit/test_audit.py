@@ -28,6 +28,7 @@ from globalstep.errors import UnavailableError
 from globalstep.files.journal_records import RECORD_DTYPE, EventKind
 from globalstep.ps.ledger.journal import Journal
 from globalstep.ps.local import LocalPS
+from globalstep.ps.shard import events
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.wal.log_file import segments_in
 from globalstep.runtime.clock import ManualClock
@@ -76,7 +77,7 @@ class Job:
             ClusterClient(self.ps.transports(), task=task, clock=ManualClock(), member=False, policy=policy)
         )
         for control in self.ps.controls:
-            control.handler.shard.heartbeat(self.clients[-1].client_id, task, 600.0)
+            control.handler.shard.handle(events.Heartbeat(self.clients[-1].client_id, task, 600.0))
         self.clients[-1].refresh()
         return self.clients[-1]
 
@@ -168,7 +169,7 @@ def test_retries_are_counted(job, tmp_path):
 def test_what_a_restore_discards_is_counted_as_lost(job, tmp_path):
     chief = job.begin()
     push(chief, 4)
-    ledger = job.ps.controls[0].handler.shard._ledger.dump()
+    ledger = job.ps.controls[0].handler.shard.now.ledger.dump()
     push(chief, 3)
     chief.journal.catch_up()
     again = job.begin(ledger)
@@ -194,7 +195,7 @@ def killed_after(job, fetched, more):
     chief = job.begin()
     worker = job.client("/job:worker/task:0")
     push(chief, 2)
-    ledger = job.ps.controls[0].handler.shard._ledger.dump()
+    ledger = job.ps.controls[0].handler.shard.now.ledger.dump()
     push(worker, fetched)
     chief.journal.catch_up()
     push(worker, more)
@@ -261,7 +262,7 @@ def test_a_run_that_came_to_its_end_has_lost_nothing(tmp_path, capsys):
 def test_a_sequencer_that_is_there_knows_all_that_a_restore_discards(job, tmp_path):
     chief = job.begin()
     push(chief, 2)
-    ledger = job.ps.controls[0].handler.shard._ledger.dump()
+    ledger = job.ps.controls[0].handler.shard.now.ledger.dump()
     push(chief, 3)
     chief.journal.catch_up()
     again = job.begin(ledger)
@@ -508,8 +509,8 @@ def test_a_sequencer_that_comes_back_from_its_log_goes_on_in_the_same_journal(jo
     chief.journal.catch_up()
     push(chief, 2)
     shard = job.ps.controls[0].handler.shard
-    book = shard._ledger
-    book.journal = Journal("after the restart", book, shard.presence.task_of)
+    book = shard.now.ledger
+    book.journal = Journal("after the restart", book, shard.members.presence.task_of)
     # What the log brings back is written down again, from before where the files end.
     for sequence, index in ((5, 5), (6, 6), (7, 7), (8, 8)):
         steps = {"global_step": index - 1}

@@ -19,6 +19,7 @@ from globalstep.deploy.status import cli as status_cli
 from globalstep.deploy.status import where_cli
 from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer
+from globalstep.ps.shard import events
 from globalstep.ps.shard.layouts import PushParts
 from globalstep.runtime.clock import ManualClock
 from globalstep.security.credentials import Credentials
@@ -148,15 +149,18 @@ def test_the_lag_of_a_worker_that_pushes_late(traffic, capsys):
 
 def test_queues_and_load_of_a_task_that_is_held_up(traffic, capsys, monkeypatch):
     shard, go_on = traffic.servers[1].shard, threading.Event()
-    shard.stage(traffic.client.incarnation, PushId("somebody", 1), PushParts(data=memoryview(bytes(400))))
-    staged, entered = shard.stage, threading.Event()
+    shard.handle(
+        events.Stage(traffic.client.incarnation, PushId("somebody", 1), PushParts(data=memoryview(bytes(400))))
+    )
+    handle, entered = shard.handle, threading.Event()
 
-    def slow(*arguments, **more):
-        entered.set()
-        assert go_on.wait(30)
-        return staged(*arguments, **more)
+    def slow(event):
+        if isinstance(event, events.Stage):
+            entered.set()
+            assert go_on.wait(30)
+        return handle(event)
 
-    monkeypatch.setattr(shard, "stage", slow)
+    monkeypatch.setattr(shard, "handle", slow)
     pusher = threading.Thread(target=traffic.push, args=(1, "w", "v"), name="pusher")
     pusher.start()
     try:

@@ -18,6 +18,7 @@ from globalstep.files.storage import leave_probe, storage_for
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.local import LocalPS
 from globalstep.ps.server import PSOptions, PSServer
+from globalstep.ps.shard import events
 from globalstep.ps.shard.shard import Shard
 from globalstep.runtime.clock import SystemClock
 from globalstep.testing.faults import SEND, ConnectionCutError, TransportFault
@@ -169,7 +170,7 @@ class FaultCluster:
             self._transports = ps.transports
             self.controls = ps.controls
             for control, door in zip(self.controls, self.doors, strict=True):
-                control.handler._faults = control.handler.shard.faults = door
+                control.handler._faults = control.handler.shard.resources.faults = door
             return
         for door in self.doors:
             self._servers.append(PSServer(PSOptions(grace_secs=0.2), clock=self.clock, faults=door))
@@ -191,7 +192,7 @@ class FaultCluster:
     def lose(self, shard):
         """The process of a PS task ends, and another takes its place, which holds nothing."""
         fresh = Shard(self.clock)
-        fresh.faults = self.doors[shard]
+        fresh.resources.faults = self.doors[shard]
         self.controls[shard].handler.shard = fresh
         for server in self._servers[shard : shard + 1]:
             server.shard = server._settler._shard = fresh
@@ -221,8 +222,8 @@ class FaultCluster:
         for at, shard in enumerate(self.shards):
             view, overdue = shard.view(), shard.overdue(10.0, 90.0)
             if view.state is not pb.STATE_VACANT and view.incarnation == sequencer.view().incarnation:
-                entries = sequencer.settle(view.incarnation, overdue, at, view.applied)
-                shard.settled(view.incarnation, overdue, () if at == SEQUENCER else entries)
+                entries = sequencer.handle(events.Resolve(view.incarnation, overdue, at, view.applied))
+                shard.handle(events.Resolved(view.incarnation, overdue, () if at == SEQUENCER else entries))
 
     def close(self):
         for program in self.programs:

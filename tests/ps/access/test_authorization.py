@@ -398,7 +398,7 @@ def test_no_method_is_carried_out_for_a_wrong_token(serving, method):
                 call(request, timeout=10, metadata=shown)
             assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
     assert server.shard.view().state == before.state
-    assert not server.shard.clients()
+    assert not server.shard.members.clients()
     assert not server.control.ended.is_set()
 
 

@@ -14,6 +14,7 @@ from globalstep.files.journal_records import MAX_STALENESS
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.ledger.ledger import Entry, EntryKind, HyperValues, Ledger
 from globalstep.ps.local import LocalPS
+from globalstep.ps.shard import events
 from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.ps.store import checking, store
 from globalstep.wire import codec
@@ -91,7 +92,7 @@ def test_a_push_that_names_no_use_of_its_optimizer_takes_no_index(run, layout):
 
 def signed(run, entry, shard=0):
     """An entry as the sequencer would sign it for a shard."""
-    decision = run.shard(shard)._signer.decision(entry.index, entry.kind, entry.push, entry.hypers)
+    decision = run.shard(shard).now.signer.decision(entry.index, entry.kind, entry.push, entry.hypers)
     return dataclasses.replace(entry, signature=decision.for_shard(shard, entry.previous))
 
 
@@ -107,18 +108,20 @@ def test_an_entry_without_the_hyper_parameters_of_a_part_is_one_of_nothing(run_o
         signed(run, Entry(applied + 2, EntryKind.PUSH, second, applied + 1, rate)),
     ]
     with pytest.raises(AbortedError, match="entries are missing"):
-        run.shard(0).commit(run.incarnation, second, [signed(run, Entry(9, EntryKind.PUSH, second, 8, rate))])
-    run.shard(0).commit(run.incarnation, second, entries)
+        run.shard(0).handle(
+            events.Commit(run.incarnation, second, [signed(run, Entry(9, EntryKind.PUSH, second, 8, rate))])
+        )
+    run.shard(0).handle(events.Commit(run.incarnation, second, entries))
     assert run.shard(0).view().applied == applied + 2
-    assert list(run.shard(0).of_nothing) == [first]
-    np.testing.assert_array_equal(run.shard(0)._store.snapshot()["w"], np.asarray(w) - 0.5)
+    assert list(run.shard(0).resources.of_nothing) == [first]
+    np.testing.assert_array_equal(run.shard(0).now.store.snapshot()["w"], np.asarray(w) - 0.5)
 
 
 def test_the_sequencer_takes_no_entries_from_others(run):
     push = PushId("x", 1)
     index = run.shard().view().applied
     with pytest.raises(InvalidArgumentError, match="never admitted"):
-        run.shard().commit(run.incarnation, push, [Entry(index + 1, EntryKind.SNAPSHOT, push, index)])
+        run.shard().handle(events.Commit(run.incarnation, push, [Entry(index + 1, EntryKind.SNAPSHOT, push, index)]))
     run.client.push(step_push())
     assert state(run.client)["global_step"] == 1
 
@@ -210,7 +213,7 @@ def test_steps_do_not_run_over(run):
         run.client.push(Push(increments=[Increment("global_step", 3)]))
     run.client.push(Push(increments=[Increment("global_step", 2)]))
     assert state(run.client)["global_step"] == 2**63 - 1
-    limits = run.shard().open(run.incarnation, "x", [StopLimit("global_step", num_steps=1000)])
+    limits = run.shard().handle(events.Open(run.incarnation, "x", [StopLimit("global_step", num_steps=1000)]))
     assert limits == {"global_step": 2**63 - 1}
 
 
@@ -249,7 +252,7 @@ def test_parts_that_nobody_admits_are_not_kept_without_end(run_of_two):
 
 def test_parts_have_a_limit_in_bytes_too(run_of_two):
     run = run_of_two
-    run.shard(0).most_held_bytes = 2 * (16 + 512) + 8  # a part's data, and its one change
+    run.shard(0).resources.most_held_bytes = 2 * (16 + 512) + 8  # a part's data, and its one change
     assert not run.send(*run.encoded("stage", [W], sequence=1)).HasField("error")
     assert not run.send(*run.encoded("stage", [W], sequence=2)).HasField("error")
     assert "--max-inflight-bytes" in run.send(*run.encoded("stage", [W], sequence=3)).error.message
@@ -271,7 +274,7 @@ def test_snapshots_that_nobody_releases_are_not_taken_without_end(run):
 def test_answers_of_pulls_that_are_kept_have_a_limit(run_of_two):
     """What is read over several shards is kept for a retry; whoever comes too late for it is given what is there."""
     run = run_of_two
-    run.shard(1).most_held_bytes = 60
+    run.shard(1).resources.most_held_bytes = 60
     for number in range(5):
         request = pb.Request(admit=pb.AdmitRequest(incarnation=run.incarnation, kind=pb.ENTRY_PUSH, participants=[1]))
         request.admit.id.CopyFrom(pb.PushId(client=f"c{number}", sequence=1))
@@ -279,7 +282,7 @@ def test_answers_of_pulls_that_are_kept_have_a_limit(run_of_two):
         stage.stage.id.CopyFrom(request.admit.id)
         run.send(stage, data, at=1)
         assert len(run.send(request, at=1).admit.values) == 2
-    held = [one for one in run.shard(1)._kept.values() if one.values]
+    held = [one for one in run.shard(1).now.replies.by_client.values() if one.values]
     assert sum(value.nbytes for one in held for value in one.values) <= 60
     request.admit.id.client = "c0"
     assert len(run.send(request, at=1).admit.values) == 2
@@ -287,7 +290,9 @@ def test_answers_of_pulls_that_are_kept_have_a_limit(run_of_two):
 
 def test_limits_are_set_all_or_none(run):
     with pytest.raises(NotFoundError, match="No step 'x' to limit"):
-        run.shard().open(run.incarnation, "x", [StopLimit("global_step", last_step=3), StopLimit("x", last_step=3)])
+        run.shard().handle(
+            events.Open(run.incarnation, "x", [StopLimit("global_step", last_step=3), StopLimit("x", last_step=3)])
+        )
     assert run.shard().view().limits == {}
 
 

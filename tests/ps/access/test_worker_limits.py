@@ -113,7 +113,7 @@ def test_a_layout_that_was_refused_is_not_known(strict):
     again = pb.Request(push=pb.PushRequest(incarnation=strict.chief.incarnation, layout=1, known_layout=True))
     again.push.id.CopyFrom(pb.PushId(client="x", sequence=2))
     assert handler.handle(again, memoryview(b""), memory)[0].error.type == LayoutUnknownError.__name__
-    assert PushId("x", 2) not in strict.servers[0].shard._staged
+    assert PushId("x", 2) not in strict.servers[0].shard.now.staged
 
 
 def test_a_worker_overrides_no_number_that_is_declared(strict):

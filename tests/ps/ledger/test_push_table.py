@@ -15,6 +15,7 @@ from globalstep.ps.ledger.ledger import EntryKind
 from globalstep.ps.ledger.push_table import LIMIT_CLIENTS, WINDOW, PushTable
 from globalstep.ps.local import LocalPS
 from globalstep.ps.members.presence import GONE_SECS
+from globalstep.ps.shard import events
 from globalstep.ps.shard.layouts import PushParts
 from globalstep.runtime.clock import ManualClock
 from globalstep.wire.declarations import Op, OpKind, Outcome, OutcomeKind, PushId, VariableDecl
@@ -114,12 +115,12 @@ def test_a_full_table_refuses_who_is_new_by_name_and_nobody_else(monkeypatch):
     monkeypatch.setattr("globalstep.ps.ledger.push_table.LIMIT_CLIENTS", 5)
     clock = ManualClock()
     shard = LocalPS(1, clock=clock).controls[0].handler.shard
-    shard.begin(1, shard=0, shards=1, sequencer=0, owner="chief", opened=True)
-    shard.declare(1, "chief", [VariableDecl("global_step", "int64", (), is_step=True)], [])
+    shard.handle(events.Begin(1, shard=0, shards=1, sequencer=0, owner="chief", opened=True))
+    shard.handle(events.Declare(1, "chief", [VariableDecl("global_step", "int64", (), is_step=True)], []))
 
     def push(client, sequence=1):
         parts = PushParts([Op(OpKind.ASSIGN, "global_step", fill=0.0)] if client == "chief" else [])
-        return shard.push(1, PushId(client, sequence), parts, () if parts.ops else STEP, (), {}).outcome
+        return shard.handle(events.Push(1, PushId(client, sequence), parts, () if parts.ops else STEP, (), {})).outcome
 
     push("chief")
     for number in range(19):
@@ -149,15 +150,15 @@ def test_two_thousand_workers_behind_a_switch_that_was_down_during_saves(shards)
 
     def push(push_id):
         for shard in held:
-            shard.stage(incarnation, push_id, PushParts())
-        admitted = sequencer.admit(incarnation, push_id, EntryKind.PUSH, everywhere, STEP, (), {})
+            shard.handle(events.Stage(incarnation, push_id, PushParts()))
+        admitted = sequencer.handle(events.Admit(incarnation, push_id, EntryKind.PUSH, everywhere, STEP, (), {}))
         for at, entries in admitted.pending.items():
-            held[at].commit(incarnation, push_id, entries)
+            held[at].handle(events.Commit(incarnation, push_id, entries))
         return admitted.outcome
 
     for push_id in ids:
         for shard in held:
-            shard.heartbeat(push_id.client, "", 15.0)
+            shard.handle(events.Heartbeat(push_id.client, "", 15.0))
         push(push_id)
     # The answers are lost; leases run out while the chief, on this side of the switch, saves.
     for _ in range(3):
@@ -199,8 +200,8 @@ def test_a_long_job_with_thousands_of_short_lived_clients_stays_bounded(shards, 
         if turn % 100 == 99:
             with chief.snapshot() as cut:
                 dumps.append(len(cut.ledger))
-            sizes.append([len(shard._kept) + len(shard.presence._leases) for shard in held])
-            sizes[-1].append(len(held[shards - 1]._ledger.table))
+            sizes.append([len(shard.now.replies.by_client) + len(shard.members.presence._leases) for shard in held])
+            sizes[-1].append(len(held[shards - 1].now.ledger.table))
     assert chief.global_steps() == {"global_step": 3000}
     assert max(map(max, sizes)) < 1700, sizes
     assert max(dumps) < 120_000, dumps
@@ -217,26 +218,28 @@ def test_short_lives_of_clients_leave_nothing_that_grows(end, monkeypatch):
         monkeypatch.setattr("globalstep.ps.ledger.push_table.LIMIT_CLIENTS", 100)
     clock = ManualClock()
     shard = LocalPS(1, clock=clock).controls[0].handler.shard
-    shard.begin(1, shard=0, shards=1, sequencer=0, owner="chief", opened=True)
-    shard.declare(1, "chief", [VariableDecl("global_step", "int64", (), is_step=True)], [])
-    shard.push(1, PushId("chief", 1), PushParts([Op(OpKind.ASSIGN, "global_step", fill=0.0)]), (), (), {})
+    shard.handle(events.Begin(1, shard=0, shards=1, sequencer=0, owner="chief", opened=True))
+    shard.handle(events.Declare(1, "chief", [VariableDecl("global_step", "int64", (), is_step=True)], []))
+    shard.handle(
+        events.Push(1, PushId("chief", 1), PushParts([Op(OpKind.ASSIGN, "global_step", fill=0.0)]), (), (), {})
+    )
     sizes = []
     gc.collect()
     tracemalloc.start()
     for life in range(lives):
         client = f"client-{life}"
-        shard.heartbeat(client, f"/job:worker/task:{life % 50}", 15.0)
+        shard.handle(events.Heartbeat(client, f"/job:worker/task:{life % 50}", 15.0))
         for sequence in (1, 2):
-            shard.push(1, PushId(client, sequence), PushParts(), STEP, (), {})
+            shard.handle(events.Push(1, PushId(client, sequence), PushParts(), STEP, (), {}))
         if end == "leave":
-            shard.leave(client)
+            shard.handle(events.Leave(client))
         clock.advance(5.0)
-        shard.heartbeat("chief", "/job:chief/task:0", 15.0)
-        shard.find_losses()
+        shard.handle(events.Heartbeat("chief", "/job:chief/task:0", 15.0))
+        shard.members.find_losses()
         if life % (lives // 20) == 0:
             cut = PushId("chief", 2 + life)
-            shard.admit(1, cut, EntryKind.SNAPSHOT, (0,), (), (), {})
-            shard.release(1, cut)
+            shard.handle(events.Admit(1, cut, EntryKind.SNAPSHOT, (0,), (), (), {}))
+            shard.handle(events.Release(1, cut))
             gc.collect()
             sizes.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()

@@ -22,7 +22,7 @@ from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.service.control import Control
 from globalstep.ps.service.handler import Handler
-from globalstep.ps.shard.hogwild import HogwildShard
+from globalstep.ps.shard.shard import Shard
 from globalstep.ps.wal.durability import shard_folder
 from globalstep.ps.wal.write_ahead_log import WriteAheadLog
 from globalstep.runtime.clock import SYSTEM_CLOCK
@@ -156,6 +156,10 @@ def test_an_entry_that_nobody_admitted_is_refused(cluster, attacker, kind, far):
     assert cluster.trains()
 
 
+def _snapshots_of(shard, client):
+    return sum(taken.client == client for taken in shard.now.snapshots._taken)
+
+
 def test_no_snapshots_but_those_that_the_sequencer_admitted(cluster, attacker):
     applied = cluster.shard(0).view().applied
     attacker.sequence += 1
@@ -164,9 +168,9 @@ def test_no_snapshots_but_those_that_the_sequencer_admitted(cluster, attacker):
         entry = pb.Entry(index=applied + more, kind=pb.ENTRY_SNAPSHOT, push=push, previous=applied)
         with contextlib.suppress(PermissionDeniedError, ResourceExhaustedError):
             attacker.commit(0, entry)
-    assert cluster.shard(0)._snapshots.count_of([attacker.name]) == 0
+    assert _snapshots_of(cluster.shard(0), attacker.name) == 0
     with cluster.chief.snapshot():
-        assert cluster.shard(0)._snapshots.count_of([cluster.chief.client_id]) == 1
+        assert _snapshots_of(cluster.shard(0), cluster.chief.client_id) == 1
     assert cluster.trains()
 
 
@@ -252,7 +256,7 @@ def test_a_floor_that_the_shard_did_not_sign_is_refused(cluster, attacker, metho
                     request.admit.kind = pb.ENTRY_PUSH
                 attacker.send(SEQUENCER, request)
     attacker.send(SEQUENCER, attacker.request("pull"))
-    assert cluster.shard(SEQUENCER)._ledger.under_way()[0][0] == before
+    assert cluster.shard(SEQUENCER).now.ledger.under_way()[0][0] == before
     assert cluster.shard(0).view().applied == before
     assert cluster.trains()
 
@@ -277,7 +281,7 @@ def test_a_part_whose_optimizer_the_decision_does_not_name_stops_nobody(cluster,
     attacker.stage(0, "w")
     attacker.admit(0, uses=False)
     assert cluster.trains()
-    assert list(cluster.shard(0).of_nothing) == [PushId(attacker.name, attacker.sequence)]
+    assert list(cluster.shard(0).resources.of_nothing) == [PushId(attacker.name, attacker.sequence)]
 
 
 def test_no_reply_has_the_key(cluster):
@@ -291,7 +295,7 @@ def test_no_reply_has_the_key(cluster):
 
 
 def control(tmp_path):
-    return Control(Handler(HogwildShard(SYSTEM_CLOCK)), "p", "h", log_dir=str(tmp_path))
+    return Control(Handler(Shard(SYSTEM_CLOCK)), "p", "h", log_dir=str(tmp_path))
 
 
 @pytest.mark.parametrize("key", [b"", bytes(16), bytes(64)], ids=["none", "short", "long"])

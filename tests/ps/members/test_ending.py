@@ -9,6 +9,7 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.members.ending import EXIT_ABANDONED, Patience, Vigil
 from globalstep.ps.members.presence import LINGER_SECS
 from globalstep.ps.server import PSOptions, PSServer
+from globalstep.ps.shard import events
 from globalstep.ps.shard.shard import Shard
 from globalstep.runtime.clock import ManualClock
 
@@ -27,18 +28,20 @@ class Watched:
         self.traffic = 0
 
     def begin(self, *expected):
-        self.shard.begin(1, shard=0, shards=1, sequencer=0, owner="c", opened=True, expected_tasks=expected)
+        self.shard.handle(
+            events.Begin(1, shard=0, shards=1, sequencer=0, owner="c", opened=True, expected_tasks=expected)
+        )
 
     def comes(self, client, task):
-        self.shard.heartbeat(client, task, LEASE_SECS)
+        self.shard.handle(events.Heartbeat(client, task, LEASE_SECS))
 
     def leaves(self, client, task, unfinished=False):
-        self.shard.leave(client, "", task, unfinished)
+        self.shard.handle(events.Leave(client, "", task, unfinished))
 
     def ends_after(self, limit_secs=5000):
         """Let time pass; give the second at which it ends, and the exit code."""
         for second in range(limit_secs):
-            self.shard.find_losses()
+            self.shard.members.find_losses()
             if (code := self.vigil.over(self.traffic)) is not None:
                 return second, code
             self.clock.advance(1.0)
@@ -140,7 +143,7 @@ def test_zero_is_for_ever(came):
 
 def test_a_job_that_is_done_names_who_does_not_leave(watched, caplog):
     watched.begin(CHIEF, WORKER)
-    watched.shard.finish(1, "c")
+    watched.shard.handle(events.Finish(1, "c"))
     for _ in range(20):
         watched.comes("w", WORKER)
         assert watched.ends_after(1) == (math.inf, None)

@@ -6,6 +6,7 @@ from globalstep.errors import AbortedError, LostStateError, NotFoundError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.service.control import Control
 from globalstep.ps.service.handler import Handler
+from globalstep.ps.shard import events
 from globalstep.ps.shard.shard import Shard
 from globalstep.runtime.clock import ManualClock
 from globalstep.worker.client.recovering import recover_lost
@@ -82,7 +83,7 @@ def test_a_begin_that_is_older_than_a_loss_of_state_is_refused(clock):
     task = process(clock)
     first = begin(10**9, spent=status(task).spent_incarnations)
     task.call("Begin", first)
-    task.handler.shard.lose(task.handler.shard.witness)
+    task.handler.shard.handle(events.Lose(task.handler.shard.log))
     with pytest.raises(AbortedError, match="or lost its state"):
         task.call("Begin", first)
     assert status(task).state == VACANT

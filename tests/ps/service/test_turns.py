@@ -14,6 +14,7 @@ from served_sockets import KINDS, Served, answer, ask, connection_threads, ends_
 
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.service.shared_blocks import SharedBlocks
+from globalstep.ps.shard.events import CountTogether
 from globalstep.wire.declarations import Read
 from globalstep.wire.incoming_messages import Incoming
 from globalstep.wire.socket_messages import Outgoing
@@ -130,10 +131,15 @@ def counting(served, client, sequence, known):
 def test_pushes_that_only_count_are_counted_together_each_once(serve, kind, monkeypatch):
     served = serve()
     together = []
-    count = served.ps.controls[0].handler.shard.count
-    monkeypatch.setattr(
-        served.ps.controls[0].handler.shard, "count", lambda asked: together.append(len(asked)) or count(asked)
-    )
+    shard = served.ps.controls[0].handler.shard
+    handle = shard.handle
+
+    def noted(event):
+        if isinstance(event, CountTogether):
+            together.append(len(event.pushes))
+        return handle(event)
+
+    monkeypatch.setattr(shard, "handle", noted)
     connections = {f"client{at}": served.welcomed(kind) for at in range(4)}
     for client, connection in connections.items():
         ask(connection, counting(served, client, 1, known=False))

@@ -9,9 +9,9 @@ import pytest
 
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import AbortedError, InvalidArgumentError
-from globalstep.ps.shard.counting import CountingPush
-from globalstep.ps.shard.hogwild import HogwildShard
+from globalstep.ps.shard import events
 from globalstep.ps.shard.layouts import PushParts
+from globalstep.ps.shard.shard import Shard
 from globalstep.runtime.clock import ManualClock
 from globalstep.wire.declarations import Increment, Op, OpKind, OutcomeKind, PushId, Read, StopLimit, VariableDecl
 
@@ -20,14 +20,16 @@ STEPS = ("a", "b")
 
 def shard_of_steps(policy=None, last_step=None):
     """A shard with two steps at 0."""
-    shard = HogwildShard(ManualClock())
-    shard.begin(1, shard=0, shards=1, sequencer=0, owner="chief", opened=True, policy=policy or RunPolicy())
+    shard = Shard(ManualClock())
+    shard.handle(
+        events.Begin(1, shard=0, shards=1, sequencer=0, owner="chief", opened=True, policy=policy or RunPolicy())
+    )
     decls = [VariableDecl(name, "int64", (), is_step=True) for name in STEPS]
-    shard.declare(1, "chief", decls, [])
+    shard.handle(events.Declare(1, "chief", decls, []))
     assigns = PushParts([Op(OpKind.ASSIGN, name, fill=0.0) for name in STEPS])
-    shard.push(1, PushId("chief", 1), assigns, (), (), {})
+    shard.handle(events.Push(1, PushId("chief", 1), assigns, (), (), {}))
     if last_step is not None:
-        shard.open(1, "chief", [StopLimit("a", last_step=last_step)])
+        shard.handle(events.Open(1, "chief", [StopLimit("a", last_step=last_step)]))
     return shard
 
 
@@ -36,8 +38,7 @@ def one_by_one(shard, pushes):
     out = []
     for item in pushes:
         try:
-            parts = PushParts()
-            out.append(shard.push(item.incarnation, item.push, parts, item.increments, (), item.seen_steps).outcome)
+            out.append(shard.handle(item).outcome)
         except Exception as error:
             out.append(error)
     return out
@@ -48,7 +49,7 @@ def told(outcomes):
 
 
 def values(shard):
-    return [int(value) for value in shard.pull(1, "chief", [Read(name) for name in STEPS])[0]]
+    return [int(value) for value in shard.handle(events.Pull(1, "chief", [Read(name) for name in STEPS]))[0]]
 
 
 def some_pushes(rng, sequences, count):
@@ -62,7 +63,8 @@ def some_pushes(rng, sequences, count):
         names = rng.choice([["a"], ["b"], ["a", "b"], ["nobody's"]])
         increments = [Increment(name, rng.choice([1, 1, 1, 2, 0])) for name in names]
         seen = {} if rng.random() < 0.5 else {"a": rng.randrange(5)}
-        out.append(CountingPush(rng.choice([1, 1, 1, 1, 2]), PushId(client, sequence), increments, seen))
+        push = PushId(client, sequence)
+        out.append(events.Push(rng.choice([1, 1, 1, 1, 2]), push, PushParts(), increments, (), seen))
     return out
 
 
@@ -75,23 +77,25 @@ def test_together_and_one_by_one_are_the_same(seed, policy):
     sequences = dict.fromkeys("xyz", 0)
     for _ in range(12):
         pushes = some_pushes(rng, sequences, rng.randrange(1, 8))
-        assert told(together.count(pushes)) == told(one_by_one(singly, pushes))
+        assert told(together.handle(events.CountTogether(pushes))) == told(one_by_one(singly, pushes))
         assert values(together) == values(singly)
-        assert together.global_steps(1) == singly.global_steps(1)
+        assert together.handle(events.GetSteps(1)) == singly.handle(events.GetSteps(1))
     assert together.view() == singly.view()
-    assert together._ledger.dump() == singly._ledger.dump()
+    assert together.now.ledger.dump() == singly.now.ledger.dump()
 
 
 def test_one_that_is_wrong_changes_nothing_and_harms_no_other():
     shard = shard_of_steps()
     up = [Increment("a")]
-    found = shard.count(
-        [
-            CountingPush(1, PushId("x", 1), up, {}),
-            CountingPush(2, PushId("y", 1), up, {}),
-            CountingPush(1, PushId("z", 1), [Increment("a"), Increment("w")], {}),
-            CountingPush(1, PushId("y", 1), up, {}),
-        ]
+    found = shard.handle(
+        events.CountTogether(
+            [
+                events.Push(1, PushId("x", 1), PushParts(), up, (), {}),
+                events.Push(2, PushId("y", 1), PushParts(), up, (), {}),
+                events.Push(1, PushId("z", 1), PushParts(), [Increment("a"), Increment("w")], (), {}),
+                events.Push(1, PushId("y", 1), PushParts(), up, (), {}),
+            ]
+        )
     )
     assert [type(item) for item in (found[1], found[2])] == [AbortedError, InvalidArgumentError]
     assert [found[0].steps["a"], found[3].steps["a"]] == [1, 2]
@@ -100,15 +104,19 @@ def test_one_that_is_wrong_changes_nothing_and_harms_no_other():
 
 def test_the_last_step_is_kept_within_a_batch():
     shard = shard_of_steps(last_step=3)
-    found = shard.count([CountingPush(1, PushId(f"c{at}", 1), [Increment("a")], {}) for at in range(5)])
+    found = shard.handle(
+        events.CountTogether(
+            [events.Push(1, PushId(f"c{at}", 1), PushParts(), [Increment("a")], (), {}) for at in range(5)]
+        )
+    )
     assert [item.kind for item in found] == [OutcomeKind.ACCEPTED] * 3 + [OutcomeKind.REFUSED_DONE] * 2
     assert values(shard) == [3, 0]
 
 
 def test_what_was_kept_of_a_clients_reads_is_let_go():
     shard = shard_of_steps()
-    shard.push(1, PushId("x", 1), PushParts(reads=[Read("a")]), [Increment("a")], (), {})
-    assert "x" in shard._kept
-    shard.count([CountingPush(1, PushId("x", 2), [Increment("a")], {})])
-    assert "x" not in shard._kept
+    shard.handle(events.Push(1, PushId("x", 1), PushParts(reads=[Read("a")]), [Increment("a")], (), {}))
+    assert "x" in shard.now.replies.by_client
+    shard.handle(events.CountTogether([events.Push(1, PushId("x", 2), PushParts(), [Increment("a")], (), {})]))
+    assert "x" not in shard.now.replies.by_client
     np.testing.assert_array_equal(values(shard), [2, 0])

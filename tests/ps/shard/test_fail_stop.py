@@ -20,12 +20,12 @@ from globalstep.errors import (
 from globalstep.ps import rules
 from globalstep.ps.ledger.ledger import Entry, EntryKind, HyperValues
 from globalstep.ps.members.presence import State
-from globalstep.ps.shard.counting import CountingPush
+from globalstep.ps.shard import events
+from globalstep.ps.shard.event_log import NO_LOG, EventLog
 from globalstep.ps.shard.fail_stop import FailStop
-from globalstep.ps.shard.hogwild import HogwildShard
 from globalstep.ps.shard.layouts import PushParts
+from globalstep.ps.shard.shard import Shard
 from globalstep.ps.store import snapshots, store
-from globalstep.ps.wal.witness import Witness
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.testing.faults import APPLY, BEFORE
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerDecl, OptimizerUse, PushId, Read, VariableDecl
@@ -40,42 +40,48 @@ UP = Increment("step")
 REFUSED = (InvalidArgumentError, NotFoundError, FailedPreconditionError)
 
 
-class Recording(Witness):
+class Recording(EventLog):
     """Remembers what a log would."""
 
     def __init__(self):
         self.told = []
 
-    def pushed(self, incarnation, told):
-        self.told.append(told.push)
+    def append(self, event):
+        if isinstance(event, events.Decided):
+            self.told.append(event.push)
+        elif isinstance(event, events.Applied):
+            self.told += [*(entry.push for entry in event.entries), *event.dropped]
 
-    def applied(self, incarnation, brought_by, entries, dropped=()):
-        self.told += [*(entry.push for entry in entries), *dropped]
 
-
-def begun(shard=None, policy=None, sequencer=0, witness=None):
-    shard = shard or HogwildShard(SYSTEM_CLOCK)
-    options = {"witness": witness} if witness is not None else {}
-    shards = 1 + sequencer
-    shard.begin(1, shard=0, shards=shards, sequencer=sequencer, owner="chief", opened=True, policy=policy, **options)
+def begun(shard=None, policy=None, sequencer=0, log=None):
+    shard = shard or Shard(SYSTEM_CLOCK)
+    begin = events.Begin(
+        1, shard=0, shards=1 + sequencer, sequencer=sequencer, owner="chief", opened=True,
+        policy=policy or RunPolicy(), log=log or NO_LOG,
+    )  # fmt: skip
+    shard.handle(begin)
     return shard
 
 
-def small(policy=None, witness=None):
+def small(policy=None, log=None):
     """A shard with a step and two Variables, one of them trained."""
-    shard = begun(policy=policy, witness=witness)
+    shard = begun(policy=policy, log=log)
     decls = [VariableDecl("step", "int64", (), is_step=True), *(VariableDecl(n, "float32", (2,)) for n in "ab")]
-    shard.declare(
-        1, "chief", decls, [OptimizerDecl("o", "gradient_descent", {"learning_rate": constant(1.0)}, {"a": ()})]
+    shard.handle(
+        events.Declare(
+            1, "chief", decls, [OptimizerDecl("o", "gradient_descent", {"learning_rate": constant(1.0)}, {"a": ()})]
+        )
     )
-    shard.push(1, PushId("chief", 1), PushParts([Op(OpKind.ASSIGN, d.name, fill=0.0) for d in decls]), (), (), {})
+    shard.handle(
+        events.Push(1, PushId("chief", 1), PushParts([Op(OpKind.ASSIGN, d.name, fill=0.0) for d in decls]), (), (), {})
+    )
     return shard
 
 
 def ones(shard, number=1, reads=()):
     op = Op(OpKind.APPLY, "a", np.ones(2, np.float32), optimizer="o")
     parts = PushParts([op], [Read(name) for name in reads])
-    return shard.push(1, PushId("worker", number), parts, [UP], [OptimizerUse("o")], {})
+    return shard.handle(events.Push(1, PushId("worker", number), parts, [UP], [OptimizerUse("o")], {}))
 
 
 def failing(monkeypatch, error):
@@ -131,19 +137,19 @@ def test_every_change_that_is_not_refused_applies(dtype):
         hypers = dict.fromkeys(rules.get_rule("adam").hypers, constant(0.5))
         trained = np.dtype(dtype).kind == "f"
         optimizers = [OptimizerDecl("o", "adam", hypers, {"x": slots}, ("p1", "p2"))] if trained else []
-        shard.declare(1, "chief", decls, optimizers)
+        shard.handle(events.Declare(1, "chief", decls, optimizers))
         start = PushParts([Op(OpKind.ASSIGN, decl.name, fill=1.0) for decl in decls])
-        shard.push(1, PushId("chief", 1), start, (), (), {})
+        shard.handle(events.Push(1, PushId("chief", 1), start, (), (), {}))
         for number, operand in enumerate(operands(rng, dtype, shape)):
             op = Op(kind, "x", optimizer="o" if kind is OpKind.APPLY else "", **operand)
             uses = [OptimizerUse("o")] if kind is OpKind.APPLY else []
             parts = PushParts([op], [Read("x")])
             try:
-                shard.stage(1, PushId("worker", number + 1), parts)
+                shard.handle(events.Stage(1, PushId("worker", number + 1), parts))
             except REFUSED:
                 continue
             try:
-                shard.admit(1, PushId("worker", number + 1), EntryKind.PUSH, [0], (), uses, {})
+                shard.handle(events.Admit(1, PushId("worker", number + 1), EntryKind.PUSH, [0], (), uses, {}))
             except REFUSED:
                 continue
             done += 1
@@ -160,10 +166,12 @@ def test_every_rule_applies_what_is_not_refused(kind):
         scalars = tuple(f"s/{scalar}" for scalar in rule.scalars)
         decls = [VariableDecl(name, dtype, shape) for name in ("x", "g", *slots)]
         decls += [VariableDecl(name, "float32", ()) for name in scalars]
-        shard.declare(1, "chief", decls, [OptimizerDecl("o", kind, {}, {"x": slots}, scalars)])
+        shard.handle(events.Declare(1, "chief", decls, [OptimizerDecl("o", kind, {}, {"x": slots}, scalars)]))
         start = PushParts([Op(OpKind.ASSIGN, decl.name, fill=0.5) for decl in decls])
-        shard.push(1, PushId("chief", 1), start, (), (), {})
-        shard.push(1, PushId("chief", 2), PushParts([Op(OpKind.ASSIGN, "g", fill=float("inf"))]), (), (), {})
+        shard.handle(events.Push(1, PushId("chief", 1), start, (), (), {}))
+        shard.handle(
+            events.Push(1, PushId("chief", 2), PushParts([Op(OpKind.ASSIGN, "g", fill=float("inf"))]), (), (), {})
+        )
         rows = np.array([1, 0, 1], np.int64)
         gradients = [{"value": np.asarray(rng.normal(size=shape), dtype)}, {"fill": 2.0}, {"source": "g"}]
         gradients += [{"value": np.full(shape, np.nan, dtype)}, {"value": np.full(shape, np.finfo(dtype).max, dtype)}]
@@ -173,7 +181,7 @@ def test_every_rule_applies_what_is_not_refused(kind):
             op = Op(OpKind.APPLY, "x", optimizer="o", **gradient)
             use = OptimizerUse("o", overrides=dict.fromkeys(rule.hypers, value))
             try:
-                shard.push(1, PushId("worker", number + 1), PushParts([op], [Read("x")]), (), [use], {})
+                shard.handle(events.Push(1, PushId("worker", number + 1), PushParts([op], [Read("x")]), (), [use], {}))
             except REFUSED:
                 continue
             done += 1
@@ -183,27 +191,27 @@ def test_every_rule_applies_what_is_not_refused(kind):
 @pytest.mark.parametrize("kind", [OpKind.ASSIGN_ADD, OpKind.ASSIGN_SUB])
 def test_nothing_is_added_to_a_bool(kind):
     shard = begun()
-    shard.declare(1, "chief", [VariableDecl("x", "bool", (2,))], [])
-    shard.push(1, PushId("chief", 1), PushParts([Op(OpKind.ASSIGN, "x", fill=1.0)]), (), (), {})
+    shard.handle(events.Declare(1, "chief", [VariableDecl("x", "bool", (2,))], []))
+    shard.handle(events.Push(1, PushId("chief", 1), PushParts([Op(OpKind.ASSIGN, "x", fill=1.0)]), (), (), {}))
     with pytest.raises(InvalidArgumentError, match="'x' is bool"):
-        shard.push(1, PushId("chief", 2), PushParts([Op(kind, "x", np.ones(2, bool))]), (), (), {})
+        shard.handle(events.Push(1, PushId("chief", 2), PushParts([Op(kind, "x", np.ones(2, bool))]), (), (), {}))
     assert shard.view().applied == 1
 
 
 @pytest.mark.parametrize("count", [False, True])
 def test_a_step_is_not_moved_by_more_than_an_int64(count):
-    shard = begun(witness=Recording())
+    shard = begun(log=Recording())
     shard._directory = "somewhere"
-    shard.declare(1, "chief", [VariableDecl("step", "int64", (), is_step=True)], [])
+    shard.handle(events.Declare(1, "chief", [VariableDecl("step", "int64", (), is_step=True)], []))
     lowest = Op(OpKind.ASSIGN, "step", np.array(-(2**63)))
-    shard.push(1, PushId("chief", 1), PushParts([lowest]), (), (), {})
+    shard.handle(events.Push(1, PushId("chief", 1), PushParts([lowest]), (), (), {}))
     ups = [Increment("step", 2**63 - 1), Increment("step", 2**63 - 1)]
     if count:
-        (error,) = shard.count([CountingPush(1, PushId("worker", 1), ups, {})])
+        (error,) = shard.handle(events.CountTogether([events.Push(1, PushId("worker", 1), PushParts(), ups, (), {})]))
         assert isinstance(error, InvalidArgumentError)
     else:
         with pytest.raises(InvalidArgumentError, match="beyond int64"):
-            shard.push(1, PushId("worker", 1), PushParts(), ups, (), {})
+            shard.handle(events.Push(1, PushId("worker", 1), PushParts(), ups, (), {}))
     assert shard.view().steps == {"step": -(2**63)}
     assert shard.view().applied == 1
 
@@ -224,7 +232,7 @@ def test_a_push_that_fails_halfway_leaves_nothing(policy, error, monkeypatch):
         ones(shard, 2)
     # Incarnations up to the one that was lost are not given again.
     assert shard.spent_incarnations >= 1
-    assert "could not be carried out" in shard.fail_stop.reports[0]
+    assert "could not be carried out" in shard.resources.fail_stop.reports[0]
 
 
 def test_what_ends_the_program_drops_the_state_too(monkeypatch):
@@ -236,8 +244,8 @@ def test_what_ends_the_program_drops_the_state_too(monkeypatch):
 
 
 def test_what_failed_is_told_to_no_log_and_what_came_before_is():
-    witness = Recording()
-    shard = small(witness=witness)
+    log = Recording()
+    shard = small(log=log)
     ones(shard)
 
     class At:
@@ -245,53 +253,53 @@ def test_what_failed_is_told_to_no_log_and_what_came_before_is():
             if (point, method) == (BEFORE, APPLY):
                 raise RuntimeError("here")
 
-    shard.faults = At()
+    shard.resources.faults = At()
     with pytest.raises(LostStateError):
         ones(shard, 2)
-    assert witness.told == [PushId("chief", 1), PushId("worker", 1)]
-    shard.leave("worker")
-    shard.finish(1, "chief")
+    assert log.told == [PushId("chief", 1), PushId("worker", 1)]
+    shard.handle(events.Leave("worker"))
+    shard.handle(events.Finish(1, "chief"))
 
 
 def test_a_log_that_cannot_be_told_takes_the_shard_out_of_service_too(monkeypatch):
-    witness = Recording()
-    shard = small(witness=witness)
+    log = Recording()
+    shard = small(log=log)
 
     def fail(*args):
         raise MemoryError
 
-    monkeypatch.setattr(witness, "pushed", fail)
+    monkeypatch.setattr(log, "append", fail)
     with pytest.raises(LostStateError):
         ones(shard)
     assert shard.view().state is State.VACANT
-    shard = small(witness=(witness := Recording()))
-    monkeypatch.setattr(witness, "pushed", fail)
-    pushes = [CountingPush(1, PushId(name, 1), [UP], {}) for name in ("one", "two")]
-    assert [type(found) for found in shard.count(pushes)] == [LostStateError, LostStateError]
+    shard = small(log=(log := Recording()))
+    monkeypatch.setattr(log, "append", fail)
+    pushes = [events.Push(1, PushId(name, 1), PushParts(), [UP], (), {}) for name in ("one", "two")]
+    assert [type(found) for found in shard.handle(events.CountTogether(pushes))] == [LostStateError, LostStateError]
     assert shard.view().state is State.VACANT
 
 
 def test_a_participant_that_fails_halfway_leaves_nothing(monkeypatch):
-    witness = Recording()
-    shard = begun(sequencer=1, witness=witness)
+    log = Recording()
+    shard = begun(sequencer=1, log=log)
     decls = [VariableDecl("a", "float32", (2,))]
-    shard.declare(1, "chief", decls, [])
+    shard.handle(events.Declare(1, "chief", decls, []))
     for number in (1, 2):
         change = Op(OpKind.ASSIGN_ADD if number > 1 else OpKind.ASSIGN, "a", np.ones(2, np.float32))
         if number == 1:
-            shard.stage(1, PushId("worker", 1), PushParts([change]))
-            shard.commit(1, PushId("worker", 1), [signed(shard, 1, PushId("worker", 1), 0)])
+            shard.handle(events.Stage(1, PushId("worker", 1), PushParts([change])))
+            shard.handle(events.Commit(1, PushId("worker", 1), [signed(shard, 1, PushId("worker", 1), 0)]))
         else:
-            shard.stage(1, PushId("worker", 2), PushParts([change]))
+            shard.handle(events.Stage(1, PushId("worker", 2), PushParts([change])))
     failing(monkeypatch, ZeroDivisionError("division by zero"))
     with pytest.raises(LostStateError, match="ZeroDivisionError"):
-        shard.commit(1, PushId("worker", 2), [signed(shard, 2, PushId("worker", 2), 1)])
+        shard.handle(events.Commit(1, PushId("worker", 2), [signed(shard, 2, PushId("worker", 2), 1)]))
     assert shard.view().state is State.VACANT
-    assert witness.told == [PushId("worker", 1)]
+    assert log.told == [PushId("worker", 1)]
 
 
 def signed(shard, index, push, previous, hypers: tuple[HyperValues, ...] = ()):
-    signature = shard._signer.decision(index, EntryKind.PUSH, push, hypers).for_shard(0, previous)
+    signature = shard.now.signer.decision(index, EntryKind.PUSH, push, hypers).for_shard(0, previous)
     return Entry(index, EntryKind.PUSH, push, previous, hypers, signature)
 
 
@@ -314,7 +322,7 @@ def test_what_fails_again_and_again_is_said_to_be_hopeless():
 
 
 def test_reads_without_memory_are_tried_again_and_the_push_is_done_once(monkeypatch):
-    shard = small(witness=(witness := Recording()))
+    shard = small(log=(log := Recording()))
 
     def full(*args):
         raise MemoryError
@@ -325,11 +333,11 @@ def test_reads_without_memory_are_tried_again_and_the_push_is_done_once(monkeypa
             ones(shard, 1, ["a", "step"])
         assert caught.value.retry_secs > 0
         with pytest.raises(ResourceExhaustedError):
-            shard.pull(1, "worker", [Read("a")])
-    assert witness.told[-1] == PushId("worker", 1)
+            shard.handle(events.Pull(1, "worker", [Read("a")]))
+    assert log.told[-1] == PushId("worker", 1)
     again = ones(shard, 1, ["a", "step"])
     assert again.outcome.duplicate
-    assert [value.tolist() for value in again.values] == [[-1.0, -1.0], 1]
+    assert [value.tolist() for value in again.answer.values] == [[-1.0, -1.0], 1]
 
 
 def test_a_snapshot_without_memory_changes_nothing(monkeypatch):
@@ -341,7 +349,7 @@ def test_a_snapshot_without_memory_changes_nothing(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(snapshots, "_new_block", full)
         with pytest.raises(ResourceExhaustedError, match="a save needs"):
-            shard.admit(1, PushId("saver", 1), EntryKind.SNAPSHOT, [0], (), (), {})
+            shard.handle(events.Admit(1, PushId("saver", 1), EntryKind.SNAPSHOT, [0], (), (), {}))
     assert (shard.view().state, shard.view().applied) == (State.READY, 1)
-    shard.admit(1, PushId("saver", 1), EntryKind.SNAPSHOT, [0], (), (), {})
+    shard.handle(events.Admit(1, PushId("saver", 1), EntryKind.SNAPSHOT, [0], (), (), {}))
     assert shard.view().applied == 2

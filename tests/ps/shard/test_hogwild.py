@@ -11,8 +11,10 @@ import pytest
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.ps.ledger.ledger import EntryKind
 from globalstep.ps.local import LocalPS
-from globalstep.ps.shard.hogwild import Gate, HogwildShard
+from globalstep.ps.shard import events
+from globalstep.ps.shard.hogwild import Gate
 from globalstep.ps.shard.layouts import PushParts
+from globalstep.ps.shard.shard import Shard
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.wire.declarations import (
     Increment,
@@ -35,20 +37,20 @@ UP = Increment("step")
 
 @pytest.fixture
 def racing():
-    return begun(HogwildShard(SYSTEM_CLOCK), RunPolicy(hogwild=True))
+    return begun(Shard(SYSTEM_CLOCK), RunPolicy(hogwild=True))
 
 
 def begun(shard, policy, names=("a", "b")):
     """A shard with a step and two Variables of zeros, trained with a learning rate of -1."""
-    shard.begin(1, shard=0, shards=1, sequencer=0, owner="chief", opened=True, policy=policy)
+    shard.handle(events.Begin(1, shard=0, shards=1, sequencer=0, owner="chief", opened=True, policy=policy))
     decls = [
         VariableDecl("step", "int64", (), is_step=True),
         *(VariableDecl(name, "float32", (SIZE,)) for name in names),
     ]
     decl = OptimizerDecl("o", "gradient_descent", {"learning_rate": constant(-1.0)}, dict.fromkeys(names, ()))
-    shard.declare(1, "chief", decls, [decl])
+    shard.handle(events.Declare(1, "chief", decls, [decl]))
     parts = PushParts([Op(OpKind.ASSIGN, d.name, fill=0.0) for d in decls])
-    shard.push(1, PushId("chief", 1), parts, (), (), {})
+    shard.handle(events.Push(1, PushId("chief", 1), parts, (), (), {}))
     return shard
 
 
@@ -56,7 +58,7 @@ def add_one(shard, client, number, name, reads=()):
     """Push ones to a Variable, and count one."""
     op = Op(OpKind.APPLY, name, np.ones(SIZE, np.float32), optimizer="o")
     parts = PushParts([op], [Read(read) for read in reads])
-    return shard.push(1, PushId(client, number), parts, [UP], [OptimizerUse("o")], {})
+    return shard.handle(events.Push(1, PushId(client, number), parts, [UP], [OptimizerUse("o")], {}))
 
 
 class Held:
@@ -65,16 +67,16 @@ class Held:
     def __init__(self, shard, monkeypatch, expected=1):
         self.inside = threading.Barrier(expected + 1, timeout=WAIT_SECS)
         self.go = threading.Event()
-        make_changes = shard._make_changes
+        make_changes = shard._applier.make_changes
 
-        def held_up(parts, hypers):
-            made = make_changes(parts, hypers)
+        def held_up(now, parts, hypers):
+            made = make_changes(now, parts, hypers)
             if not self.go.is_set():
                 self.inside.wait()
                 assert self.go.wait(WAIT_SECS)
             return made
 
-        monkeypatch.setattr(shard, "_make_changes", held_up)
+        monkeypatch.setattr(shard._applier, "make_changes", held_up)
 
 
 @pytest.fixture
@@ -91,11 +93,11 @@ def test_two_pushes_are_applied_at_the_same_time(racing, pool, monkeypatch):
     outcomes = sorted((push.result(WAIT_SECS) for push in pushes), key=lambda admission: admission.outcome.index)
     assert [admission.outcome.steps["step"] for admission in outcomes] == [1, 2]
     # What a push reads of the step is the step right after itself, though both were counted before either read.
-    assert [int(admission.values[0]) for admission in outcomes] == [1, 2]
+    assert [int(admission.answer.values[0]) for admission in outcomes] == [1, 2]
 
 
 def test_without_the_policy_one_waits_for_the_other(pool, monkeypatch):
-    shard = begun(HogwildShard(SYSTEM_CLOCK), RunPolicy())
+    shard = begun(Shard(SYSTEM_CLOCK), RunPolicy())
     held = Held(shard, monkeypatch)
     first = pool.submit(add_one, shard, "one", 1, "a")
     held.inside.wait()
@@ -111,9 +113,9 @@ def test_a_snapshot_waits_for_applies_and_holds_them_whole(racing, pool, monkeyp
     pushing = pool.submit(add_one, racing, "one", 1, "a")
     held.inside.wait()
     cut = PushId("saver", 1)
-    cutting = pool.submit(racing.admit, 1, cut, EntryKind.SNAPSHOT, [0], (), (), {})
+    cutting = pool.submit(racing.handle, events.Admit(1, cut, EntryKind.SNAPSHOT, [0], (), (), {}))
     late = None
-    while not racing._gate._queue:  # the snapshot stands in the queue
+    while not racing._racing.gate._queue:  # the snapshot stands in the queue
         threading.Event().wait(0.001)
     late = pool.submit(add_one, racing, "two", 1, "b")  # and this push behind it
     assert not cutting.done()
@@ -121,7 +123,7 @@ def test_a_snapshot_waits_for_applies_and_holds_them_whole(racing, pool, monkeyp
     assert cutting.result(WAIT_SECS).outcome.steps["step"] == 1
     pushing.result(WAIT_SECS)
     late.result(WAIT_SECS)
-    values, _ = racing.snapshot(1, cut)
+    values, _ = racing.handle(events.ReadSnapshot(1, cut))
     assert int(values["step"]) == 1
     np.testing.assert_array_equal(values["a"], np.ones(SIZE))
     np.testing.assert_array_equal(values["b"], np.zeros(SIZE))
@@ -131,8 +133,8 @@ def test_a_step_that_is_read_counts_applied_pushes_only(racing, pool, monkeypatc
     held = Held(racing, monkeypatch)
     pushing = pool.submit(add_one, racing, "one", 1, "a")
     held.inside.wait()
-    reading = pool.submit(racing.pull, 1, "two", [Read("step"), Read("a")])
-    asking = pool.submit(racing.global_steps, 1)
+    reading = pool.submit(racing.handle, events.Pull(1, "two", [Read("step"), Read("a")]))
+    asking = pool.submit(racing.handle, events.GetSteps(1))
     assert not reading.done()
     assert not asking.done()
     held.go.set()
@@ -152,14 +154,14 @@ def test_a_retry_of_a_push_under_way_hears_what_the_first_hears(racing, pool, mo
     assert (one.outcome.index, one.outcome.duplicate) == (two.outcome.index, False)
     assert two.outcome.duplicate
     for admission in (one, two):
-        np.testing.assert_array_equal(admission.values[0], np.ones(SIZE))
+        np.testing.assert_array_equal(admission.answer.values[0], np.ones(SIZE))
 
 
 def test_a_push_that_is_wrong_changes_nothing_and_holds_up_nobody(racing):
     with pytest.raises(Exception, match="no step|not a step"):
-        racing.push(1, PushId("one", 1), PushParts(), [Increment("nothing")], (), {})
+        racing.handle(events.Push(1, PushId("one", 1), PushParts(), [Increment("nothing")], (), {}))
     assert add_one(racing, "one", 2, "a").outcome.steps == {"step": 1}
-    assert not racing._racing
+    assert not racing._applier.deferred
 
 
 @pytest.mark.parametrize("layout", [None, "same"])

@@ -7,6 +7,7 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.local import LocalPS
 from globalstep.ps.service.control import Control
 from globalstep.ps.service.handler import Handler
+from globalstep.ps.shard import events
 from globalstep.ps.shard.shard import Shard
 from globalstep.runtime.clock import ManualClock
 from globalstep.worker.client.client import ClusterClient
@@ -62,7 +63,7 @@ def test_a_chief_finishes_with_a_task_that_lost_its_state_in_the_run():
     ps = LocalPS(2, clock=clock)
     client = ClusterClient(ps.transports(), clock=clock)
     client.begin(open=True)
-    ps.controls[1].handler.shard.lose(ps.controls[1].handler.shard.witness)
+    ps.controls[1].handler.shard.handle(events.Lose(ps.controls[1].handler.shard.log))
     call = Control.call
     asked = []
 

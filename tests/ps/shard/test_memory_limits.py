@@ -94,7 +94,7 @@ def test_ids_and_tasks_that_are_long_or_speak_to_terminals(run):
     long = pb.PushRequest(incarnation=chief.incarnation, id=pb.PushId(client="x" * (1 << 20), sequence=1))
     error = asked(tasks, pb.Request(push=long))
     assert (error.type, len(error.message) < 1000) == ("InvalidArgumentError", True)
-    assert [view.client for view in tasks.servers[0].shard.clients()] == [chief.client_id]
+    assert [view.client for view in tasks.servers[0].shard.members.clients()] == [chief.client_id]
 
 
 def test_an_error_names_what_was_sent_within_reason(run):
@@ -178,14 +178,14 @@ def test_a_message_is_not_larger_than_half_of_the_machine(monkeypatch):
 def test_parts_count_with_their_changes(run):
     tasks, chief = run
     shard = tasks.servers[0].shard
-    shard.most_held_bytes = 3000
+    shard.resources.most_held_bytes = 3000
     stage = pb.StageRequest(incarnation=chief.incarnation, ops=[pb.Op(kind=pb.OP_ASSIGN, variable="b", fill=1)] * 5)
     found = []
     for number in range(3):
         stage.id.CopyFrom(pb.PushId(client="x", sequence=number + 1))
         found.append(asked(tasks, pb.Request(stage=stage)).type)
     assert found == ["", "ResourceExhaustedError", "ResourceExhaustedError"]
-    assert PushId("x", 2) not in shard._staged
+    assert PushId("x", 2) not in shard.now.staged
 
 
 def test_combinations_of_variables_are_counted_and_not_kept_without_end():
@@ -203,7 +203,7 @@ def test_combinations_of_variables_are_counted_and_not_kept_without_end():
 def test_a_fill_takes_one_element(run):
     tasks, chief = run
     chief.push(Push(ops=[Op(OpKind.ASSIGN_ADD, "table", fill=2.0), Op(OpKind.ASSIGN_SUB, "e", fill=1.0)]))
-    store = tasks.servers[0].shard._store
+    store = tasks.servers[0].shard.now.store
     assert store._operand(Op(OpKind.ASSIGN, "table", fill=2.0), store._held["table"]).size == 1
     assert (chief.pull([Read("table")])[0] == 3.0).all()
     assert state(chief)["e"] == [[-1.0, -1.0]] * 5

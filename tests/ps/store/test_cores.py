@@ -115,9 +115,9 @@ def test_threads_start_with_the_first_shared_work_and_end_with_close():
 
 def test_a_server_has_the_threads_it_was_given_and_ends_them():
     server = PSServer(PSOptions(apply_threads=3), clock=SYSTEM_CLOCK)
-    assert server.shard.cores.threads == 3
+    assert server.shard.resources.cores.threads == 3
     server.start()
-    server.shard.cores.share(lambda number: None, 8)
+    server.shard.resources.cores.share(lambda number: None, 8)
     server.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("globalstep-apply")]
 

@@ -16,10 +16,11 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.ledger.ledger import EntryKind, Ledger
 from globalstep.ps.local import LocalPS
 from globalstep.ps.members.presence import MAX_LEASE_SECS
+from globalstep.ps.shard import events
+from globalstep.ps.shard.event_log import NO_LOG
 from globalstep.ps.shard.layouts import PushParts
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.store.snapshots import SnapshotMemory
-from globalstep.ps.wal.witness import NO_WITNESS
 from globalstep.ps.wal.write_ahead_log import WriteAheadLog
 from globalstep.runtime.clock import ManualClock
 from globalstep.wire.declarations import Increment, Op, OpKind, Push, PushId, VariableDecl
@@ -84,29 +85,29 @@ def test_what_was_prepared_is_used():
 def shard():
     clock = ManualClock()
     made = Shard(clock)
-    made.begin(1, shard=0, shards=1, sequencer=0, owner="chief", opened=True)
+    made.handle(events.Begin(1, shard=0, shards=1, sequencer=0, owner="chief", opened=True))
     return made, clock
 
 
 def take(shard, client, sequence):
     push = PushId(client, sequence)
-    shard.admit(1, push, EntryKind.SNAPSHOT, [0], (), (), {})
+    shard.handle(events.Admit(1, push, EntryKind.SNAPSHOT, [0], (), (), {}))
     return push
 
 
 def test_a_snapshot_of_a_client_that_is_gone_is_freed_by_the_next(shard):
     shard, clock = shard
     for client in ("one", "two"):
-        shard.heartbeat(client, "", 15.0)
+        shard.handle(events.Heartbeat(client, "", 15.0))
     old, other = take(shard, "one", 1), take(shard, "two", 1)
-    assert shard.snapshot(1, old) is not None
+    assert shard.handle(events.ReadSnapshot(1, old)) is not None
     clock.advance(MAX_LEASE_SECS)
-    shard.heartbeat("two", "", 15.0)
+    shard.handle(events.Heartbeat("two", "", 15.0))
     own = take(shard, "three", 1)  # a tool, which keeps no lease
     with pytest.raises(NotFoundError, match=r"one.*taken for gone. Save again"):
-        shard.snapshot(1, old)
-    assert shard.snapshot(1, other) is not None
-    assert shard.snapshot(1, own) is not None
+        shard.handle(events.ReadSnapshot(1, old))
+    assert shard.handle(events.ReadSnapshot(1, other)) is not None
+    assert shard.handle(events.ReadSnapshot(1, own)) is not None
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -166,13 +167,15 @@ def test_the_ledger_does_not_need_a_step_that_has_a_value():
 @pytest.mark.parametrize("logged", [False, True])
 def test_the_ledger_is_encoded_outside_of_the_lock(logged, tmp_path, monkeypatch):
     """With many clients that takes a second; the cut takes a copy of references."""
-    log = WriteAheadLog(tmp_path, pb.BeginRequest(incarnation=7)) if logged else NO_WITNESS
+    log = WriteAheadLog(tmp_path, pb.BeginRequest(incarnation=7)) if logged else NO_LOG
     shard = Shard(ManualClock())
-    shard.begin(7, shard=0, shards=1, sequencer=0, owner="chief", opened=True, witness=log)
-    shard.declare(7, "chief", [VariableDecl("global_step", "int64", (), is_step=True)], [])
-    shard.push(7, PushId("chief", 1), PushParts([Op(OpKind.ASSIGN, "global_step", fill=0.0)]), (), (), {})
+    shard.handle(events.Begin(7, shard=0, shards=1, sequencer=0, owner="chief", opened=True, log=log))
+    shard.handle(events.Declare(7, "chief", [VariableDecl("global_step", "int64", (), is_step=True)], []))
+    shard.handle(
+        events.Push(7, PushId("chief", 1), PushParts([Op(OpKind.ASSIGN, "global_step", fill=0.0)]), (), (), {})
+    )
     for number in range(20):
-        shard.push(7, PushId(f"w{number}", 1), PushParts(), [Increment("global_step")], (), {})
+        shard.handle(events.Push(7, PushId(f"w{number}", 1), PushParts(), [Increment("global_step")], (), {}))
     encoded = []
 
     def dumps(*args, **options):
@@ -183,11 +186,11 @@ def test_the_ledger_is_encoded_outside_of_the_lock(logged, tmp_path, monkeypatch
     monkeypatch.setattr("globalstep.ps.ledger.ledger.json", Namespace(dumps=dumps, loads=json.loads))
     monkeypatch.setattr("globalstep.ps.ledger.ledger_image.json", Namespace(dumps=dumps, loads=json.loads))
     cut = PushId("chief", 2)
-    shard.admit(7, cut, EntryKind.SNAPSHOT, (0,), (), (), {})
+    shard.handle(events.Admit(7, cut, EntryKind.SNAPSHOT, (0,), (), (), {}))
     # What comes after the cut is not in it.
-    shard.push(7, PushId("w0", 2), PushParts(), [Increment("global_step")], (), {})
+    shard.handle(events.Push(7, PushId("w0", 2), PushParts(), [Increment("global_step")], (), {}))
     for _ in range(2):
-        ledger = Ledger.load(shard.snapshot(7, cut)[1], 1, 0)
+        ledger = Ledger.load(shard.handle(events.ReadSnapshot(7, cut))[1](), 1, 0)
     assert (ledger.steps, ledger.recorded(PushId("w0", 2))) == ({"global_step": 20}, None)
     assert ledger.recorded(PushId("w19", 1)) is not None
     if logged:

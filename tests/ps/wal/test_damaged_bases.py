@@ -49,7 +49,7 @@ class SavedRun:
                 with client.snapshot():
                     pass
         control = self.tasks.controls[0]
-        self.folder = control.handler.shard.witness.directory
+        self.folder = control.handler.shard.log.directory
         control.durability.close()
         control.handler.shard = Shard(SYSTEM_CLOCK)
 

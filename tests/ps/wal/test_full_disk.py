@@ -15,6 +15,7 @@ from globalstep.deploy.status.cluster_status import read_cluster
 from globalstep.errors import ResourceExhaustedError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.local import LocalPS
+from globalstep.ps.shard.events import Leave
 from globalstep.ps.shard.shard import Shard
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.wire.declarations import Increment, Op, OpKind, Push, Read, VariableDecl
@@ -108,7 +109,7 @@ def test_a_save_finds_the_room_that_it_needs_and_shortens_the_log(tasks, client,
     pushes = full(small_disk, tasks, client)
     with client.snapshot():
         pass
-    folder = tasks.controls[0].handler.shard.witness.directory
+    folder = tasks.controls[0].handler.shard.log.directory
     assert not (folder / "segment-00000001.log").exists()
     assert (folder / "reserve").exists()
     for _ in range(3):
@@ -136,7 +137,7 @@ def test_a_run_is_opened_with_the_room_set_aside(tasks, small_disk):
     try:
         fill_up(small_disk)
         client.open()
-        folder = tasks.controls[0].handler.shard.witness.directory
+        folder = tasks.controls[0].handler.shard.log.directory
         assert (folder / "opened").read_text() == "0"
         assert not (folder / "reserve").exists()
         assert client.push(ADD).outcome.steps == {"step": 1}
@@ -146,11 +147,11 @@ def test_a_run_is_opened_with_the_room_set_aside(tasks, small_disk):
 
 
 def test_status_says_who_waits_for_room_since_when_and_how_much_is_missing(tasks, client, small_disk):
-    log = tasks.controls[0].handler.shard.witness
+    log = tasks.controls[0].handler.shard.log
     fill_up(small_disk)
     began = log.now()
     log.now = lambda: began
-    log.left("somebody" * 1000)
+    log.append(Leave("somebody" * 1000))
     with pytest.raises(ResourceExhaustedError):
         log.secure()
     log.now = lambda: began + 75.0

@@ -63,7 +63,7 @@ def test_the_chief_is_asked_once_and_only_when_the_log_is_long(tasks, client, ca
 
 
 def test_a_checkpoint_makes_it_short(tasks, client):
-    log = tasks.controls[0].handler.shard.witness
+    log = tasks.controls[0].handler.shard.log
     for _ in range(30):
         client.push(ADD)
     before = log.needed_bytes

@@ -13,6 +13,8 @@ from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import LostStateError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.local import LocalPS
+from globalstep.ps.shard import events
+from globalstep.ps.shard.events import Leave
 from globalstep.ps.wal.log_file import LogFiles
 from globalstep.ps.wal.log_lock import LogLock
 from globalstep.ps.wal.write_ahead_log import WriteAheadLog
@@ -91,8 +93,8 @@ def test_two_processes_without_locks_never_both_acknowledge(tmp_path):
     other.refresh()
     # The first one slept meanwhile: it is told when it wants to acknowledge.
     shard = first.controls[0].handler.shard
-    log = shard.witness
-    shard.leave("somebody")
+    log = shard.log
+    shard.handle(events.Leave("somebody"))
     with pytest.raises(LostStateError, match="belongs to the PS task of pid .* now, which took this process for dead"):
         log.secure()
     assert shard.view().incarnation == 0
@@ -138,7 +140,7 @@ def test_a_writer_that_sleeps_anywhere_in_a_commit_acknowledges_only_what_its_su
     folder, files = tmp_path, Sleeping()
     log = WriteAheadLog(folder, pb.BeginRequest(incarnation=7), files=files)
     log.secure()
-    log.left("a")
+    log.append(Leave("a"))
     files.asleep = True
     with pytest.raises(LostStateError, match="belongs to"):
         log.secure()
@@ -150,7 +152,7 @@ def test_a_log_that_a_living_process_writes_is_never_removed(tmp_path, caplog):
     """A later life is opened elsewhere; the process of the earlier one only looked dead."""
     first, second = LocalPS(1), LocalPS(1)
     client = started(first, tmp_path)
-    folder = first.controls[0].handler.shard.witness.directory
+    folder = first.controls[0].handler.shard.log.directory
     second.controls[0].handler.shard.spent_incarnations = client.incarnation
     other = started(second, tmp_path)
     assert other.incarnation > client.incarnation
@@ -164,14 +166,14 @@ def test_the_log_of_an_earlier_life_is_moved_aside_and_its_writer_fenced(tmp_pat
     first, second = LocalPS(1, log_files=NoLocks()), LocalPS(1, log_files=NoLocks())
     client = started(first, tmp_path)
     client.push(ADD)
-    log = first.controls[0].handler.shard.witness
+    log = first.controls[0].handler.shard.log
     second.controls[0].handler.shard.spent_incarnations = client.incarnation
     other = started(second, tmp_path)
     aside = tmp_path / "log" / f"abandoned-{client.incarnation}" / "shard-0-of-1"
     assert (aside / "segment-00000001.log").exists()
     assert not log.directory.exists()
     assert f"kept in {aside}" in caplog.text
-    log.left("somebody")
+    log.append(Leave("somebody"))
     with pytest.raises(LostStateError, match="was given up: a later life"):
         log.secure()
     closed(first, second, client, other)
@@ -212,7 +214,7 @@ def test_descriptors_are_closed_when_a_log_fails(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", fail)
-        log.left("a")
+        log.append(Leave("a"))
         with pytest.raises(LostStateError):
             log.secure()
     assert len(os.listdir("/proc/self/fd")) == before - 2

@@ -26,7 +26,7 @@ class Tasks(LocalPS):
 
     @property
     def log(self):
-        return self.controls[0].handler.shard.witness
+        return self.controls[0].handler.shard.log
 
     def start_again(self):
         self.controls[0].handler.shard = Shard(SYSTEM_CLOCK)

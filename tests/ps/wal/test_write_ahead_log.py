@@ -8,6 +8,7 @@ import pytest
 
 from globalstep.errors import LostStateError, ResourceExhaustedError
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.shard.events import Leave
 from globalstep.ps.wal import log_file
 from globalstep.ps.wal.log_file import SegmentReader, segment_path
 from globalstep.ps.wal.write_ahead_log import WriteAheadLog
@@ -28,7 +29,7 @@ def clients_in(log):
 
 def test_nothing_is_written_before_somebody_waits_and_all_is_afterwards(log):
     for name in "abc":
-        log.left(name)
+        log.append(Leave(name))
     assert segment_path(log.directory, 1).stat().st_size == 32
     log.secure()
     assert clients_in(log) == ["a", "b", "c"]
@@ -52,7 +53,7 @@ def test_those_who_wait_together_share_one_write_to_the_disk(log, monkeypatch):
     assert waiting.acquire(timeout=10.0)
     names = [f"client-{at}" for at in range(8)]
     for name in names:
-        log.left(name)
+        log.append(Leave(name))
     others = [threading.Thread(target=log.secure, name=name) for name in names]
     for thread in others:
         thread.start()
@@ -71,7 +72,7 @@ def test_the_place_in_the_log_is_the_place_in_which_it_happened(log):
         for number in range(50):
             with lock:
                 order.append(f"{worker}.{number}")
-                log.left(order[-1])
+                log.append(Leave(order[-1]))
             log.secure()
 
     threads = [threading.Thread(target=work, args=(at,), name=f"worker-{at}") for at in range(4)]
@@ -83,7 +84,7 @@ def test_the_place_in_the_log_is_the_place_in_which_it_happened(log):
 
 
 def test_a_disk_that_fails_fails_all_who_wait_and_all_who_come_later(log, monkeypatch):
-    log.left("a")
+    log.append(Leave("a"))
     log.secure()
     told = []
     log.on_failure = told.append
@@ -93,12 +94,12 @@ def test_a_disk_that_fails_fails_all_who_wait_and_all_who_come_later(log, monkey
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(log_file.os, "writev", broken)
-    log.left("b")
+    log.append(Leave("b"))
     with pytest.raises(LostStateError, match="Input/output error"):
         log.secure()
     assert told == [log]
     monkeypatch.undo()
-    log.left("c")
+    log.append(Leave("c"))
     with pytest.raises(LostStateError, match="cannot be written"):
         log.secure()
     # What there is of it is cut off, and nobody was told of "b".
@@ -109,7 +110,7 @@ def test_a_disk_that_fails_fails_all_who_wait_and_all_who_come_later(log, monkey
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT], ids=errno.errorcode.get)
 def test_a_full_disk_lets_nothing_through_and_forgets_nothing(log, monkeypatch, caplog, code):
-    log.left("a")
+    log.append(Leave("a"))
     log.secure()
     told = []
     log.on_failure = told.append
@@ -121,7 +122,7 @@ def test_a_full_disk_lets_nothing_through_and_forgets_nothing(log, monkeypatch, 
     with monkeypatch.context() as patch:
         patch.setattr(log_file.os, "writev", full)
         for name in "bc":
-            log.left(name)
+            log.append(Leave(name))
             with pytest.raises(
                 ResourceExhaustedError, match=f"no room for the write-ahead log .*: .*{os.strerror(code)}"
             ) as e:
@@ -149,7 +150,7 @@ def test_all_who_wait_are_told_at_once_that_there_is_no_room(log, monkeypatch):
         found.append(1)
 
     monkeypatch.setattr(log_file.os, "fdatasync", full)
-    log.left("a")
+    log.append(Leave("a"))
     first = threading.Thread(target=wait, name="commits")
     first.start()
     assert in_commit.acquire(timeout=10.0)
@@ -185,11 +186,11 @@ def test_whatever_a_commit_fails_with_nobody_waits_for_ever(log, monkeypatch, er
         except BaseException as caught:
             found.append(type(caught))
 
-    log.left("a")
+    log.append(Leave("a"))
     committing = threading.Thread(target=wait, name="commits")
     committing.start()
     assert in_commit.acquire(timeout=10.0)
-    log.left("b")
+    log.append(Leave("b"))
     waiting = threading.Thread(target=wait, name="waits")
     waiting.start()
     interrupted.set()

@@ -111,9 +111,9 @@ def test_who_is_quicker_than_its_heartbeat_is_known_by_its_task_before_it_pushes
     ps = LocalPS(2)
     with hasty(ps, times=1) as client:
         shards = [control.handler.shard for control in ps.controls]
-        assert [shard.clients() for shard in shards] == [[], []]
+        assert [shard.members.clients() for shard in shards] == [[], []]
         initialize(client)
-        assert [[view.task for view in shard.clients()] for shard in shards] == [[WORKER], [WORKER]]
+        assert [[view.task for view in shard.members.clients()] for shard in shards] == [[WORKER], [WORKER]]
 
 
 def test_a_task_whose_signs_of_life_are_all_lost_has_come_once_it_leaves():

@@ -10,6 +10,7 @@ from counting_run import expected, initialize, state, step_push
 from globalstep.errors import UnavailableError
 from globalstep.ps.local import LocalPS
 from globalstep.ps.service.settler import LONGEST_SECS, OVERDUE_SECS
+from globalstep.ps.shard import events
 from globalstep.ps.shard.layouts import PushParts
 from globalstep.ps.shard.shard import Shard
 from globalstep.runtime.clock import ManualClock
@@ -40,10 +41,10 @@ def test_nobody_is_taken_for_gone_and_no_part_for_overdue_when_the_wall_clock_ju
         client.begin(open=True, sequencer=1)
         initialize(client)
         shard = ps.controls[0].handler.shard
-        shard.stage(client.incarnation, PushId(client.client_id, 50), PushParts())
+        shard.handle(events.Stage(client.incarnation, PushId(client.client_id, 50), PushParts()))
         clock.wall += jump_secs
-        assert [view.task for view in shard.clients()] == ["/job:worker/task:0"]
-        assert shard.find_losses() == []
+        assert [view.task for view in shard.members.clients()] == ["/job:worker/task:0"]
+        assert shard.members.find_losses() == []
         assert shard.overdue(OVERDUE_SECS, LONGEST_SECS) == []
         client.push(step_push())
         assert state(client) == expected(1)

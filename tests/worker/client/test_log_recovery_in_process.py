@@ -25,12 +25,13 @@ from globalstep.ps.ledger.ledger import EntryKind
 from globalstep.ps.local import LocalPS
 from globalstep.ps.members.presence import State
 from globalstep.ps.service.settler import Settler
+from globalstep.ps.shard import events
+from globalstep.ps.shard.applying import Applier
+from globalstep.ps.shard.event_log import NO_LOG
 from globalstep.ps.shard.layouts import PushParts
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.wal import log_file
 from globalstep.ps.wal.log_file import SegmentReader
-from globalstep.ps.wal.recovery import ReplayedShard
-from globalstep.ps.wal.witness import NO_WITNESS
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.testing.faults import AFTER
 from globalstep.wire import codec
@@ -74,7 +75,7 @@ class Tasks(LocalPS):
             control.handler.shard = Shard(SYSTEM_CLOCK)
 
     def folder(self, shard):
-        return self.controls[shard].handler.shard.witness.directory
+        return self.controls[shard].handler.shard.log.directory
 
 
 def started(tasks, directory, policy=LOG, task="/job:chief/task:0"):
@@ -352,17 +353,17 @@ def test_a_push_that_fails_halfway_is_taken_back_from_the_log_and_done_once(tmp_
     """An exception while a push is applied, the first two times, on whichever shard applies last."""
     tasks = Tasks(shards)
     client, calm = started(tasks, tmp_path), started(Tasks(shards), "", RunPolicy())
-    real, left = Shard._keep, [2]
+    real, left = Applier.keep, [2]
 
-    def fail(self, entry, *kept):
-        if self._shard == shards - 1 and left[0] and self.witness is not NO_WITNESS:
+    def fail(self, now, *kept):
+        if now.shard == shards - 1 and left[0] and now.log is not NO_LOG:
             left[0] -= 1
             raise RuntimeError("once more")
-        return real(self, entry, *kept)
+        return real(self, now, *kept)
 
     for at, push in enumerate(change(np.random.default_rng(4))):
         if at == 3:
-            monkeypatch.setattr(Shard, "_keep", fail)
+            monkeypatch.setattr(Applier, "keep", fail)
         assert client.push(push).outcome.kind is calm.push(push).outcome.kind
     assert left == [0]
     assert everything(client) == everything(calm)
@@ -379,15 +380,15 @@ def test_a_push_that_fails_every_time_ends_its_program_and_nobody_else_s(tmp_pat
     push = next(change(np.random.default_rng(4)))
     client.push(push)
     before = everything(client)
-    real = Shard._make_changes
+    real = Applier.make_changes
     with monkeypatch.context() as patch:
 
         def fail(self, *args):
-            if isinstance(self, ReplayedShard):  # what came before is of another kind
+            if self._resources.replaying:  # what came before is of another kind
                 return real(self, *args)
             raise ZeroDivisionError("a rule's own")
 
-        patch.setattr(Shard, "_make_changes", fail)
+        patch.setattr(Applier, "make_changes", fail)
         with pytest.raises(InternalError, match="a rule's own"):
             client.push(push)
     other = ClusterClient(tasks.transports(), retry_secs=5.0)
@@ -480,7 +481,7 @@ def test_a_snapshot_of_who_is_not_the_chief_leaves_the_log_that_the_journal_need
     tasks.kill(0, 1)
     assert everything(client) == before
     shard = tasks.controls[0].handler.shard
-    part = shard.read_journal(client.incarnation, client.client_id, "", 0, 0, 0, 1000)
+    part = shard.handle(events.ReadJournal(client.incarnation, client.client_id, "", 0, 0, 0, 1000))
     assert len(part.records) > 0
     with client.snapshot():
         pass
@@ -622,19 +623,23 @@ def test_replay_is_not_measured_by_limits_of_admission(tmp_path, later):
     shard = tasks.controls[0].handler.shard
     for number in range(6):  # each chief's lease had run out before the next one saved
         saver = f"chief-{number}"
-        admission = shard.admit(client.incarnation, PushId(saver, 1), EntryKind.SNAPSHOT, [0, 1], (), (), {})
-        tasks.controls[1].handler.shard.commit(client.incarnation, PushId(saver, 1), admission.pending[1])
-        shard.leave(saver)
+        admission = shard.handle(
+            events.Admit(client.incarnation, PushId(saver, 1), EntryKind.SNAPSHOT, [0, 1], (), (), {})
+        )
+        tasks.controls[1].handler.shard.handle(
+            events.Commit(client.incarnation, PushId(saver, 1), admission.pending[1])
+        )
+        shard.handle(events.Leave(saver))
     if later:
         wrong = OptimizerUse("momentum", overrides={"learning_rate": float("nan")})
         for number in range(1, 71):
             refused = PushId("careless", number)
-            shard.stage(client.incarnation, refused, PushParts(push.ops[:1]))
+            shard.handle(events.Stage(client.incarnation, refused, PushParts(push.ops[:1])))
             with pytest.raises(InvalidArgumentError, match="NaN"):
-                shard.admit(client.incarnation, refused, EntryKind.PUSH, [0], (), [wrong], {})
+                shard.handle(events.Admit(client.incarnation, refused, EntryKind.PUSH, [0], (), [wrong], {}))
     client.push(push)
     before = everything(client)
     tasks.kill(0, 1)
     assert everything(client) == before
-    assert not tasks.controls[0].handler.shard._staged
+    assert not tasks.controls[0].handler.shard.now.staged
     client.close()

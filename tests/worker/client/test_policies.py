@@ -63,7 +63,7 @@ def late_push(seen, value=-1.0, **more):
 
 def held(client):
     """How many parts wait for a decision on the shards."""
-    return sum(len(connection._control.handler.shard._staged) for connection in client.run.transports)
+    return sum(len(connection._control.handler.shard.now.staged) for connection in client.run.transports)
 
 
 # ---- Staleness ------------------------------------------------------------------------------

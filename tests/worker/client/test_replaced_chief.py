@@ -73,7 +73,7 @@ def test_it_ends_no_other_task_where_it_is_replaced_between_two(ps, sleeper, mon
 
     monkeypatch.setattr(sleeper._calls, "each", first_told)
     # Task 1 has heard of the successor, from its sign of life.
-    ps.controls[1].handler.shard.lease._known_term = ps.controls[0].handler.shard.lease._term
+    ps.controls[1].handler.shard.members.lease._known_term = ps.controls[0].handler.shard.members.lease._term
     with pytest.raises(AbortedError, match="which has been replaced"):
         sleeper.finish()
     assert asked == [[0], [1]]

@@ -19,6 +19,7 @@ from globalstep.errors import (
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.ledger.ledger import EntryKind
 from globalstep.ps.local import LocalPS
+from globalstep.ps.shard import events
 from globalstep.runtime.clock import ManualClock
 from globalstep.testing.faults import AFTER, BEFORE
 from globalstep.wire.declarations import (
@@ -131,7 +132,9 @@ def test_a_task_names_no_last_entry_of_a_shard_that_is_not_there(connected):
     client = connected(ps)
     initialize(client)
     with pytest.raises(InvalidArgumentError, match="no shard 2"):
-        ps.controls[client.sequencer].handler.shard.pull_cut(client.incarnation, client.client_id, [], [2])
+        ps.controls[client.sequencer].handler.shard.handle(
+            events.PullCut(client.incarnation, client.client_id, [], [2])
+        )
 
 
 def watched(client):
@@ -264,7 +267,7 @@ def test_a_client_that_was_taken_for_gone_before_its_retry_gets_values_all_the_s
             if armed and point == AFTER and called == method and not self.struck:
                 self.struck = True
                 for control in ps.controls:
-                    control.handler.shard._kept.pop(client.client_id, None)
+                    control.handler.shard.now.replies.by_client.pop(client.client_id, None)
                 raise UnavailableError("injected")
 
     armed: list[bool] = []
@@ -416,8 +419,8 @@ def test_a_worker_that_died_before_admission_leaves_nothing(connected):
     overdue = shard.overdue(10.0, 90.0)
     assert len(overdue) == 1
     view = shard.view()
-    entries = sequencer.settle(view.incarnation, overdue, 0, view.applied)
-    shard.settled(view.incarnation, overdue, entries)
+    entries = sequencer.handle(events.Resolve(view.incarnation, overdue, 0, view.applied))
+    shard.handle(events.Resolved(view.incarnation, overdue, entries))
     assert shard.overdue(10.0, 90.0) == []
     live.push(step_push())
     assert state(live) == expected(1)
@@ -628,7 +631,7 @@ def test_pushes_that_are_refused_with_an_error_leave_no_parts_behind():
     assert [shard.load().staged_parts for shard in shards] == [0, 0]
     # A copy of the refused message that comes late finds the push fenced: its parts are gone.
     late = PushId(client.client_id, client._protocol.next_id().sequence - 1)
-    admitted = shards[1].admit(client.incarnation, late, EntryKind.PUSH, (0, 1), STEP, (), {})
+    admitted = shards[1].handle(events.Admit(client.incarnation, late, EntryKind.PUSH, (0, 1), STEP, (), {}))
     assert admitted.outcome.kind is OutcomeKind.ABANDONED
     client.push(step_push())
     assert state(client) == expected(1)

@@ -140,7 +140,7 @@ def test_a_client_that_writes_to_its_memory_later_does_not_break_the_log(tmp_pat
         monkeypatch.undo()
         (last,) = client.push(push_of(in_place(client, -1.0), ["a"])).values
         np.testing.assert_array_equal(last, np.full(COUNT, 4.0, np.float32))
-        folder = trained.servers[0].shard.witness.directory
+        folder = trained.servers[0].shard.log.directory
         records = [record for at in segments_in(folder) for record in SegmentReader(segment_path(folder, at)).records()]
         pushed = [record for record in records if pb.LogRecord.FromString(record.head).WhichOneof("kind") == "push"]
         for record in pushed[-4:]:

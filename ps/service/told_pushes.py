@@ -10,8 +10,9 @@ from typing import Any
 
 from globalstep.errors import InvalidArgumentError, LayoutUnknownError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.shard.counting import CountingPush, CountingShard
+from globalstep.ps.shard.events import Push
 from globalstep.ps.shard.layouts import Layout, LayoutMemory, PushParts
+from globalstep.ps.shard.shard import Shard
 from globalstep.wire import codec
 from globalstep.wire.declarations import Increment, OptimizerUse
 
@@ -21,6 +22,8 @@ __all__ = ["Decision", "check_counts", "counting_push", "decision_of", "known_de
 #: few parts and reads of each.
 _TIMES = 4
 _BESIDES = 64
+
+_NO_PARTS = PushParts()
 
 #: By what a push is decided: its increments and uses.
 Decision = tuple[list[Increment], list[OptimizerUse]]
@@ -49,7 +52,7 @@ def parts_of(
     message: pb.PushRequest | pb.StageRequest,
     data: memoryview,
     memory: LayoutMemory,
-    shard: CountingShard,
+    shard: Shard,
     decision: Decision | None = None,
 ) -> PushParts:
     """Decode a push's part, or recall it where its layout is known.
@@ -76,7 +79,7 @@ def parts_of(
     return PushParts(told.bind(data), told.reads, data)
 
 
-def decision_of(message: pb.PushRequest | pb.AdmitRequest, shard: CountingShard) -> Decision:
+def decision_of(message: pb.PushRequest | pb.AdmitRequest, shard: Shard) -> Decision:
     """Decode the increments and uses of a push that tells them."""
     check_counts(shard.variable_count, increments=message.increments, uses=message.uses)
     return codec.decode_increments(message.increments), [codec.decode_use(use) for use in message.uses]
@@ -93,8 +96,8 @@ def known_decision(layout: Layout | None) -> Decision:
     return layout.increments, layout.uses
 
 
-def counting_push(message: pb.PushRequest, memory: LayoutMemory) -> CountingPush:
+def counting_push(message: pb.PushRequest, memory: LayoutMemory) -> Push:
     """Give a push that only counts, of a known layout."""
     layout = memory.recall(message.layout, memoryview(b""))
     push = codec.decode_push_id(message.id)
-    return CountingPush(message.incarnation, push, layout.increments, dict(message.seen_steps))
+    return Push(message.incarnation, push, _NO_PARTS, layout.increments, (), dict(message.seen_steps))

@@ -1,7 +1,6 @@
-"""Who takes part in a run: clients and their leases, the chief's lease, and whether this task is about to leave.
+"""Members: the clients of a run and their leases, the chief's lease, and whether this task is about to leave.
 
-The lowest part of the shard's state machine, with its lock; `ps/shard/life.py` adds the run itself. Pure of I/O: time
-comes from a clock.
+Pure of I/O: time comes from a clock.
 
 Layer: ps.
 """
@@ -15,25 +14,28 @@ from globalstep.ps.members.presence import ClientView, LostClient, Presence
 from globalstep.runtime.clock import Clock
 from globalstep.wire.told import Told
 
-__all__ = ["Attendance"]
+__all__ = ["Members"]
 
 
-class Attendance:
-    """Who takes part. Thread-safe: every public method takes the one lock.
+class Members:
+    """Who takes part in the run of a shard. Thread-safe: every public method takes the shard's lock.
 
     Args:
         clock: Tells how long clients have been silent.
+        lock: The shard's.
+
+    Attributes:
+        presence: The clients and their leases. Guarded by the lock.
+        lease: The chief's. Guarded by the lock.
+        told: How far incarnations came, as far as clients, and this task itself, know. Thread-safe.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        # Guards all attributes of this class, of Life and of Shard, the presence and the chief's lease. A leaf: nothing
-        # else is taken under it, and no I/O is done under it.
-        self._lock = threading.Lock()
-        self._clock = clock
+    def __init__(self, clock: Clock, lock: threading.Lock) -> None:
+        self._lock = lock
         self.presence = Presence(clock)
         self.lease = ChiefLease(clock)
+        self.told = Told()
         self._draining = False
-        self.told = Told()  # how far incarnations came, as far as clients, and this task itself, know
 
     def clients(self) -> list[ClientView]:
         """Clients with a live lease."""

@@ -1,0 +1,176 @@
+"""An incarnation: all that a PS task holds of a run, from its BEGIN to the next one, or until it is lost.
+
+It is state, without behaviour of its own; the parts of a Shard (sequencer, applier, reads) are given it and change
+it. So to drop it, or to become what a log was played to, is one assignment.
+
+Layer: ps. Threads: used under the shard's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from globalstep.cluster.run_identity import NO_RUN
+from globalstep.cluster.run_policy import RunPolicy
+from globalstep.cluster.task_state import State
+from globalstep.errors import (
+    AbortedError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    LostStateError,
+    ResourceExhaustedError,
+)
+from globalstep.ps.ledger.ledger import Ledger
+from globalstep.ps.ledger.signatures import Signer
+from globalstep.ps.service.in_flight import RETRY_SECS
+from globalstep.ps.shard.event_log import NO_LOG, EventLog, Image
+from globalstep.ps.shard.layouts import PushParts
+from globalstep.ps.shard.replies import ReplyCache
+from globalstep.ps.store.snapshots import Snapshots
+from globalstep.ps.store.store import VariableStore
+from globalstep.wire.declarations import PushId, VariableDecl
+
+__all__ = ["Incarnation", "Staged", "check_staging"]
+
+#: Parts of one client that wait for a decision. A client has a few pushes in flight.
+_MOST_PARTS = 64
+#: What a change, or a read, of a part takes besides its data.
+_CHANGE_BYTES = 512
+
+
+@dataclass(slots=True)
+class Staged:
+    """A part of a push that waits for the decision."""
+
+    parts: PushParts
+    #: When it came, by the clock's monotonic reading.
+    since: float
+
+
+def _held_bytes(parts: PushParts) -> int:
+    """Give how much memory a part of a push takes. Where it has a layout, its changes are the layout's."""
+    nbytes = parts.data.nbytes if parts.data is not None else 0
+    return nbytes if parts.layout is not None else nbytes + _CHANGE_BYTES * (len(parts.ops) + len(parts.reads))
+
+
+def check_staging(staged: Mapping[PushId, Staged], push: PushId, parts: PushParts, most_bytes: int) -> None:
+    """Refuse a part for which there is no memory now.
+
+    Args:
+        staged: What waits already.
+        push: Whose part it is.
+        parts: It.
+        most_bytes: What parts may have in all; a single one may have more.
+
+    Raises:
+        ResourceExhaustedError: If there is none, until others have been decided on.
+    """
+    nbytes = _held_bytes(parts)
+    own = sum(other.client == push.client for other in staged)
+    held = sum(_held_bytes(item.parts) for item in staged.values())
+    if own >= _MOST_PARTS or (held and held + nbytes > most_bytes):
+        raise ResourceExhaustedError(
+            f"Parts of {len(staged)} pushes ({own} of client {push.client}) wait here to be decided on, with {held:,} "
+            f"bytes; there is no room for {nbytes:,} more: the limit is {most_bytes:,} (--max-inflight-bytes).",
+            retry_secs=RETRY_SECS,
+        )
+
+
+class Incarnation:
+    """The state of a PS task in one incarnation of a run; number 0, and vacant, where it holds none.
+
+    Attributes:
+        state: Vacant, initializing, ready or done.
+        number: Of the incarnation.
+        owner: Client that initializes it.
+        shard: The task's index.
+        shards: How many tasks there are.
+        sequencer: Index of the task that orders pushes.
+        sequencer_address: Where the sequencer is asked about parts in doubt; "" on the sequencer.
+        policy: How the run treats late pushes, bad gradients and lost PS tasks.
+        run: Which run it is.
+        begun_at: When it began, by the clock's monotonic reading.
+        signer: Signs, and checks, entries and low-water marks.
+        log: Where its events are written.
+        store: The Variables and slots.
+        ledger: On the sequencer: what was admitted; else None.
+        applied: The last entry applied here.
+        staged: Parts that wait for the decision.
+        replies: To each client's last push.
+        snapshots: Those that are not released.
+        raised: Low-water marks that have risen since the log was told of any: they come with the next decision.
+    """
+
+    __slots__ = (
+        "applied", "begun_at", "ledger", "log", "number", "owner", "policy", "raised", "replies", "run", "sequencer",
+        "sequencer_address", "shard", "shards", "signer", "snapshots", "staged", "state", "store",
+    )  # fmt: skip
+
+    def __init__(self, most_read_bytes: int) -> None:
+        self.state = State.VACANT
+        self.number, self.owner = 0, ""
+        self.shard, self.shards, self.sequencer = 0, 1, 0
+        self.sequencer_address = ""
+        self.policy, self.run, self.begun_at = RunPolicy(), NO_RUN, 0.0
+        self.signer = Signer(b"", 0)
+        self.log: EventLog = NO_LOG
+        self.store = VariableStore(most_read_bytes=most_read_bytes)
+        self.ledger: Ledger | None = None
+        self.applied = 0
+        self.staged: dict[PushId, Staged] = {}
+        self.replies = ReplyCache()
+        self.snapshots = Snapshots()
+        self.raised: dict[int, int] = {}
+
+    def emptied(self, most_read_bytes: int) -> Incarnation:
+        """Give what is left after a loss: vacant, but for which run and log it was."""
+        left = Incarnation(most_read_bytes)
+        left.shard, left.shards, left.sequencer = self.shard, self.shards, self.sequencer
+        left.sequencer_address, left.log = self.sequencer_address, self.log
+        left.policy, left.run, left.begun_at = self.policy, self.run, self.begun_at
+        return left
+
+    def check(self, number: int, client: str) -> None:
+        """Refuse a call that does not belong to this incarnation.
+
+        Raises:
+            LostStateError: If there is none here.
+            AbortedError: If it is another one, or is being initialized by another client.
+        """
+        if self.state is State.VACANT:
+            raise LostStateError(
+                "This PS task holds no state: it has just started, or it was restarted and lost what it had. "
+                "It serves nothing until the chief has initialized or restored all PS tasks."
+            )
+        if number != self.number:
+            raise AbortedError(
+                f"The call belongs to incarnation {number}; the run is in incarnation "
+                f"{self.number} since the chief restored it. Start the run anew."
+            )
+        if self.state is State.INITIALIZING and client != self.owner:
+            raise AbortedError(
+                f"PS task {self.shard} is being initialized by client {self.owner}; wait until it is ready."
+            )
+
+    def check_place(self, decl: VariableDecl) -> None:
+        """Refuse a Variable that is not this shard's."""
+        if decl.shard != self.shard:
+            raise InvalidArgumentError(f"Variable {decl.name!r} is of shard {decl.shard}; this is shard {self.shard}.")
+        if decl.is_step and self.shard != self.sequencer:
+            raise InvalidArgumentError(
+                f"Step {decl.name!r} must be an integer scalar on the sequencer, shard {self.sequencer}; this is "
+                f"shard {self.shard}."
+            )
+
+    def sequencing(self) -> Ledger:
+        """Give the ledger; raises FailedPreconditionError where this is not the sequencer."""
+        if self.ledger is None:
+            raise FailedPreconditionError(
+                f"PS task {self.shard} is not the sequencer of this run; PS task {self.sequencer} is."
+            )
+        return self.ledger
+
+    def image(self) -> Image:
+        """Give what it holds besides the values."""
+        return Image(self.state, self.applied, self.store, self.ledger, self.staged, self.replies.by_client)

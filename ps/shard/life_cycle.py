@@ -1,0 +1,105 @@
+"""What happens to an incarnation between its BEGIN and its end: declarations, OPEN, clients that come and go, FINISH.
+
+Layer: ps. Threads: used under the shard's lock, but for `load_ledger`.
+"""
+
+from __future__ import annotations
+
+from globalstep.cluster.task_state import State
+from globalstep.errors import FailedPreconditionError, InvalidArgumentError
+from globalstep.ps.ledger.ledger import LIMIT_SHARDS, Ledger
+from globalstep.ps.members.chief_lease import ChiefLeaseView
+from globalstep.ps.members.run_guard import opened_as
+from globalstep.ps.shard.events import Begin, Declare, Finish, Heartbeat, Leave, Open
+from globalstep.ps.shard.incarnation import Incarnation
+from globalstep.ps.shard.resources import Resources
+
+__all__ = ["LifeCycle", "load_ledger"]
+
+
+def load_ledger(event: Begin) -> None:
+    """Check a BEGIN, and make its ledger.
+
+    Raises:
+        InvalidArgumentError: If the numbers do not fit together.
+    """
+    shard, shards, sequencer = event.shard, event.shards, event.sequencer
+    if not (0 <= shard < shards <= LIMIT_SHARDS and 0 <= sequencer < shards) or not event.owner:
+        raise InvalidArgumentError(
+            f"BEGIN of shard {shard} of {shards} with sequencer {sequencer} and owner {event.owner!r} cannot be."
+        )
+    if shard == sequencer:
+        event.loaded = Ledger.load(event.ledger, shards, sequencer) if event.ledger else Ledger(shards, sequencer)
+
+
+class LifeCycle:
+    """Carries out the events of an incarnation that are neither pushes nor reads.
+
+    Args:
+        resources: Of the shard.
+    """
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+
+    def declare(self, now: Incarnation, event: Declare) -> None:
+        """See Declare.
+
+        Raises:
+            PermissionDeniedError: If something is new that must not be.
+            InvalidArgumentError: If a Variable belongs to another shard, or an optimizer is incomplete.
+        """
+        now.check(event.incarnation, event.client)
+        for decl in event.variables:
+            now.check_place(decl)
+        now.store.declare(event.variables, event.optimizers, event.nothing_new)
+        with self._resources.fail_stop.during("A declaration"):
+            for decl in event.variables:
+                if decl.is_step and now.ledger is not None:
+                    now.ledger.declare_step(decl.name)
+            now.log.append(event)
+
+    def open(self, now: Incarnation, event: Open) -> dict[str, int]:
+        """See Open."""
+        now.check(event.incarnation, event.client)
+        now.run = opened_as(now.run, event.run, now.shard, self._resources.members.presence)
+        if now.ledger is not None:
+            now.ledger.set_limits(event.limits)
+        if now.state is State.INITIALIZING:
+            now.state = State.READY
+        now.log.append(event)
+        return dict(now.ledger.limits) if now.ledger else {}
+
+    def finish(self, now: Incarnation, event: Finish) -> list[str]:
+        """See Finish."""
+        if now.state is not State.VACANT:
+            now.check(event.incarnation, event.client)
+            now.log.append(event)
+        elif event.not_meant:
+            raise FailedPreconditionError(
+                f"This PS task holds no state, and is not told that it is done: {event.not_meant}"
+            )
+        now.state = State.DONE
+        self._resources.members.presence.finish()
+        return self._resources.members.presence.others(event.client)
+
+    def heartbeat(self, now: Incarnation, event: Heartbeat) -> tuple[State, int, ChiefLeaseView]:
+        """See Heartbeat."""
+        standing, lease = event.standing, self._resources.members.lease
+        self._resources.members.presence.heard(event.client, event.task, event.lease_secs, standing)
+        lease.adopt(standing.known_term)
+        if standing.chief_term:
+            lease.sign(standing.candidate, event.task, standing.chief_term, standing.process, standing.run)
+        return now.state, now.number, lease.view()
+
+    def leave(self, now: Incarnation, event: Leave) -> None:
+        """See Leave."""
+        self._resources.members.lease.leave(event.candidate, event.term)
+        self._resources.members.presence.left(event.client, event.task, event.unfinished)
+        if now.ledger is not None:
+            now.ledger.table.departed(event.client)
+            if now.ledger.table.crowded(self._resources.clock.monotonic()):  # no checkpoint has been taken for long
+                self._resources.forget_gone(now.ledger)
+        now.replies.drop(event.client)
+        if now.state is not State.VACANT:
+            now.log.append(event)

@@ -1,0 +1,87 @@
+"""What is read of an incarnation: values, steps, the journal, snapshots.
+
+Layer: ps. Threads: used under the shard's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from globalstep.errors import FailedPreconditionError
+from globalstep.ps.ledger.journal import JournalPart
+from globalstep.ps.shard.events import GetSteps, Pull, PullCut, ReadJournal, ReadSnapshot, Release
+from globalstep.ps.shard.incarnation import Incarnation
+from globalstep.ps.shard.sequencer import Sequencer
+
+__all__ = ["StateReader"]
+
+Array = npt.NDArray[Any]
+
+
+class StateReader:
+    """Reads an incarnation.
+
+    Args:
+        sequencer: Takes note of low-water marks that come with a read.
+    """
+
+    def __init__(self, sequencer: Sequencer) -> None:
+        self._sequencer = sequencer
+
+    def pull(self, now: Incarnation, event: Pull) -> tuple[list[Array], int]:
+        """See Pull: the steps are those that are visible."""
+        now.check(event.incarnation, event.client)
+        self._sequencer.raise_floors(now, event.floors)
+        values = now.store.read(event.reads, event.room)
+        if now.ledger is not None:
+            visible = now.ledger.visible
+            for at, read in enumerate(event.reads):
+                if read.variable in visible:
+                    values[at] = np.asarray(visible[read.variable], values[at].dtype)
+        return values, now.applied
+
+    def pull_cut(self, now: Incarnation, event: PullCut) -> tuple[list[Array], int, dict[int, int]]:
+        """See PullCut."""
+        now.check(event.incarnation, event.client)
+        self._sequencer.raise_floors(now, event.floors)
+        last = {}
+        if now.ledger is not None and not now.policy.hogwild:
+            last = {shard: now.ledger.last_of(shard) for shard in event.shards}
+        return now.store.read(event.reads, event.room), now.applied, last
+
+    def steps(self, now: Incarnation, event: GetSteps) -> dict[str, int]:
+        """See GetSteps.
+
+        Raises:
+            FailedPreconditionError: If this is not the sequencer.
+        """
+        now.check(event.incarnation, now.owner)
+        self._sequencer.raise_floors(now, event.floors)
+        return dict(now.sequencing().visible)
+
+    def journal(self, now: Incarnation, event: ReadJournal) -> JournalPart:
+        """See ReadJournal.
+
+        Raises:
+            FailedPreconditionError: If this is not the sequencer, or the run has no directory to keep a journal in.
+        """
+        now.check(event.incarnation, event.client)
+        journal = now.sequencing().journal
+        if journal is None:
+            raise FailedPreconditionError("This run keeps no journal: it was begun without a directory.")
+        return journal.read(event.life, event.position, event.known_clients, event.after_index, event.most)
+
+    def snapshot(self, now: Incarnation, event: ReadSnapshot) -> tuple[dict[str, Array], Callable[[], bytes]]:
+        """Give a snapshot's values, and what gives the ledger at the cut; that takes a while, and needs no lock."""
+        now.check(event.incarnation, event.snapshot.client)
+        return now.snapshots.get(event.snapshot)
+
+    def release(self, now: Incarnation, event: Release) -> None:
+        """Free a snapshot."""
+        now.check(event.incarnation, event.snapshot.client)
+        now.snapshots.release(event.snapshot)
+        now.log.append(event)

@@ -1,0 +1,135 @@
+"""What a shard replies to pushes, and the cache of these replies for clients that try again.
+
+Layer: ps. Threads: a ReplyCache is used under the shard's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy.typing as npt
+
+from globalstep.ps.ledger.ledger import Entry
+from globalstep.wire.declarations import Outcome, PushId, Read
+
+__all__ = ["Admission", "Answer", "Kept", "Packing", "ReplyCache"]
+
+Array = npt.NDArray[Any]
+
+#: Clients whose last reply is kept.
+_MOST_KEPT = 1024
+
+
+@dataclass(slots=True)
+class Packing:
+    """How the values of a planned push's reads lie in arrays of bytes, one behind the other."""
+
+    #: (dtype, shape, first byte) of each.
+    places: Sequence[tuple[str, tuple[int, ...], int]]
+    #: Whether the worker knows that already.
+    known: bool
+
+
+@dataclass(slots=True)
+class Kept:
+    """The last applied push of a client, for the reply to it."""
+
+    push: PushId
+    index: int
+    reads: Sequence[Read]
+    #: As they were right after it. None once they were given out, if the push changed something here: no copy
+    #: outlives its use, and a client that never got it reads anew. What only read is kept for that client.
+    values: list[Array] | None
+    packing: Packing | None = None
+    #: How long making its changes took, seconds; 0 where it made none here.
+    apply_secs: float = 0.0
+    #: Whether it changed something here.
+    changed: bool = True
+
+
+@dataclass(slots=True)
+class Answer:
+    """The reads of a push, taken right after it."""
+
+    reads: Sequence[Read] = ()
+    values: Sequence[Array] = ()
+    packing: Packing | None = None
+    #: The entry that they are as of; 0 where there are none.
+    as_of: int = 0
+    #: The last entry that the shard has applied.
+    applied: int = 0
+    #: See Kept.
+    apply_secs: float = 0.0
+    #: Of `applied`, in the reply to a COMMIT.
+    signature: bytes = b""
+
+
+@dataclass(slots=True)
+class Admission:
+    """The sequencer's reply to an ADMIT."""
+
+    outcome: Outcome
+    #: Participant -> entries that it may not have applied yet.
+    pending: Mapping[int, list[Entry]] = field(default_factory=dict[int, list[Entry]])
+    #: The sequencer's own reads of the push.
+    answer: Answer = field(default_factory=Answer)
+
+
+class ReplyCache:
+    """The last reply to each client; the newest comes last.
+
+    >>> cache = ReplyCache()
+    >>> cache.keep(Kept(PushId("a", 1), 1, (), []), most_bytes=0)
+    >>> PushId("a", 1) in cache, PushId("a", 2) in cache
+    (True, False)
+    """
+
+    def __init__(self) -> None:
+        #: Client -> its last reply.
+        self.by_client: dict[str, Kept] = {}
+
+    def __contains__(self, push: PushId) -> bool:
+        kept = self.by_client.get(push.client)
+        return kept is not None and kept.push == push
+
+    def get(self, push: PushId) -> Kept | None:
+        """Give what is kept of a push; None where it is not its client's last."""
+        kept = self.by_client.get(push.client)
+        return kept if kept is not None and kept.push == push else None
+
+    def keep(self, kept: Kept, most_bytes: int) -> None:
+        """Keep the reply to a client's newest push, and let go of the oldest where there are too many.
+
+        Args:
+            kept: It.
+            most_bytes: What values of replies that changed nothing may have in all. Who asks for one that is gone is
+                given the values of then.
+        """
+        by_client = self.by_client
+        by_client.pop(kept.push.client, None)
+        by_client[kept.push.client] = kept
+        if kept.changed:
+            return
+        while len(by_client) > _MOST_KEPT:
+            del by_client[next(iter(by_client))]
+        sizes = {client: sum(value.nbytes for value in one.values) for client, one in by_client.items() if one.values}
+        held = sum(sizes.values())
+        # The newest is about to be given out.
+        for client, nbytes in list(sizes.items())[:-1]:
+            if held <= most_bytes:
+                return
+            by_client[client].values = None
+            held -= nbytes
+
+    def drop(self, client: str) -> None:
+        """Drop a client's reply."""
+        self.by_client.pop(client, None)
+
+    def trim(self, here: Collection[str], expired: Collection[str]) -> None:
+        """Drop replies to clients that have expired, and the values for those that are not here."""
+        for client in self.by_client.keys() - here:
+            self.by_client[client].values = None
+        for client in self.by_client.keys() & expired:
+            del self.by_client[client]

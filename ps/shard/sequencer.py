@@ -1,0 +1,380 @@
+"""How pushes are taken in and decided on: staged parts, admission by the ledger, parts in doubt.
+
+Every shard stages; the rest happens on the sequencer. docs/design/push-protocol.md is the specification.
+
+Layer: ps. Threads: used under the shard's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from globalstep.errors import FailedPreconditionError, InvalidArgumentError, PermissionDeniedError
+from globalstep.ps.ledger.admission_policy import refusal, scaled
+from globalstep.ps.ledger.ledger import Entry, EntryKind, HyperValues, Ledger
+from globalstep.ps.ledger.signatures import Floor
+from globalstep.ps.shard.applying import Applier
+from globalstep.ps.shard.event_log import NO_LOG
+from globalstep.ps.shard.events import Admit, Applied, CountTogether, Decided, Push, Resolve, Stage
+from globalstep.ps.shard.incarnation import Incarnation, Staged, check_staging
+from globalstep.ps.shard.layouts import PushParts
+from globalstep.ps.shard.replies import Admission
+from globalstep.ps.shard.resources import Resources
+from globalstep.ps.store.checking import check_step
+from globalstep.ps.store.hypers import check_covered, evaluate_use
+from globalstep.ps.store.snapshots import no_ledger
+from globalstep.wire.declarations import OpKind, Outcome, OutcomeKind, PushId
+
+__all__ = ["Sequencer"]
+
+#: Snapshots that are not released: a chief has one, and one more where it saves in the background.
+_MOST_SNAPSHOTS = 4
+
+
+class Sequencer:
+    """Stages parts of pushes, and decides on them.
+
+    Args:
+        resources: Of the shard.
+        applier: Applies what is accepted.
+    """
+
+    def __init__(self, resources: Resources, applier: Applier) -> None:
+        self._resources = resources
+        self._applier = applier
+
+    # ---- Staging ------------------------------------------------------------------------------
+
+    def stage(self, now: Incarnation, event: Stage) -> str:
+        """Keep a part of a push until it is decided.
+
+        Raises:
+            InvalidArgumentError, NotFoundError, FailedPreconditionError: As VariableStore.check. Nothing is
+                changed here, and the push is not admitted anywhere.
+        """
+        now.check(event.incarnation, event.push.client)
+        push, parts = event.push, event.parts
+        if event.not_finite or push in now.staged or push in now.replies:
+            return event.not_finite
+        if not self._resources.replaying:
+            check_staging(now.staged, push, parts, self._resources.most_held_bytes)
+        self._take_in(now, push, parts)
+        now.log.append(event)
+        return ""
+
+    def _take_in(self, now: Incarnation, push: PushId, parts: PushParts) -> None:
+        """Check a part, and keep it."""
+        layout, store = parts.layout, now.store
+        if layout is None or layout.plan is None or layout.plan.version != store.version:
+            if layout is not None and parts.data is not None:
+                parts.ops = parts.ops or layout.bind(parts.data)
+                layout.plan = store.plan(parts.ops, parts.reads, parts.data)
+            else:
+                store.check(parts.ops, parts.reads)
+            steps = now.ledger.steps if now.ledger is not None else {}
+            for op in parts.ops:
+                if op.variable in steps and (op.kind is not OpKind.ASSIGN or op.indices is not None):
+                    raise InvalidArgumentError(
+                        f"Step {op.variable!r} can be assigned, or moved on by an increment; not by {op.kind.name}."
+                    )
+        if now.log.keeps_data and parts.data is not None:
+            parts.data = parts.data.toreadonly()
+        now.staged[push] = Staged(parts, self._resources.clock.monotonic())
+
+    def overdue(self, now: Incarnation, silent_secs: float, longest_secs: float) -> list[PushId]:
+        """Parts that have waited for a decision too long; see Shard.overdue."""
+        at = self._resources.clock.monotonic()
+        presence = self._resources.members.presence
+        waited = {push: at - staged.since for push, staged in now.staged.items()}
+        return [
+            push
+            for push, secs in waited.items()
+            if secs > longest_secs or (secs > silent_secs and presence.silent_secs(push.client) > silent_secs)
+        ]
+
+    # ---- Admission ----------------------------------------------------------------------------
+
+    def push(self, now: Incarnation, event: Push) -> Admission:
+        """Decide on a push that is here as a whole; see `admit`."""
+        now.check(event.incarnation, event.push.client)
+        ledger = now.sequencing()
+        push, parts = event.push, event.parts
+        known = self._recorded(ledger, push)
+        if known is not None:
+            now.staged.pop(push, None)
+            return Admission(known, answer=self._applier.answer(now, push))
+        if not event.not_finite and push not in now.staged:
+            self._take_in(now, push, parts)
+        staged = now.staged.get(push)
+        asked = Admit(event.incarnation, push, EntryKind.PUSH, (), event.increments, event.uses, event.seen_steps)
+        asked.not_finite = event.not_finite
+        asked.reads_only = not (event.increments or event.uses or parts.changes)
+        try:
+            hypers = self._examine(now, ledger, asked, (now.shard,))
+        except Exception:
+            now.staged.pop(push, None)
+            raise
+        outcome = self._decide(now, ledger, asked, (now.shard,), hypers, staged.parts if staged is not None else None)
+        if outcome.kind is not OutcomeKind.ACCEPTED:
+            return Admission(outcome)
+        return Admission(outcome, answer=self._applier.answer(now, push))
+
+    def admit(self, now: Incarnation, event: Admit) -> Admission:
+        """Decide on a push: give it its place, or refuse it.
+
+        Returns:
+            The outcome, what to tell the participants, and the sequencer's own reads.
+
+        Raises:
+            FailedPreconditionError: If this is not the sequencer, or its own part was not staged.
+            InvalidArgumentError: If a step, shard or hyper-parameter cannot be. Nothing is changed.
+        """
+        now.check(event.incarnation, event.push.client)
+        ledger = now.sequencing()
+        self.raise_floors(now, event.floors)
+        push, participants = event.push, event.participants
+        if any(not 0 <= shard < now.shards for shard in participants):
+            raise InvalidArgumentError(f"A push with participants {list(participants)} of {now.shards} shards.")
+        known = self._recorded(ledger, push)
+        if known is not None:
+            self._drop_part(now, push)
+            return self._admission(now, ledger, known, event)
+        try:
+            hypers = self._examine(now, ledger, event, participants)
+        except Exception:
+            self._drop_part(now, push)
+            if event.kind is EntryKind.PUSH and any(shard != now.shard for shard in participants):
+                # Its client takes the other parts back: no copy of this message may be admitted without them.
+                ledger.settle([push], now.shard, now.applied)
+                now.log.append(Resolve(event.incarnation, [push], now.shard, now.applied))
+            raise
+        outcome = self._decide(now, ledger, event, participants, hypers, None)
+        if outcome.kind is not OutcomeKind.ACCEPTED:
+            return Admission(outcome)
+        return self._admission(now, ledger, outcome, event)
+
+    def count(self, now: Incarnation, event: CountTogether) -> list[Outcome | Exception]:
+        """Admit pushes that only count, one after another, with one change of the step's value."""
+        done: list[Outcome | Exception] = []
+        try:
+            for item in event.pushes:
+                try:
+                    done.append(self._count_one(now, item))
+                except Exception as error:
+                    done.append(error)
+        finally:
+            if now.ledger is not None:
+                with self._resources.fail_stop.during("A push that counts"):
+                    now.store.set_steps(now.ledger.steps)
+        return done
+
+    def _count_one(self, now: Incarnation, item: Push) -> Outcome:
+        """Decide on a push that only counts, without changing the step's value."""
+        now.check(item.incarnation, item.push.client)
+        ledger = now.sequencing()
+        known = self._recorded(ledger, item.push)
+        if known is not None:
+            return known
+        asked = Admit(item.incarnation, item.push, EntryKind.PUSH, (), item.increments, (), item.seen_steps)
+        self._examine(now, ledger, asked, ())
+        with self._resources.fail_stop.during(item.push):
+            outcome, _ = self._accept(now, ledger, asked, (now.shard,), ())
+            if outcome.kind is OutcomeKind.ACCEPTED:
+                now.applied = outcome.index
+                # The reads of the client's last push have been given out.
+                now.replies.drop(item.push.client)
+            self._log(now, asked, outcome, {}, None)
+        return outcome
+
+    def decide_again(self, now: Incarnation, event: Decided) -> Outcome:
+        """Decide once more what a log says was decided; gives the outcome that it leads to now."""
+        push, was = event.push, event.outcome
+        self._resources.members.presence.heard(push.client, event.task, 1.0)
+        ledger = now.sequencing()
+        if was.kind is not OutcomeKind.ACCEPTED:
+            now.staged.pop(push, None)
+            ledger.refuse(push, was.kind, was.staleness, was.not_finite)
+            return was
+        floors = {shard: Floor(index) for shard, index in event.floors.items()}
+        if event.parts is not None:
+            self.raise_floors(now, floors)
+            whole = Push(now.number, push, event.parts, event.increments, event.uses, event.seen_steps)
+            return self.push(now, whole).outcome
+        asked = Admit(
+            now.number, push, event.kind, event.participants, event.increments, event.uses, event.seen_steps, floors
+        )
+        return self.admit(now, asked).outcome
+
+    def _recorded(self, ledger: Ledger, push: PushId) -> Outcome | None:
+        """Give what was decided of a push that came before, and take note that it came again."""
+        known = ledger.recorded(push)
+        if known is not None:
+            self._resources.statistics.duplicates += 1
+            if ledger.journal is not None:
+                ledger.journal.duplicate(push, known)
+        return known
+
+    def _drop_part(self, now: Incarnation, push: PushId) -> None:
+        """Drop a part that will not be applied, and whose Stage is in the log."""
+        if now.staged.pop(push, None) is not None:
+            now.log.append(Applied(push, (), (push,)))
+
+    def _examine(
+        self, now: Incarnation, ledger: Ledger, asked: Admit, participants: Sequence[int]
+    ) -> tuple[HyperValues, ...]:
+        """Find everything that could be wrong before anything is decided; evaluate hyper-parameters."""
+        push, increments, store = asked.push, asked.increments, now.store
+        if ledger.table.many and not self._resources.replaying:
+            self._make_place(ledger, push.client)
+        ledger.check_increments(increments)
+        if asked.kind is EntryKind.SNAPSHOT and not self._resources.replaying:
+            clients = self._resources.members.presence.clients()
+            now.snapshots.check_count({push.client, *(view.client for view in clients)}, _MOST_SNAPSHOTS)
+        for item in increments:
+            store.scalar(item.step)
+        after = dict(ledger.steps)
+        for item in increments:
+            after[item.step] += item.by
+        for item in increments:
+            check_step(item.step, store.step(item.step), ledger.steps[item.step], after[item.step])
+        if asked.not_finite:
+            return ()  # nothing is going to be applied, and nothing has been kept
+        staged = now.staged.get(push)
+        if staged is None and asked.kind is EntryKind.PUSH and now.shard in participants:
+            raise FailedPreconditionError(f"Push {push} was not staged on the sequencer.")
+        hypers = tuple(evaluate_use(use, after if use.after_increment else ledger.steps, store) for use in asked.uses)
+        if staged is not None:
+            check_covered(staged.parts.optimizers, hypers, store)
+        return hypers
+
+    def _make_place(self, ledger: Ledger, client: str) -> None:
+        """Have a place for a client's pushes in the table.
+
+        Raises:
+            ResourceExhaustedError: If there is none. Nothing is changed.
+        """
+        if ledger.table.crowded(self._resources.clock.monotonic()):  # clients that push once and are not heard of again
+            self._resources.forget_gone(ledger)
+        ledger.table.check_room(client)
+
+    def _decide(
+        self,
+        now: Incarnation,
+        ledger: Ledger,
+        asked: Admit,
+        participants: Sequence[int],
+        hypers: tuple[HyperValues, ...],
+        parts: PushParts | None,
+    ) -> Outcome:
+        """Decide on a push that was examined, apply it here, and write that down.
+
+        Args:
+            now: The incarnation.
+            ledger: Its.
+            asked: What is to be decided.
+            participants: Shards with a part in it.
+            hypers: Evaluated hyper-parameters.
+            parts: The part that no Stage has brought to the log.
+        """
+        # A snapshot holds the ledger as it was before.
+        dumped = ledger.dumped_later() if asked.kind is EntryKind.SNAPSHOT else no_ledger
+        with self._resources.fail_stop.during(asked.push):
+            outcome, hypers = self._accept(now, ledger, asked, participants, hypers)
+            if outcome.kind is OutcomeKind.ACCEPTED:
+                entry = Entry(outcome.index, asked.kind, asked.push, now.applied, hypers)
+                self._applier.apply_entry(now, entry, asked.uses, dumped)
+            raised, now.raised = now.raised, {}
+            self._log(now, asked, outcome, raised, parts if outcome.kind is OutcomeKind.ACCEPTED else None)
+            if asked.kind is EntryKind.SNAPSHOT:
+                now.log.cut(asked.push, now.image())
+        return outcome
+
+    def _log(
+        self, now: Incarnation, asked: Admit, outcome: Outcome, raised: Mapping[int, int], parts: PushParts | None
+    ) -> None:
+        """Append a decision to the log."""
+        log = now.log
+        if log is NO_LOG:
+            return
+        task = self._resources.members.presence.task_of(asked.push.client)
+        log.append(
+            Decided(
+                asked.incarnation, asked.push, asked.kind, asked.participants, asked.increments, asked.uses,
+                asked.seen_steps, raised, parts, outcome, task,
+            )
+        )  # fmt: skip
+
+    def _accept(
+        self,
+        now: Incarnation,
+        ledger: Ledger,
+        asked: Admit,
+        participants: Sequence[int],
+        hypers: tuple[HyperValues, ...],
+    ) -> tuple[Outcome, tuple[HyperValues, ...]]:
+        """Accept a push that was examined, or refuse it; in the ledger only."""
+        push, increments, seen_steps = asked.push, asked.increments, asked.seen_steps
+        staleness = ledger.staleness(increments, seen_steps)
+        statistics = self._resources.statistics
+        refused = refusal(now.policy, ledger, increments, staleness, asked.not_finite)
+        if refused is not None:
+            now.staged.pop(push, None)
+            statistics.refuse(refused)
+            return ledger.refuse(push, refused, staleness, asked.not_finite), ()
+        hypers = scaled(now.policy, hypers, staleness)
+        outcome = ledger.admit(push, asked.kind, participants, increments, hypers, staleness)
+        if asked.reads_only:
+            statistics.read()
+        elif asked.kind is EntryKind.PUSH:
+            known = any(item.step in seen_steps for item in increments)
+            statistics.accept(staleness if known else None)
+            if increments:
+                self._resources.members.presence.pushed(push.client, outcome.steps, staleness if known else 0)
+        return outcome, hypers
+
+    def _admission(self, now: Incarnation, ledger: Ledger, outcome: Outcome, event: Admit) -> Admission:
+        pending = {shard: ledger.pending(shard, outcome.index) for shard in event.participants if shard != now.shard}
+        return Admission(outcome, pending, self._applier.answer(now, event.push))
+
+    # ---- What other shards have applied -------------------------------------------------------
+
+    def raise_floors(self, now: Incarnation, floors: Mapping[int, Floor] | None) -> None:
+        """Take note of low-water marks that are news.
+
+        Raises:
+            InvalidArgumentError: If there is no such shard or index. Nothing is changed.
+            PermissionDeniedError: If the shard has not signed it. Nothing is changed.
+        """
+        ledger = now.ledger
+        if not floors or ledger is None:
+            return
+        news: list[tuple[int, Floor]] = []
+        for shard, floor in floors.items():
+            if ledger.is_news(shard, floor.index):
+                if not self._resources.replaying:
+                    self._check_floor(now, shard, floor)
+                news.append((shard, floor))
+        for shard, floor in news:
+            ledger.raise_floor(shard, floor.index)
+            now.raised[shard] = floor.index
+
+    def _check_floor(self, now: Incarnation, shard: int, floor: Floor) -> None:
+        """Refuse a low-water mark that the shard has not signed."""
+        if not now.signer.is_floor(shard, floor):
+            raise PermissionDeniedError(
+                f"That PS task {shard} has applied entry {floor.index} counts only as it says so itself: pass on the "
+                "signature of its CommitReply, which this is not."
+            )
+
+    def resolve(self, now: Incarnation, event: Resolve) -> list[Entry]:
+        """Tell a shard what became of its overdue parts; see Ledger.settle."""
+        now.check(event.incarnation, now.owner)
+        ledger = now.sequencing()
+        if ledger.is_news(event.shard, event.applied):
+            ledger.raise_floor(event.shard, event.applied)
+            now.raised[event.shard] = event.applied
+        with self._resources.fail_stop.during("Settling"):
+            found = ledger.settle(event.pushes, event.shard, event.applied)
+            if event.pushes:
+                now.log.append(event)
+        return found
