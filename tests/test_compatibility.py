@@ -112,6 +112,14 @@ def test_names_of_dtypes_mean_what_they_mean_to_tensorflow():
     assert {name: gs.placeholder(name).dtype for name in kinds} == kinds
 
 
+def test_a_dtype_equals_what_names_it_and_nothing_else():
+    assert gs.float64 == "float64" and gs.float64 == np.float64 and gs.float64 == np.dtype("float64")
+    assert gs.float64 != None  # noqa: E711  numpy takes None for float64
+    assert gs.float64 != gs.constant(1.0)
+    with pytest.raises(TypeError, match="Cannot convert value"):
+        gs.as_dtype(gs.constant(1.0))
+
+
 def test_options_of_a_run_are_accepted():
     with gs.Session() as session:
         options = gs.RunOptions(trace_level=gs.RunOptions.FULL_TRACE)

@@ -76,6 +76,8 @@ class DType:
         return np.iinfo(self.as_numpy_dtype).max if self.is_integer else np.finfo(self.as_numpy_dtype).max
 
     def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DType | str | np.dtype | type):
+            return False  # numpy takes None for float64
         try:
             return self.name == as_dtype(other).name
         except TypeError:
@@ -128,7 +130,11 @@ _BY_NAME = {
 _BY_NAME |= {"half": float16, "float": float32, "double": float64}
 
 
-def as_dtype(value: Any) -> DType:
+#: What `as_dtype` takes.
+DTypeLike = DType | str | np.dtype[Any] | type[Any]
+
+
+def as_dtype(value: DTypeLike) -> DType:
     """Give the DType for a DType, a name, a numpy dtype or a Python type.
 
     Raises:
@@ -146,7 +152,7 @@ def as_dtype(value: Any) -> DType:
         return string
     try:
         dtype = np.dtype(value)
-    except TypeError:
+    except (TypeError, ValueError):
         raise TypeError(f"Cannot convert value {value!r} to a globalstep DType.") from None
     if dtype.kind in "OUS":
         return string

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from globalstep.dtypes import DType, as_dtype
+from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.graph.definition import describe_place, place_of_program
 from globalstep.graph.device import apply_device_scopes
 from globalstep.graph.graph_keys import GraphKeys
@@ -141,7 +141,7 @@ class Node(Operators):
         fn: Callable[..., Any] | None = None,
         *,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         shape: Any = None,
         attrs: dict[str, Any] | None = None,
         operation: bool = False,
@@ -489,7 +489,7 @@ def default_sessions() -> list[Any]:
     return _stack.sessions
 
 
-def as_node(value: Any, dtype: Any = None, name: str | None = None) -> Node:
+def as_node(value: Any, dtype: DTypeLike | None = None, name: str | None = None) -> Node:
     """Give the node for a value: a Node as it is, anything else as a constant.
 
     Args:
@@ -521,7 +521,9 @@ def as_node(value: Any, dtype: Any = None, name: str | None = None) -> Node:
                 attrs={"value": array})  # fmt: skip
 
 
-def tuple_item(node: Node, index: int, *, name: str | None = None, dtype: Any = None, shape: Any = None) -> Node:
+def tuple_item(
+    node: Node, index: int, *, name: str | None = None, dtype: DTypeLike | None = None, shape: Any = None
+) -> Node:
     """Give one value of a node whose `fn` returns a tuple.
 
     Args:
@@ -551,7 +553,7 @@ def _holds_node(value: Any) -> bool:
     return isinstance(value, Node) or hasattr(value, "__node__")
 
 
-def constant_array(value: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
+def constant_array(value: Any, dtype: DTypeLike | None = None) -> np.ndarray[Any, Any]:
     """The array of a constant with TensorFlow's default dtypes (float32, int32, bool, string).
 
     >>> constant_array([1.5, 2]).dtype, constant_array(3).dtype

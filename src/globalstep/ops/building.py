@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from globalstep.dtypes import DType, as_dtype
+from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.graph.graph import Node, as_node, constant_array
 from globalstep.graph.shapes import TensorShape
 
@@ -129,7 +129,7 @@ def broadcast_shapes(op_type: str, x: Node, y: Node) -> TensorShape:
 
 
 def elementwise(
-    op_type: str, x: Node, fn: Callable[..., Any], name: str | None, dtype: Any = None, **attrs: Any
+    op_type: str, x: Node, fn: Callable[..., Any], name: str | None, dtype: DTypeLike | None = None, **attrs: Any
 ) -> Node:
     """Make a node of the shape of `x`, and of its dtype unless another is given."""
     return Node(op_type, (x,), fn, name=name, dtype=dtype or x.dtype, shape=x.shape, attrs=attrs)
@@ -141,7 +141,7 @@ def pairwise(
     y: Any,
     fn: Callable[..., Any],
     name: str | None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     names: tuple[str, str] = ("x", "y"),
     **attrs: Any,
 ) -> Node:
@@ -166,7 +166,7 @@ def unary(
     first_line: str,
     *,
     floats: bool = False,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     **attrs: Any,
 ) -> Callable[..., Node]:
     """Make the public function `name(x, name=None)` of one operand, element by element.
@@ -201,7 +201,7 @@ def binary(
     fn: Callable[..., Any],
     first_line: str,
     *,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     **attrs: Any,
 ) -> Callable[..., Node]:
     """Make the public function `name(x, y, name=None)` of two operands that broadcast; see `unary`."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from globalstep.dtypes import DType, as_dtype
+from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.graph.graph import Node, as_node, constant_array
 from globalstep.graph.indexed_slices import IndexedSlices
 from globalstep.graph.shapes import TensorShape
@@ -36,7 +36,9 @@ __all__ = [
 ]
 
 
-def constant(value: Any, dtype: Any = None, shape: Any = None, name: str = "Const", verify_shape: bool = False) -> Node:
+def constant(
+    value: Any, dtype: DTypeLike | None = None, shape: Any = None, name: str = "Const", verify_shape: bool = False
+) -> Node:
     """Give a constant.
 
     Args:
@@ -88,7 +90,11 @@ def _filled_up(array: Any, shape: tuple[int, ...]) -> Any:
 
 
 def convert_to_tensor(
-    value: Any, dtype: Any = None, name: str | None = None, preferred_dtype: Any = None, dtype_hint: Any = None
+    value: Any,
+    dtype: DTypeLike | None = None,
+    name: str | None = None,
+    preferred_dtype: Any = None,
+    dtype_hint: Any = None,
 ) -> Node:
     """Give the node for a value: nodes as they are, IndexedSlices made whole, the rest as constants.
 
@@ -113,12 +119,12 @@ def convert_to_tensor(
     return as_node(value, dtype, name)
 
 
-def convert_to_tensor_or_indexed_slices(value: Any, dtype: Any = None, name: str | None = None) -> Any:
+def convert_to_tensor_or_indexed_slices(value: Any, dtype: DTypeLike | None = None, name: str | None = None) -> Any:
     """Give IndexedSlices as they are and anything else as a node."""
     return value if isinstance(value, IndexedSlices) else as_node(value, dtype, name)
 
 
-def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Node:
+def placeholder(dtype: DTypeLike, shape: Any = None, name: str | None = None) -> Node:
     """Give a node whose value each run must feed.
 
     Args:
@@ -158,7 +164,7 @@ def filled(op_type: str, shape: Any, value: Any, dtype: DType, name: str | None)
     return Node(op_type, (sizes,), make, name=name, dtype=dtype, shape=TensorShape(known), attrs={"fill": value})
 
 
-def zeros(shape: Any, dtype: Any = "float32", name: str | None = None) -> Node:
+def zeros(shape: Any, dtype: DTypeLike = "float32", name: str | None = None) -> Node:
     """Give zeros.
 
     Args:
@@ -174,7 +180,7 @@ def zeros(shape: Any, dtype: Any = "float32", name: str | None = None) -> Node:
     return filled("Fill", shape, zero, kind, name or "zeros")
 
 
-def ones(shape: Any, dtype: Any = "float32", name: str | None = None) -> Node:
+def ones(shape: Any, dtype: DTypeLike = "float32", name: str | None = None) -> Node:
     """Give ones; see `zeros`."""
     kind = as_dtype(dtype)
     return filled("Fill", shape, True if kind.is_bool else 1, kind, name or "ones")
@@ -193,7 +199,7 @@ def fill(dims: Any, value: Any, name: str | None = None) -> Node:
     return Node("Fill", (sizes, node), make, name=name, dtype=node.dtype, shape=TensorShape(sizes_of(sizes)))
 
 
-def _like(op_type: str, node: Node, value: Any, dtype: Any, name: str | None) -> Node:
+def _like(op_type: str, node: Node, value: Any, dtype: DTypeLike | None, name: str | None) -> Node:
     kind = node.dtype if dtype is None else as_dtype(dtype)
     if node.shape.is_fully_defined():
         return filled("Fill", [int(size) for size in node.shape], value, kind, name or op_type)
@@ -208,12 +214,12 @@ def _like(op_type: str, node: Node, value: Any, dtype: Any, name: str | None) ->
     )
 
 
-def zeros_like(tensor: Any, dtype: Any = None, name: str | None = None, optimize: bool = True) -> Node:
+def zeros_like(tensor: Any, dtype: DTypeLike | None = None, name: str | None = None, optimize: bool = True) -> Node:
     """Give zeros of the shape, and unless `dtype` says another of the dtype, of `tensor`."""
     return _like("ZerosLike", as_node(tensor), 0, dtype, name or "zeros_like")
 
 
-def ones_like(tensor: Any, dtype: Any = None, name: str | None = None, optimize: bool = True) -> Node:
+def ones_like(tensor: Any, dtype: DTypeLike | None = None, name: str | None = None, optimize: bool = True) -> Node:
     """Give ones of the shape, and unless `dtype` says another of the dtype, of `tensor`."""
     return _like("OnesLike", as_node(tensor), 1, dtype, name or "ones_like")
 
@@ -222,7 +228,7 @@ def eye(
     num_rows: int,
     num_columns: int | None = None,
     batch_shape: Sequence[int] | None = None,
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
     name: str | None = None,
 ) -> Node:
     """Give an identity matrix, or a batch of them."""
@@ -232,7 +238,7 @@ def eye(
     return constant(matrix, name=name or "eye")
 
 
-def range(start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name: str = "range") -> Node:
+def range(start: Any, limit: Any = None, delta: Any = 1, dtype: DTypeLike | None = None, name: str = "range") -> Node:
     """Give the numbers from `start` below `limit` in steps of `delta`; with one argument, from 0.
 
     Args:

@@ -11,7 +11,7 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
-from globalstep.dtypes import as_dtype
+from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.errors import InvalidArgumentError
 from globalstep.graph.graph import Node, as_node
 from globalstep.graph.shapes import TensorShape
@@ -351,7 +351,7 @@ def one_hot(
     on_value: Any = None,
     off_value: Any = None,
     axis: int | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     name: str | None = None,
 ) -> Node:
     """Give rows that are `on_value` at an index and `off_value` elsewhere.

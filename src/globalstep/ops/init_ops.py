@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from globalstep.dtypes import DType, as_dtype
+from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.graph.graph import Node, as_node, constant_array
 from globalstep.graph.shapes import TensorShape
 from globalstep.ops.constant_ops import constant, eye, fill, filled
@@ -53,7 +53,7 @@ __all__ = [
 class Initializer(Protocol):
     """What every initializer can do."""
 
-    def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Node:
+    def __call__(self, shape: Any, dtype: DTypeLike | None = None, partition_info: Any = None) -> Node:
         """Give the initial value.
 
         Args:
@@ -71,7 +71,7 @@ def _sizes(shape: Any) -> tuple[int, ...]:
     return tuple(int(size) for size in TensorShape(shape))
 
 
-def _floating(dtype: Any) -> DType:
+def _floating(dtype: DTypeLike) -> DType:
     kind = as_dtype(dtype)
     if not kind.is_floating:
         raise TypeError(f"Expected floating point type, got {kind.name}.")
@@ -81,10 +81,10 @@ def _floating(dtype: Any) -> DType:
 class Zeros:
     """Give zeros."""
 
-    def __init__(self, dtype: Any = "float32") -> None:
+    def __init__(self, dtype: DTypeLike = "float32") -> None:
         self.dtype = as_dtype(dtype)
 
-    def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Node:
+    def __call__(self, shape: Any, dtype: DTypeLike | None = None, partition_info: Any = None) -> Node:
         """See Initializer."""
         kind = self.dtype if dtype is None else as_dtype(dtype)
         return filled("Fill", _sizes(shape), False if kind.is_bool else 0, kind, "zeros")
@@ -93,10 +93,10 @@ class Zeros:
 class Ones:
     """Give ones."""
 
-    def __init__(self, dtype: Any = "float32") -> None:
+    def __init__(self, dtype: DTypeLike = "float32") -> None:
         self.dtype = as_dtype(dtype)
 
-    def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Node:
+    def __call__(self, shape: Any, dtype: DTypeLike | None = None, partition_info: Any = None) -> Node:
         """See Initializer."""
         kind = self.dtype if dtype is None else as_dtype(dtype)
         return filled("Fill", _sizes(shape), 1, kind, "ones")
@@ -111,7 +111,7 @@ class Constant:
         verify_shape: Whether `value` must have exactly the Variable's shape.
     """
 
-    def __init__(self, value: Any = 0, dtype: Any = "float32", verify_shape: bool = False) -> None:
+    def __init__(self, value: Any = 0, dtype: DTypeLike = "float32", verify_shape: bool = False) -> None:
         if not (np.isscalar(value) or isinstance(value, (list, tuple, np.ndarray))):
             raise TypeError(f"Invalid type for initial value: {type(value)} (expected Python scalar, list or array).")
         self.value = value
@@ -119,7 +119,7 @@ class Constant:
         self._verify_shape = verify_shape
 
     def __call__(
-        self, shape: Any, dtype: Any = None, partition_info: Any = None, verify_shape: bool | None = None
+        self, shape: Any, dtype: DTypeLike | None = None, partition_info: Any = None, verify_shape: bool | None = None
     ) -> Node:
         """See Initializer."""
         kind = self.dtype if dtype is None else as_dtype(dtype)
@@ -132,10 +132,12 @@ class Constant:
 class RandomUniform:
     """Draw evenly from [minval, maxval); `maxval` defaults to 1 for floating dtypes."""
 
-    def __init__(self, minval: Any = 0, maxval: Any = None, seed: int | None = None, dtype: Any = "float32") -> None:
+    def __init__(
+        self, minval: Any = 0, maxval: Any = None, seed: int | None = None, dtype: DTypeLike = "float32"
+    ) -> None:
         self.minval, self.maxval, self.seed, self.dtype = minval, maxval, seed, as_dtype(dtype)
 
-    def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Node:
+    def __call__(self, shape: Any, dtype: DTypeLike | None = None, partition_info: Any = None) -> Node:
         """See Initializer."""
         kind = self.dtype if dtype is None else as_dtype(dtype)
         return random_uniform(_sizes(shape), self.minval, self.maxval, kind, self.seed)
@@ -144,10 +146,12 @@ class RandomUniform:
 class RandomNormal:
     """Draw from a normal distribution."""
 
-    def __init__(self, mean: Any = 0.0, stddev: Any = 1.0, seed: int | None = None, dtype: Any = "float32") -> None:
+    def __init__(
+        self, mean: Any = 0.0, stddev: Any = 1.0, seed: int | None = None, dtype: DTypeLike = "float32"
+    ) -> None:
         self.mean, self.stddev, self.seed, self.dtype = mean, stddev, seed, _floating(dtype)
 
-    def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Node:
+    def __call__(self, shape: Any, dtype: DTypeLike | None = None, partition_info: Any = None) -> Node:
         """See Initializer."""
         kind = self.dtype if dtype is None else as_dtype(dtype)
         return random_normal(_sizes(shape), self.mean, self.stddev, kind, self.seed)
@@ -156,10 +160,12 @@ class RandomNormal:
 class TruncatedNormal:
     """Draw from a normal distribution, without what is more than two deviations from the mean."""
 
-    def __init__(self, mean: Any = 0.0, stddev: Any = 1.0, seed: int | None = None, dtype: Any = "float32") -> None:
+    def __init__(
+        self, mean: Any = 0.0, stddev: Any = 1.0, seed: int | None = None, dtype: DTypeLike = "float32"
+    ) -> None:
         self.mean, self.stddev, self.seed, self.dtype = mean, stddev, seed, _floating(dtype)
 
-    def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Node:
+    def __call__(self, shape: Any, dtype: DTypeLike | None = None, partition_info: Any = None) -> Node:
         """See Initializer."""
         kind = self.dtype if dtype is None else as_dtype(dtype)
         return truncated_normal(_sizes(shape), self.mean, self.stddev, kind, self.seed)
@@ -172,10 +178,10 @@ def _full_shape(shape: Any, partition_info: Any) -> tuple[int, ...]:
 class UniformUnitScaling:
     """Draw evenly from +-sqrt(3 / number of inputs) * factor, which keeps the scale of the input."""
 
-    def __init__(self, factor: float = 1.0, seed: int | None = None, dtype: Any = "float32") -> None:
+    def __init__(self, factor: float = 1.0, seed: int | None = None, dtype: DTypeLike = "float32") -> None:
         self.factor, self.seed, self.dtype = factor, seed, _floating(dtype)
 
-    def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Node:
+    def __call__(self, shape: Any, dtype: DTypeLike | None = None, partition_info: Any = None) -> Node:
         """See Initializer."""
         kind = self.dtype if dtype is None else as_dtype(dtype)
         inputs = max(1.0, float(np.prod(_full_shape(shape, partition_info)[:-1])))
@@ -213,7 +219,7 @@ class VarianceScaling:
         mode: str = "fan_in",
         distribution: str = "truncated_normal",
         seed: int | None = None,
-        dtype: Any = "float32",
+        dtype: DTypeLike = "float32",
     ) -> None:
         if scale <= 0:
             raise ValueError("`scale` must be positive float.")
@@ -224,7 +230,7 @@ class VarianceScaling:
         self.scale, self.mode, self.distribution = scale, mode, distribution.lower()
         self.seed, self.dtype = seed, _floating(dtype)
 
-    def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Node:
+    def __call__(self, shape: Any, dtype: DTypeLike | None = None, partition_info: Any = None) -> Node:
         """See Initializer."""
         kind = self.dtype if dtype is None else as_dtype(dtype)
         fan_in, fan_out = _fans(_full_shape(shape, partition_info))
@@ -243,10 +249,10 @@ class VarianceScaling:
 class Orthogonal:
     """Give a matrix with orthonormal rows or columns, times `gain`."""
 
-    def __init__(self, gain: float = 1.0, seed: int | None = None, dtype: Any = "float32") -> None:
+    def __init__(self, gain: float = 1.0, seed: int | None = None, dtype: DTypeLike = "float32") -> None:
         self.gain, self.seed, self.dtype = gain, seed, _floating(dtype)
 
-    def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Node:
+    def __call__(self, shape: Any, dtype: DTypeLike | None = None, partition_info: Any = None) -> Node:
         """See Initializer.
 
         Raises:
@@ -270,10 +276,10 @@ class Orthogonal:
 class Identity:
     """Give an identity matrix, times `gain`."""
 
-    def __init__(self, gain: float = 1.0, dtype: Any = "float32") -> None:
+    def __init__(self, gain: float = 1.0, dtype: DTypeLike = "float32") -> None:
         self.gain, self.dtype = gain, _floating(dtype)
 
-    def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Node:
+    def __call__(self, shape: Any, dtype: DTypeLike | None = None, partition_info: Any = None) -> Node:
         """See Initializer.
 
         Raises:
@@ -296,32 +302,32 @@ class Identity:
         return constant(part)
 
 
-def glorot_uniform_initializer(seed: int | None = None, dtype: Any = "float32") -> VarianceScaling:
+def glorot_uniform_initializer(seed: int | None = None, dtype: DTypeLike = "float32") -> VarianceScaling:
     """Draw evenly from +-sqrt(6 / (inputs + outputs)) (Glorot and Bengio 2010)."""
     return VarianceScaling(1.0, "fan_avg", "uniform", seed, dtype)
 
 
-def glorot_normal_initializer(seed: int | None = None, dtype: Any = "float32") -> VarianceScaling:
+def glorot_normal_initializer(seed: int | None = None, dtype: DTypeLike = "float32") -> VarianceScaling:
     """Draw from a truncated normal of variance 2 / (inputs + outputs) (Glorot and Bengio 2010)."""
     return VarianceScaling(1.0, "fan_avg", "truncated_normal", seed, dtype)
 
 
-def he_normal(seed: int | None = None, dtype: Any = "float32") -> VarianceScaling:
+def he_normal(seed: int | None = None, dtype: DTypeLike = "float32") -> VarianceScaling:
     """Draw from a truncated normal of variance 2 / inputs (He et al. 2015)."""
     return VarianceScaling(2.0, "fan_in", "truncated_normal", seed, dtype)
 
 
-def he_uniform(seed: int | None = None, dtype: Any = "float32") -> VarianceScaling:
+def he_uniform(seed: int | None = None, dtype: DTypeLike = "float32") -> VarianceScaling:
     """Draw evenly from +-sqrt(6 / inputs) (He et al. 2015)."""
     return VarianceScaling(2.0, "fan_in", "uniform", seed, dtype)
 
 
-def lecun_normal(seed: int | None = None, dtype: Any = "float32") -> VarianceScaling:
+def lecun_normal(seed: int | None = None, dtype: DTypeLike = "float32") -> VarianceScaling:
     """Draw from a truncated normal of variance 1 / inputs (LeCun et al. 1998)."""
     return VarianceScaling(1.0, "fan_in", "truncated_normal", seed, dtype)
 
 
-def lecun_uniform(seed: int | None = None, dtype: Any = "float32") -> VarianceScaling:
+def lecun_uniform(seed: int | None = None, dtype: DTypeLike = "float32") -> VarianceScaling:
     """Draw evenly from +-sqrt(3 / inputs) (LeCun et al. 1998)."""
     return VarianceScaling(1.0, "fan_in", "uniform", seed, dtype)
 

@@ -12,7 +12,7 @@ import numpy as np
 from autograd.extend import defvjp, primitive
 
 from globalstep.autodiff.vjps import Found, with_vjp
-from globalstep.dtypes import as_dtype
+from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.graph.graph import Node, as_node
 from globalstep.graph.indexed_slices import IndexedSlices
 from globalstep.ops.building import (
@@ -296,7 +296,7 @@ def div(x: Any, y: Any, name: str | None = None) -> Node:
     return pairwise("Div", a, b, anp.true_divide, name)
 
 
-def cast(x: Any, dtype: Any, name: str | None = None) -> Node:
+def cast(x: Any, dtype: DTypeLike, name: str | None = None) -> Node:
     """Give `x` in another dtype; floating values are cut off towards 0 when they become integers.
 
     Args:
@@ -321,7 +321,7 @@ def cast(x: Any, dtype: Any, name: str | None = None) -> Node:
     return elementwise("Cast", node, convert, name, wanted)
 
 
-def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> Node:
+def saturate_cast(value: Any, dtype: DTypeLike, name: str | None = None) -> Node:
     """Cast, with values out of range becoming the nearest value in range."""
     node, wanted = as_node(value), as_dtype(dtype)
     low, high = max(wanted.min, node.dtype.min), min(wanted.max, node.dtype.max)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from globalstep.dtypes import DType, as_dtype
+from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.errors import InvalidArgumentError
 from globalstep.files.example import Example
 from globalstep.graph.graph import Node, as_node, name_scope, tuple_item
@@ -47,7 +47,7 @@ class FixedLenFeature:
     """
 
     shape: Any
-    dtype: Any
+    dtype: DTypeLike
     default_value: Any = None
 
 
@@ -59,7 +59,7 @@ class VarLenFeature:
         dtype: float32, int64 or string.
     """
 
-    dtype: Any
+    dtype: DTypeLike
 
 
 def decode_csv(

@@ -11,7 +11,7 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
-from globalstep.dtypes import as_dtype
+from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.errors import InvalidArgumentError
 from globalstep.graph.graph import Node, as_node, tuple_item
 from globalstep.graph.shapes import TensorShape
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-def sequence_mask(lengths: Any, maxlen: Any = None, dtype: Any = "bool", name: str | None = None) -> Node:
+def sequence_mask(lengths: Any, maxlen: Any = None, dtype: DTypeLike = "bool", name: str | None = None) -> Node:
     """Give, for each length, a row that holds for its first elements.
 
     Args:

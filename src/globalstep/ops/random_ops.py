@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from globalstep.dtypes import as_dtype
+from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.graph.graph import Node, as_node, get_default_graph
 from globalstep.graph.shapes import TensorShape
 from globalstep.ops.array_ops import shape as shape_of
@@ -85,7 +85,7 @@ def _random_node(
     op_type: str,
     shape: Any,
     seed: int | None,
-    dtype: Any,
+    dtype: DTypeLike,
     name: str | None,
     how: Callable[..., Any],
     *inputs: Node,
@@ -104,7 +104,7 @@ def _random_node(
     )  # fmt: skip
 
 
-def _drawn_as(dtype: Any) -> Any:
+def _drawn_as(dtype: DTypeLike) -> Any:
     """The dtype to draw in: numpy draws float32 and float64."""
     return np.float64 if as_dtype(dtype).name == "float64" else np.float32
 
@@ -113,7 +113,7 @@ def random_normal(
     shape: Any,
     mean: Any = 0.0,
     stddev: Any = 1.0,
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
     seed: int | None = None,
     name: str | None = None,
 ) -> Node:
@@ -146,7 +146,7 @@ def truncated_normal(
     shape: Any,
     mean: Any = 0.0,
     stddev: Any = 1.0,
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
     seed: int | None = None,
     name: str | None = None,
 ) -> Node:
@@ -171,7 +171,7 @@ def random_uniform(
     shape: Any,
     minval: Any = 0,
     maxval: Any = None,
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
     seed: int | None = None,
     name: str | None = None,
 ) -> Node:
@@ -212,7 +212,7 @@ def random_gamma(
     shape: Any,
     alpha: Any,
     beta: Any = None,
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
     seed: int | None = None,
     name: str | None = None,
 ) -> Node:
@@ -228,7 +228,7 @@ def random_gamma(
 
 
 def random_poisson(
-    lam: Any, shape: Any, dtype: Any = "float32", seed: int | None = None, name: str | None = None
+    lam: Any, shape: Any, dtype: DTypeLike = "float32", seed: int | None = None, name: str | None = None
 ) -> Node:
     """Draw from Poisson distributions: values of shape `shape` + shape of `lam`."""
     rate = as_node(lam)

@@ -13,7 +13,7 @@ import numpy as np
 from autograd.tracer import getval
 
 from globalstep.autodiff.vjps import sum_vjp, with_vjp
-from globalstep.dtypes import as_dtype
+from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.errors import InvalidArgumentError
 from globalstep.graph.graph import Node, as_node
 from globalstep.graph.shapes import TensorShape
@@ -55,7 +55,7 @@ def _reduce(
     keepdims: bool,
     name: str | None,
     fn: Callable[[Any, tuple[int, ...]], Any],
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
 ) -> Node:
     """Make a reduction; `fn(value, axes)` gives the result with the reduced axes kept as size 1."""
     axes = normal_axes(axis, x)
@@ -105,7 +105,7 @@ def _log_sum_exp(value: Any, axes: tuple[int, ...]) -> Any:
 
 
 def _reduction(
-    name: str, op_type: str, fn: Callable[[Any, tuple[int, ...]], Any], first_line: str, dtype: Any = None
+    name: str, op_type: str, fn: Callable[[Any, tuple[int, ...]], Any], first_line: str, dtype: DTypeLike | None = None
 ) -> Callable[..., Node]:
     """Make the public function `name(input_tensor, axis=None, ...)` of a reduction."""
 
@@ -161,7 +161,7 @@ def count_nonzero(
     input_tensor: Any,
     axis: Any = None,
     keepdims: bool | None = None,
-    dtype: Any = "int64",
+    dtype: DTypeLike = "int64",
     name: str | None = None,
     reduction_indices: Any = None,
     keep_dims: bool | None = None,
@@ -355,7 +355,7 @@ def bincount(
     weights: Any = None,
     minlength: Any = None,
     maxlength: Any = None,
-    dtype: Any = "int32",
+    dtype: DTypeLike = "int32",
     name: str | None = None,
 ) -> Node:
     """Count how often each number occurs in an integer array.

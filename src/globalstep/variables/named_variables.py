@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from globalstep.dtypes import DType, as_dtype, float32
+from globalstep.dtypes import DType, DTypeLike, as_dtype, float32
 from globalstep.graph.graph import GraphKeys, Node, get_default_graph
 from globalstep.graph.shapes import TensorShape
 from globalstep.variables.partitioned_variables import PartitionedVariable, PartitionInfo, SaveSliceInfo, slices
@@ -24,7 +24,7 @@ __all__ = ["get_local_variable", "get_variable"]
 def get_variable(
     name: str,
     shape: Any = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     initializer: Any = None,
     regularizer: Any = None,
     trainable: bool | None = None,
@@ -98,7 +98,7 @@ def get_local_variable(name: str, *args: Any, **options: Any) -> Any:
 def _get(
     name: str,
     shape: Any = None,
-    dtype: Any = float32,
+    dtype: DTypeLike = float32,
     initializer: Any = None,
     regularizer: Any = None,
     trainable: bool | None = None,

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from globalstep.dtypes import DType, as_dtype
+from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.graph.graph import Graph, Node
 from globalstep.graph.shapes import TensorShape
 from globalstep.variables.variables import Variable
@@ -75,7 +75,7 @@ class PartitionedVariable:
     """
 
     def __init__(
-        self, name: str, shape: Any, dtype: Any, variable_list: Sequence[Variable], partitions: Sequence[int]
+        self, name: str, shape: Any, dtype: DTypeLike, variable_list: Sequence[Variable], partitions: Sequence[int]
     ) -> None:
         if len(variable_list) != math.prod(partitions):
             raise ValueError(
@@ -237,7 +237,7 @@ def variable_axis_size_partitioner(
     if max_shards is not None and max_shards < 1:
         raise ValueError(f"max_shards must be positive, but got: {max_shards}")
 
-    def partitioner(shape: Any, dtype: Any = np.float32, **unused: Any) -> list[int]:
+    def partitioner(shape: Any, dtype: DTypeLike = np.float32, **unused: Any) -> list[int]:
         sizes = _sizes(shape, axis)
         row = _element_bytes(dtype, bytes_per_string_element) * math.prod(sizes) // max(1, sizes[axis])
         count = math.ceil(sizes[axis] / max(1, max_shard_bytes // max(1, row)))
@@ -258,7 +258,7 @@ def min_max_variable_partitioner(
         bytes_per_string_element: Assumed size of a string.
     """
 
-    def partitioner(shape: Any, dtype: Any = np.float32, **unused: Any) -> list[int]:
+    def partitioner(shape: Any, dtype: DTypeLike = np.float32, **unused: Any) -> list[int]:
         sizes = _sizes(shape, axis)
         nbytes = math.prod(sizes) * _element_bytes(dtype, bytes_per_string_element)
         return _along(sizes, axis, min(sizes[axis], max_partitions, math.ceil(nbytes / min_slice_size)))
@@ -282,6 +282,6 @@ def _along(sizes: Sequence[int], axis: int, count: int) -> list[int]:
     return partitions
 
 
-def _element_bytes(dtype: Any, bytes_per_string_element: int) -> int:
+def _element_bytes(dtype: DTypeLike, bytes_per_string_element: int) -> int:
     kind = as_dtype(dtype)
     return bytes_per_string_element if kind.name == "string" else np.dtype(kind.as_numpy_dtype).itemsize

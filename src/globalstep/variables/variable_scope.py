@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from globalstep.dtypes import float32
+from globalstep.dtypes import DTypeLike, float32
 from globalstep.graph.graph import Graph, GraphKeys, get_default_graph
 from globalstep.variables.partitioned_variables import PartitionedVariable
 from globalstep.variables.variables import Variable
@@ -65,7 +65,7 @@ class VariableScope:
     caching_device: Any = None
     partitioner: Any = None
     custom_getter: Any = None
-    dtype: Any = float32
+    dtype: DTypeLike = float32
     use_resource: Any = None
     constraint: Any = None
     original_name_scope: str = ""
@@ -86,7 +86,7 @@ class VariableScope:
         """Set the default partitioner."""
         self.partitioner = partitioner
 
-    def set_dtype(self, dtype: Any) -> None:
+    def set_dtype(self, dtype: DTypeLike) -> None:
         """Set the default dtype."""
         self.dtype = dtype
 
@@ -143,7 +143,7 @@ def variable_scope(
     partitioner: Any = None,
     custom_getter: Any = None,
     reuse: Any = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     use_resource: bool | None = None,
     constraint: Any = None,
     auxiliary_name_scope: bool = True,

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from globalstep.dtypes import DTypeLike
 from globalstep.errors import FailedPreconditionError
 from globalstep.graph.graph import (
     Graph,
@@ -86,7 +87,7 @@ class Variable(Node):
         caching_device: Any = None,
         name: str | None = None,
         variable_def: Any = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         expected_shape: Any = None,
         import_scope: str | None = None,
         constraint: Callable[..., Any] | None = None,
