@@ -113,7 +113,7 @@ def test_names_of_dtypes_mean_what_they_mean_to_tensorflow():
 
 
 def test_a_dtype_equals_what_names_it_and_nothing_else():
-    assert gs.float64 == "float64" and gs.float64 == np.float64 and gs.float64 == np.dtype("float64")
+    assert all(gs.float64 == other for other in ("float64", np.float64, np.dtype("float64")))
     assert gs.float64 != None  # noqa: E711  numpy takes None for float64
     assert gs.float64 != gs.constant(1.0)
     with pytest.raises(TypeError, match="Cannot convert value"):

@@ -14,7 +14,7 @@ Layer: shared. Source of names and defaults: TensorFlow 1.15 `python/training`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from globalstep.graph.mutations import Hyper
 from globalstep.optimizers.optimizer import Optimizer, Slot, check_hyper
@@ -45,7 +45,7 @@ class GradientDescentOptimizer(Optimizer):
 
     kind: ClassVar[str] = "gradient_descent"
 
-    def __init__(self, learning_rate: Any, use_locking: bool = False, name: str = "GradientDescent") -> None:
+    def __init__(self, learning_rate: Hyper, use_locking: bool = False, name: str = "GradientDescent") -> None:
         super().__init__(use_locking, name)
         self._learning_rate = check_hyper(name, "learning_rate", learning_rate)
 
@@ -74,8 +74,8 @@ class MomentumOptimizer(Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
-        momentum: Any,
+        learning_rate: Hyper,
+        momentum: Hyper,
         use_locking: bool = False,
         name: str = "Momentum",
         use_nesterov: bool = False,
@@ -117,7 +117,7 @@ class AdagradOptimizer(Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
+        learning_rate: Hyper,
         initial_accumulator_value: float = 0.1,
         use_locking: bool = False,
         name: str = "Adagrad",
@@ -157,9 +157,9 @@ class AdadeltaOptimizer(Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
-        rho: Any = 0.95,
-        epsilon: Any = 1e-8,
+        learning_rate: Hyper = 0.001,
+        rho: Hyper = 0.95,
+        epsilon: Hyper = 1e-8,
         use_locking: bool = False,
         name: str = "Adadelta",
     ) -> None:
@@ -200,10 +200,10 @@ class RMSPropOptimizer(Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
-        decay: Any = 0.9,
-        momentum: Any = 0.0,
-        epsilon: Any = 1e-10,
+        learning_rate: Hyper,
+        decay: Hyper = 0.9,
+        momentum: Hyper = 0.0,
+        epsilon: Hyper = 1e-10,
         use_locking: bool = False,
         centered: bool = False,
         name: str = "RMSProp",
@@ -259,10 +259,10 @@ class AdamOptimizer(Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
-        beta1: Any = 0.9,
-        beta2: Any = 0.999,
-        epsilon: Any = 1e-8,
+        learning_rate: Hyper = 0.001,
+        beta1: Hyper = 0.9,
+        beta2: Hyper = 0.999,
+        epsilon: Hyper = 1e-8,
         use_locking: bool = False,
         name: str = "Adam",
     ) -> None:

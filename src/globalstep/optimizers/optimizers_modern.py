@@ -6,7 +6,7 @@ Layer: shared.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from globalstep.graph.mutations import Hyper
 from globalstep.optimizers.optimizer import Optimizer, Slot, check_hyper
@@ -53,11 +53,11 @@ class AdamWOptimizer(AdamOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
-        weight_decay: Any = 0.004,
-        beta1: Any = 0.9,
-        beta2: Any = 0.999,
-        epsilon: Any = 1e-8,
+        learning_rate: Hyper = 0.001,
+        weight_decay: Hyper = 0.004,
+        beta1: Hyper = 0.9,
+        beta2: Hyper = 0.999,
+        epsilon: Hyper = 1e-8,
         use_locking: bool = False,
         name: str = "AdamW",
     ) -> None:
@@ -94,11 +94,11 @@ class LambOptimizer(AdamWOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
-        weight_decay: Any = 0.0,
-        beta1: Any = 0.9,
-        beta2: Any = 0.999,
-        epsilon: Any = 1e-6,
+        learning_rate: Hyper = 0.001,
+        weight_decay: Hyper = 0.0,
+        beta1: Hyper = 0.9,
+        beta2: Hyper = 0.999,
+        epsilon: Hyper = 1e-6,
         use_locking: bool = False,
         name: str = "Lamb",
     ) -> None:
@@ -128,10 +128,10 @@ class LionOptimizer(Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.0001,
-        beta1: Any = 0.9,
-        beta2: Any = 0.99,
-        weight_decay: Any = 0.0,
+        learning_rate: Hyper = 0.0001,
+        beta1: Hyper = 0.9,
+        beta2: Hyper = 0.99,
+        weight_decay: Hyper = 0.0,
         use_locking: bool = False,
         name: str = "Lion",
     ) -> None:

@@ -50,7 +50,7 @@ class FtrlOptimizer(Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
+        learning_rate: Hyper,
         learning_rate_power: float = -0.5,
         initial_accumulator_value: float = 0.1,
         l1_regularization_strength: float = 0.0,
@@ -126,11 +126,11 @@ class AdagradDAOptimizer(Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
+        learning_rate: Hyper,
         global_step: Any,
         initial_gradient_squared_accumulator_value: float = 0.1,
-        l1_regularization_strength: Any = 0.0,
-        l2_regularization_strength: Any = 0.0,
+        l1_regularization_strength: Hyper = 0.0,
+        l2_regularization_strength: Hyper = 0.0,
         use_locking: bool = False,
         name: str = "AdagradDA",
     ) -> None:
@@ -184,9 +184,9 @@ class ProximalGradientDescentOptimizer(Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
-        l1_regularization_strength: Any = 0.0,
-        l2_regularization_strength: Any = 0.0,
+        learning_rate: Hyper,
+        l1_regularization_strength: Hyper = 0.0,
+        l2_regularization_strength: Hyper = 0.0,
         use_locking: bool = False,
         name: str = "ProximalGradientDescent",
     ) -> None:
@@ -227,10 +227,10 @@ class ProximalAdagradOptimizer(ProximalGradientDescentOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
+        learning_rate: Hyper,
         initial_accumulator_value: float = 0.1,
-        l1_regularization_strength: Any = 0.0,
-        l2_regularization_strength: Any = 0.0,
+        l1_regularization_strength: Hyper = 0.0,
+        l2_regularization_strength: Hyper = 0.0,
         use_locking: bool = False,
         name: str = "ProximalAdagrad",
     ) -> None:
