@@ -117,7 +117,8 @@ class Server:
         """Make the target mean the PS tasks."""
         cluster, job, index = self.server_def
         task = f"/job:{job}/task:{index}"
-        register_target(self.target, self._known, task=task, session_tasks=session_tasks(cluster))
+        alone = self._ps is not None and len(self._known) == 1
+        register_target(self.target, self._known, task=task, session_tasks=session_tasks(cluster), in_process=alone)
 
     @property
     def target(self) -> str:

@@ -120,9 +120,9 @@ def _refusal(directory: str, holder: Process, since: float, clock: Clock) -> Fai
         ending = f"end it (`kill {holder.pid}`{'' if here else f' on {holder.host}'}: it saves first)"
     return FailedPreconditionError(
         f"Another program trains in {directory}: {who}. Each has a parameter server of its own, so both would write "
-        f"over each other's checkpoints; nothing was changed. Wait until it has ended, or {ending}, and start this one "
-        "again: it continues from the newest checkpoint. Or give this one another checkpoint_dir. Several processes "
-        "train one model together under `globalstep launch`."
+        f"over each other's checkpoints; nothing of the run was changed. Wait until it has ended, or {ending}, and "
+        "start this one again: it continues from the newest checkpoint. Or give this one another checkpoint_dir. "
+        "Several processes train one model together under `globalstep launch`."
     )
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from globalstep.deploy.server import Server
 from globalstep.errors import InvalidArgumentError
-from globalstep.wire.transports import transports_to
+from globalstep.wire.transports import forget_target, is_in_process, transports_to
 
 
 @pytest.mark.parametrize("address", ["localhost", "localhost:", f"localhost:{1 << 16}", "localhost:x", ":2222"])
@@ -21,6 +21,18 @@ def test_another_tasks_address_without_a_port_is_named_with_its_task(start):
     for job in ("ps", "worker"):
         with pytest.raises(InvalidArgumentError, match=r'"ps1.example" as a host-port pair.*/job:ps/task:1'):
             Server(cluster, job_name=job, task_index=0, start=start)
+
+
+def test_a_local_server_is_a_ps_in_this_process_and_one_of_several_ps_tasks_is_not():
+    for cluster, alone in (({"ps": ["127.0.0.1:0"]}, True), ({"ps": ["127.0.0.1:0", "127.0.0.1:1"]}, False)):
+        server = Server(cluster, job_name="ps", task_index=0, start=False)
+        try:
+            assert is_in_process(server.target) == alone
+        finally:
+            server.stop()
+            forget_target(server.target)
+    assert is_in_process("")
+    assert not is_in_process("grpc://127.0.0.1:1")
 
 
 @pytest.mark.parametrize("target", ["grpc://localhost", f"grpc://127.0.0.1:1,localhost:{1 << 16}", "grpc://"])

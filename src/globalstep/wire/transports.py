@@ -162,18 +162,26 @@ class KnownTarget:
         target: The target that names all PS tasks.
         task: Name of the task that this process is, "/job:worker/task:1"; "" where not known.
         session_tasks: Names of all tasks that run sessions; empty where not known.
+        in_process: Whether the only PS task is in this process.
     """
 
     target: str
     task: str = ""
     session_tasks: tuple[str, ...] = ()
+    in_process: bool = False
 
 
 # A Server's target -> what it means. Written before sessions start.
 _registered: dict[str, KnownTarget] = {}
 
 
-def register_target(target: str, addresses: Sequence[str], task: str = "", session_tasks: Sequence[str] = ()) -> None:
+def register_target(
+    target: str,
+    addresses: Sequence[str],
+    task: str = "",
+    session_tasks: Sequence[str] = (),
+    in_process: bool = False,
+) -> None:
     """Make `target` mean the PS tasks at `addresses` within this process.
 
     A TensorFlow program passes its own server's target; sessions here need the PS tasks' addresses.
@@ -183,8 +191,9 @@ def register_target(target: str, addresses: Sequence[str], task: str = "", sessi
         addresses: Of every PS task, in order.
         task: See KnownTarget.
         session_tasks: See KnownTarget.
+        in_process: See KnownTarget.
     """
-    _registered[target] = KnownTarget("grpc://" + ",".join(addresses), task, tuple(session_tasks))
+    _registered[target] = KnownTarget("grpc://" + ",".join(addresses), task, tuple(session_tasks), in_process)
 
 
 def known_target(target: str) -> KnownTarget:
@@ -194,7 +203,8 @@ def known_target(target: str) -> KnownTarget:
 
 def is_in_process(target: str) -> bool:
     """Whether a target means a PS within this process."""
-    return (known_target(target).target or "local://").startswith("local://")
+    known = known_target(target)
+    return known.in_process or (known.target or "local://").startswith("local://")
 
 
 def forget_target(target: str) -> None:
