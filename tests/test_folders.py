@@ -30,7 +30,6 @@ UNTYPED_CLIENTS = {
 }
 #: Functions whose arguments are to become fewer -> how many they have; those that TensorFlow dictates are not here.
 MORE_PARAMETERS = {
-    "batching._batch": 12,
     "building.pairwise": 7,
     "checkpoint_save.save_cut": 8,
     "checkpoint_state.write_state": 9,

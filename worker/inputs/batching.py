@@ -8,10 +8,12 @@ Layer: worker.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from globalstep.dtypes import DType
 from globalstep.errors import CancelledError, OutOfRangeError
 from globalstep.graph.graph import Node, as_node, name_scope
 from globalstep.graph.shapes import TensorShape
@@ -67,8 +69,10 @@ def batch(
     Raises:
         ValueError: If a shape is not known.
     """
-    return _batch([tensors], True, batch_size, num_threads, capacity, enqueue_many, shapes, dynamic_pad,
-                  allow_smaller_final_batch, shared_name, name)  # fmt: skip
+    batching = _BatchQueue(
+        batch_size, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch, shared_name
+    )
+    return _batch([tensors], batching, name, num_threads)
 
 
 def maybe_batch(
@@ -99,8 +103,10 @@ def maybe_batch(
         shared_name: See `batch`.
         name: See `batch`.
     """
-    return _batch([tensors], keep_input, batch_size, num_threads, capacity, enqueue_many, shapes, dynamic_pad,
-                  allow_smaller_final_batch, shared_name, name)  # fmt: skip
+    batching = _BatchQueue(
+        batch_size, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch, shared_name
+    )
+    return _batch([tensors], batching, name, num_threads, keep_input)
 
 
 def batch_join(
@@ -130,8 +136,10 @@ def batch_join(
     Returns:
         Nodes of batches, structured as one of `tensors_list`.
     """
-    return _batch(list(tensors_list), True, batch_size, None, capacity, enqueue_many, shapes, dynamic_pad,
-                  allow_smaller_final_batch, shared_name, name or "batch_join")  # fmt: skip
+    batching = _BatchQueue(
+        batch_size, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch, shared_name
+    )
+    return _batch(list(tensors_list), batching, name or "batch_join", None)
 
 
 def shuffle_batch(
@@ -168,9 +176,17 @@ def shuffle_batch(
     Raises:
         ValueError: If a shape is not known.
     """
-    return _batch([tensors], True, batch_size, num_threads, capacity, enqueue_many, shapes, False,
-                  allow_smaller_final_batch, shared_name, name or "shuffle_batch",
-                  (min_after_dequeue, seed))  # fmt: skip
+    batching = _BatchQueue(
+        batch_size,
+        capacity,
+        enqueue_many,
+        shapes,
+        False,
+        allow_smaller_final_batch,
+        shared_name,
+        (min_after_dequeue, seed),
+    )
+    return _batch([tensors], batching, name or "shuffle_batch", num_threads)
 
 
 def maybe_shuffle_batch(
@@ -203,9 +219,17 @@ def maybe_shuffle_batch(
         shared_name: See `shuffle_batch`.
         name: See `shuffle_batch`.
     """
-    return _batch([tensors], keep_input, batch_size, num_threads, capacity, enqueue_many, shapes, False,
-                  allow_smaller_final_batch, shared_name, name or "shuffle_batch",
-                  (min_after_dequeue, seed))  # fmt: skip
+    batching = _BatchQueue(
+        batch_size,
+        capacity,
+        enqueue_many,
+        shapes,
+        False,
+        allow_smaller_final_batch,
+        shared_name,
+        (min_after_dequeue, seed),
+    )
+    return _batch([tensors], batching, name or "shuffle_batch", num_threads, keep_input)
 
 
 def shuffle_batch_join(
@@ -237,24 +261,61 @@ def shuffle_batch_join(
     Returns:
         Nodes of batches, structured as one of `tensors_list`.
     """
-    return _batch(list(tensors_list), True, batch_size, None, capacity, enqueue_many, shapes, False,
-                  allow_smaller_final_batch, shared_name, name or "shuffle_batch_join",
-                  (min_after_dequeue, seed))  # fmt: skip
+    batching = _BatchQueue(
+        batch_size,
+        capacity,
+        enqueue_many,
+        shapes,
+        False,
+        allow_smaller_final_batch,
+        shared_name,
+        (min_after_dequeue, seed),
+    )
+    return _batch(list(tensors_list), batching, name or "shuffle_batch_join", None)
+
+
+@dataclass(frozen=True)
+class _BatchQueue:
+    """The queue between examples and batches, and how batches leave it.
+
+    Attributes:
+        batch_size: Examples of a batch.
+        capacity: Of the queue.
+        enqueue_many: Whether each source gives many examples at a time.
+        shapes: Of the examples; None where the sources' are known.
+        dynamic_pad: Whether examples of different shapes are padded.
+        allow_smaller: Whether the last batch may be smaller.
+        shared_name: Of the queue.
+        shuffled: How many elements stay in a queue that gives them at random, and its seed; None for one in order.
+    """
+
+    batch_size: Any
+    capacity: int
+    enqueue_many: bool
+    shapes: Any
+    dynamic_pad: bool
+    allow_smaller: bool
+    shared_name: str | None
+    shuffled: tuple[int, int | None] | None = None
+
+    def queue(self, dtypes: Sequence[DType], elements: list[Any]) -> QueueBase:
+        """Make the queue, with a summary of how full it is."""
+        if self.shuffled is not None:
+            kept, seed = self.shuffled
+            shuffling = RandomShuffleQueue(
+                self.capacity, kept, dtypes, elements, seed=seed, shared_name=self.shared_name
+            )
+            free = max(self.capacity - kept, 1)
+            scalar(f"fraction_over_{kept}_of_{free}_full", fullness(shuffling, self.capacity, kept))
+            return shuffling
+        kind = PaddingFIFOQueue if self.dynamic_pad else FIFOQueue
+        queue = kind(self.capacity, dtypes, elements, shared_name=self.shared_name)
+        scalar(f"fraction_of_{self.capacity}_full", fullness(queue, self.capacity))
+        return queue
 
 
 def _batch(
-    sources: list[Example],
-    keep_input: Any,
-    batch_size: Any,
-    num_threads: int | None,
-    capacity: int,
-    enqueue_many: bool,
-    shapes: Any,
-    dynamic_pad: bool,
-    allow_smaller: bool,
-    shared_name: str | None,
-    name: str | None,
-    shuffled: tuple[int, int | None] | None = None,
+    sources: list[Example], batching: _BatchQueue, name: str | None, num_threads: int | None, keep_input: Any = True
 ) -> Any:
     if not sources:
         raise ValueError("Expected at least one set of tensors")
@@ -264,22 +325,13 @@ def _batch(
         for nodes in flat[1:]:
             if [node.dtype for node in nodes] != dtypes:
                 raise TypeError(f"Expected types to be consistent: {[n.dtype for n in nodes]} vs {dtypes}")
-        elements = _element_shapes(flat, shapes, enqueue_many)
-        queue: QueueBase
-        if shuffled is not None:
-            kept, seed = shuffled
-            queue = RandomShuffleQueue(capacity, kept, dtypes, elements, seed=seed, shared_name=shared_name)
-            scalar(f"fraction_over_{kept}_of_{max(capacity - kept, 1)}_full", fullness(queue, capacity, kept))
-        else:
-            kind = PaddingFIFOQueue if dynamic_pad else FIFOQueue
-            queue = kind(capacity, dtypes, elements, shared_name=shared_name)
-            scalar(f"fraction_of_{capacity}_full", fullness(queue, capacity))
-        ops = [_enqueue(queue, nodes, keep_input, enqueue_many) for nodes in flat]
+        queue = batching.queue(dtypes, _element_shapes(flat, batching.shapes, batching.enqueue_many))
+        ops = [_enqueue(queue, nodes, keep_input, batching.enqueue_many) for nodes in flat]
         if num_threads is not None:
             ops = ops * num_threads
         add_queue_runner(QueueRunner(queue, ops, queue_closed_exception_types=(OutOfRangeError, CancelledError)))
-        take = queue.dequeue_up_to if allow_smaller else queue.dequeue_many
-        values = take(batch_size, name=scope)
+        take = queue.dequeue_up_to if batching.allow_smaller else queue.dequeue_many
+        values = take(batching.batch_size, name=scope)
         return _structured(sources[0], values if isinstance(values, list) else [values])
 
 
