@@ -84,7 +84,7 @@ class LocalTransport:
         self.shares_memory = False
         self._memory = LayoutMemory()
 
-    def room(self, nbytes: int) -> None:
+    def buffer(self, nbytes: int) -> None:
         """See Transport; there is none."""
 
     def send(self, request: pb.Request, pieces: Sequence[memoryview]) -> _Done:

@@ -3,7 +3,7 @@
 Forms, all of one run on the same PS:
 
 - "auto", "unix", "grpc", "tcp": the cluster's client over that transport ("auto" is shared memory here); a step is
-  one `push` that asks for the values. Large gradients are written into `client.room`.
+  one `push` that asks for the values. Large gradients are written into `client.gradient_buffers`.
 - "session": what a program writes: a graph, `apply_gradients` and `session.run(train_op)`, in a session as
   MonitoredTrainingSession makes it, over the transport that is chosen by itself.
 
@@ -125,7 +125,7 @@ class GlobalstepWorker:
 
         def step() -> None:
             laps.start()
-            gradients = kept or client.room(names)
+            gradients = kept or client.gradient_buffers(names)
             laps.lap("encode")
             for gradient in gradients:
                 gradient.fill(1.0)

@@ -16,7 +16,7 @@ from globalstep.deploy.bench.cost_profile import KernelCosts, Profile, Transport
 from globalstep.deploy.plan.cluster import Leg, Phase, SimulatedCluster
 from globalstep.errors import InvalidArgumentError
 from globalstep.ps.store.cores import MOST_THREADS, WORTH_BYTES
-from globalstep.worker.protocol.push_layout import RIDES_BYTES
+from globalstep.worker.protocol.push_layout import PIGGYBACK_BYTES
 
 __all__ = ["OPTIMIZERS", "PAYLOAD", "Job", "Memory", "bounds", "cluster_of", "memory_of", "phases_of"]
 
@@ -265,7 +265,7 @@ class _Costs:
         admit_w, admit_p = self._wire.admit_worker_secs * scale_w, self._wire.admit_ps_secs * scale_p
         out_w, out_p, out_d = self._bytes(out)
         in_w, in_p, in_d = self._bytes(back)
-        comes_along = out <= RIDES_BYTES or self._job.transport == "shm"
+        comes_along = out <= PIGGYBACK_BYTES or self._job.transport == "shm"
         piggybacked = comes_along and self._job.wire_itemsize == self._job.itemsize
         delay = self._wire.step(0.0).delay_secs
 

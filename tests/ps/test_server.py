@@ -406,7 +406,7 @@ def test_the_settler_finishes_what_a_dead_worker_left(clusters):
 def half_pushed(clusters, monkeypatch):
     """Two tasks, on a clock that is moved by hand, that hold the parts of a push that nobody asks to admit."""
     # As with parts that are too large to come with ADMIT.
-    monkeypatch.setattr(PushProtocol, "_rides_along", lambda self, requests: None)
+    monkeypatch.setattr(PushProtocol, "_piggybacked", lambda self, requests: None)
 
     def make(member):
         clock = ManualClock()

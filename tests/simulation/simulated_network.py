@@ -326,7 +326,7 @@ class SimulatedTransport:
         for watch in self._network.watchers:
             watch("send", self._client, method)
 
-    def room(self, nbytes: int) -> None:
+    def buffer(self, nbytes: int) -> None:
         """See Transport; there is none."""
 
     def expire(self) -> None:

@@ -48,7 +48,7 @@ class Inner:
 
 
 def test_the_protocol_says_all_that_a_transport_can_do():
-    assert set(MEMBERS) == {*CARRIES, "label", "address", "shares_memory", "room"}
+    assert set(MEMBERS) == {*CARRIES, "label", "address", "shares_memory", "buffer"}
     local = {*vars(LocalTransport), "label", "address", "shares_memory"}  # those it sets itself
     assert not set(MEMBERS) - local
     assert not set(MEMBERS) - {*vars(GrpcTransport), "label", "address"}

@@ -36,7 +36,7 @@ from globalstep.worker.client.membership import Membership
 from globalstep.worker.client.own_clients import note_client
 from globalstep.worker.client.run_view import CONTROL_SECS, RunView
 from globalstep.worker.client.snapshot import Snapshot
-from globalstep.worker.protocol.gradient_room import GradientRoom
+from globalstep.worker.protocol.gradient_buffers import GradientBuffers
 from globalstep.worker.protocol.push_protocol import PushProtocol
 from globalstep.worker.protocol.push_result import PushResult
 from globalstep.worker.protocol.row_merging import RowMerging
@@ -110,7 +110,7 @@ class ClusterClient:
         # Used under _lock.
         self._splitter = self.run.splitter
         self._rows = RowMerging(self.run.variables)
-        self._room = self._protocol.messages.room = GradientRoom(joined.transports)
+        self._buffers = self._protocol.messages.buffers = GradientBuffers(joined.transports)
         if member:
             self.heartbeat.start()
 
@@ -201,7 +201,7 @@ class ClusterClient:
         Nothing of the PS tasks' shared memory stays referred to here.
         """
         with self._lock:
-            self._room.close()
+            self._buffers.close()
             self._protocol.messages.start_over()
             if self.closed:
                 return
@@ -240,9 +240,9 @@ class ClusterClient:
                 self.run.require([op.variable for op in push.ops] + [read.variable for read in push.reads])
                 return self._rows.push(push, self._push_stored)
             finally:
-                self._room.forget()
+                self._buffers.forget()
 
-    def room(self, variables: Sequence[str]) -> list[Array]:
+    def gradient_buffers(self, variables: Sequence[str]) -> list[Array]:
         """Give arrays to write the gradients of the next push into, where the PS tasks will read them.
 
         With a PS task on this machine that saves a copy of every gradient. Ask anew for every push, write all of
@@ -260,7 +260,7 @@ class ClusterClient:
         """
         with self._lock:
             self.run.require(variables)
-            return self._room.arrays(variables, self._joined.incarnation, self.run.variables, self._joined.where)
+            return self._buffers.arrays(variables, self._joined.incarnation, self.run.variables, self._joined.where)
 
     def send_ahead(self, layout: object, variable: str, gradient: Array) -> None:
         """Send a gradient before its push: see worker/protocol/gradients_ahead.py. Waits while another call is made.

@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from globalstep.wire.declarations import Op, OpKind, Push, Read
 
-__all__ = ["RIDES_BYTES", "KnownLayout", "Part", "Split", "bytes_of", "in_arena_order", "may_be_remembered"]
+__all__ = ["PIGGYBACK_BYTES", "KnownLayout", "Part", "Split", "bytes_of", "in_arena_order", "may_be_remembered"]
 
 Array = npt.NDArray[Any]
 #: The sequencer's part comes with ADMIT up to this size: such a message is small over every transport.
-RIDES_BYTES = 1 << 16
+PIGGYBACK_BYTES = 1 << 16
 
 
 @dataclass(slots=True)

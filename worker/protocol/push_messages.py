@@ -17,7 +17,7 @@ from globalstep.wire.codec import TensorWriter
 from globalstep.wire.declarations import Push, Read, padded
 from globalstep.wire.wire_options import WireOptions
 from globalstep.worker.client.joined_run import JoinedRun
-from globalstep.worker.protocol.gradient_room import GradientRoom
+from globalstep.worker.protocol.gradient_buffers import GradientBuffers
 from globalstep.worker.protocol.gradients_ahead import GradientsAhead
 from globalstep.worker.protocol.push_layout import KnownLayout, Part, Split, bytes_of, in_arena_order, may_be_remembered
 from globalstep.worker.protocol.wire_packing import WirePacking
@@ -36,10 +36,10 @@ class PushMessages:
 
     Attributes:
         packing: Makes fewer bytes of them.
-        room: Where gradients may lie as they are sent; None for nowhere.
+        buffers: Where gradients may lie as they are sent; None for nowhere.
     """
 
-    room: GradientRoom | None = None
+    buffers: GradientBuffers | None = None
 
     def __init__(self, run: JoinedRun, wire: WireOptions) -> None:
         self._run = run
@@ -100,7 +100,7 @@ class PushMessages:
         known = split.told.get(shard) if split is not None else None
         if known is not None and known.places is not None and not afresh:
             values = [push.ops[at].value for at in known.order]
-            whole = self.room.whole(shard, values) if self.room is not None and not self.packing.active else None
+            whole = self.buffers.whole(shard, values) if self.buffers is not None and not self.packing.active else None
             pieces = [bytes_of(value) for value in values] if whole is None else [whole]
             if [piece.nbytes for piece in pieces] == (known.sizes if whole is None else [known.nbytes]):
                 message.layout, message.known_layout = known.number, True

@@ -30,7 +30,7 @@ from globalstep.worker.client.calls import RETRIED, Retrying
 from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.client.retry import Retry
 from globalstep.worker.protocol.floors import Floors
-from globalstep.worker.protocol.push_layout import RIDES_BYTES, Part
+from globalstep.worker.protocol.push_layout import PIGGYBACK_BYTES, Part
 from globalstep.worker.protocol.push_messages import PushMessages
 from globalstep.worker.protocol.push_result import PushResult, applied_of
 from globalstep.worker.protocol.refused_pushes import not_finite_in, withdraw
@@ -265,7 +265,7 @@ class PushProtocol:
 
         began = self._clock.monotonic()
         requests = {shard: staging(shard, False) for shard in parts}
-        own = self._rides_along(requests)
+        own = self._piggybacked(requests)
         try:
             try:
                 taken = self.call(requests, patient=False)
@@ -314,7 +314,7 @@ class PushProtocol:
             return PushResult(outcome, self.push(Push(reads=push.reads)).values, applied)
         return PushResult(outcome, self._messages.gather(push.reads, found), applied)
 
-    def _rides_along(self, requests: dict[int, _Sent]) -> _Sent | None:
+    def _piggybacked(self, requests: dict[int, _Sent]) -> _Sent | None:
         """Take the sequencer's part out of what is to be staged if it is to come with ADMIT: a message less.
 
         A large part is sent at the same time as the others', unless it lies in memory that the sequencer sees.
@@ -322,7 +322,7 @@ class PushProtocol:
         own = requests.get(self._run.sequencer)
         if own is None or self._packing.active:
             return None
-        if sum(piece.nbytes for piece in own[1]) <= RIDES_BYTES:
+        if sum(piece.nbytes for piece in own[1]) <= PIGGYBACK_BYTES:
             return requests.pop(self._run.sequencer)
         if self._run.transports[self._run.sequencer].shares_memory:
             return requests.pop(self._run.sequencer)

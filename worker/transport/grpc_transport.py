@@ -262,12 +262,12 @@ class GrpcTransport:
         """See transports.Transport. Opens a new connection if the last one broke."""
         return self._connected().send(request, pieces, self._clock.monotonic() + CALL_SECS)
 
-    def room(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
+    def buffer(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
         """See transports.Transport."""
         connection = self._connected()
         if not isinstance(connection, SharedConnection):
             return None
-        return connection.room(nbytes, self._clock.monotonic() + CALL_SECS)
+        return connection.buffer(nbytes, self._clock.monotonic() + CALL_SECS)
 
     def _connected(self) -> Connection:
         """Give the connection; open a new one if there is none, or it broke."""

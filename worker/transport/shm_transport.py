@@ -67,7 +67,7 @@ class SharedConnection(SocketConnection):
         # Whether the PS task makes blocks; it stops doing so when the machine gives it no memory.
         self._grows = True
 
-    def room(self, nbytes: int, overdue_at: float) -> Array | None:
+    def buffer(self, nbytes: int, overdue_at: float) -> Array | None:
         """Give memory of the next request, so that its tensors can be written where they are read.
 
         Args:

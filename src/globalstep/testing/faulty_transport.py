@@ -78,9 +78,9 @@ class FaultyTransport:
         """See transports.Transport."""
         return self.transport.shares_memory
 
-    def room(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
+    def buffer(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
         """See transports.Transport."""
-        return self.transport.room(nbytes)
+        return self.transport.buffer(nbytes)
 
     def send(self, request: pb.Request, pieces: Sequence[memoryview]) -> Any:
         """See transports.Transport. The pieces go as they are, so that what lies in shared memory is read there."""

@@ -88,7 +88,7 @@ class Transport(Protocol):
         """
         ...
 
-    def room(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
+    def buffer(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
         """Give memory in which a request's tensors, so many bytes, can be written where the task reads them.
 
         A caller that does not use it drops the reference. None where there is no such memory now.

@@ -45,7 +45,7 @@ LAST_STEP = 9
 VARIABLES = {"w": ((33_000,), 0), "b": ((), 1), "e": ((3_300, 10), 1)}
 #: What a push reads: large values, which take the place of its gradients in shared memory.
 READS = tuple(Read(name) for name in ("w", "e", "global_step"))
-#: Over these gradients are written where the PS tasks read them, if they can; see ClusterClient.room.
+#: Over these gradients are written where the PS tasks read them, if they can; see ClusterClient.gradient_buffers.
 IN_PLACE = ("auto", "tcp")
 WAIT_SECS = 30.0
 
@@ -248,7 +248,7 @@ class Program:
     def push(self):
         """One run: on a lost session, one more after joining the new life; gives the last outcome."""
         if self._in_place:
-            gradients = self.client.room(list(VARIABLES))
+            gradients = self.client.gradient_buffers(list(VARIABLES))
             for gradient in gradients:
                 gradient.fill(-1.0)
         else:

@@ -17,7 +17,7 @@ from globalstep.errors import AbortedError, UnavailableError
 from globalstep.testing.faults import AFTER, BEFORE, SEND
 from globalstep.wire.declarations import OutcomeKind
 from globalstep.worker.client import calls
-from globalstep.worker.protocol import gradient_room, push_protocol
+from globalstep.worker.protocol import gradient_buffers, push_protocol
 from globalstep.worker.transport import shm_transport
 
 #: Pushes before the first checkpoint, and from there to the fault.
@@ -290,14 +290,14 @@ NOT_TAKEN = {
         "needs another push between a lost reply and its retry: test_push_protocol.py, the simulation",
     "_pull_at_once: shard not in decided.pull.last or reply.pull.applied != decided.pull.last[shard]":
         "needs a push between the parts of a read: tests/worker/protocol/test_push_protocol.py, the simulation",
-    "_rides_along: own is None or self._packing.active": _PACKED,
+    "_piggybacked: own is None or self._packing.active": _PACKED,
     "whole: len(arrays) != len(values) or not all(map(operator.is_, arrays, values))":
-        "a program that pushes other arrays than it was given: tests/worker/protocol/test_gradient_room.py",
+        "a program that pushes other arrays than it was given: tests/worker/protocol/test_gradient_buffers.py",
     "_take: except UnavailableError": "no connection breaks just when a block is asked for",
     "_take: except OpError": "no memory to share: tests/worker/transport/test_shm_transport.py",
     "_take: not len(self._pool)": "no memory to share: tests/worker/transport/test_shm_transport.py",
     "_put: taken is None": "no memory to share: tests/worker/transport/test_shm_transport.py",
-    "room: nbytes < SHARED_FROM_BYTES": "all gradients here are large: tests/worker/transport/test_shm_transport.py",
+    "buffer: nbytes < SHARED_FROM_BYTES": "all gradients here are large: tests/worker/transport/test_shm_transport.py",
     "_data_of: not place.block": "a PS task names a place only where it has put something",
     "_answered: load is None": "no task answers a call twice",
     "_data_of: block is None or place.offset % 8 or place.offset + message.nbytes > block.nbytes":
@@ -305,7 +305,7 @@ NOT_TAKEN = {
 }  # fmt: skip
 #: Transport -> branch -> why no cell takes it there.
 NOT_TAKEN_OVER = {
-    transport: dict.fromkeys(("_rides_along: self._run.transports[self._run.sequencer].shares_memory", "whole: shared"),
+    transport: dict.fromkeys(("_piggybacked: self._run.transports[self._run.sequencer].shares_memory", "whole: shared"),
                              _NO_SHARED_MEMORY)
     for transport in TRANSPORTS if transport != "auto"
 }  # fmt: skip
@@ -317,7 +317,7 @@ NOT_TAKEN_OVER["local"]["whole: not (given is None)"] = f"gradients are written 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_the_matrix_takes_every_way_of_a_push(clusters, transport):
     """What the client's code decides by, transports' abilities among it, is decided both ways under faults."""
-    modules = [calls, push_protocol, gradient_room] + [shm_transport] * (transport == "auto")
+    modules = [calls, push_protocol, gradient_buffers] + [shm_transport] * (transport == "auto")
     ways = {name for module in modules for name in branches_of(module).values()}
     ways = {name for name in ways if not name.startswith(("each: ", "arrays: ", "_lay_out: "))}
     allowed = {**NOT_TAKEN, **NOT_TAKEN_OVER.get(transport, {})}
@@ -330,7 +330,9 @@ def test_the_matrix_takes_every_way_of_a_push(clusters, transport):
 
 def test_the_ways_that_the_matrix_does_not_take_are_there():
     known = {
-        name for module in (calls, push_protocol, gradient_room, shm_transport) for name in branches_of(module).values()
+        name
+        for module in (calls, push_protocol, gradient_buffers, shm_transport)
+        for name in branches_of(module).values()
     }
     assert not set(NOT_TAKEN).union(*NOT_TAKEN_OVER.values()) - known
 

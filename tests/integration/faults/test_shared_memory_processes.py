@@ -29,7 +29,7 @@ from globalstep.worker.client.client import connect
 client = connect("grpc://" + sys.argv[1], transport="shm")
 client.refresh()
 while True:
-    (gradient,) = client.room(["w"])
+    (gradient,) = client.gradient_buffers(["w"])
     gradient.fill(-1.0)
     ops = [Op(OpKind.APPLY, "w", gradient, optimizer="sgd")]
     push = Push(ops, [Increment("global_step")], [OptimizerUse("sgd")], [Read("w")], layout="step")
@@ -86,7 +86,7 @@ def test_nothing_is_left_of_a_worker_or_a_task_that_is_killed(tmp_path):
             worker.wait()
             until(lambda: shared_by(task.pid) == alone)
             # The run goes on, and holds what the worker has pushed, as a whole.
-            (gradient,) = client.room(["w"])
+            (gradient,) = client.gradient_buffers(["w"])
             gradient.fill(-1.0)
             ops = [Op(OpKind.APPLY, "w", gradient, optimizer="sgd")]
             push = Push(ops, [Increment("global_step")], [OptimizerUse("sgd")], [Read("w")], layout="step")

@@ -328,7 +328,7 @@ def change_what_is_read(mallory: Mallory, transport: str) -> None:
     """Write into shared memory while the task reads it: row ids that change between check and use."""
     decl = mallory.largest
     with mallory.transport(decl.shard, transport) as connection:
-        room = connection.room(1 << 16)
+        room = connection.buffer(1 << 16)
         if room is None:
             return
         ids = room[:8000].view(np.int64)

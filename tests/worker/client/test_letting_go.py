@@ -57,7 +57,7 @@ def push_of(gradient):
 def train(client):
     """Two steps from gradients that are written in place."""
     for _ in range(2):
-        (gradient,) = client.room(["w"])
+        (gradient,) = client.gradient_buffers(["w"])
         gradient.fill(-1.0)
         client.push(push_of(gradient))
 
@@ -89,7 +89,7 @@ def test_a_client_that_is_closed_lets_go_of_what_it_gave_out(server):
     client = client_of(server)
     declared(client)
     train(client)
-    client.room(["w"])  # not pushed
+    client.gradient_buffers(["w"])  # not pushed
     blocks = blocks_of(client)
     client.close()
     assert left(blocks) == 0
@@ -102,7 +102,7 @@ def test_a_call_that_is_not_answered_holds_nothing_once_its_error_is_dealt_with(
     train(client)
     blocks = blocks_of(client)
     server.control.handler._faults = Silent(server, method)
-    (gradient,) = client.room(["w"])
+    (gradient,) = client.gradient_buffers(["w"])
     failed = ""
     try:
         if method == "push":

@@ -17,7 +17,7 @@ def pool_of(count, nbytes=NBYTES):
 
 
 def pieces_in(pool, number, *sizes):
-    """Arrays one behind the other in a block, as ClusterClient.room gives them."""
+    """Arrays one behind the other in a block, as ClusterClient.gradient_buffers gives them."""
     room = room_in(pool.get(number), NBYTES)
     out, at = [], 0
     for size in sizes:

@@ -88,7 +88,7 @@ def push_of(gradients, reads=NAMES):
 
 
 def in_place(client, value):
-    gradients = client.room(NAMES)
+    gradients = client.gradient_buffers(NAMES)
     for gradient in gradients:
         gradient.fill(value)
     return gradients
@@ -222,7 +222,7 @@ def test_small_tensors_are_sent(train):
     client = train().client()
     client.push(Push([Op(OpKind.ASSIGN, "global_step", np.asarray(3, np.int64))], reads=[Read("global_step")]))
     assert len(pool_of(client)) == 0
-    assert client.run.transports[0].room(100) is None
+    assert client.run.transports[0].buffer(100) is None
 
 
 def test_values_come_in_two_or_three_blocks_however_many_steps(train):
@@ -437,7 +437,7 @@ def test_room_is_to_be_had_on_every_transport(train):
         client.push(push_of(gradients))
         assert not client.run.transports[0].shares_memory
     with pytest.raises(FailedPreconditionError, match="unheard_of"):
-        client.room(["unheard_of"])
+        client.gradient_buffers(["unheard_of"])
 
 
 def test_a_reply_that_points_outside_of_the_memory_breaks_the_connection(train, monkeypatch):

@@ -198,7 +198,7 @@ def test_a_push_whose_connection_breaks_is_done_once(
 ):
     """The points of docs/design/push-protocol.md: what was sent, or answered, is lost with its connection."""
     if method == "stage":  # to the sequencer too, as with parts that are too large to come with ADMIT
-        monkeypatch.setattr(PushProtocol, "_rides_along", lambda self, requests: None)
+        monkeypatch.setattr(PushProtocol, "_piggybacked", lambda self, requests: None)
     servers = serving(shards)
     cut = servers[task].control.handler._faults = Cut(point, method)
     cut.server = servers[task]

@@ -1,6 +1,6 @@
-"""Arrays to write gradients into, where the PS tasks will read them: docs/design/transports.md.
+"""Gradient buffers: arrays to write gradients into, where the PS tasks will read them; docs/design/transports.md.
 
-Layer: worker. Threads: a GradientRoom belongs to one client, whose lock it is used under.
+Layer: worker. Threads: a GradientBuffers belongs to one client, whose lock it is used under.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from globalstep.runtime.memory import MemoryPool
 from globalstep.wire.declarations import ALIGNMENT, VariableDecl, padded
 from globalstep.wire.transports import Transport
 
-__all__ = ["GradientRoom"]
+__all__ = ["GradientBuffers"]
 
 Array = npt.NDArray[Any]
 #: Position among the arrays, dtype, shape, first byte.
@@ -33,7 +33,7 @@ class _Layout(NamedTuple):
     padding: Sequence[slice]
 
 
-class GradientRoom:
+class GradientBuffers:
     """Makes the arrays.
 
     Args:
@@ -52,7 +52,7 @@ class GradientRoom:
     def arrays(
         self, names: Sequence[str], incarnation: int, variables: Mapping[str, VariableDecl], where: Mapping[str, int]
     ) -> list[Array]:
-        """Give an array for each Variable; see ClusterClient.room.
+        """Give an array for each Variable; see ClusterClient.gradient_buffers.
 
         Args:
             names: The Variables, all declared.
@@ -68,7 +68,7 @@ class GradientRoom:
         out: list[Any] = [None] * len(names)
         for shard, layout in self._known[1].items():
             shared = (
-                self._transports[shard].room(layout.nbytes) if shard >= 0 and self._transports is not None else None
+                self._transports[shard].buffer(layout.nbytes) if shard >= 0 and self._transports is not None else None
             )
             memory = self._pool.take(layout.nbytes) if shared is None else shared
             arrays: list[Array] = [np.ndarray(shape, dtype, memory, at) for _, dtype, shape, at in layout.slots]

@@ -1,0 +1,75 @@
+"""Arrays that lie as they are sent: given out, pushed as one piece, used up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from globalstep.wire.declarations import VariableDecl
+from globalstep.worker.protocol.gradient_buffers import GradientBuffers
+
+WHERE = {"a": 0, "b": 0, "c": 1}
+VARIABLES = {"a": VariableDecl("a", "float32", (3,), 0), "b": VariableDecl("b", "float32", (2, 2), 0),
+             "c": VariableDecl("c", "float64", (2,), 1)}  # fmt: skip
+
+
+class SharedTransport:
+    """A transport that shares memory."""
+
+    def __init__(self):
+        self.memory = np.full(64, 255, np.uint8)
+
+    def buffer(self, nbytes):
+        return self.memory[:nbytes]
+
+
+class OtherTransport:
+    """One that does not."""
+
+    def buffer(self, nbytes):
+        return None
+
+
+@pytest.fixture
+def buffers():
+    return GradientBuffers([SharedTransport(), OtherTransport()])
+
+
+def arrays_of(buffers, names=("a", "b", "c")):
+    found = buffers.arrays(names, 1, VARIABLES, WHERE)
+    for array in found:
+        array.fill(1.0)
+    return found
+
+
+def test_the_arrays_given_out_are_one_piece_with_zeros_between(buffers):
+    a, b, c = arrays_of(buffers)
+    whole = buffers.whole(0, [a, b])
+    assert np.frombuffer(whole, np.float32).tolist() == [1, 1, 1, 0, 1, 1, 1, 1]
+    assert np.frombuffer(buffers.whole(1, [c]), np.float64).tolist() == [1, 1]
+
+
+def test_only_what_the_ps_task_reads_in_place_is_used_up(buffers):
+    a, b, c = arrays_of(buffers)
+    buffers.whole(0, [a, b])
+    buffers.whole(1, [c])
+    assert (a.flags.writeable, b.flags.writeable, c.flags.writeable) == (False, False, True)
+
+
+def test_they_serve_once(buffers):
+    a, b, _ = arrays_of(buffers)
+    assert buffers.whole(0, [a, b]) is not None
+    assert buffers.whole(0, [a, b]) is None
+
+
+@pytest.mark.parametrize("pushed", [("b", "a"), ("a",), ("a", "other")])
+def test_other_arrays_are_looked_at_one_by_one(buffers, pushed):
+    given = dict(zip("abc", arrays_of(buffers), strict=True), other=np.ones((2, 2), np.float32))
+    assert buffers.whole(0, [given[name] for name in pushed]) is None
+    assert given["a"].flags.writeable
+
+
+def test_those_of_an_earlier_time_do_not_count(buffers):
+    first = arrays_of(buffers)
+    arrays_of(buffers)
+    assert buffers.whole(0, first[:2]) is None
