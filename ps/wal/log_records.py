@@ -33,6 +33,8 @@ __all__ = ["Encoded", "Records", "base_record", "begin_event", "begin_record", "
 
 Array = npt.NDArray[Any]
 
+#: Of entries that no push's COMMIT has brought.
+_NOBODY = PushId("", 0)
 #: The record's head, and its data in pieces.
 Encoded = tuple[bytes, Sequence[memoryview]]
 
@@ -281,7 +283,8 @@ class Records:
             message = record.entries
             found = [entry_codec.decode(entry) for entry in message.entries]
             dropped = [codec.decode_push_id(push) for push in message.dropped]
-            return events.Applied(codec.decode_push_id(message.brought_by), found, dropped)
+            brought = codec.decode_push_id(message.brought_by) if message.HasField("brought_by") else _NOBODY
+            return events.Applied(brought, found, dropped)
         if kind == "settle":
             settle = record.settle
             pushes = [codec.decode_push_id(push) for push in settle.pushes]
