@@ -1,9 +1,9 @@
 """Who acts as chief: the chief's lease that PS task 0 gives, to one candidate at a time, by terms.
 
-Whoever holds it keeps it with signs of life, until it leaves, or is silent for as long as somebody who asks for the
+Its holder keeps it with signs of life, until it leaves, or is silent for as long as a candidate that asks for the
 lease says. Each holder's term is greater than every one before it, so that one that was replaced while it slept is
 told so when it wakes, and can be refused. The chief's lease is not stored: a task that was started again learns of it
-from its holder's next sign of life, and counts the time of silence from there on. Everybody tells it of the greatest
+from its holder's next sign of life, and counts the time of silence from there on. Every client tells it of the greatest
 term that he knows of, from before or from files: a clock that was set back makes no term smaller.
 
 Pure: time comes from a clock; no lock of its own, since `ps/shard/life.py` calls it under its lock.
@@ -35,7 +35,7 @@ class ChiefLeaseView:
     #: "" when the chief has left its lease.
     holder: str
     task: str
-    #: Since the holder was last heard of; without one, since somebody first asked.
+    #: Since the holder was last heard of; without one, since a candidate first asked.
     silent_secs: float
     #: The holder's.
     process: Process = NO_PROCESS
@@ -60,7 +60,7 @@ class Claim:
     run: RunIdentity = NO_RUN
     #: Id of a holder whose process the caller has seen to be gone.
     gone: str = ""
-    #: The user wants it at once, whoever has it.
+    #: The user wants it at once, whichever process has it.
     take_over: bool = False
     #: The greatest term that it knows of.
     known_term: int = 0
@@ -77,7 +77,7 @@ class ChiefLease:
         self._clock = clock
         # Terms of a process that was here before are smaller.
         self._next_term = int(clock.time() * 1000) + 1
-        # The greatest that anybody knows of; there has been a chief with it.
+        # The greatest that any client knows of; there has been a chief with it.
         self._known_term = 0
         self._term = 0
         self._holder = ""
@@ -94,7 +94,7 @@ class ChiefLease:
         return ChiefLeaseView(term, self._holder, self._task, silent_secs, self._process, self._run, self._why)
 
     def adopt(self, term: int) -> None:
-        """Take note of a term that somebody knows of; a holder of a smaller one has it no longer, and may ask anew."""
+        """Take note of a term that a client knows of; a holder of a smaller one has it no longer, and may ask anew."""
         if not self._known_term < term < _BEYOND_TERMS:
             return
         self._known_term = term
@@ -132,11 +132,11 @@ class ChiefLease:
     def claim(self, claim: Claim) -> bool:
         """Ask for the chief's lease; says whether the candidate has it now.
 
-        It is given to whoever held it, to the same process, and to everybody else once its holder has been silent, or
-        the chief's lease empty and somebody's wish, for `after_secs`. One that was left, or whose holder is gone, is
-        given at once; one that nobody has held is given at once to the configured chief. A chief that would not wait
-        (`after_secs` 0), and the next process of the holder's task, is given it once the holder has given no sign of
-        life for ALIVE_SECS: see `contests`.
+        It is given to its former holder, to the same process, and to every other candidate once its holder has been
+        silent, or the chief's lease empty and a candidate's wish, for `after_secs`. One that was left, or whose holder
+        is gone, is given at once; one that was never held is given at once to the configured chief. A chief that would
+        not wait (`after_secs` 0), and the next process of the holder's task, is given it once the holder has given no
+        sign of life for ALIVE_SECS: see `contests`.
         """
         now = self._clock.monotonic()
         if self._heard is None:

@@ -1,7 +1,7 @@
-"""Whether a PS task may end though nobody declared the job done, and what it says while it waits.
+"""Whether a PS task may end though the job was not declared done, and what it says while it waits.
 
-Programs end without a word: a loop that breaks, a session that nobody closes, a crash before the first call. So a PS
-task that nobody uses any more ends as well, after a time in which whoever was lost may come back.
+Programs end without a word: a loop that breaks, a session that is never closed, a crash before the first call. So a PS
+task that is not used any more ends as well, after a time in which a lost client may come back.
 
 Pure: `judge` is a function of what there is; a Vigil has a clock and writes to the log.
 
@@ -24,7 +24,7 @@ __all__ = ["ABANDON_VARIABLE", "EXIT_ABANDONED", "START_VARIABLE", "Patience", "
 
 _log = logging.getLogger("globalstep")
 
-#: Exit code of a PS task that was abandoned: its job was not declared done, and nobody came, or came back.
+#: Exit code of a PS task that was abandoned: its job was not declared done, and no client came, or came back.
 EXIT_ABANDONED = 3
 #: Where a process is told of them by its environment.
 START_VARIABLE = "GLOBALSTEP_PS_START_SECS"
@@ -134,7 +134,7 @@ def judge(state: State, clients: list[ClientView], absence: Absence, patience: P
     if not reasons:
         reasons.append("all that came have left")
         if absence.expected:
-            # Each task of the ClusterSpec has: hardly anybody comes back.
+            # Each task of the ClusterSpec has: clients hardly ever come back.
             limit_secs = min(limit_secs, LINGER_SECS)
     why = f"Nobody is here, and the job was not declared done: {'; '.join(reasons)}"
     return Verdict(why, absence.since_secs, limit_secs, code, "--abandon-secs")
@@ -151,7 +151,7 @@ class Vigil:
 
     Args:
         shard: The task's state.
-        patience: How long to wait when nobody is there.
+        patience: How long to wait when no client is there.
         clock: Time.
     """
 
@@ -168,7 +168,7 @@ class Vigil:
         """Look; give the exit code where the task is to end now, and None where it is not.
 
         Args:
-            traffic: What data has come and gone so far: a change is a sign of life, of whoever keeps no lease.
+            traffic: What data has come and gone so far: a change is a sign of life, of clients that keep no lease.
         """
         if self._shard.over():
             return 0

@@ -106,10 +106,10 @@ class LostClient:
 class Absence:
     """Who is not here."""
 
-    #: Nobody has been here for so many seconds; where somebody is, and the job is done, it has been for `done_secs`.
+    #: No client has been here for so many seconds; where one is, and the job is done, it has been for `done_secs`.
     since_secs: float
     done_secs: float
-    #: Whether anybody has ever come.
+    #: Whether any client has ever come.
     came: bool
     #: Tasks that were told to come, and those of them that never did.
     expected: Sequence[str]
@@ -118,7 +118,7 @@ class Absence:
     failed: Mapping[str, str]
 
     def later(self, busy_secs: float) -> Absence:
-        """The same, where somebody who keeps no lease was here so many seconds ago."""
+        """The same, where a client that keeps no lease was here so many seconds ago."""
         return replace(self, since_secs=min(self.since_secs, busy_secs))
 
 
@@ -245,7 +245,7 @@ class Presence:
 
     def losses_after(self, known: int) -> list[LostClient]:
         """Give the losses, of those that are remembered, after the first `known`."""
-        # Whoever knows of more knew a process that was here before.
+        # A chief that knows of more knew a process that was here before.
         news = self.losses - known if known <= self.losses else self.losses
         return list(self._lost)[-news:] if news else []
 
@@ -333,7 +333,7 @@ class Presence:
         )
 
     def empty(self) -> bool:
-        """Whether nobody is here and nobody is waited for any longer."""
+        """Whether no client is here and none is waited for any longer."""
         if self.clients():
             return False
         missing = self._expected - self._seen_tasks

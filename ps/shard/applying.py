@@ -142,7 +142,7 @@ class Applier:
         """Do what an entry says, and take its reads; `previous` was checked.
 
         Everything that could fail was checked before; what fails all the same takes the shard out of service
-        (`fail_stop`), so that nobody sees a push that is applied in part.
+        (`fail_stop`), so that no client sees a push that is applied in part.
         """
         if entry.push in self.deferred:
             self._defer(now, entry, uses)

@@ -41,7 +41,7 @@ class EventLog:
     """Is given every event that changed a shard, in order; forgets it.
 
     Attributes:
-        keeps_data: Whether it looks at the data of parts later, so that nobody may write to it.
+        keeps_data: Whether it looks at the data of parts later, so that no client may write to it.
     """
 
     keeps_data = False
@@ -50,13 +50,13 @@ class EventLog:
         """Take an event of one of the classes of `events.LOGGED`: the shard has carried it out."""
 
     def cut(self, snapshot: PushId, image: Image) -> None:
-        """Take note of a snapshot: whoever has it and this image needs no event from before."""
+        """Take note of a snapshot: with it and this image no event from before is needed."""
 
     def secure(self) -> None:
         """Return once what was appended so far will not be forgotten. Not under the shard's lock.
 
         Raises:
-            LostStateError: If it will be forgotten: nothing of it may be told to anybody.
+            LostStateError: If it will be forgotten: no client may be told of it.
         """
 
 

@@ -74,7 +74,7 @@ class Begin(Event[tuple[int, str]]):
     sequencer: int
     #: Client that initializes; served alone until an Open.
     owner: str
-    #: Whether everybody is served at once.
+    #: Whether all clients are served at once.
     opened: bool
     #: Where the sequencer is asked about parts in doubt; "" on the sequencer.
     sequencer_address: str = ""
@@ -108,7 +108,7 @@ class Declare(Event[None]):
 
 @dataclass(slots=True)
 class Open(Event[dict[str, int]]):
-    """Serve everybody, with these stop limits; replies with the limits in force, absolute, on the sequencer."""
+    """Serve all clients, with these stop limits; replies with the limits in force, absolute, on the sequencer."""
 
     incarnation: int
     client: str
@@ -151,7 +151,7 @@ class Leave(Event[None]):
 
 @dataclass(slots=True)
 class Lose(Event[None]):
-    """Forget all state, as a restart of the process would, if `log` is its log: what that forgot nobody may be told."""
+    """Forget all state, as a restart of the process would, if `log` is its log, of which something was lost."""
 
     log: EventLog
 

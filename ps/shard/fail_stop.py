@@ -2,8 +2,8 @@
 
 Everything that can be wrong with a push is looked for before it is admitted. What fails all the same, from then until
 the write-ahead log has been told of it, is a bug, an update rule's exception, or a machine without memory; and what it
-leaves may hold half of a push. So it is served to nobody: the shard forgets all that it has, as if its process had been
-started again, and comes back from its log or from a checkpoint.
+leaves may hold half of a push. So it is served to no client: the shard forgets all that it has, as if its process had
+been started again, and comes back from its log or from a checkpoint.
 
 Layer: ps. Threads: called under the shard's lock.
 """
@@ -41,8 +41,8 @@ class FailStop:
         armed: As the attribute.
 
     Attributes:
-        armed: False to let exceptions through as they are: nobody sees the state, whatever is left of it.
-        reports: What failed, newest last; for somebody who may write it to the task's own log.
+        armed: False to let exceptions through as they are: no client sees the state, whatever is left of it.
+        reports: What failed, newest last; for the settler, which writes it to the task's own log.
     """
 
     def __init__(self, lose: Callable[[], None], armed: bool = True) -> None:
@@ -57,7 +57,7 @@ class FailStop:
         Within it any exception but one that ends the program (KeyboardInterrupt, ...) becomes:
 
         Raises:
-            LostStateError: The state is gone: whoever asked recovers, or restores, and tries again.
+            LostStateError: The state is gone: the client waits until it is recovered, or restored, and tries again.
             InternalError: As above, where the same has failed before again and again: trying once more is no use.
         """
         return _Section(self, what)

@@ -9,7 +9,7 @@ What is not a push of gradients to this shard alone goes alone: assigns, snapsho
 shards. It waits until no apply is under way, and none begins before it is done. So a snapshot still holds exactly
 the pushes 1..N, each as a whole; and a step that is read counts finished pushes only.
 
-Layer: ps. Threads: any number; a Gate is taken before the shard's lock, and nobody waits at it who holds that one.
+Layer: ps. Threads: any number. Lock order: gate, then shard lock. No thread waits for the gate while it holds the lock.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Array = npt.NDArray[Any]
 
 
 class Gate:
-    """Lets many in together, or one alone, in the order in which they came: nobody waits for ever.
+    """Lets many in together, or one alone, in the order in which they came: no thread waits for ever.
 
     >>> gate = Gate()
     >>> with gate.together():
@@ -93,7 +93,7 @@ class Gate:
             self._changed.notify_all()  # the next in the queue looks whether it may enter too
 
     def wait_for_those_inside(self) -> None:
-        """Wait until everybody has left who is inside now together with others."""
+        """Wait until all threads have left that are inside now together with others."""
         with self._changed:
             waited_for = set(self._inside)
             while waited_for & self._inside:

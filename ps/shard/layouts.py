@@ -82,11 +82,11 @@ class Layout:
     decides: bool = False
     #: How the shard applies it; None before the first time, stale after a declaration.
     plan: PushPlan | None = None
-    #: Where its gradients lie, once somebody has looked whether they are finite: see ps/store/finite.py.
+    #: Where its gradients lie, once they were looked at for values that are not finite: see ps/store/finite.py.
     gradients: Sequence[tuple[Any, int, int, Sequence[int], Sequence[str]]] | None = None
     #: Its changes and reads as the write-ahead log has them, once it does.
     logged: bytes = b""
-    #: See PushParts.optimizers, once somebody has asked.
+    #: See PushParts.optimizers, once they were asked for.
     optimizers: frozenset[tuple[str, bool]] | None = None
     #: Counts the pushes of it that the shard applied, once there is one.
     count: ChangeCount | None = None

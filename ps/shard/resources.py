@@ -35,7 +35,7 @@ class Resources:
         replaying: Whether events come from a log. What they say was checked when it happened, so limits that depend on
             who else is there, and signatures, are not looked at again.
         faults: What a test makes fail.
-        cores: Share the work of applying a large push; whoever gave them ends them.
+        cores: Share the work of applying a large push; their owner ends them.
         most_read_bytes: What one message may read.
         most_held_bytes: Of staged parts, and of kept replies.
         of_nothing: Admitted pushes whose parts were not here, so that nothing was applied; the last of them.
@@ -56,7 +56,7 @@ class Resources:
     def forget_gone(self, ledger: Ledger) -> None:
         """Forget clients that have been gone for long."""
         if self.replaying:
-            return  # which clients are here is not known: nobody is forgotten before it could say so
+            return  # which clients are here is not known: none is forgotten before it could say so
         presence = self.members.presence
         here = {view.client for view in presence.clients()}
         expired = presence.expired()

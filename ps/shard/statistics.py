@@ -124,14 +124,14 @@ class ChangeCount:
 
     names: tuple[str, ...]
     pushes: int = 0
-    #: Whether whoever keeps it is to ask for another one: this one has been added up.
+    #: Whether its keeper is to ask for another one: this one has been added up.
     over: bool = False
 
 
 class ChangeCounts:
     """How many pushes changed each Variable. Single thread: used under the shard's lock.
 
-    Counted by the Variables that a push changes together, and added up when somebody asks: whoever keeps a
+    Counted by the Variables that a push changes together, and added up when a client asks: what keeps a
     ChangeCount, as a layout does, counts a push of any number of Variables by adding 1.
 
     >>> counts = ChangeCounts()

@@ -299,7 +299,7 @@ class Durability:
             incarnation: As the caller knows it.
             snapshot: Its id.
             journal_index: The last entry that is stored of the run's journal. What came after it has to come back with
-                the log if this process dies. None where the caller stores no journal: somebody else may, so a log that
+                the log if this process dies. None where the caller stores no journal: the chief may, so a log that
                 has entries of a journal is left as it is.
         """
         log = self._shard.log
@@ -395,7 +395,7 @@ class Durability:
                 before.close()
             try:
                 if _is_there(folder / _ENDED):
-                    # Whoever asks has slept through the end of that life.
+                    # The client that asks has slept through the end of that incarnation.
                     raise NotFoundError(
                         f"The run whose log is in {folder} has ended, or another has begun in its place."
                     )
@@ -411,7 +411,7 @@ class Durability:
             request.shard,
             applied,
             replay.pushes,
-            f" ({replay.cut_bytes} bytes of a torn end, which nobody had been told of, were cut off)"
+            f" ({replay.cut_bytes} bytes of a torn end, which no client had been told of, were cut off)"
             if replay.cut_bytes
             else "",
             secs,

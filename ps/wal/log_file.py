@@ -7,14 +7,14 @@
               data
 
 A process that is killed leaves a record that is not whole at the end of its last segment; a machine that fails
-may leave several, with holes. Nobody was told of any of them, so they are cut off. A record that is damaged
+may leave several, with holes. No client was told of any of them, so they are cut off. A record that is damaged
 after it was known to be on disk is another matter: everything behind it hangs in the air, and the whole log is
 refused. The two are told apart by what later records say was on disk when they were written.
 
 A recovery writes to no old segment: it begins a new one. That a record can be read does not say that it is on the
 disk: the process may have been killed before its sync, and after a sync that failed the system may take pages for
 written that are not. So what was read behind the last record that is known to be on the disk is copied into the new
-segment, and synced there, before anybody is told of it. A segment ends where the next one begins, whatever it holds.
+segment, and synced there, before any client is told of it. A segment ends where the next one begins, whatever it holds.
 
 Layer: ps. Threads: an object belongs to one thread at a time.
 """
@@ -131,7 +131,7 @@ class LogFiles:
         """Open a file, made where it is missing, and lock it until it is closed.
 
         Raises:
-            BlockingIOError: If somebody else holds it.
+            BlockingIOError: If another process holds it.
         """
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -210,7 +210,7 @@ class LogFiles:
             raise
 
     def publish(self, unborn: Path, path: Path) -> None:
-        """Give a whole file its name, in nobody's place; the name is on the disk when this returns.
+        """Give a whole file its name, in no other file's place; the name is on the disk when this returns.
 
         Raises:
             FileExistsError: If there is one of that name.
@@ -254,7 +254,7 @@ class LoggedRecord:
 
     number: int
     head: bytes
-    #: Readonly, from a multiple of 8 bytes; valid as long as somebody holds it.
+    #: Readonly, from a multiple of 8 bytes; valid as long as it is held.
     data: memoryview
 
 
@@ -300,7 +300,7 @@ class SegmentWriter:
                 self.write(record.number, first - 1, record.head, [record.data])
             files.sync(self._file)
             self._synced_bytes = self.written_bytes
-            # It appears under its name when its head is whole, and in nobody's place.
+            # It appears under its name when its head is whole, and in no other's place.
             files.publish(unborn, self.path)
         except BaseException:
             self.close()
@@ -371,7 +371,7 @@ class SegmentReader:
         first: The number of its first record.
         end: Where the records end that were read so far.
         on_disk: The last record that those read so far say was on the disk, by a sync that succeeded.
-        cut_bytes: After all were read: bytes behind the last whole record, which nobody was told of.
+        cut_bytes: After all were read: bytes behind the last whole record, which no client was told of.
 
     Raises:
         DataLossError: If its head is damaged.

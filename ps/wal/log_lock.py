@@ -1,10 +1,10 @@
 """Who writes a log: one process at a time.
 
 Two things keep a second writer out. The file `lock` is held, by flock, for as long as the log is open. Where that does
-not work (NFS without locks, a lock that its server has taken away), the file `writer` does: whoever begins to write a
-log, or comes back from it, first puts its own name there, and only then reads. A writer looks there after each sync,
-before anybody is told what it wrote. If its own name is still there, then whoever comes back from the log later reads
-what was synced; if not, it tells nobody, and gives the log up.
+not work (NFS without locks, a lock that its server has taken away), the file `writer` does: a process that begins to
+write a log, or comes back from it, first puts its own name there, and only then reads. A writer looks there after each
+sync, before any client is told what it wrote. If its own name is still there, then a process that comes back from the
+log later reads what was synced; if not, it tells no client, and gives the log up.
 
 Layer: ps. Threads: `check` any number at once.
 """
@@ -76,10 +76,10 @@ class LogLock:
             raise
 
     def check(self) -> None:
-        """Make sure that nobody else has begun to write the log.
+        """Make sure that no other process has begun to write the log.
 
         Raises:
-            LostStateError: If somebody has, or if the log was moved away or deleted.
+            LostStateError: If one has, or if the log was moved away or deleted.
             OSError: If that cannot be told.
         """
         try:

@@ -157,7 +157,7 @@ class Replay:
                         f"Record {logged.number} of the log in {self.directory} is whole, but no record: {error}."
                     ) from error
                 self.next_number = logged.number + 1
-                # What a replay begins with was synced before anybody could name the log, or its base.
+                # What a replay begins with was synced before any process could name the log, or its base.
                 begins = at == 0 and logged.number == reader.first
                 self.unsure = [late for late in self.unsure if late.number > reader.on_disk]
                 if not begins:

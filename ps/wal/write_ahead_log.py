@@ -1,4 +1,4 @@
-"""The write-ahead log of a shard: what happens to it is on disk before anybody is told.
+"""The write-ahead log of a shard: events are on disk before any client is told.
 
 Records get their places in order under the shard's lock, by reference to the memory of the request: that is
 quick. They are written, and brought to the disk, outside of it, by the first thread that waits for one of them,
@@ -188,10 +188,10 @@ class WriteAheadLog(EventLog):
         except ResourceExhaustedError:
             raise
         except BaseException as error:
-            # Whatever it is, Ctrl-C too: nobody else has this batch, and nobody may wait for it for ever.
+            # Whatever it is, Ctrl-C too: no other thread has this batch, and none may wait for it for ever.
             if not self._give_up(error):
                 raise
-            # It may be long until somebody recovers, or begins anew.
+            # It may be long until a chief recovers, or begins anew.
             self._release()
             self.on_failure(self)
             if not isinstance(error, Exception):
@@ -210,7 +210,7 @@ class WriteAheadLog(EventLog):
     def _take_back(self, error: OSError, batch: list[_Queued]) -> bool:
         """Where only room is missing, have the batch wait in its place; False where something else is wrong.
 
-        What was written of it is cut off, so nothing is lost: it is in memory, and nobody was told of it.
+        What was written of it is cut off, so nothing is lost: it is in memory, and no client was told of it.
         """
         if error.errno not in NO_ROOM:
             return False
@@ -255,7 +255,7 @@ class WriteAheadLog(EventLog):
 
         Args:
             wanted: The last record that it waits for.
-            refusals: How often there had been no room when it came: whoever waits is told when there is none.
+            refusals: How often there had been no room when it came: each thread that waits is told when there is none.
         """
         reminder = Reminder(lambda: f"the disk: the write-ahead log in {self.directory}")
         with self._lock:
@@ -348,7 +348,7 @@ class WriteAheadLog(EventLog):
             spend_reserve(self._files, self.directory)
 
     def check_writer(self) -> None:
-        """Make sure that nobody else writes this log; see LogLock.check."""
+        """Make sure that no other process writes this log; see LogLock.check."""
         self._held.check()
 
     def _release(self) -> None:
