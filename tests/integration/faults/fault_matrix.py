@@ -116,7 +116,7 @@ _MESSAGES: dict[tuple[str, str], tuple[str, ...] | dict[str, tuple[str, ...]]] =
 }
 
 _IMPOSSIBLE = {
-    ("ps:0", "lost", "increment"): "COMPLETE is the only request then, and nobody waits for its reply",
+    ("ps:0", "lost", "increment"): "COMPLETE is the only request then, and no client waits for its reply",
     ("ps:1", "lost", "between"): "COMMIT is the only request then; when its reply is under way, PS 1 has applied",
     ("worker", "lost", "restore"): "a worker's requests are refused then, and a lost refusal is asked for again",
 }
@@ -156,7 +156,7 @@ def _follows(subject: str, fault: str, moment: str) -> tuple[str, str, str]:
         law = f"{law}; P9"
     if moment == "restore" and subject == "worker":
         if fault == "kill":
-            return f"{law}; P10", "nobody: it takes no part, and its push is in no life", "its push"
+            return f"{law}; P10", "no task: it takes no part, and its push is in no incarnation", "its push"
         if fault == "cut":
             return f"{law}; P10", "the worker asks again, is refused by the new life, and joins it", "nothing more"
         return (
@@ -165,20 +165,20 @@ def _follows(subject: str, fault: str, moment: str) -> tuple[str, str, str]:
             "nothing more",
         )
     if fault == "kill" and moment == "before":
-        return law, "each shard's settler has the push fenced and drops its part", "the push, which nobody was told of"
+        return law, "each shard's settler has the push fenced and drops its part", "the push, unknown to its client"
     if fault == "kill" and moment in ("between", "save"):
-        return law, "the next push of anybody brings the entries along, or SETTLE fetches them", "nothing"
+        return law, "the next push of any client brings the entries along, or SETTLE fetches them", "nothing"
     if fault == "kill":
         return law, "any later message brings the floors", "nothing"
     if fault == "stop":
         if subject.startswith("ps"):
-            return law, "whoever called it waits; its clients' deadlines are longer", "nothing"
+            return law, "its callers wait; their deadlines are longer", "nothing"
         if moment == "before":
             return law, "SETTLE fences the push; its worker wakes, is told ABANDONED and pushes anew", "nothing"
         if moment == "save":
             return law, "pushes go on; the save is written when it wakes", "nothing"
         if moment == "restore":
-            return law, "nobody is served until it wakes and goes on", "nothing"
+            return law, "no client is served until it wakes and goes on", "nothing"
         return law, "others bring the entries along; it wakes and finds its push done", "nothing"
     if moment == "restore":
         again = "the chief asks again, as often as it takes; the PS knows the request by incarnation, owner or push id"
