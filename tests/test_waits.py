@@ -162,6 +162,8 @@ def _waits(call: ast.Call) -> bool:
     name, owner = function.attr, ast.unparse(function.value).rpartition(".")[2]
     if name in _FUNCTIONS and owner == _FUNCTIONS[name]:
         return name != "create_connection" or given < 2
+    if owner == "events":
+        return False  # an event of the shard's, of an RPC's name, is made
     if name in _RPCS and given:
         return name != "future" or isinstance(function.value, ast.Name)
     if name == "shutdown" and any(keyword.arg == "wait" for keyword in call.keywords):
