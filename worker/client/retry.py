@@ -2,7 +2,7 @@
 
 A call may be tried again because it is idempotent: reads by nature, pushes by their id, control calls because the
 second one finds what the first one did. Tried again is what was not answered (UNAVAILABLE), and what a task refused
-that had lost its state, once that is mended, or that had no memory left and said when to come back; every other
+that had lost its state, once that is recovered from, or that had no memory left and said when to come back; every other
 answer is an answer.
 docs/design/push-protocol.md, "Retries", says why each method may be.
 

@@ -217,7 +217,7 @@ class PushProtocol:
                 # What was wrong may be corrected, under the same layout.
                 self._messages.forget(push.layout)
                 raise
-            # Only a worker that slept longer than the settler's patience is told so: it pushes anew.
+            # Only a worker that slept until its parts in doubt were resolved is told so: it pushes anew.
             if result.outcome.kind is not OutcomeKind.ABANDONED:
                 self._run.told.outcome(self._run.incarnation, result.outcome.index, result.outcome.steps)
                 return result

@@ -97,7 +97,7 @@ class DeafAtFirst(SilentAtFirst):
 
 
 @contextlib.contextmanager
-def hasty(ps, times):
+def unheard(ps, times):
     """A client that came before the PS tasks could hear its first signs of life."""
     transports = [DeafAtFirst(transport, "Heartbeat", times) for transport in ps.transports()]
     client = ClusterClient(transports, task=WORKER, clock=StandingStill())
@@ -109,7 +109,7 @@ def hasty(ps, times):
 
 def test_who_is_quicker_than_its_heartbeat_is_known_by_its_task_before_it_pushes():
     ps = LocalPS(2)
-    with hasty(ps, times=1) as client:
+    with unheard(ps, times=1) as client:
         shards = [control.handler.shard for control in ps.controls]
         assert [shard.members.clients() for shard in shards] == [[], []]
         initialize(client)
@@ -118,7 +118,7 @@ def test_who_is_quicker_than_its_heartbeat_is_known_by_its_task_before_it_pushes
 
 def test_a_task_whose_signs_of_life_are_all_lost_has_come_once_it_leaves():
     ps = LocalPS(2)
-    with hasty(ps, times=10_000) as client:
+    with unheard(ps, times=10_000) as client:
         client.begin(open=True, expected_tasks=[WORKER])
         client.finish()
     assert [control.handler.shard.over() for control in ps.controls] == [True, True]

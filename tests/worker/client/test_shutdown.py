@@ -135,7 +135,7 @@ def test_short_calls_wait_for_a_shorter_time():
     assert transport.deadlines == [10.0, 3600.0, 3.0, 3600.0]
 
 
-def test_a_push_without_operations_is_hasty_as_well(run, monkeypatch):
+def test_a_push_without_operations_is_not_tried_again_either(run, monkeypatch):
     """A cut over several shards."""
     client, clock = run
     client.shutdown.ask()
