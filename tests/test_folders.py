@@ -54,7 +54,6 @@ MORE_PARAMETERS = {
     "shard_file.write_shard_from": 7,
     "socket_transport.dial": 7,
     "socket_server.SocketServer.__init__": 8,
-    "write_ahead_log.WriteAheadLog.__init__": 7,
 }
 
 

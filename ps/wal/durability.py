@@ -52,7 +52,7 @@ from globalstep.ps.wal.log_file import LOG_FILES, NO_ROOM, LogFiles, segment_pat
 from globalstep.ps.wal.log_lock import LogLock
 from globalstep.ps.wal.log_records import begin_event
 from globalstep.ps.wal.recovery import Replay, play_again
-from globalstep.ps.wal.write_ahead_log import WriteAheadLog, base_note_path, base_path, spend_reserve
+from globalstep.ps.wal.write_ahead_log import Continuation, WriteAheadLog, base_note_path, base_path, spend_reserve
 from globalstep.runtime.clock import Clock
 from globalstep.wire import codec
 from globalstep.wire.declarations import PushId
@@ -502,7 +502,8 @@ def _go_on(files: LogFiles, replay: Replay, held: LogLock) -> WriteAheadLog:
     files.sync_directory(replay.directory)
     unsure = replay.unsure
     first = unsure[0].number if unsure else replay.next_number
-    return WriteAheadLog(replay.directory, replay.begin, replay.segment + 1, first, files, unsure, held)
+    after = Continuation(replay.segment + 1, first, unsure)
+    return WriteAheadLog(replay.directory, replay.begin, after, files, held)
 
 
 def _keep_base(

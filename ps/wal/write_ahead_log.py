@@ -42,7 +42,7 @@ from globalstep.ps.wal.log_records import (
 from globalstep.runtime.waiting import Reminder
 from globalstep.wire.declarations import PushId
 
-__all__ = ["Beginning", "WriteAheadLog", "base_note_path", "base_path"]
+__all__ = ["Beginning", "Continuation", "WriteAheadLog", "base_note_path", "base_path"]
 
 
 _log = logging.getLogger(__name__)
@@ -70,16 +70,29 @@ class Beginning:
     journal_index: int
 
 
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """Where a log goes on that a recovery has read."""
+
+    #: The segment to begin with; it must not be there yet.
+    segment: int
+    #: Number of its first record.
+    first: int
+    #: Records that it begins with, as the recovery read them; they are on the disk then.
+    copied: Sequence[LoggedRecord]
+
+
+_BEGINNING = Continuation(1, 1, ())
+
+
 class WriteAheadLog(EventLog):
     """An event log that forgets nothing.
 
     Args:
         directory: Of this shard's log.
         begin: The BEGIN of the incarnation: the first record of its first segment.
-        segment: The segment to begin with; it must not be there yet.
-        first: Number of its first record.
+        after: Where it goes on; by default it begins.
         files: Writes.
-        copied: Records that the segment begins with, as a recovery read them; they are on the disk then.
         held: The right to write it, which is given back by `close`; default: it is taken.
 
     Raises:
@@ -98,14 +111,13 @@ class WriteAheadLog(EventLog):
         self,
         directory: Path,
         begin: pb.BeginRequest,
-        segment: int = 1,
-        first: int = 1,
+        after: Continuation = _BEGINNING,
         files: LogFiles = LOG_FILES,
-        copied: Sequence[LoggedRecord] = (),
         held: LogLock | None = None,
     ) -> None:
         self.directory = directory
         self._files = files
+        segment = after.segment
         self.on_failure: Callable[[WriteAheadLog], None] = lambda log: None
         self.now: Callable[[], float] = time.monotonic
         # Of segments that are written no more, and may be needed; only the thread that commits adds to it.
@@ -115,7 +127,7 @@ class WriteAheadLog(EventLog):
         # Only the thread that commits uses these two.
         self._held = held or LogLock(directory, files)
         try:
-            self._writer = SegmentWriter(directory, segment, first, files, copied)
+            self._writer = SegmentWriter(directory, segment, after.first, files, after.copied)
         except BaseException:
             self._held.close()
             raise
@@ -124,7 +136,7 @@ class WriteAheadLog(EventLog):
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._queue: list[_Queued] = []
-        self._last = self._on_disk = first - 1 + len(copied)
+        self._last = self._on_disk = after.first - 1 + len(after.copied)
         # The thread that commits; 0 for none.
         self._committing = 0
         self._failure: BaseException | None = None
