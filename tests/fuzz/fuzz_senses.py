@@ -153,9 +153,12 @@ class Model:
                     operand = np.broadcast_to(np.asarray(given).astype(old.dtype), old.shape)
             except (KeyError, ValueError, OverflowError):
                 return None
-            with np.errstate(all="ignore"):
-                changed = {OpKind.ASSIGN: operand, OpKind.ASSIGN_ADD: old + operand, OpKind.ASSIGN_SUB: old - operand}
-            values[op.variable] = changed[op.kind].astype(old.dtype)
+            if op.kind is not OpKind.ASSIGN and old.dtype == bool:
+                return None  # it will be refused
+            if op.kind is not OpKind.ASSIGN:
+                with np.errstate(all="ignore"):
+                    operand = old + operand if op.kind is OpKind.ASSIGN_ADD else old - operand
+            values[op.variable] = operand.astype(old.dtype)
         for use in message.uses:
             unsure.update(declared[use.optimizer].scalars if use.optimizer in declared else ())
         return {name: value for name, value in values.items() if name not in unsure}
