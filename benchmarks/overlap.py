@@ -39,7 +39,7 @@ class _Worker:
 
     def __init__(self, config: dict[str, Any], torch_layers: int, size: int, secs: float) -> None:
         environ = tuned(dict(os.environ))
-        self._ps = Child(["-m", "globalstep.ps", "--port", "0", "--log-level", "WARNING"], environ)
+        self._ps = Child(["-m", "globalstep.ps", "--port", "0", "--log-level", "WARNING"], environ, folder=ROOT)
         self._graph = gs.Graph()
         with self._graph.as_default():
             loss, self._feeds = _torch_model(torch_layers, size) if torch_layers else _model(size, secs)

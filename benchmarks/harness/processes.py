@@ -28,25 +28,7 @@ def family(pid: int) -> list[int]:
 
 
 class Child(LineProcess):
-    """A process that works in this checkout, or another, and ends with all that it has started.
-
-    Args:
-        args: Arguments of the interpreter, e.g. ["-m", "globalstep.ps"].
-        environ: Its whole environment.
-        python: The interpreter; default this one.
-        log: Where its stderr goes; default where ours does.
-        folder: Where it works: the benchmark's own modules are those of this checkout.
-    """
-
-    def __init__(
-        self,
-        args: Sequence[str],
-        environ: Mapping[str, str],
-        python: str = sys.executable,
-        log: Path | None = None,
-        folder: Path = ROOT,
-    ) -> None:
-        super().__init__(args, environ, python=python, log=log, folder=folder)
+    """A process that ends with all that it has started. Arguments are those of LineProcess."""
 
     def end(self, grace_secs: float = _GRACE_SECS) -> None:
         """See LineProcess.end."""
@@ -99,10 +81,10 @@ class Children:
         log: Path | None = None,
         folder: Path = ROOT,
     ) -> Child:
-        """Start one; see Child."""
+        """Start one; the benchmark's own modules are those of `folder`, by default of this checkout."""
         self._not_now = True
         try:
-            child = Child(args, environ, python, log, folder)
+            child = Child(args, environ, python=python, log=log, folder=folder)
             self._all.append(child)
         finally:
             self._not_now = False

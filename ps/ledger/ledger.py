@@ -64,6 +64,11 @@ class Entry:
     #: Of the sequencer.
     signature: bytes = b""
 
+    @property
+    def hyper_map(self) -> dict[tuple[str, bool], Mapping[str, float]]:
+        """The hyper-parameters of each optimizer, and of whether it is used after the push's increments."""
+        return {(item.optimizer, item.after_increment): item.values for item in self.hypers}
+
 
 @dataclass(slots=True)
 class Unfinished:

@@ -155,7 +155,7 @@ class Applier:
             return
         staged = now.staged.pop(entry.push, None)
         parts = staged.parts if staged is not None else _NO_PARTS
-        hypers = {(item.optimizer, item.after_increment): item.values for item in entry.hypers}
+        hypers = entry.hyper_map
         plan, apply_secs = self.make_changes(now, parts, hypers)
         if now.ledger is not None:
             self._move_on(now, now.ledger, parts.ops, uses, hypers)
@@ -181,8 +181,7 @@ class Applier:
         parts = now.staged.pop(entry.push).parts
         plan = parts.layout.plan if parts.layout is not None else None
         ledger = now.sequencing()
-        hypers = {(item.optimizer, item.after_increment): item.values for item in entry.hypers}
-        self._move_on(now, ledger, parts.ops, uses, hypers)
+        self._move_on(now, ledger, parts.ops, uses, entry.hyper_map)
         pieces = plan.reads if plan is not None else ()
         exact = {at: piece.view.copy() for at, piece in enumerate(pieces) if piece.view.dtype.kind != "f"}
         self.deferred[entry.push] = Deferred(now, entry, parts, dict(ledger.steps), exact)

@@ -166,9 +166,7 @@ class Racing:
         faults, fail_stop = self._shard.resources.faults, self._shard.resources.fail_stop
         try:
             faults.at(BEFORE, APPLY)
-            plan, apply_secs = applier.make_changes(
-                now, parts, {(item.optimizer, item.after_increment): item.values for item in entry.hypers}
-            )
+            plan, apply_secs = applier.make_changes(now, parts, entry.hyper_map)
             values = applier.read_after(now, parts, plan)
             if values is not None and plan is not None:
                 for at, piece in admitted.exact.items():

@@ -13,8 +13,9 @@ import os
 import pwd
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 __all__ = ["holder_of", "why_not_bound"]
 
@@ -29,11 +30,8 @@ def why_not_bound(host: str, port: int) -> str:
         host: An IP address of this machine, or a name for one.
         port: The port.
     """
-    try:
-        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError:
-        return f"this machine knows no address of the name {host!r}"
-    why = ""
+    found = _addresses(host, port)
+    why = "" if found else f"this machine knows no address of the name {host!r}"
     for family, kind, protocol, _, address in found:
         with contextlib.closing(socket.socket(family, kind, protocol)) as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -65,16 +63,22 @@ def holder_of(host: str, port: int) -> str:
         host: An IP address of this machine, or a name for one.
         port: The port.
     """
-    try:
-        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError:
+    wanted = {str(address[0]) for *_, address in _addresses(host, port)}
+    if not wanted:
         return ""
-    wanted = {str(address[0]) for *_, address in found}
     for at, uid, inode in _listeners(port):
         anywhere = {"0.0.0.0", "::"} & {at, *wanted}
         if anywhere or at.removeprefix("::ffff:") in wanted:
             return _process_with(inode) or f"a process of {_user(uid)}"
     return ""
+
+
+def _addresses(host: str, port: int) -> Sequence[tuple[int, int, int, str, tuple[Any, ...]]]:
+    """Give what getaddrinfo has for a name to listen at; nothing where it knows none."""
+    try:
+        return socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        return []
 
 
 def _listeners(port: int) -> Iterator[tuple[str, int, str]]:
