@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -95,7 +96,7 @@ class SimulatedTask:
         self._control.durability._clock = clock
         # A stream's memory ends with its process.
         self._memories: defaultdict[Any, LayoutMemory] = defaultdict(LayoutMemory)
-        self.process.start(Settler(self.shard, clock, self._ask)._run)
+        self.process.start(Settler(self.shard, clock, partial(self._ask, self.process))._run)
 
     def crash(self, machine: bool = True) -> None:
         """Kill the process: all that it held in memory is gone.
@@ -154,15 +155,19 @@ class SimulatedTask:
     def _one_is_left(self, twin: SimulatedTask, first_ends: bool) -> None:
         if self._twin is not twin:
             return
-        if not first_ends or not self.up:
-            self._end_twin()
-            return
-        self._twin = None
-        self.crash(machine=False)
-        self.up = True
+        if first_ends and self.up:
+            self._exchange(twin)
+        self._end_twin()
+
+    def _exchange(self, twin: SimulatedTask) -> None:
+        """Make the second process the task's, and the first one its twin."""
         self.starts += 1
-        self.process, self.shard, self._control = twin.process, twin.shard, twin._control
-        self._clock, self._memories = twin._clock, twin._memories
+        self.process, twin.process = twin.process, self.process
+        self.shard, twin.shard = twin.shard, self.shard
+        self._control, twin._control = twin._control, self._control
+        self._clock, twin._clock = twin._clock, self._clock
+        self._memories, twin._memories = twin._memories, self._memories
+        self._routes = {connection: not to_twin for connection, to_twin in self._routes.items()}
 
     def _end_twin(self) -> None:
         twin, self._twin = self._twin, None
@@ -184,26 +189,30 @@ class SimulatedTask:
         if not self.process.alive:
             raise Crashed
 
-    def _ask(self, address: str, request: pb.SettleRequest) -> pb.SettleReply:
-        transport = SimulatedTransport(self._network, self.process, int(address.rpartition(":")[2]))
+    def _ask(self, process: Process, address: str, request: pb.SettleRequest) -> pb.SettleReply:
+        transport = SimulatedTransport(self._network, process, int(address.rpartition(":")[2]))
         reply: pb.SettleReply = transport.unary("Settle", request, _SETTLE_SECS).result()
         return reply
 
     def handle(self, call: Call, data: memoryview) -> tuple[Any, pb.Error | None, Sequence[memoryview]] | None:
         """See simulated_network.Task."""
-        twin = self._twin
-        if twin is not None and self._leads_to_twin(call):
-            answer = twin._handle(call, data)
-            if twin.shard.now.number and self.shard.now.number:
-                raise Violation("log", f"two processes have the log of task {self.index}, after {call.method}")
-            return answer
+        twin = self._twin if self._twin is not None and self._leads_to_twin(call) else None
         try:
-            return self._handle(call, data)
+            answer = (twin or self)._carry_out(call, data)
         except Crashed:
             self._interrupted(self, call)
             return None
+        if twin is not None:
+            if not twin.shard.now.number:
+                return answer
+            if self.shard.now.number:
+                raise Violation("log", f"two processes have the log of task {self.index}, after {call.method}")
+            # The one that holds the state is the task, to which the watch looks.
+            self._exchange(twin)
+        self._handled(self, call, answer[1])
+        return answer
 
-    def _handle(self, call: Call, data: memoryview) -> tuple[Any, pb.Error | None, Sequence[memoryview]]:
+    def _carry_out(self, call: Call, data: memoryview) -> tuple[Any, pb.Error | None, Sequence[memoryview]]:
         value: Any = None
         error: pb.Error | None = None
         pieces: Sequence[memoryview] = ()
@@ -217,5 +226,4 @@ class SimulatedTask:
                 error = encode_error(failure)
         if found := problems(self.shard.now):
             raise Violation("state", f"task {self.index} after {call.method}: {'; '.join(found)}")
-        self._handled(self, call, error)
         return value, error, pieces
