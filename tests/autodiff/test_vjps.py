@@ -57,6 +57,14 @@ def test_arithmetic_with_broadcasting(function, dtype, shape):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+def test_a_sum_of_two_values(dtype):
+    x, y = c.placeholder(dtype, [3, 4]), c.placeholder(dtype, [3, 4])
+    feeds = {x: numbers(dtype, (3, 4)), y: numbers(dtype, (3, 4), 1)}
+    assert_alike(m.add_n([x, y]), [x, y], feeds)
+    assert_alike(m.add_n([m.add_n([m.square(x), y]), m.add_n([x, x])]), [x, y], feeds)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("function", [m.square, m.sigmoid, m.tanh, m.exp, m.negative, relu])
 def test_functions_of_one_value(function, dtype):
     x = c.placeholder(dtype, [5, 3])

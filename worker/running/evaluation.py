@@ -37,13 +37,13 @@ def evaluate(steps: Sequence[Step], values: list[Any], plan: Plan, executor: Exe
     step = steps[0]
     try:
         for step in steps:
-            fn, inputs, out, _ = step
+            fn, inputs, out, _, given = step
             if fn is None:
                 values[out] = _special(step, values, plan, executor)
             elif len(inputs) == 1:
                 values[out] = fn(values[inputs[0]])
             else:
-                values[out] = fn(*[values[i] for i in inputs])
+                values[out] = fn(*given(values))
     except (InvalidArgumentError, NotFoundError) as error:
         error.add_note(_where(step.node))
         raise
@@ -54,9 +54,10 @@ def evaluate(steps: Sequence[Step], values: list[Any], plan: Plan, executor: Exe
             # A user's own function, or an input: its exception is part of the program.
             error.add_note(_where(step.node))
             raise
-        given = ", ".join(str(np.shape(values[i])) for i in step.inputs)
+        node = step.node
+        shapes = ", ".join(str(np.shape(values[i])) for i in step.inputs)
         raise InvalidArgumentError(
-            f"{error} [node {step.node.op_name!r} ({step.node.op_type}), inputs of shapes {given}{_defined(step.node)}]"
+            f"{error} [node {node.op_name!r} ({node.op_type}), inputs of shapes {shapes}{_defined(node)}]"
         ) from error
     except Exception as error:
         error.add_note(_where(step.node))

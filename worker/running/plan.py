@@ -11,7 +11,7 @@ Layer: worker.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -35,6 +35,8 @@ class Step(NamedTuple):
     inputs: tuple[int, ...]
     out: int
     node: Node
+    #: Takes the values of `inputs`, where they are several, out of the slots.
+    given: Callable[[Sequence[Any]], tuple[Any, ...]]
 
 
 class RowRead(NamedTuple):

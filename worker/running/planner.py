@@ -6,6 +6,7 @@ Layer: worker.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from operator import itemgetter
 from typing import Any
 
 from globalstep.errors import InvalidArgumentError
@@ -244,15 +245,19 @@ class _Planner:
 
 def _step(plan: Plan, node: Node, by_rows: bool) -> Step:
     if by_rows:
-        return Step(None, (plan.slots[node.inputs[1]],), plan.slots[node], node)
+        return Step(None, (plan.slots[node.inputs[1]],), plan.slots[node], node, _nothing)
     if node.op_type == "Gradients":
-        return Step(None, (), plan.slots[node], node)
+        return Step(None, (), plan.slots[node], node, _nothing)
     inputs = tuple(plan.slot_for(source, node) for source in node.inputs)
     fn: Any = node.fn
     # One of autograd's functions looks for what it is to trace: in a run there is nothing.
     if getattr(fn, "_is_autograd_primitive", False):
         fn = fn.fun
-    return Step(fn, inputs, plan.slots[node], node)
+    return Step(fn, inputs, plan.slots[node], node, itemgetter(*inputs) if len(inputs) > 1 else _nothing)
+
+
+def _nothing(values: Sequence[Any]) -> tuple[Any, ...]:
+    return ()
 
 
 def _row_read(plan: Plan, node: Node) -> RowRead:

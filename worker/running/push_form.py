@@ -14,7 +14,7 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.graph.graph import Node
 from globalstep.graph.mutations import Mutation, MutationPart, OptimizerSpec
 from globalstep.variables.variables import Variable
-from globalstep.wire.declarations import Increment, Op, OptimizerUse, Push, Read
+from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, Push, Read
 from globalstep.worker.running.pushing import as_fill, is_declaring, operand_of
 
 __all__ = ["Change", "PushForm"]
@@ -27,18 +27,17 @@ class Change(NamedTuple):
     """One part of a mutation, with the slots of its operand and indices, where it has them."""
 
     part: MutationPart
-    #: Everything of its Op but the numbers.
-    op: Op
+    #: Of its Op: kind, Variable, source, optimizer, unique, after_increment.
+    same: tuple[OpKind, str, str, str, bool, bool]
     dtype: np.dtype[Any]
     operand: int | None
     indices: int | None
 
     def made(self, values: Sequence[Any]) -> Op:
         """Give the Op of a run whose slots hold `values`."""
-        kind, name, source, optimizer = self.op.kind, self.op.variable, self.op.source, self.op.optimizer
-        unique, after = self.op.unique, self.op.after_increment
+        kind, name, source, optimizer, unique, after = self.same
         if self.operand is None:
-            return Op(kind, name, None, self.op.fill, source, None, optimizer, unique, after)
+            return Op(kind, name, None, self.part.fill, source, None, optimizer, unique, after)
         value = values[self.operand]
         if type(value) is not np.ndarray or value.dtype is not self.dtype:
             value = operand_of(self.part, value)
@@ -131,14 +130,13 @@ class PushForm:
 def _change(part: MutationPart, mutation: Mutation, slot_for: SlotFor) -> Change:
     return Change(
         part,
-        Op(
-            kind=part.kind,
-            variable=part.variable.op_name,
-            fill=part.fill,
-            source="" if part.source is None else part.source.op_name,
-            optimizer="" if part.optimizer is None else part.optimizer.name,
-            unique=part.unique,
-            after_increment=mutation.after_increment,
+        (
+            part.kind,
+            part.variable.op_name,
+            "" if part.source is None else part.source.op_name,
+            "" if part.optimizer is None else part.optimizer.name,
+            part.unique,
+            mutation.after_increment,
         ),
         np.dtype(part.variable.dtype.as_numpy_dtype),
         None if part.operand is None else slot_for(part.operand, mutation),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from autograd.tracer import isbox
 
 from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.graph.graph import Node, as_node, constant_array
@@ -194,7 +195,9 @@ def fill(dims: Any, value: Any, name: str | None = None) -> Node:
     sizes = as_shape_node(dims)
 
     def make(wanted: Any, scalar: Any) -> Any:
-        return broadcast(scalar, tuple(np.asarray(wanted, np.int64).reshape(-1).tolist()))
+        shape = tuple(np.asarray(wanted).ravel().tolist())
+        # To look for what is to be traced takes autograd longer than to fill a small array.
+        return broadcast(scalar, shape) if isbox(scalar) else broadcast.fun(scalar, shape)
 
     return Node("Fill", (sizes, node), make, name=name, dtype=node.dtype, shape=TensorShape(sizes_of(sizes)))
 

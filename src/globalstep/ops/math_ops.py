@@ -379,7 +379,8 @@ def add_n(inputs: Any, name: str | None = None) -> Node:
     return Node(
         "AddN",
         nodes,
-        lambda *values: sum(values[1:], values[0]),
+        # A sum of two has a VJP; one of more is traced, which adds up the terms of a gradient in an order of its own.
+        anp.add if len(nodes) == 2 else lambda *values: sum(values[1:], values[0]),
         name=name,
         dtype=nodes[0].dtype,
         shape=nodes[0].shape,
