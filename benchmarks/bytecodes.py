@@ -1,4 +1,4 @@
-"""`python -m benchmarks.bytecodes KIND:PARAMETERS:PS ...`: how many bytecodes and Python calls a step costs each side.
+"""`python -m benchmarks.bytecodes KIND:PARAMETERS:PS[:VARIABLES] ...`: bytecodes and Python calls of a step, by side.
 
 PS tasks and one worker in this process, over the transport that is chosen by itself; counted are the threads that serve
 the worker's connections, and the worker's own. The numbers are the same on a busy machine as on a quiet one, and know
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
+from benchmarks.beside import FORMS
 from benchmarks.harness.workload import Case
 from benchmarks.peers.globalstep_worker import GlobalstepWorker
 from globalstep.ps.__main__ import make_parser
@@ -50,7 +51,7 @@ class _Count:
         return self.trace
 
 
-def _count(case: Case, steps: int) -> _Count:
+def _count(case: Case, form: str, steps: int) -> _Count:
     count = _Count()
     threading.settrace(count.trace)
     security = SecurityOptions.from_arguments(make_parser().parse_args([]), os.environ)
@@ -58,8 +59,8 @@ def _count(case: Case, steps: int) -> _Count:
     for server in servers:
         server.start()
     worker = GlobalstepWorker([server.address for server in servers], 0)
-    worker.create(case, "auto")
-    worker.join(case, "auto", False)
+    worker.create(case, form)
+    worker.join(case, form, False)
     for _ in range(_WARM_UP):
         worker.step()
     sys.settrace(count.trace)
@@ -78,13 +79,17 @@ def _count(case: Case, steps: int) -> _Count:
 def main(argv: Sequence[str] | None = None) -> int:
     """Count, and print; gives the process's exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bytecodes", description=__doc__.splitlines()[0])
-    parser.add_argument("cases", nargs="+", metavar="KIND:PARAMETERS:PS", help="dense, embedding or counter")
+    parser.add_argument(
+        "cases", nargs="+", metavar="KIND:PARAMETERS:PS[:VARIABLES]", help="dense, embedding or counter"
+    )
+    parser.add_argument("--form", default="auto", choices=FORMS, help="transport, or what a program does")
     parser.add_argument("--steps", type=int, default=40, help="how many steps are counted")
     args = parser.parse_args(argv)
     print(f"{'':24} {'PS bytecodes':>14} {'PS calls':>9} {'worker bytecodes':>17} {'worker calls':>13}")
     for spec in args.cases:
-        kind, size, ps = spec.split(":")
-        found = _count(Case(kind, int(size), 1 if kind == "embedding" else 10, "sgd", 1, int(ps)), args.steps)
+        kind, size, ps, *variables = spec.split(":")
+        among = int(variables[0]) if variables else 1 if kind == "embedding" else 10
+        found = _count(Case(kind, int(size), among, "sgd", 1, int(ps)), args.form, args.steps)
         each = [side[who] / args.steps for who in ("ps", "worker") for side in (found.bytecodes, found.calls)]
         print(f"{spec:24} {each[0]:14.0f} {each[1]:9.0f} {each[2]:17.0f} {each[3]:13.0f}", flush=True)
     return 0

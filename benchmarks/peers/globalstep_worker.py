@@ -116,7 +116,9 @@ class GlobalstepWorker:
         names = list(shapes(case))
         laps = self._laps
         reads = [Read(name) for name in names]
-        increments, uses = [Increment(STEP)], [OptimizerUse(optimizer)]
+        ops = [Op(OpKind.APPLY, name, optimizer=optimizer) for name in names]
+        # Every step is laid out alike, as every run of a session's train op is.
+        pushed = Push(ops, [Increment(STEP)], [OptimizerUse(optimizer)], reads, layout="step")
         client.pull(reads)
         # All forms have the same arrays: only one of them steps at a time.
         if not self._gradients and case.size < _ROOM_FROM:
@@ -130,12 +132,7 @@ class GlobalstepWorker:
             for gradient in gradients:
                 gradient.fill(1.0)
             laps.lap("gradient")
-            ops = [
-                Op(OpKind.APPLY, name, gradient, optimizer=optimizer)
-                for name, gradient in zip(names, gradients, strict=True)
-            ]
-            # Every step is laid out alike, as every run of a session's train op is.
-            _accepted(client.push(Push(ops, increments, uses, reads, layout="step")))
+            _accepted(client.push(pushed.again(list(gradients))))
             laps.lap("decode")
 
         return step

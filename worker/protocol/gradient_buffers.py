@@ -16,21 +16,25 @@ import numpy.typing as npt
 from globalstep.runtime.memory import MemoryPool
 from globalstep.wire.declarations import ALIGNMENT, VariableDecl, padded
 from globalstep.wire.transports import Transport
+from globalstep.worker.protocol.push_layout import Places
 
 __all__ = ["GradientBuffers"]
 
 Array = npt.NDArray[Any]
-#: Position among the arrays, dtype, shape, first byte.
-_Slot = tuple[int, np.dtype[Any], tuple[int, ...], int]
+_SEAL = operator.methodcaller("setflags", write=False)
 
 
 class _Layout(NamedTuple):
     """How a shard's arrays lie in one piece of memory."""
 
     nbytes: int
-    slots: Sequence[_Slot]
+    #: Of each array its position among those that were asked for.
+    positions: list[int]
+    places: Places
+    #: Whether these are all, in order.
+    is_all: bool
     #: Bytes behind arrays whose size is no multiple of the alignment.
-    padding: Sequence[slice]
+    padding: list[slice]
 
 
 class GradientBuffers:
@@ -71,9 +75,12 @@ class GradientBuffers:
                 self._transports[shard].buffer(layout.nbytes) if shard >= 0 and self._transports is not None else None
             )
             memory = self._pool.take(layout.nbytes) if shared is None else shared
-            arrays: list[Array] = [np.ndarray(shape, dtype, memory, at) for _, dtype, shape, at in layout.slots]
-            for (position, _, _, _), array in zip(layout.slots, arrays, strict=True):
-                out[position] = array
+            arrays: list[Array] = layout.places.arrays(memory)
+            if layout.is_all:
+                out = arrays.copy()
+            else:
+                for position, array in zip(layout.positions, arrays, strict=True):
+                    out[position] = array
             for part in layout.padding:
                 memory[part] = 0
             if shard >= 0:
@@ -110,8 +117,8 @@ class GradientBuffers:
             return None
         del self._given[shard]
         if shared:
-            for array in arrays:
-                array.setflags(write=False)
+            for _ in map(_SEAL, arrays):
+                pass
         return memory.data
 
 
@@ -123,17 +130,19 @@ def _lay_out(
     A Variable that is split over shards has its array elsewhere, as shard -1's: its rows are sent from there.
     """
     order = {name: at for at, name in enumerate(where)}
-    sizes: dict[int, int] = {}
-    slots: dict[int, list[_Slot]] = {}
-    padding: dict[int, list[slice]] = {}
+    found: dict[int, _Layout] = {}
     for position in sorted(range(len(names)), key=lambda at: order[names[at]]):
         decl = variables[names[position]]
         shard = -1 if decl.parts else where[decl.name]
+        layout = found.get(shard) or _Layout(0, [], Places([], [], []), False, [])
         dtype = np.dtype(decl.dtype)
-        offset = sizes.get(shard, 0)
-        slots.setdefault(shard, []).append((position, dtype, decl.shape, offset))
-        end = offset + math.prod(decl.shape) * dtype.itemsize
-        sizes[shard] = padded(end)
+        layout.positions.append(position)
+        layout.places.dtypes.append(dtype)
+        layout.places.shapes.append(decl.shape)
+        layout.places.offsets.append(layout.nbytes)
+        end = layout.nbytes + math.prod(decl.shape) * dtype.itemsize
         if end % ALIGNMENT:
-            padding.setdefault(shard, []).append(slice(end, padded(end)))
-    return {shard: _Layout(sizes[shard], found, padding.get(shard, ())) for shard, found in slots.items()}
+            layout.padding.append(slice(end, padded(end)))
+        found[shard] = layout._replace(nbytes=padded(end))
+    everything = list(range(len(names)))
+    return {shard: layout._replace(is_all=layout.positions == everything) for shard, layout in found.items()}

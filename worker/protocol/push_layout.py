@@ -7,14 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from globalstep.wire.declarations import Op, OpKind, Push, Read
 
-__all__ = ["PIGGYBACK_BYTES", "KnownLayout", "Part", "Split", "bytes_of", "in_arena_order", "may_be_remembered"]
+__all__ = [
+    "PIGGYBACK_BYTES",
+    "KnownLayout",
+    "Part",
+    "Places",
+    "Split",
+    "bytes_of",
+    "in_arena_order",
+    "may_be_remembered",
+]
 
 Array = npt.NDArray[Any]
 #: The sequencer's part comes with ADMIT up to this size: such a message is small over every transport.
@@ -27,6 +37,19 @@ class Part:
 
     ops: list[int] = field(default_factory=list[int])
     reads: list[Read] = field(default_factory=list[Read])
+
+
+class Places(NamedTuple):
+    """Where arrays lie in one piece of memory: of each its dtype, its shape and its first byte."""
+
+    dtypes: list[np.dtype[Any]]
+    shapes: list[tuple[int, ...]]
+    offsets: list[int]
+
+    def arrays(self, memory: Array | memoryview) -> list[Array]:
+        """Give the arrays that lie there."""
+        make: Any = np.ndarray
+        return list(map(make, self.shapes, self.dtypes, repeat(memory), self.offsets))
 
 
 @dataclass(slots=True)
@@ -42,8 +65,15 @@ class KnownLayout:
     variables: list[str]
     #: Bytes of all, padding included.
     nbytes: int
-    #: (dtype, shape, first byte) of each read; None until the shard has told.
-    places: list[tuple[np.dtype[Any], tuple[int, ...], int]] | None = None
+    #: Where the values that it reads lie in the answer; None until the shard has said.
+    places: Places | None = None
+    #: Whether `order` is that of all ops of the push.
+    is_all: bool = False
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether there is padding between the values."""
+        return self.nbytes != sum(self.sizes)
 
 
 @dataclass(slots=True)

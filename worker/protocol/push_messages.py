@@ -6,6 +6,7 @@ Layer: worker. Threads: a PushMessages belongs to one PushProtocol, under its ow
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,23 @@ from globalstep.wire.wire_options import WireOptions
 from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.protocol.gradient_buffers import GradientBuffers
 from globalstep.worker.protocol.gradients_ahead import GradientsAhead
-from globalstep.worker.protocol.push_layout import KnownLayout, Part, Split, bytes_of, in_arena_order, may_be_remembered
+from globalstep.worker.protocol.push_layout import (
+    KnownLayout,
+    Part,
+    Places,
+    Split,
+    bytes_of,
+    in_arena_order,
+    may_be_remembered,
+)
 from globalstep.worker.protocol.wire_packing import WirePacking
 
 __all__ = ["PushMessages"]
 
 Array = npt.NDArray[Any]
+_NBYTES = attrgetter("nbytes")
+#: Numbers of fewer bytes are put into one piece, which the transport need not do piece by piece.
+_JOINED_BYTES = 1 << 13
 
 
 class PushMessages:
@@ -99,13 +111,20 @@ class PushMessages:
         split = self._splits.get(push.layout)
         known = split.told.get(shard) if split is not None else None
         if known is not None and known.places is not None and not afresh:
-            values = [push.ops[at].value for at in known.order]
-            whole = self.buffers.whole(shard, values) if self.buffers is not None and not self.packing.active else None
-            pieces = [bytes_of(value) for value in values] if whole is None else [whole]
-            if [piece.nbytes for piece in pieces] == (known.sizes if whole is None else [known.nbytes]):
+            values: list[Any] = push.values if known.is_all else [push.values[at] for at in known.order]
+            if list(map(_NBYTES, values)) == known.sizes:
+                whole: memoryview | None = None
+                if self.buffers is not None and not self.packing.active:
+                    whole = self.buffers.whole(shard, values)
                 message.layout, message.known_layout = known.number, True
-                message.ahead = self._ahead.has_sent(known.number, values)
-                return () if message.ahead else pieces
+                if self._ahead.has_sent(known.number, values):
+                    message.ahead = True
+                    return ()
+                if whole is not None:
+                    return [whole]
+                if known.nbytes < _JOINED_BYTES and not known.is_padded and not self.packing.active:
+                    return [memoryview(b"".join(map(bytes_of, values)))]
+                return [bytes_of(value) for value in values]
         tensors = TensorWriter()
         order = in_arena_order(push.ops, part.ops, self._run.where)
         for at in order:
@@ -122,7 +141,9 @@ class PushMessages:
             sizes = [push.ops[at].value.nbytes for at in valued]  # type: ignore[union-attr]
             variables = [push.ops[at].variable for at in valued]
             nbytes = sum(map(padded, sizes))
-            split.told[shard] = KnownLayout(message.layout, valued, sizes, variables, nbytes, places)
+            split.told[shard] = KnownLayout(
+                message.layout, valued, sizes, variables, nbytes, places, valued == list(range(len(push.ops)))
+            )
         return tensors.pieces
 
     def send_ahead(self, layout: object, variable: str, gradient: Array) -> None:
@@ -145,11 +166,16 @@ class PushMessages:
         if answer.bare:
             if known is None or known.places is None:
                 raise InternalError(f"{self._run.transports[shard].label} gave values without saying where they lie.")
-            return [np.ndarray(shape, dtype, data, offset) for dtype, shape, offset in known.places]
+            return known.places.arrays(data)
         wanted = sum(self._run.where[read.variable] == shard for read in push.reads)
         # A push that was refused has no values, and says nothing of where they would lie.
         if known is not None and known.places is None and len(answer.values) == wanted:
-            known.places = [(np.dtype(i.value.dtype), tuple(i.value.shape), i.value.offset) for i in answer.values]
+            tensors = [item.value for item in answer.values]
+            known.places = Places(
+                [np.dtype(tensor.dtype) for tensor in tensors],
+                [tuple(tensor.shape) for tensor in tensors],
+                [tensor.offset for tensor in tensors],
+            )
         return [codec.decode_tensor(item.value, data) for item in answer.values]
 
     def gather(self, reads: Sequence[Read], found: Mapping[int, Sequence[Array]]) -> list[Array]:

@@ -34,33 +34,31 @@ def evaluate(steps: Sequence[Step], values: list[Any], plan: Plan, executor: Exe
     Raises:
         InvalidArgumentError: If a function cannot take its inputs; names the node and their shapes.
     """
-    step = steps[0]
+    node, inputs = steps[0].node, steps[0].inputs
     try:
-        for step in steps:
-            fn, inputs, out, _, given = step
-            if fn is None:
-                values[out] = _special(step, values, plan, executor)
-            elif len(inputs) == 1:
-                values[out] = fn(values[inputs[0]])
-            else:
+        for fn, one, given, out, node, inputs in steps:
+            if one is not None:
+                values[out] = fn(values[one])
+            elif fn is not None:
                 values[out] = fn(*given(values))
+            else:
+                values[out] = _special(node, inputs, values, plan, executor)
     except (InvalidArgumentError, NotFoundError) as error:
-        error.add_note(_where(step.node))
+        error.add_note(_where(node))
         raise
     except GlobalStepError:
         raise
     except (ValueError, IndexError) as error:
-        if step.node.stateful:
+        if node.stateful:
             # A user's own function, or an input: its exception is part of the program.
-            error.add_note(_where(step.node))
+            error.add_note(_where(node))
             raise
-        node = step.node
-        shapes = ", ".join(str(np.shape(values[i])) for i in step.inputs)
+        shapes = ", ".join(str(np.shape(values[i])) for i in inputs)
         raise InvalidArgumentError(
             f"{error} [node {node.op_name!r} ({node.op_type}), inputs of shapes {shapes}{_defined(node)}]"
         ) from error
     except Exception as error:
-        error.add_note(_where(step.node))
+        error.add_note(_where(node))
         raise
 
 
@@ -72,12 +70,11 @@ def _defined(node: Node) -> str:
     return f", defined at {node.defined_at}" if node.defined_at else ""
 
 
-def _special(step: Step, values: list[Any], plan: Plan, executor: Executor) -> Any:
-    node = step.node
+def _special(node: Node, inputs: Sequence[int], values: list[Any], plan: Plan, executor: Executor) -> Any:
     if node.op_type == "Gradients":
         return _gradients(node, values, plan)
     if node.op_type == "GatherV2":
-        ids = np.asarray(values[step.inputs[0]])
+        ids = np.asarray(values[inputs[0]])
         (rows,) = executor.pull([Read(node.inputs[0].op_name, ids.astype(np.int64).reshape(-1))])
         return rows.reshape(*ids.shape, *rows.shape[1:])
     if node.op_type == "IsVariableInitialized":
@@ -85,7 +82,7 @@ def _special(step: Step, values: list[Any], plan: Plan, executor: Executor) -> A
     if node.op_type == "InitializedValue":
         variable = node.attrs["variable"]
         if not executor.are_initialized([variable])[0]:
-            return values[step.inputs[0]]
+            return values[inputs[0]]
         if variable.is_local:
             return executor.local.read(variable)
         return executor.pull([Read(variable.op_name)])[0]

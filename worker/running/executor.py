@@ -90,6 +90,8 @@ class Executor:
         self._declarer = Declarer(graph, cluster)
         # Names that the graph declares as the run of this incarnation has them. Replaced as a whole, never changed.
         self._alike: tuple[int, frozenset[str]] = (0, frozenset())
+        #: Layout of a push -> the incarnation in which what it changes was found declared.
+        self._pushed: dict[object, int] = {}
         # Guards _plans, _position, _writes, _fresh and _announced; a leaf: nothing is evaluated or sent under it.
         self._lock = threading.Lock()
         self._plans: dict[tuple[tuple[Node, ...], frozenset[Node]], Plan] = {}
@@ -218,9 +220,11 @@ class Executor:
             AbortedError: If the sequencer gave up on it.
             NotFiniteGradientError: If a gradient was not finite, and the run's policy ends the job with that.
         """
-        self._declarer.declare(shapes, push.uses)
-        self._require_declared([op.variable for op in push.ops])
-        self._require_declared([increment.step for increment in push.increments])
+        if shapes or push.layout is None or self._pushed.get(push.layout) != self.cluster.incarnation:
+            self._declarer.declare(shapes, push.uses)
+            self._require_declared([op.variable for op in push.ops])
+            self._require_declared([increment.step for increment in push.increments])
+            self._pushed[push.layout] = self.cluster.incarnation
         trace = self.trace
         with self.span("push", changes=len(push.ops), reads=len(push.reads)):
             began = 0.0 if trace is None else trace.now()

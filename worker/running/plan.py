@@ -31,12 +31,15 @@ EMPTY: Any = object()
 class Step(NamedTuple):
     """The evaluation of one node: from the values in slots `inputs` to the one in slot `out`."""
 
-    fn: Callable[..., Any] | None
-    inputs: tuple[int, ...]
+    #: None where the executor does what the node says; see evaluation.
+    fn: Any
+    #: The only input; None where there are several or none.
+    one: int | None
+    #: Takes the values of `inputs`, where there is no only one, out of the slots.
+    given: Callable[[Sequence[Any]], tuple[Any, ...]]
     out: int
     node: Node
-    #: Takes the values of `inputs`, where they are several, out of the slots.
-    given: Callable[[Sequence[Any]], tuple[Any, ...]]
+    inputs: tuple[int, ...]
 
 
 class RowRead(NamedTuple):

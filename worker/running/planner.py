@@ -245,15 +245,17 @@ class _Planner:
 
 def _step(plan: Plan, node: Node, by_rows: bool) -> Step:
     if by_rows:
-        return Step(None, (plan.slots[node.inputs[1]],), plan.slots[node], node, _nothing)
+        return Step(None, None, _nothing, plan.slots[node], node, (plan.slots[node.inputs[1]],))
     if node.op_type == "Gradients":
-        return Step(None, (), plan.slots[node], node, _nothing)
+        return Step(None, None, _nothing, plan.slots[node], node, ())
     inputs = tuple(plan.slot_for(source, node) for source in node.inputs)
     fn: Any = node.fn
     # One of autograd's functions looks for what it is to trace: in a run there is nothing.
     if getattr(fn, "_is_autograd_primitive", False):
         fn = fn.fun
-    return Step(fn, inputs, plan.slots[node], node, itemgetter(*inputs) if len(inputs) > 1 else _nothing)
+    given: Any = itemgetter(*inputs) if len(inputs) > 1 else _nothing
+    one = inputs[0] if len(inputs) == 1 and fn is not None else None
+    return Step(fn, one, given, plan.slots[node], node, inputs)
 
 
 def _nothing(values: Sequence[Any]) -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ Layer: worker. Threads: a PushForm is not changed by use.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,19 +36,19 @@ class Change(NamedTuple):
 
     def made(self, values: Sequence[Any]) -> Op:
         """Give the Op of a run whose slots hold `values`."""
-        kind, name, source, optimizer, unique, after = self.same
-        if self.operand is None:
-            return Op(kind, name, None, self.part.fill, source, None, optimizer, unique, after)
-        value = values[self.operand]
-        if type(value) is not np.ndarray or value.dtype is not self.dtype:
-            value = operand_of(self.part, value)
-        if self.indices is not None:
-            indices = np.asarray(values[self.indices], dtype=np.int64)
+        part, (kind, name, source, optimizer, unique, after), dtype, operand, ids = self
+        if operand is None:
+            return Op(kind, name, None, part.fill, source, None, optimizer, unique, after)
+        value = values[operand]
+        if type(value) is not np.ndarray or value.dtype is not dtype:
+            value = operand_of(part, value)
+        if ids is not None:
+            indices = np.asarray(values[ids], dtype=np.int64)
             if indices.ndim != 1:
                 value = value.reshape(indices.size, *value.shape[indices.ndim :])
                 indices = indices.reshape(-1)
             return Op(kind, name, value, None, source, indices, optimizer, unique, after)
-        if self.part.declare and (fill := as_fill(value)) is not None:
+        if part.declare and (fill := as_fill(value)) is not None:
             return Op(kind, name, None, fill, source, None, optimizer, unique, after)
         return Op(kind, name, value, None, source, None, optimizer, unique, after)
 
@@ -94,6 +95,13 @@ class PushForm:
         self.ahead, self.again = tuple(ahead), tuple(again)
         self._reading = _reading((*self.shared, *ahead)), _reading((*self.shared, *ahead, *again))
         self._steps = tuple((step.op_name, slot) for step, slot in steps)
+        # What every push of the round is but for its values; None where more than values differs.
+        self._alike: Push | None = None
+        self._operands = [
+            (c.part, c.dtype, c.operand)
+            for c in self._changes
+            if c.operand is not None and c.indices is None and not c.part.declare
+        ]
         self.is_empty = not (self._changes or self._increments or self._uses)
 
     def push(self, values: Sequence[Any]) -> Push:
@@ -105,11 +113,20 @@ class PushForm:
         Raises:
             InvalidArgumentError: If an operand does not fit its Variable, or a hyper-parameter is no number.
         """
-        ops = [change.made(values) for change in self._changes]
         uses = self._known_uses
         if len(uses) != len(self._uses):
             uses = [use if not hypers else _evaluated(use, hypers, values) for use, hypers in self._uses]
-        return Push(ops, self._increments, uses, seen_steps={name: int(values[slot]) for name, slot in self._steps})
+        seen_steps = {name: int(values[slot]) for name, slot in self._steps}
+        if self._alike is not None:
+            operands: list[Any] = [
+                value if type(value := values[slot]) is np.ndarray and value.dtype is dtype else operand_of(part, value)
+                for part, dtype, slot in self._operands
+            ]
+            return self._alike.again(operands, uses, seen_steps=seen_steps)
+        push = Push([change.made(values) for change in self._changes], self._increments, uses, seen_steps=seen_steps)
+        if len(self._operands) == len(self._changes):
+            self._alike = Push([replace(op, value=None) for op in push.ops], self._increments)
+        return push
 
     def reading(self, again: bool) -> tuple[tuple[Variable, ...], list[Read]]:
         """Give what the push reads, with or without what the next run of the plan does."""

@@ -177,11 +177,14 @@ class PlanRun:
 
     def _keep_from_caller(self, push: Push) -> None:
         """Copy what the caller fed and may write into, since the push outlives this run."""
-        for op in push.ops:
-            for name in ("value", "indices"):
-                array = getattr(op, name)
-                if array is not None and any(np.may_share_memory(array, feed) for feed in self._fed):
-                    setattr(op, name, array.copy())
+        for at, op in enumerate(push.ops):
+            if op.value is not None and self._is_fed(op.value):
+                push.set_value(at, op.value.copy())
+            if op.indices is not None and self._is_fed(op.indices):
+                op.indices = op.indices.copy()
+
+    def _is_fed(self, array: Any) -> bool:
+        return any(np.may_share_memory(array, feed) for feed in self._fed)
 
     def _change_local(self, changes: Sequence[Change]) -> None:
         local, values = self._executor.local, self.values

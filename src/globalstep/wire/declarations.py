@@ -9,9 +9,9 @@ Layer: shared. Imports nothing of globalstep but expressions.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -184,7 +184,7 @@ class PushId(NamedTuple):
 class Push:
     """All that one push changes, over all shards, and what it wants to read right after itself."""
 
-    ops: list[Op] = field(default_factory=list[Op])
+    ops: Sequence[Op] = field(default_factory=list[Op])
     increments: list[Increment] = field(default_factory=list[Increment])
     uses: list[OptimizerUse] = field(default_factory=list[OptimizerUse])
     reads: list[Read] = field(default_factory=list[Read])
@@ -193,6 +193,72 @@ class Push:
     #: Any hashable: pushes of the same one have the same ops, increments, uses and reads, and values of the
     #: same dtypes and shapes in them, so that they are described once. None where that is not so.
     layout: object = None
+
+    def again(
+        self,
+        values: list[Array | None],
+        uses: list[OptimizerUse] | None = None,
+        reads: list[Read] | None = None,
+        seen_steps: Mapping[str, int] | None = None,
+    ) -> Push:
+        """Give the push of the same ops with other values, which takes much less than to make all its ops anew.
+
+        Args:
+            values: The value of each op, in order; None for one without. The push's from now on.
+            uses: In place of this one's.
+            reads: In place of this one's.
+            seen_steps: In place of this one's.
+
+        >>> first = Push([Op(OpKind.APPLY, "w", np.zeros(2), optimizer="Adam")], [Increment("step")], layout="train")
+        >>> first.again([np.ones(2)]).ops[0]
+        Op(kind=<OpKind.APPLY: 1>, variable='w', value=array([1., 1.]), fill=None, source='', indices=None, \
+optimizer='Adam', unique=False, after_increment=False)
+        """
+        return Push(
+            _OpsAlike(self.ops, values),
+            self.increments,
+            self.uses if uses is None else uses,
+            self.reads if reads is None else reads,
+            self.seen_steps if seen_steps is None else seen_steps,
+            self.layout,
+        )
+
+    @property
+    def values(self) -> list[Array | None]:
+        """The value of each op, in order; not to be changed where `ops` is a plain list."""
+        ops = self.ops
+        return ops.values if isinstance(ops, _OpsAlike) else [op.value for op in ops]
+
+    def set_value(self, at: int, value: Array) -> None:
+        """Give one of its ops another value."""
+        if isinstance(self.ops, _OpsAlike):
+            self.ops.values[at] = value
+        else:
+            self.ops[at].value = value
+
+
+class _OpsAlike(Sequence[Op]):
+    """The ops of a push with other values, each made when it is asked for."""
+
+    __slots__ = ("_ops", "values")
+
+    def __init__(self, ops: Sequence[Op], values: list[Array | None]) -> None:
+        self._ops: Sequence[Op] = ops._ops if isinstance(ops, _OpsAlike) else ops
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @overload
+    def __getitem__(self, at: int) -> Op: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Op]: ...
+
+    def __getitem__(self, at: int | slice) -> Op | list[Op]:
+        if isinstance(at, slice):
+            return [self[i] for i in range(*at.indices(len(self)))]
+        return replace(self._ops[at], value=self.values[at])
 
 
 class OutcomeKind(enum.IntEnum):
