@@ -4,10 +4,11 @@
 
 Two PS tasks with tokens and otherwise default settings, a chief on shared memory, workers on TCP, on unix sockets and
 on gRPC, all real processes. The attacks are those of attacks.py: strangers, and somebody with a worker's token. Turns
-in peace and turns under attack alternate. The attackers' processes have the lowest priority (nice 19), since on a
-machine of few cores their own work would take what the job needs: what is measured is what they cost the PS tasks, as
-if they came from elsewhere. How much of the processor they got is reported. Ends with 1 if something does not hold; the
-rate of the turns under attack must be at least 0.7 of that of the turns in peace.
+in peace and turns under attack alternate. The attackers run only while no other process wants the processor (Linux's
+idle class), since on a machine of few cores their own work would take what the job needs: what is measured is what they
+cost the PS tasks, as if they came from elsewhere. How much of the processor they got is reported, and what the PS tasks
+took of it for a step, in peace and under attack. Ends with 1 if something does not hold; the rate of the turns under
+attack must be at least 0.7 of that of the turns in peace.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import contextlib
 import json
 import math
+import os
 import re
 import socket
 import subprocess
@@ -62,6 +64,8 @@ class Found:
         faults: What does not hold, in words; empty if all does.
         quiet: Steps a second of each turn in peace.
         attacked: Those of each turn under attack.
+        quiet_cpu_secs: Processor time of the PS tasks for 1,000 steps, of each turn in peace.
+        attacked_cpu_secs: That of each turn under attack.
         rounds: Attack -> how often it was made.
         peak_bytes: Most memory of a PS task.
         before_bytes: Most memory of one before the first attack.
@@ -71,6 +75,8 @@ class Found:
     faults: list[str] = field(default_factory=list)
     quiet: list[float] = field(default_factory=list)
     attacked: list[float] = field(default_factory=list)
+    quiet_cpu_secs: list[float] = field(default_factory=list)
+    attacked_cpu_secs: list[float] = field(default_factory=list)
     rounds: dict[str, int] = field(default_factory=dict)
     peak_bytes: int = 0
     before_bytes: int = 0
@@ -189,18 +195,26 @@ class _Job:
         """Let time pass, or less when the job ends."""
         self.processes.pause("chief", secs)
 
-    def rate(self, secs: float) -> float | None:
-        """Steps a second for some time; None when the job was over before."""
-        began, first = SYSTEM_CLOCK.monotonic(), self.step()
+    def rate(self, secs: float) -> tuple[float, float] | None:
+        """Steps a second for some time, and processor time of the PS for 1,000; None when the job was over before."""
+        began, first, used = SYSTEM_CLOCK.monotonic(), self.step(), self._cpu_secs()
         self.pass_time(secs)
         last = self.step()
-        return None if min(first, last) < 0 else (last - first) / (SYSTEM_CLOCK.monotonic() - began)
+        if min(first, last) < 0:
+            return None
+        steps = last - first
+        return steps / (SYSTEM_CLOCK.monotonic() - began), 1000 * (self._cpu_secs() - used) / max(steps, 1)
+
+    def _cpu_secs(self) -> float:
+        """Processor time that the PS tasks have taken."""
+        found = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in self.pids()]
+        return sum(int(fields[11]) + int(fields[12]) for fields in found) / os.sysconf("SC_CLK_TCK")
 
 
 class _Attackers:
-    """The process of the attackers, at the lowest priority."""
+    """The process of the attackers."""
 
-    def __init__(self, job: _Job, folder: Path, pause_secs: float, idle: int, nice: int) -> None:
+    def __init__(self, job: _Job, folder: Path, pause_secs: float, idle: int, yielding: bool) -> None:
         secrets = folder / "attackers.json"
         secrets.touch(0o600)
         secrets.write_text(json.dumps({"worker": TOKENS["worker:mallory"], "revoked": TOKENS["worker:gone"]}))
@@ -211,7 +225,7 @@ class _Attackers:
         command += ["--out", str(self._out), "--pause", str(pause_secs), "--idle", str(idle)]
         command += ["--made", str(job.made)]
         self._process = subprocess.Popen(
-            ["nice", "-n", str(nice), *command],
+            ["chrt", "--idle", "0", *command] if yielding else command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -257,7 +271,7 @@ def run(
     save_steps: int = 1000,
     pause_secs: float = 0.2,
     idle: int = 300,
-    nice: int = 0,
+    yielding: bool = False,
 ) -> Found:
     """Train to a step under attack, and look whether all holds but the rate.
 
@@ -270,7 +284,7 @@ def run(
         save_steps: Of the job's checkpoints.
         pause_secs: Between two rounds of an attack.
         idle: Connections at each port that say nothing.
-        nice: Priority of the attackers: 19 is the lowest.
+        yielding: Whether the attackers run only while no other process wants the processor.
     """
     clients = clients or CLIENTS
     found = Found()
@@ -281,7 +295,7 @@ def run(
             left.callback(impostor.close)
         for name in clients:
             processes.until(name, "^ready", 60.0)
-        attackers = _Attackers(job, folder, pause_secs, idle, nice)
+        attackers = _Attackers(job, folder, pause_secs, idle, yielding)
         left.callback(attackers.close)
         found.before_bytes = max(map(resident_bytes, job.pids()))
         watch = _Watch(job.pids())
@@ -311,9 +325,10 @@ def _take_turns(job: _Job, attackers: _Attackers, turn_secs: float, found: Found
         for attacked in (False, True):
             attackers.attack(attacked)
             job.pass_time(SETTLE_SECS)
-            rate = job.rate(turn_secs)
-            if rate is not None:
-                (found.attacked if attacked else found.quiet).append(rate)
+            measured = job.rate(turn_secs)
+            if measured is not None:
+                (found.attacked if attacked else found.quiet).append(measured[0])
+                (found.attacked_cpu_secs if attacked else found.quiet_cpu_secs).append(measured[1])
 
 
 def _judge(job: _Job, last_step: int, outputs: dict[str, str], found: Found) -> None:
@@ -342,6 +357,10 @@ def _judge(job: _Job, last_step: int, outputs: dict[str, str], found: Found) -> 
             found.faults.append(f"ps{index} logged {len(log.splitlines())} lines")
 
 
+def _median(values: list[float]) -> float:
+    return median(values) if values else math.nan
+
+
 def main() -> int:
     """Measure, and judge."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -349,19 +368,24 @@ def main() -> int:
     parser.add_argument("--turn-secs", type=float, default=8.0)
     parser.add_argument("--pause", type=float, default=0.2, help="seconds between two rounds of each attack")
     parser.add_argument("--idle", type=int, default=1000, help="connections at each port that say nothing")
-    parser.add_argument("--nice", type=int, default=19, help="priority of the attackers (default 19, the lowest)")
+    parser.add_argument("--eager", action="store_true", help="have the attackers take their share of the processor")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="under-attack-") as made:
         first = Path(made, "first")
         first.mkdir()
         began = SYSTEM_CLOCK.monotonic()
         # How fast this machine is: a short one, at its end all the same.
-        trial = run(first, 2000, 1.0, pause_secs=args.pause, idle=args.idle, nice=args.nice)
+        trial = run(first, 2000, 1.0, pause_secs=args.pause, idle=args.idle, yielding=not args.eager)
         rate = max([*trial.quiet, *trial.attacked, 2000 / (SYSTEM_CLOCK.monotonic() - began)])
         second = Path(made, "second")
         second.mkdir()
         found = run(
-            second, int(rate * args.secs * 0.85), args.turn_secs, pause_secs=args.pause, idle=args.idle, nice=args.nice
+            second,
+            int(rate * args.secs * 0.85),
+            args.turn_secs,
+            pause_secs=args.pause,
+            idle=args.idle,
+            yielding=not args.eager,
         )
     for name, count in found.rounds.items():
         print(f"{count:6d} {name}")
@@ -373,7 +397,9 @@ def main() -> int:
         f"quiet {[round(one) for one in found.quiet]}, attacked {[round(one) for one in found.attacked]}\n"
         f"PS memory {found.before_bytes >> 20} MiB before, {found.peak_bytes >> 20} at most; "
         f"the limit is {default_limit_bytes() >> 20} more\n"
-        f"attackers: {found.attackers_cpu_secs:.0f} s of the processor, at nice {args.nice}"
+        f"PS processor time for 1,000 steps: {_median(found.quiet_cpu_secs):.2f} s in peace, "
+        f"{_median(found.attacked_cpu_secs):.2f} s under attack\n"
+        f"attackers: {found.attackers_cpu_secs:.0f} s of the processor"
     )
     if not found.share >= LEAST_SHARE:
         found.faults.append(f"the rate under attack is {found.share:.2f} of the quiet one; {LEAST_SHARE} is the least")
