@@ -20,8 +20,10 @@ def test_all_but_the_values_is_that_of_the_first_push():
         (OpKind.APPLY, "w", None, "Adam", True, False),
         (OpKind.ASSIGN, "b", 3.0, "", False, True),
     ]
-    assert push.ops[0].value is value and push.ops[-1].value is None
-    assert push.values == [value, None] and len(push.ops[:1]) == 1
+    assert push.ops[0].value is value
+    assert push.ops[-1].value is None
+    assert push.values == [value, None]
+    assert len(push.ops[:1]) == 1
     assert (push.increments, push.uses, push.reads, push.seen_steps, push.layout) == (
         first.increments,
         first.uses,
@@ -41,7 +43,8 @@ def test_again_of_again_and_another_value_for_one_op():
     first = made().again([np.ones(2), None])
     second, value = first.again([np.zeros(2), None]), np.full(2, 7.0)
     second.set_value(0, value)
-    assert second.ops[0].value is value and np.array_equal(first.values[0], [1, 1])
+    assert second.ops[0].value is value
+    assert np.array_equal(first.values[0], [1, 1])
     plain = made()
     plain.set_value(0, value)
     assert plain.values[0] is value
