@@ -451,7 +451,7 @@ Global___RunIdentity: _TypeAlias = RunIdentity  # noqa: Y015
 
 @_typing.final
 class ProcessInfo(_message.Message):
-    """A process of a client, so that two of them can be told apart, and one that is gone be known as such."""
+    """A process of a client, so that two of them can be distinguished, and one that is gone be known as such."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -822,7 +822,7 @@ class LastSave(_message.Message):
     """Where this task wrote its part; "" where the chief did."""
     @_builtins.property
     def steps(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """On the sequencer: the steps at its cut."""
+        """On the sequencer: the steps as of that snapshot."""
 
     def __init__(
         self,
@@ -885,7 +885,7 @@ class Statistics(_message.Message):
     """On the sequencer: pushes that the run's policy dropped, because they were too late, or not finite."""
     dropped_nan: _builtins.int
     ordered_reads: _builtins.int
-    """On the sequencer: reads that took a place in the order of pushes, and changed nothing: their values are one cut
+    """On the sequencer: reads that took a place in the order of pushes, and changed nothing: consistent reads
     over all shards although pushes came between.
     """
     @_builtins.property
@@ -1110,7 +1110,7 @@ class BeginReply(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
-    """The incarnation in force: another one than asked for when somebody else was faster."""
+    """The incarnation in force: another one than asked for when another client was faster."""
     owner: _builtins.str
     def __init__(
         self,
@@ -1272,7 +1272,7 @@ class HeartbeatRequest(_message.Message):
     """Of the acting chief: its id and its term."""
     chief_term: _builtins.int
     losses_known: _builtins.int
-    """Of the acting chief: how many losses of clients this task has told it of."""
+    """Of the acting chief: how many losses of clients this task has reported to it."""
     known_term: _builtins.int
     """The greatest chief's term that this process has heard of; 0 for none. A task that was started again, perhaps with
     its clock set back, gives no term that is not greater.
@@ -1281,7 +1281,7 @@ class HeartbeatRequest(_message.Message):
     """The client trains as its task: no other process may at the same time. A tool, or a session that only reads, does not."""
     @_builtins.property
     def told(self) -> _containers.RepeatedCompositeFieldContainer[Global___Told]:
-        """What this process was told last, of each of the newest incarnations that it took part in: at most 8."""
+        """What this process heard last of each of the newest incarnations that it took part in: at most 8."""
 
     @_builtins.property
     def process(self) -> Global___ProcessInfo: ...
@@ -1361,7 +1361,7 @@ Global___HeartbeatReply: _TypeAlias = HeartbeatReply  # noqa: Y015
 
 @_typing.final
 class Told(_message.Message):
-    """How far an incarnation came, as far as somebody was told."""
+    """How far an incarnation came, as far as a client or a PS task knows."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1438,7 +1438,7 @@ class ChiefLease(_message.Message):
     """Its id, which outlives its clients; "" when it has left the chief's lease."""
     task: _builtins.str
     silent_secs: _builtins.float
-    """Since it was last heard of; since somebody first asked, where there is none."""
+    """Since it was last heard of; since a candidate first asked, where there is none."""
     why: _builtins.str
     """How the holder came to the chief's lease, for people: "the one before, ..., had been silent for 31 s"."""
     @_builtins.property
@@ -1540,13 +1540,13 @@ class ClaimChiefRequest(_message.Message):
     term: _builtins.int
     """The caller's present term, 0 for none: it only says that it still has the chief's lease."""
     configured: _builtins.bool
-    """The cluster's own chief: given a lease at once that nobody has held."""
+    """The cluster's own chief: given a lease at once that no task has held."""
     known_term: _builtins.int
     """As in HeartbeatRequest; the terms in the run's checkpoints count as heard of."""
     gone: _builtins.str
     """Id of the holder, where the caller has seen on its own machine that the holder's process is gone."""
     take_over: _builtins.bool
-    """The user says that the chief's lease is to be taken from whoever has it."""
+    """The user says that the chief's lease is to be taken from its present holder."""
     @_builtins.property
     def process(self) -> Global___ProcessInfo: ...
     @_builtins.property
@@ -1582,8 +1582,8 @@ class ClaimChiefReply(_message.Message):
     CONTESTED_FIELD_NUMBER: _builtins.int
     granted: _builtins.bool
     contested: _builtins.bool
-    """Not granted for now: it will be if the holder gives no sign of life within some seconds. A caller that sees one is told
-    by it that there are two chiefs.
+    """Not granted for now: it will be if the holder gives no sign of life within some seconds. For a caller
+    that sees one it means that there are two chiefs.
     """
     @_builtins.property
     def chief(self) -> Global___ChiefLease: ...
@@ -1777,8 +1777,8 @@ Global___GetGlobalStepReply: _TypeAlias = GetGlobalStepReply  # noqa: Y015
 
 @_typing.final
 class ReadJournalRequest(_message.Message):
-    """The sequencer numbers what it writes down from 0 in each life of its process, and keeps it in memory until it
-    is told that it is stored.
+    """The sequencer numbers what it writes down from 0 in each life of its process, and keeps it in memory until the
+    caller says that it has stored it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1894,8 +1894,8 @@ class ReadJournalReply(_message.Message):
     parent: _builtins.int
     shards: _builtins.int
     alone: _builtins.bool
-    """Once all records up to `end` are stored, none that moves a step will follow but by who comes later: nobody but the
-    caller is here, or a step stands at its limit.
+    """Once all records up to `end` are stored, none that moves a step will follow but from clients that come later: the caller
+    is the only client here, or a step stands at its limit.
     """
     @_builtins.property
     def clients(self) -> _containers.RepeatedCompositeFieldContainer[Global___JournalClient]: ...
@@ -2154,7 +2154,7 @@ class RecoverReply(_message.Message):
     applied: _builtins.int
     """Last entry of the mutation sequence that the shard has applied."""
     recovered: _builtins.bool
-    """False where the task holds this incarnation already: somebody else was faster."""
+    """False where the task holds this incarnation already: another client was faster."""
     pushes: _builtins.int
     """Pushes that were applied anew, bytes of a torn end that were cut off, and how long it took."""
     cut_bytes: _builtins.int
@@ -2808,7 +2808,7 @@ Global___HyperValues: _TypeAlias = HyperValues  # noqa: Y015
 
 @_typing.final
 class Entry(_message.Message):
-    """One admitted mutation, as told to a participant."""
+    """One admitted mutation, as the sequencer sends it to a participant."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2897,7 +2897,7 @@ class PullRequest(_message.Message):
 
     @_builtins.property
     def cut_with(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The shards whose values are to be one cut with these, if they happen to be: steps are given as admitted, and the
+        """The shards whose values are to be consistent with these, if they happen to be: steps are given as admitted, and the
         sequencer says how far the others would have to be. Empty for values by themselves.
         """
 
@@ -2954,7 +2954,7 @@ class PullReply(_message.Message):
     @_builtins.property
     def last(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
         """On the sequencer: the last entry of each shard of `cut_with` among those that these values include. Where such a
-        shard's `applied` is just that, its values and these are one cut.
+        shard's `applied` is just that, its values and these are consistent.
         """
 
     def __init__(
@@ -3014,11 +3014,11 @@ class PushRequest(_message.Message):
     a push of the same layout need not tell them again. Not for sparse ops. 0 for none.
     """
     known_layout: _builtins.bool
-    """The layout was told before: ops, increments, uses and reads are absent, the data is laid out alike.
+    """The layout was sent before: ops, increments, uses and reads are absent, the data is laid out alike.
     A receiver that does not know it answers with the error type "LayoutUnknownError"; tell it in full.
     """
     ahead: _builtins.bool
-    """The data was sent ahead, by AHEADs on this stream since its last push of the layout; there is none here.
+    """The data was sent early, by AHEADs on this stream since its last push of the layout; there is none here.
     A receiver that does not have all of it answers with "LayoutUnknownError".
     """
     data: _builtins.bytes
@@ -3186,7 +3186,7 @@ class StageReply(_message.Message):
     NOT_FINITE_FIELD_NUMBER: _builtins.int
     not_finite: _builtins.str
     """A Variable whose gradient is not finite, in a run that does not apply such pushes: the part was not kept, and
-    this is to be told with ADMIT.
+    the worker reports this with ADMIT.
     """
     def __init__(
         self,
@@ -3404,7 +3404,7 @@ class CommitReply(_message.Message):
     apply_micros: _builtins.float
     """As in PushReply."""
     signature: _builtins.bytes
-    """Of `applied`, for the Floor that the sequencer is told."""
+    """Of `applied`, for the Floor that the client reports to the sequencer."""
     @_builtins.property
     def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadValue]: ...
     def __init__(
@@ -3530,7 +3530,7 @@ class ReadSnapshotReply(_message.Message):
     VALUES_FIELD_NUMBER: _builtins.int
     LEDGER_FIELD_NUMBER: _builtins.int
     ledger: _builtins.bytes
-    """On the sequencer: the ledger at the cut (JSON)."""
+    """On the sequencer: the ledger as of the snapshot (JSON)."""
     @_builtins.property
     def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadValue]: ...
     def __init__(

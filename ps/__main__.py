@@ -100,7 +100,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=float,
         default=patience.abandon_secs,
         metavar="S",
-        help="how long to wait when nobody is there any more and the job was not declared done; then it ends, with "
+        help="how long to wait when no client is left and the job was not declared done; then it ends, with "
         f"code 3 if a client was lost or a task never came (default: {ABANDON_VARIABLE}, or 600; 0: for ever)",
     )
     parser.add_argument(

@@ -74,7 +74,7 @@ class PSOptions:
     metrics_port: str = ""
     #: Whether gRPC's reflection is served, for tools like grpcurl.
     reflection: bool = False
-    #: How long it waits when nobody is there.
+    #: How long it waits when no client is there.
     patience: Patience = field(default_factory=Patience)
     #: What it asks of its callers.
     security: SecurityOptions = field(default_factory=SecurityOptions)

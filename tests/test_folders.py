@@ -31,7 +31,7 @@ UNTYPED_CLIENTS = {
 #: Functions whose arguments are to become fewer -> how many they have; those that TensorFlow dictates are not here.
 MORE_PARAMETERS = {
     "building.pairwise": 7,
-    "checkpoint_save.save_cut": 8,
+    "checkpoint_save.save_snapshot": 8,
     "checkpoint_state.write_state": 9,
     "checks.Reader.__init__": 7,
     "client.ClusterClient.__init__": 9,

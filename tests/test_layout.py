@@ -75,7 +75,7 @@ PURE = (
         "ps.members.run_guard",
         "ps.access.caller",
         "ps.service.in_flight",
-        "wire.told",
+        "wire.known_progress",
     ),
     *(
         "ps.ledger.ledger",

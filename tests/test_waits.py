@@ -99,7 +99,7 @@ ALLOWED = {
     "worker/client/recovering.py": {"_recover": _CALL, "find_logs": _CALL},
     "worker/transport/shm_transport.py": {"SharedConnection._take": _WATCHED},
     "worker/transport/socket_transport.py": {
-        "SocketConnection._wait_for_room": _WATCHED,
+        "SocketConnection._wait_for_space": _WATCHED,
         "SocketConnection._end": "tells the kernel only",
         "dial": _TIMEOUT,
         "_expect_welcome": _TIMEOUT,

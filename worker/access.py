@@ -125,7 +125,7 @@ class ClusterAccess(Protocol):
         ...
 
     def pull(self, reads: Sequence[Read]) -> list[Any]:
-        """Read values, all in one cut."""
+        """Read values, all in one consistent read."""
         ...
 
     def push(self, push: Push) -> PushResult:
@@ -133,5 +133,5 @@ class ClusterAccess(Protocol):
         ...
 
     def snapshot(self) -> Snapshot:
-        """Take a consistent cut of all shards."""
+        """Take a consistent snapshot of all shards."""
         ...

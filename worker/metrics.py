@@ -34,7 +34,7 @@ class SessionsCollector:
             self._clients.add(client)
 
     def describe(self) -> list[Metric]:
-        """Give no names ahead: there are no clients yet."""
+        """Give no names beforehand: there are no clients yet."""
         return []
 
     def collect(self) -> Iterator[Metric]:

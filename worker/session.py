@@ -155,9 +155,9 @@ class Session:
     def prefetch(self, feed_dict: Mapping[Any, Any]) -> None:
         """Say what the run after the next one will be fed, so that the rows it looks up come with the next push.
 
-        The next run that pushes, and reads rows of Variables, asks for those rows in the cut right after its
-        push. A run that does look up these rows then starts from them, and from the dense values and steps of
-        the same cut, and needs no read of its own; what others have pushed since, its staleness counts. It reads
+        The next run that pushes, and reads rows of Variables, asks for those rows in the consistent read right after
+        its push. A run that does look up these rows then starts from them, and from the dense values and steps of
+        the same read, and needs no read of its own; what others have pushed since, its staleness counts. It reads
         anew, as without a prefetch, if it looks up other rows, if another push of this session has begun
         in between, if a second has passed, or if the ids could not be known beforehand (they come from a queue or a
         random number).
@@ -177,7 +177,7 @@ class Session:
         options: Any = None,
         run_metadata: Any = None,
     ) -> Any:
-        """Run nodes once: each is evaluated at most once, Variables are read in one cut.
+        """Run nodes once: each is evaluated at most once, Variables are read in one consistent read.
 
         Args:
             fetches: A node, operation, name, IndexedSlices, or a nested list, tuple, namedtuple or dict

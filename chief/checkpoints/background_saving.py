@@ -18,18 +18,18 @@ _log = logging.getLogger("globalstep")
 
 
 class BackgroundSave:
-    """A save that is being written, from the moment at which its cut is taken. Made by `Saver.start_save`. Thread-safe.
+    """A save that is being written, from its snapshot on. Made by `Saver.start_save`. Thread-safe.
 
     Args:
         save: Saves, and gives the checkpoint's prefix, or None if there is nothing to save. It calls its
-            argument, with the prefix, once the cut is taken.
+            argument, with the prefix, once the snapshot is taken.
         why: Says why a save takes long, for who waits for it; see wait_announced.
 
     Raises:
-        Exception: What `save` raises before the cut.
+        Exception: What `save` raises before the snapshot.
 
     Attributes:
-        prefix: The checkpoint's prefix, known from the cut on; None if there is nothing to save.
+        prefix: The checkpoint's prefix, known from the snapshot on; None if there is nothing to save.
         thread: Who writes it.
     """
 
@@ -37,7 +37,7 @@ class BackgroundSave:
         self._why = why
         self.prefix: str | None = None
         self._outcome: Future[str | None] = Future()
-        # Set when the cut is taken, or will never be.
+        # Set when the snapshot is taken, or will never be.
         self._begun = threading.Event()
         # No daemon: a process that ends lets it finish, so that no half-written files are left behind.
         self.thread = threading.Thread(target=self._run, args=(save,), name="globalstep-saver")
@@ -64,7 +64,7 @@ class BackgroundSave:
 
     def _run(self, save: Callable[[Callable[[str], None]], str | None]) -> None:
         try:
-            self._outcome.set_result(save(self._cut_taken))
+            self._outcome.set_result(save(self._taken))
         except BaseException as error:
             if self.prefix is not None:
                 # Its owner gets it too, but perhaps much later, or never if it fails of something else.
@@ -73,6 +73,6 @@ class BackgroundSave:
         finally:
             self._begun.set()
 
-    def _cut_taken(self, prefix: str) -> None:
+    def _taken(self, prefix: str) -> None:
         self.prefix = prefix
         self._begun.set()

@@ -127,11 +127,11 @@ class CheckpointIndex:
     files: tuple[ShardFile, ...]
     #: By their names in the checkpoint.
     variables: Mapping[str, SavedVariable]
-    #: Every step at the cut, by the step Variable's name.
+    #: Every step as of the snapshot, by the step Variable's name.
     steps: Mapping[str, int] = field(default_factory=dict)
-    #: The cut's place in the cluster's mutation sequence.
+    #: The snapshot's place in the cluster's mutation sequence.
     mutation_index: int = 0
-    #: The sequencer's record of answered pushes at the cut; opaque here.
+    #: The sequencer's record of answered pushes as of the snapshot; opaque here.
     ledger: bytes = b""
     #: When it was written, seconds since the epoch.
     written_at: float = 0.0

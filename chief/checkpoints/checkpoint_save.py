@@ -1,4 +1,4 @@
-"""Writing a checkpoint: from one cut of the cluster to files and their index.
+"""Writing a checkpoint: from one snapshot of the cluster to files and their index.
 
 Each PS that sees the checkpoint's directory writes its own file, all at once. A PS that does not (the
 directory is on the chief's own disk, or not mounted there) sends its tensors to the chief, which writes
@@ -42,7 +42,7 @@ from globalstep.files.storage import Storage, directory_of, leave_probe
 from globalstep.wire.declarations import VariableDecl
 from globalstep.worker.access import ClusterAccess
 
-__all__ = ["Cut", "save_cut"]
+__all__ = ["ClusterSnapshot", "save_snapshot"]
 
 _log = logging.getLogger("globalstep")
 
@@ -50,8 +50,8 @@ _log = logging.getLogger("globalstep")
 _MOST_NAMED = 3
 
 
-class Cut(Protocol):
-    """What a snapshot of the cluster offers; see globalstep.worker.client.client."""
+class ClusterSnapshot(Protocol):
+    """A consistent snapshot of the cluster; see globalstep.worker.client.client."""
 
     @property
     def index(self) -> int:
@@ -79,8 +79,8 @@ class Cut(Protocol):
         ...
 
 
-def save_cut(
-    cut: Cut,
+def save_snapshot(
+    snapshot: ClusterSnapshot,
     cluster: ClusterAccess,
     saveables: Sequence[Saveable],
     prefix: str,
@@ -92,8 +92,8 @@ def save_cut(
     """Write a checkpoint; it exists when this returns, and not before.
 
     Args:
-        cut: The snapshot to write.
-        cluster: Which the cut is of.
+        snapshot: What to write.
+        cluster: Which the snapshot is of.
         saveables: What to write of it.
         prefix: The checkpoint's prefix.
         storage: Where it goes.
@@ -127,12 +127,12 @@ def save_cut(
         with leave_probe(storage, directory, term) as probe:
             # A PS may have another working directory.
             target = os.path.abspath(directory) if storage.is_local else directory
-            written = dict(cut.write(target, files, names, (probe.file, probe.text)))
+            written = dict(snapshot.write(target, files, names, (probe.file, probe.text)))
         streamed = [shard for shard in files if written.get(shard) is None]
         for shard in streamed:
             mine = [saveable for saveable in saveables if saveable.tensor in by_shard[shard]]
-            written[shard] = _stream(cut, cluster.variables, mine, storage, directory, files[shard])
-        index = _index_of(cut, cluster.variables, saveables, files, written)
+            written[shard] = _stream(snapshot, cluster.variables, mine, storage, directory, files[shard])
+        index = _index_of(snapshot, cluster.variables, saveables, files, written)
         index = replace(index, written_at=written_at, rewrite=rewrite, in_state=in_state, term=term)
         write_index(storage, prefix, index)
     except BaseException:
@@ -205,7 +205,7 @@ def _index_before(storage: Storage, prefix: str) -> CheckpointIndex | None:
 
 
 def _stream(
-    cut: Cut,
+    snapshot: ClusterSnapshot,
     declared: Mapping[str, VariableDecl],
     saveables: Sequence[Saveable],
     storage: Storage,
@@ -218,11 +218,13 @@ def _stream(
         decl = declared[saveable.variable.op_name]
         part = saveable.part
         specs.append(TensorSpec(saveable.tensor, decl.dtype, decl.shape if part is None else tuple(part.var_shape)))
-    return write_shard_from(storage, directory, file, specs, lambda wanted: cut.read([names[name] for name in wanted]))
+    return write_shard_from(
+        storage, directory, file, specs, lambda wanted: snapshot.read([names[name] for name in wanted])
+    )
 
 
 def _index_of(
-    cut: Cut,
+    snapshot: ClusterSnapshot,
     declared: Mapping[str, VariableDecl],
     saveables: Sequence[Saveable],
     files: Mapping[int, str],
@@ -257,7 +259,7 @@ def _index_of(
     return CheckpointIndex(
         files=tuple(entries),
         variables=variables,
-        steps=dict(cut.steps),
-        mutation_index=cut.index,
-        ledger=cut.ledger,
+        steps=dict(snapshot.steps),
+        mutation_index=snapshot.index,
+        ledger=snapshot.ledger,
     )

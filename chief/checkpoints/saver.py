@@ -1,7 +1,7 @@
 """The Saver: names, keeps and restores checkpoints, as TensorFlow 1.15's does.
 
-What is different is listed in docs/checkpoints.md; above all, a checkpoint is one cut of the whole
-cluster, and is named by the step of that cut.
+What is different is listed in docs/checkpoints.md; above all, a checkpoint is one consistent
+snapshot of the whole cluster, and is named by the step of that snapshot.
 
 Layer: chief. A Saver belongs to one thread at a time, but for `save` and `start_save`, which threads may call
 at once.
@@ -19,7 +19,7 @@ from globalstep.chief.checkpoints.background_saving import BackgroundSave
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader
 from globalstep.chief.checkpoints.checkpoint_keeping import CheckpointKeeping
 from globalstep.chief.checkpoints.checkpoint_restore import restore_into
-from globalstep.chief.checkpoints.checkpoint_save import save_cut
+from globalstep.chief.checkpoints.checkpoint_save import save_snapshot
 from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists, get_checkpoint_mtimes, greatest_term
 from globalstep.chief.checkpoints.retention import Retention
 from globalstep.chief.checkpoints.saveables import Saveable, saveables_of
@@ -184,13 +184,13 @@ class Saver:
         strip_default_attrs: bool = False,
         save_debug_info: bool = False,
     ) -> str | None:
-        """Write a checkpoint of one cut of the cluster; it is durable when this returns.
+        """Write a checkpoint of one consistent snapshot of the cluster; it is durable when this returns.
 
         Args:
             sess: A session (not a monitored one: use its `raw_session()`, or a hook's).
             save_path: Path of the checkpoint without its step.
-            global_step: A number to put to the name; or a step Variable, whose value at the cut it is
-                then; or a tensor, evaluated just before the cut.
+            global_step: A number to put to the name; or a step Variable, whose value in the snapshot it is
+                then; or a tensor, evaluated just before the snapshot.
             latest_filename: Name of the state file; default "checkpoint".
             meta_graph_suffix: Accepted as in TensorFlow.
             write_meta_graph: Accepted; the graph is written by `gs.train.write_graph`.
@@ -218,7 +218,7 @@ class Saver:
         latest_filename: str | None = None,
         write_state: bool = True,
     ) -> BackgroundSave:
-        """Save without waiting for the disk: returns once the cut is taken. Not in TensorFlow.
+        """Save without waiting for the disk: returns once the snapshot is taken. Not in TensorFlow.
 
         Saves of one Saver take turns: if another is being written, this one first waits until that is done.
 
@@ -230,13 +230,13 @@ class Saver:
             write_state: As for `save`.
 
         Returns:
-            The save; its `result()` waits for the end, and raises what went wrong after the cut.
+            The save; its `result()` waits for the end, and raises what went wrong after the snapshot.
 
         Raises:
-            Exception: As `save`, for what goes wrong up to the cut.
+            Exception: As `save`, for what goes wrong up to the snapshot.
         """
         return BackgroundSave(
-            lambda on_cut: self._save(sess, save_path, global_step, latest_filename, "meta", write_state, on_cut),
+            lambda on_taken: self._save(sess, save_path, global_step, latest_filename, "meta", write_state, on_taken),
             lambda: why_not_written(sess.cluster, directory_of(str(save_path))),
         )
 
@@ -248,9 +248,9 @@ class Saver:
         latest_filename: str | None,
         meta_graph_suffix: str,
         write_state: bool,
-        on_cut: Callable[[str], None] = lambda prefix: None,
+        on_taken: Callable[[str], None] = lambda prefix: None,
     ) -> str | None:
-        """Save; call `on_cut` with the checkpoint's prefix when nothing that happens later is in it any more."""
+        """Save; call `on_taken` with the checkpoint's prefix when nothing that happens later is in it any more."""
         saveables = self._built("save")
         latest_filename = latest_filename or "checkpoint"
         if directory_of(latest_filename):
@@ -277,17 +277,18 @@ class Saver:
         with self._saving:
             term = _term_for(cluster, storage, save_path, latest_filename)
             self._keeping.prepare(storage, save_path, latest_filename, term)
-            # A step Variable names the checkpoint by its value in the cut; anything else is evaluated now.
+            # A step Variable names the checkpoint by its value in the snapshot; anything else is evaluated now.
             if isinstance(global_step, Node) and not _is_step(cluster, global_step):
                 global_step = int(sess.run(global_step))
-            with cluster.snapshot() as cut:
-                step = cut.steps[global_step.op_name] if isinstance(global_step, Node) else global_step
+            with cluster.snapshot() as snapshot:
+                step = snapshot.steps[global_step.op_name] if isinstance(global_step, Node) else global_step
                 prefix = self._prefix(save_path, step)
-                on_cut(prefix)
+                on_taken(prefix)
                 if cluster.journal is not None:
                     # What the journal proves is to reach as far as any checkpoint; a reply may get lost.
                     any(cluster.journal.catch_up() for _ in range(_JOURNAL_TRIES))
-                streamed = save_cut(cut, cluster, saveables, prefix, storage, self._clock.time(), write_state, term)
+                now = self._clock.time()
+                streamed = save_snapshot(snapshot, cluster, saveables, prefix, storage, now, write_state, term)
             self._tell_streamed(streamed, directory)
             if term:
                 # So that one that was replaced meanwhile learns of it here; its files bear its term in any case.

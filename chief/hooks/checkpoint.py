@@ -218,7 +218,7 @@ class CheckpointSaverHook(SessionRunHook):
     def _save(self, session: Session) -> bool:
         """Save, and wait until it is durable; say whether a listener wants training to stop."""
         step = self._before_save(session)
-        # The step goes along as a node, so that the saver names the checkpoint by its own cut: other
+        # The step goes along as a node, so that the saver names the checkpoint by its own snapshot: other
         # workers push between our read and it.
         path = self._find_saver().save(session, self._save_path, global_step=self._step)
         step = _step_of(path, step)
@@ -226,7 +226,7 @@ class CheckpointSaverHook(SessionRunHook):
         return self._after_save(session, step)
 
     def _start_save(self, session: Session) -> bool:
-        """Take the cut, and have it written; say whether a listener wants training to stop."""
+        """Take the snapshot, and have it written; say whether a listener wants training to stop."""
         saver = self._find_saver()
         if type(saver).save is not Saver.save:
             return self._save(session)

@@ -25,7 +25,7 @@ from globalstep.errors import DataLossError, GlobalStepError, OpError
 from globalstep.files.journal_records import NO_STEP, RECORD, RECORD_DTYPE, EventKind
 from globalstep.files.records import encode_record, read_records
 from globalstep.files.storage import atomic_write, storage_for
-from globalstep.wire.told import Known
+from globalstep.wire.known_progress import Known
 
 __all__ = [
     "Batch",

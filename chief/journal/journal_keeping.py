@@ -33,7 +33,7 @@ from globalstep.files.journal_records import EventKind
 from globalstep.files.storage import path_error, storage_for
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.wire.told_messages import read_told
+from globalstep.wire.progress_messages import read_progress
 
 if TYPE_CHECKING:
     from globalstep.worker.access import ClusterAccess
@@ -162,11 +162,11 @@ class JournalKeeper:
 
     def _hear(self, reply: pb.ReadJournalReply) -> None:
         """Take note of what others know of earlier incarnations; say what the announcement of the restore did not."""
-        told = self._cluster.run.told
-        before = told.before(self._incarnation)
-        if not read_told(told, reply.told, trusted=True):
+        progress = self._cluster.run.known_progress
+        before = progress.before(self._incarnation)
+        if not read_progress(progress, reply.told, trusted=True):
             return
-        for number, known in told.before(self._incarnation).items():
+        for number, known in progress.before(self._incarnation).items():
             steps = dict(known.steps)
             if steps and number in before and steps != before[number].steps:
                 _log.warning(
@@ -183,8 +183,8 @@ class JournalKeeper:
         begin = reply.begin_index, dict(reply.begin_steps), reply.parent, reply.shards, policy
         # A sequencer that came back from its log began later than the incarnation did.
         header = self._header or Header(self._incarnation, *begin)
-        told = dict(self._cluster.run.told.before(self._incarnation))
-        return replace(header, told=told, complete=complete, run=self._cluster.run.identity.id)
+        before = dict(self._cluster.run.known_progress.before(self._incarnation))
+        return replace(header, told=before, complete=complete, run=self._cluster.run.identity.id)
 
     def _store(self, header: Header, batch: Batch) -> None:
         assert self._segment is not None

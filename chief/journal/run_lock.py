@@ -39,7 +39,7 @@ FILE_NAME = "globalstep-run.lock"
 #: What flock fails with on file systems without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
-# Guards _HELD; files are opened and locked under it, which waits for nobody.
+# Guards _HELD; files are opened and locked under it, which never waits.
 _LOCK = threading.Lock()
 #: Path -> (descriptor, how many of this process's sessions have it).
 _HELD: dict[str, tuple[int, int]] = {}

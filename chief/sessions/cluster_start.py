@@ -20,8 +20,8 @@ from globalstep.errors import DeadlineExceededError, OpError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import Clock
 from globalstep.wire.declarations import StopLimit
-from globalstep.wire.told import Known
-from globalstep.wire.told_messages import read_told
+from globalstep.wire.known_progress import Known
+from globalstep.wire.progress_messages import read_progress
 from globalstep.worker.client.causes import why_no_answer
 
 if TYPE_CHECKING:
@@ -180,11 +180,11 @@ def announce_return(
     """
     for status in (*statuses, *client.statuses(brief=True)):
         if not isinstance(status, OpError):
-            read_told(client.run.told, status.told, trusted=True)
+            read_progress(client.run.known_progress, status.told, trusted=True)
     stored = last_stored(directory, client.incarnation) if directory else None
     if stored is not None:
-        client.run.told.hear(*stored)
-    known = client.run.told.before(client.incarnation)
+        client.run.known_progress.hear(*stored)
+    known = client.run.known_progress.before(client.incarnation)
     newest = known[max(known)] if known else Known()
     lost = [label for label, s in zip(client.run.labels, statuses, strict=True) if s.state == pb.STATE_VACANT]
     before = "a step that no task here has heard of"

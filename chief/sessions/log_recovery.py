@@ -48,7 +48,7 @@ def come_back(
         statuses: What each PS task said of itself.
         directory: The run's, for the case that all lost their state; None where that is another one's business.
         clock: Where time comes from.
-        max_wait_secs: How long to wait for tasks that cannot be reached, or have no room for their logs.
+        max_wait_secs: How long to wait for tasks that cannot be reached, or have no disk space for their logs.
         run: Id of the run that is to come back; "" where the directory has none yet.
 
     Returns:

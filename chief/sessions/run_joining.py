@@ -19,7 +19,7 @@ from globalstep.cluster.run_identity import RunIdentity, TaskRun, new_run_id, ot
 from globalstep.errors import FailedPreconditionError, OpError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import Clock
-from globalstep.wire.told import Told
+from globalstep.wire.known_progress import KnownProgress
 
 if TYPE_CHECKING:
     from globalstep.worker.access import ClusterAccess
@@ -47,8 +47,8 @@ class RunOfTask:
     joined: str = ""
     found: str = ""
 
-    def told(self, directory: str, is_chief: bool) -> TaskRun:
-        """Say what the task knows of its run.
+    def knowledge(self, directory: str, is_chief: bool) -> TaskRun:
+        """Give what the task knows of its run.
 
         Args:
             directory: Of its checkpoints, absolute; "" where it has none.
@@ -101,16 +101,16 @@ class RunOfTask:
             )
         return True
 
-    def begins(self, mine: TaskRun, told: Told) -> RunIdentity:
+    def begins(self, mine: TaskRun, progress: KnownProgress) -> RunIdentity:
         """Give the run that a chief is about to begin, whose directory says so from now on.
 
         Args:
             mine: What is known of the task's run.
-            told: Learns which incarnations the run has had, by its directory.
+            progress: Learns which incarnations the run has had, by its directory.
         """
         run = RunIdentity(mine.id or self.found or new_run_id(), mine.name, mine.directory)
         if run.directory:
-            told.newest = max(told.newest, keep_identity(run))
+            progress.newest = max(progress.newest, keep_identity(run))
         self.joined = run.id
         return run
 

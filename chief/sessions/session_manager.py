@@ -38,7 +38,7 @@ from globalstep.files.storage import storage_for
 from globalstep.graph.graph import Graph, get_default_graph
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.variables.training_util import integer_step
-from globalstep.wire.told import Told
+from globalstep.wire.known_progress import KnownProgress
 from globalstep.wire.transports import is_in_process, known_target
 from globalstep.worker.client.causes import why_no_answer
 from globalstep.worker.session import Session
@@ -297,7 +297,7 @@ class SessionManager:
 
     def _mine(self, client: ClusterAccess, directory: str | None, is_chief: bool) -> TaskRun:
         """Find out which run this task is of; the client joins no other."""
-        mine = self._run.told(absolute(directory), is_chief)
+        mine = self._run.knowledge(absolute(directory), is_chief)
         client.run.means, client.run.accepts = mine.identity, lambda held: not mine.is_other(held)
         return mine
 
@@ -320,10 +320,10 @@ class SessionManager:
         task = self._task or known_target(target).task
         session = Session(target, self._graph, config, reuse_values=True, task=task, retry_secs=_RETRY_SECS)
         # What the process has heard through earlier sessions goes on to the PS tasks, and to the announcement.
-        before: Told | None = self._graph.extras.get(__name__)
+        before: KnownProgress | None = self._graph.extras.get(__name__)
         if before is not None:
-            session.cluster.run.told.hear_all(before)
-        self._graph.extras[__name__] = session.cluster.run.told
+            session.cluster.run.known_progress.hear_all(before)
+        self._graph.extras[__name__] = session.cluster.run.known_progress
         self._attend(session.cluster)
         return session
 
@@ -382,7 +382,7 @@ class SessionManager:
             open=False,
             expected_tasks=tuple(expected_tasks),
             ledger=ledger,
-            run=self._run.begins(mine, client.run.told),
+            run=self._run.begins(mine, client.run.known_progress),
             take_over=drops,
         )
 

@@ -18,7 +18,7 @@ from globalstep.deploy.audit.reading import Findings, Volume, read_volumes
 from globalstep.deploy.audit.result import Audit, AuditedIncarnation, StepProof
 from globalstep.errors import OpError
 from globalstep.files.storage import storage_for
-from globalstep.wire.told import Known, Told
+from globalstep.wire.known_progress import Known, KnownProgress
 
 __all__ = ["audit"]
 
@@ -36,8 +36,8 @@ def audit(directory: str) -> Audit:
     """
     result = Audit()
     findings = result.findings
-    told = Told()
-    volumes = read_volumes(directory, findings, told)
+    progress = KnownProgress()
+    volumes = read_volumes(directory, findings, progress)
     if not volumes:
         findings.unreadable.append(f"{directory} holds no journal.")
         return result
@@ -70,7 +70,7 @@ def audit(directory: str) -> Audit:
         )
         found = reader.read()
         if volume is not volumes[-1]:
-            _add_unrecorded(found, told.of(volume.incarnation), volume.complete, reader.most_by)
+            _add_unrecorded(found, progress.of(volume.incarnation), volume.complete, reader.most_by)
         result.incarnations.append(found)
         last_steps = found.steps
         if child is not None:
@@ -116,23 +116,23 @@ def _chain(volumes: list[Volume], findings: Findings) -> dict[int, Volume | None
         volume, child = parent, volume
 
 
-def _add_unrecorded(found: AuditedIncarnation, told: Known | None, complete: bool, most_by: int) -> None:
+def _add_unrecorded(found: AuditedIncarnation, known: Known | None, complete: bool, most_by: int) -> None:
     """Add what an incarnation lost besides what its journal has, as far as clients have heard.
 
     Args:
         found: The incarnation, which a later one has followed.
-        told: How far it came, as far as the remaining processes knew.
+        known: How far it came, as far as the remaining processes knew.
         complete: Whether its journal was whole, but for what came of clients that came later.
         most_by: The most that one push moved a step on.
     """
-    told = told or Known()
-    if told.index > found.last_index:
-        moved = [value - found.steps.get(name, 0) for name, value in told.steps.items()]
+    known = known or Known()
+    if known.index > found.last_index:
+        moved = [value - found.steps.get(name, 0) for name, value in known.steps.items()]
         found.unrecorded = max(-(-max(moved, default=0) // most_by), 0)
         found.lost += found.unrecorded
         found.lost_at_least = True
     else:
-        found.lost_at_least = not (complete or told.last)
+        found.lost_at_least = not (complete or known.last)
 
 
 def _check_join(findings: Findings, volume: Volume, last_index: int, child: Volume, mark: Mark) -> None:

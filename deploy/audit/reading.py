@@ -17,7 +17,7 @@ import numpy.typing as npt
 from globalstep.chief.journal.journal_files import Batch, Header, SegmentName, read_segment, segment_names
 from globalstep.errors import OpError
 from globalstep.files.journal_records import RECORD, EventKind
-from globalstep.wire.told import Told
+from globalstep.wire.known_progress import KnownProgress
 
 __all__ = ["Findings", "RecordSequence", "Volume", "read_volumes"]
 
@@ -104,13 +104,13 @@ def _after(batch: Batch, index: int) -> Batch:
     return Batch(batch.life, batch.first + skip, batch.records[skip * RECORD.size :], batch.clients, batch.steps)
 
 
-def read_volumes(directory: str, findings: Findings, told: Told) -> list[Volume]:
+def read_volumes(directory: str, findings: Findings, progress: KnownProgress) -> list[Volume]:
     """Find the incarnations of a run that have a journal.
 
     Args:
         directory: The run's, path or URL.
         findings: Where it goes that files do not agree on their incarnation.
-        told: Where it goes what later incarnations say of earlier ones.
+        progress: Takes in what later incarnations say of earlier ones.
 
     Returns:
         In order. Their headers are read, their records are not.
@@ -126,7 +126,7 @@ def read_volumes(directory: str, findings: Findings, told: Told) -> list[Volume]
                 continue  # `pieces` names it
             volume.complete = header.complete
             for number, known in header.told.items():
-                told.hear(number, known)
+                progress.hear(number, known)
             if volume.header is None:
                 volume.header = header
             elif volume.header.parent != header.parent or volume.header.shards != header.shards:

@@ -23,7 +23,7 @@ from typing import Any
 from globalstep.errors import OpError, PermissionDeniedError, UnauthenticatedError
 from globalstep.graph.graph_keys import GraphKeys
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.access.caller import NOBODY, Caller, Role
+from globalstep.ps.access.caller import ANONYMOUS, Caller, Role
 from globalstep.ps.access.log_limit import LogLimit
 from globalstep.ps.access.own_user import OwnUser
 from globalstep.ps.access.role_tokens import RoleTokens, RunTokens
@@ -38,7 +38,7 @@ __all__ = [
     "CALLER",
     "KINDS",
     "METHODS",
-    "NOBODY",
+    "ANONYMOUS",
     "Authorization",
     "Caller",
     "Role",
@@ -52,9 +52,9 @@ _log = logging.getLogger(__name__)
 _CHIEFS = frozenset({Role.CHIEF, Role.STANDBY})
 _CLIENTS = _CHIEFS | {Role.WORKER}
 _PS_TASKS = frozenset({Role.PS})
-_NOBODY: frozenset[Role] = frozenset()
+_NO_ROLE: frozenset[Role] = frozenset()
 
-#: RPC -> who may call it. Every method of the service is here; what is not may be called by nobody who has a role.
+#: RPC -> who may call it. Every method of the service is here; no role may call one that is not.
 METHODS: Mapping[str, frozenset[Role]] = {
     "Status": _CLIENTS | _PS_TASKS,
     "Heartbeat": _CLIENTS,
@@ -96,7 +96,7 @@ _ASSIGNS = frozenset({int(pb.OP_ASSIGN), int(pb.OP_ASSIGN_ADD), int(pb.OP_ASSIGN
 #: What only the acting chief says of itself.
 _OF_CHIEFS = ("candidate", "chief_term")
 #: Who asks for one of these is named in the log: they begin, end and change a run as a whole, or write files.
-_TOLD = frozenset({"Begin", "Open", "Finish", "Stop", "WriteSnapshot", "Recover", "ClaimChief"})
+_LOGGED = frozenset({"Begin", "Open", "Finish", "Stop", "WriteSnapshot", "Recover", "ClaimChief"})
 
 
 class TokenRevokedError(UnauthenticatedError):
@@ -116,7 +116,7 @@ class UnprovenError(UnauthenticatedError):
 
 
 #: Who makes the unary call that this thread carries out.
-CALLER: ContextVar[Caller] = ContextVar("globalstep_caller", default=NOBODY)
+CALLER: ContextVar[Caller] = ContextVar("globalstep_caller", default=ANONYMOUS)
 
 
 class Authorization:
@@ -153,11 +153,11 @@ class Authorization:
         self._challenge = new_number()
         # Guards the attributes below; a leaf.
         self._lock = threading.Lock()
-        #: Client ids that the chief, or a standby, goes by: nobody else may.
+        #: Client ids that the chief, or a standby, goes by: no other caller may.
         self._chiefs_ids: set[str] = set()
         self._said = LogLimit(clock)
         #: Who has been named in the log for a privileged call.
-        self._told: set[tuple[str, Role | None, str, str]] = set()
+        self._logged: set[tuple[str, Role | None, str, str]] = set()
 
     def identify(self, method: str, metadata: Iterable[Any], names: Iterable[bytes], peer: str) -> Caller:
         """Find out who makes a call.
@@ -176,8 +176,8 @@ class Authorization:
             raise self._refuse(peer, UnauthenticatedError, f"{method}: {why}", method)
         named = _role_in(names)
         shown = line = None
-        told = {key: str(value) for key, value in metadata}
-        token = self._token_of(method, told.get("authorization", ""), peer)
+        sent = {key: str(value) for key, value in metadata}
+        token = self._token_of(method, sent.get("authorization", ""), peer)
         if token and self._tokens is not None:
             line = self._tokens.find(token)
             if line is None:
@@ -196,7 +196,7 @@ class Authorization:
             what = "a token (GLOBALSTEP_TOKEN_FILE)" if self._tokens is not None else "a certificate named role=..."
             text = f"{method}: the caller shows no role; it needs {what}."
             raise self._refuse(peer, UnauthenticatedError, text, method)
-        return Caller(role, peer, mark_of(told[SESSION_KEY]) if SESSION_KEY in told else "", line)
+        return Caller(role, peer, mark_of(sent[SESSION_KEY]) if SESSION_KEY in sent else "", line)
 
     def revoked(self, caller: Caller) -> bool:
         """Whether the token that a caller was let in with is in the file no more."""
@@ -225,7 +225,7 @@ class Authorization:
         raise UnprovenError(f"{method}: the token is to be proven.", f"{self._challenge} {answer(token, *words)}")
 
     def _is_here(self, address: str) -> bool:
-        """Whether an address that a caller has dialled is this task's, as far as can be told."""
+        """Whether an address that a caller has dialled is this task's, as far as the task knows."""
         host, _, port = address.rpartition(":")
         own_host, _, own_port = self.address.rpartition(":")
         return port == own_port and (host == own_host or not (_is_literal(host) and _is_literal(own_host)))
@@ -242,13 +242,13 @@ class Authorization:
             PermissionDeniedError: If it may not, or not there.
             InvalidArgumentError: If it names a file that cannot be.
         """
-        allowed = METHODS.get(method, _NOBODY)
+        allowed = METHODS.get(method, _NO_ROLE)
         if caller.role is not None and caller.role not in allowed:
             raise self._denied(caller, method, allowed, method)
         if request is None:
             return
         self._paths.check(request)
-        if method in _TOLD:
+        if method in _LOGGED:
             self._tell(caller, method, shown(_asker(request)))
         if caller.role is None:
             return
@@ -278,7 +278,7 @@ class Authorization:
             text = f"The token that {caller} was let in with is none of this PS task's any more; its connection ends."
             raise self._refuse(caller.peer, TokenRevokedError, text, "")
         kind = request.WhichOneof("kind") or ""
-        allowed = KINDS.get(kind, _NOBODY)
+        allowed = KINDS.get(kind, _NO_ROLE)
         if role not in allowed:
             raise self._denied(caller, kind, allowed, kind)
         if role in _CHIEFS:
@@ -299,7 +299,7 @@ class Authorization:
         return not self._workers_assign and caller.role is not None and caller.role not in _CHIEFS
 
     def denied(self, caller: Caller, what: str) -> OpError:
-        """Give the error for what is the chief's to do, and say in the log that somebody tried."""
+        """Give the error for what is the chief's to do, and say in the log that the caller tried."""
         return self._denied(caller, what, _CHIEFS, "declare")
 
     def _learn(self, request: Any) -> None:
@@ -341,7 +341,7 @@ class Authorization:
                 raise self._refuse(caller.peer, PermissionDeniedError, text, what)
 
     def _denied(self, caller: Caller, what: str, allowed: frozenset[Role], method: str) -> OpError:
-        whose = " or ".join(repr(role.value) for role in Role if role in allowed) or "nobody"
+        whose = " or ".join(repr(role.value) for role in Role if role in allowed) or "no role"
         role = caller.role.value if caller.role is not None else ""
         text = f"Role {role!r} may not {what}; this is for {whose}. SECURITY.md has the roles."
         return self._refuse(caller.peer, PermissionDeniedError, text, method)
@@ -350,19 +350,19 @@ class Authorization:
         """Say in the log who makes a privileged call.
 
         At the level DEBUG only of one that has been named for it, and where every caller is the same: all of a run have
-        one token, or nobody shows a role because none is asked for.
+        one token, or callers show no role because the task asks for none.
         """
         who = method, caller.role, caller.line.name if caller.line is not None else "", client
         with self._lock:
-            if len(self._told) > 1000:
-                self._told.clear()
+            if len(self._logged) > 1000:
+                self._logged.clear()
             alike = isinstance(self._tokens, RunTokens) or not (self._require_role or caller.role)
-            level = logging.DEBUG if alike or who in self._told else logging.INFO
-            self._told.add(who)
+            level = logging.DEBUG if alike or who in self._logged else logging.INFO
+            self._logged.add(who)
         _log.log(level, "%s, as client %s, asks for %s.", caller, client, method)
 
     def _refuse(self, peer: str, kind: type[OpError], text: str, method: str) -> OpError:
-        """Say in the log, not too often, that somebody was refused; gives the error.
+        """Say in the log, not too often, that a caller was refused; gives the error.
 
         Args:
             peer: Whom.
@@ -370,7 +370,7 @@ class Authorization:
             text: What to say. Callers choose some of it: one that says something else each time gets no line more.
             method: What was asked for, of METHODS or KINDS.
         """
-        # A port says nothing, and makes every connection look like somebody new.
+        # A port says nothing, and makes every connection look like a new caller.
         whose = peer.rpartition(":")[0] or peer
         if (more := self._said.due((whose, method, kind.__name__))) is not None:
             _log.warning("Refused %s: %s%s", peer or "a caller", text, more)

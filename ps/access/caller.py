@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from globalstep.ps.access.role_tokens import TokenLine
 
-__all__ = ["NOBODY", "Caller", "Role"]
+__all__ = ["ANONYMOUS", "Caller", "Role"]
 
 
 class Role(enum.StrEnum):
@@ -48,4 +48,4 @@ class Caller:
 
 
 #: A caller of whom nothing is known.
-NOBODY = Caller()
+ANONYMOUS = Caller()

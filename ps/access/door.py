@@ -1,7 +1,7 @@
 """Admission of gRPC calls: who calls is known, and has a seat, before a byte of the message is taken.
 
 gRPC's own unary handlers wait for the message in a thread of the pool, and only then call what serves it: who sends
-headers and nothing else would take all threads, whoever he is. Here every handler begins with the call's headers. It
+headers and nothing else would take all threads. Here every handler begins with the call's headers. It
 finds out who calls, and ends the call of a stranger at once; so a stranger has a thread for as long as that takes, and
 what it sends is not even received. Who may call gets a seat, or is refused in words, and must send its message within
 some seconds.
@@ -34,7 +34,7 @@ __all__ = ["KEPT_SEATS", "SPARE_THREADS", "Door", "CallThreads", "Seats", "check
 
 #: Seats that only the chief and PS tasks get, beyond those of everybody.
 KEPT_SEATS = 8
-#: Threads beyond the seats: those that refuse whoever finds none.
+#: Threads beyond the seats: those that refuse a caller for whom no seat is free.
 SPARE_THREADS = 8
 #: The most that one host, or one worker's own token, may have of the seats of everybody; so many it may have anyway.
 _SHARE = 0.75
@@ -78,7 +78,7 @@ class CallThreads(ThreadPoolExecutor):
 def whose_seat(caller: Caller) -> str:
     """Say on whose account a seat is: of a worker that has a token of its own, or of a host.
 
-    The chief and PS tasks are on nobody's, and so is this machine: all tasks of a small job may be there.
+    The chief, PS tasks and this machine are on no account: all tasks of a small job may be on this machine.
     """
     if caller.role not in (None, Role.WORKER):
         return ""
@@ -131,7 +131,7 @@ class Seats:
 
         Args:
             privileged: One of those that are kept will do.
-            whose: On whose account, see `whose_seat`; "" for nobody's.
+            whose: On whose account, see `whose_seat`; "" for none.
 
         Raises:
             ResourceExhaustedError: If there is none, or too many are on that account.

@@ -13,7 +13,7 @@ from globalstep.runtime.clock import Clock
 __all__ = ["LogLimit"]
 
 _EVERY_SECS = 10.0
-#: Kinds that are told apart; all others are of one kind.
+#: Kinds that are counted apart; all others are of one kind.
 _MOST_KINDS = 1000
 
 
@@ -37,7 +37,7 @@ class LogLimit:
         """Give what to write behind a line of this kind: how many were left out before; None if it is to be left out.
 
         Args:
-            kind: What is told apart. It must not hold what a caller may choose freely.
+            kind: What is counted apart. It must not hold what a caller may choose freely.
         """
         now = self._clock.monotonic()
         with self._lock:

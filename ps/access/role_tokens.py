@@ -137,7 +137,7 @@ class RoleTokens:
         self._looked = clock.monotonic()
 
     def find(self, token: str) -> TokenLine | None:
-        """Give the line of a token; None for nobody's. What it takes does not tell how near a guess comes."""
+        """Give the line of a token; None for an unknown one. Its time does not show how near a guess is."""
         shown = token.encode(errors="replace")
         found = None
         for line in self._latest():
@@ -146,7 +146,7 @@ class RoleTokens:
         return found
 
     def role_of(self, token: str) -> str | None:
-        """Give whose token it is; None for nobody's."""
+        """Give whose token it is; None for an unknown one."""
         line = self.find(token)
         return None if line is None else line.role
 
@@ -172,7 +172,7 @@ class RoleTokens:
                 self._stamp = stamp
                 self._take_up(stamp is None, now)
             if self._lines and self._empty_since is not None and now - self._empty_since >= EMPTY_SECS:
-                _log.error("The token file %s is gone, or empty: nobody is let in.", self._path)
+                _log.error("The token file %s is gone, or empty: all callers are refused.", self._path)
                 self._lines, self._marks = (), set()
             return self._lines
 
@@ -191,7 +191,7 @@ class RoleTokens:
 
 
 class RunTokens(RoleTokens):
-    """The token of a run whose tasks are all one user's: whoever has it is chief. Thread-safe.
+    """The token of a run whose tasks are all one user's: it stands for the role chief. Thread-safe.
 
     PS tasks show each other another one, which they make of it.
 

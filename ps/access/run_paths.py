@@ -1,7 +1,7 @@
 """Where on its file system a PS task writes and reads on behalf of callers: paths that come by the wire.
 
-Names of files are names, with no way out of their directory. With `--run-root DIR` every directory is within DIR,
-whoever names it; without, the chief's word decides, which is why only the chief may send one where there are roles.
+Names of files are names, with no way out of their directory. With `--run-root DIR` every directory is within DIR;
+without, the chief's word decides, which is why only the chief may send one where there are roles.
 
 Layer: ps. Threads: functions and a value; any number at once.
 """

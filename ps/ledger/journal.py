@@ -67,7 +67,7 @@ class Journal:
         life: Names this journal among those of the sequencer's process and of others.
         ledger: The book that it begins with.
         task_of: Gives the task of a client, "" where that is not known.
-        limit_records: How many are kept that nobody has stored.
+        limit_records: How many are kept that the chief has not stored.
 
     Attributes:
         task_of: As given.
@@ -156,7 +156,7 @@ class Journal:
             self._client_count += 1
             self._numbers[client] = number
             self._clients.append((number, client, self.task_of(client)))
-            # One that comes back after so many others gets a new number, under which it is told again.
+            # One that comes back after so many others gets a new number, and its name is sent again.
             if len(self._numbers) > _LIMIT_CLIENTS:
                 self._numbers.popitem(last=False)
             if len(self._clients) > 2 * _LIMIT_CLIENTS:
@@ -169,7 +169,7 @@ class Journal:
     # ---- Reading ------------------------------------------------------------------------------
 
     def read(self, life: str, position: int, known_clients: int, after_index: int, max_records: int) -> JournalPart:
-        """Give records from a position on; those before it are stored by whoever asks, and may go.
+        """Give records from a position on; the caller has stored those before it, and they may go.
 
         Args:
             life: Of the position. Of another one it means nothing, and `after_index` is used.

@@ -53,7 +53,7 @@ class HyperValues:
 
 @dataclass(slots=True)
 class Entry:
-    """An admitted mutation, as one participant is told of it."""
+    """An admitted mutation, as the sequencer sends it to one participant."""
 
     index: int
     kind: EntryKind
@@ -96,7 +96,7 @@ class Ledger:
         parent: The incarnation of the checkpoint that it was loaded from; 0 for none.
         stopped: Whether a gradient that was not finite has ended the job: limits do not count any more.
         signer: Signs entries for the other shards.
-        journal: Where every decision is written down; None where nobody is going to store it.
+        journal: Where every decision is written down; None where no chief is going to store it.
     """
 
     def __init__(self, shards: int, sequencer: int) -> None:
@@ -206,7 +206,7 @@ class Ledger:
         """Whether these increments come too late: a step that they move on stands at its limit, or beyond.
 
         An increment of one ends at the limit exactly. The first one that steps over it, from below, is accepted, as
-        TensorFlow's is: to stop short of it would leave steps that no push can make, and nobody who may say that
+        TensorFlow's is: to stop short of it would leave steps that no push can make, and no client could say that
         the last step has come.
         """
         return any(

@@ -127,7 +127,7 @@ class PushTable:
 
     @property
     def many(self) -> bool:
-        """Whether there are so many clients that they may be `crowded`, or leave no room."""
+        """Whether there are so many clients that they may be `crowded`, or too many for one more."""
         return len(self._clients) >= self._crowded_at
 
     def crowded(self, now: float) -> bool:
@@ -138,15 +138,15 @@ class PushTable:
         """
         return self.many and now >= self._look_after
 
-    def check_room(self, client: str) -> None:
-        """Refuse a client for which there is no room.
+    def check_capacity(self, client: str) -> None:
+        """Refuse a client beyond the limit.
 
         Raises:
             ResourceExhaustedError: If it is new, and too many are remembered. Nothing is changed.
         """
         if len(self._clients) >= MOST_CLIENTS and client not in self._clients:
             raise ResourceExhaustedError(
-                f"The pushes of {len(self._clients)} clients are remembered here, as many as there is room for, and "
+                f"The pushes of {len(self._clients)} clients are remembered here, as many as the limit allows, and "
                 f"client {client} is new. Those that left are forgotten for it, and those that have been silent for "
                 f"{GONE_SECS:.0f} s: try again, and find out what starts so many clients, or makes them die.",
                 retry_secs=_LOOK_SECS,
@@ -186,7 +186,7 @@ class PushTable:
         over = away[: max(len(away) - LIMIT_CLIENTS, 0)]
         for name in over:
             del self._clients[name]
-        # Not for every push: each time that there are a quarter more, or, where there is no more room, in a while.
+        # Not for every push: each time that there are a quarter more, or, at the limit, in a while.
         self._crowded_at = min(max(4 * LIMIT_CLIENTS, len(self._clients) * 5 // 4), MOST_CLIENTS)
         self._look_after = now + _LOOK_SECS if len(self._clients) >= MOST_CLIENTS else -math.inf
         return over

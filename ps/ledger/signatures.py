@@ -1,4 +1,4 @@
-"""What proves that an entry is the sequencer's decision, and a floor the shard's own word, whoever brings them.
+"""Signatures: proof that an entry is the sequencer's decision, and a floor the shard's own word.
 
 "What is signed" in docs/design/push-protocol.md says by whom, and what a signature is over.
 
@@ -35,7 +35,7 @@ class Floor:
     """What a shard is said to have applied."""
 
     index: int
-    #: Of the shard; b"" where whoever says so is believed.
+    #: Of the shard; b"" where every caller is believed.
     signature: bytes = b""
 
 
@@ -62,7 +62,7 @@ class Signer:
     (True, False)
 
     Args:
-        key: Of the incarnation; b"" where it has one shard, which nobody brings anything from.
+        key: Of the incarnation; b"" where it has one shard: there is no other to sign for.
         incarnation: Its number.
     """
 

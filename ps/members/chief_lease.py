@@ -1,8 +1,8 @@
 """Who acts as chief: the chief's lease that PS task 0 gives, to one candidate at a time, by terms.
 
 Its holder keeps it with signs of life, until it leaves, or is silent for as long as a candidate that asks for the
-lease says. Each holder's term is greater than every one before it, so that one that was replaced while it slept is
-told so when it wakes, and can be refused. The chief's lease is not stored: a task that was started again learns of it
+lease says. Each holder's term is greater than every one before it, so that one that was replaced while it slept
+hears so when it wakes, and can be refused. The chief's lease is not stored: a task that was started again learns of it
 from its holder's next sign of life, and counts the time of silence from there on. Every client tells it of the greatest
 term that he knows of, from before or from files: a clock that was set back makes no term smaller.
 
@@ -165,11 +165,11 @@ class ChiefLease:
     def _why_free(self, claim: Claim, silent_secs: float) -> str:
         """Say why the chief's lease may be given to a candidate, for people; "" where it may not."""
         if not self._holder and claim.configured and not self._term:
-            return "nobody had it"
+            return "no task had it"
         if not self._holder and self._term:
             return "the one before had left"
         if not self._holder:
-            return f"nobody had it for {silent_secs:.0f} s" if silent_secs >= claim.after_secs else ""
+            return f"no task had it for {silent_secs:.0f} s" if silent_secs >= claim.after_secs else ""
         before = f"the one before, {self._task or self._holder} ({self._process})"
         if claim.take_over:
             return f"it was taken from {before} on request ({TAKE_OVER_VARIABLE})"
@@ -200,8 +200,8 @@ class ChiefLease:
         if term and term < latest:
             raise AbortedError(
                 f"This was asked by the chief of term {term}, which has been replaced: "
-                f"{self._task or self._holder or 'nobody'} acts as chief, in term {latest}; "
-                f"{self._why or 'somebody has told of it'}."
+                f"{self._task or self._holder or 'no task'} acts as chief, in term {latest}; "
+                f"{self._why or 'a client has reported that term'}."
             )
 
     def _take(self, claim: Claim, term: int, why: str) -> None:

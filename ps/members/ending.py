@@ -26,7 +26,7 @@ _log = logging.getLogger("globalstep")
 
 #: Exit code of a PS task that was abandoned: its job was not declared done, and no client came, or came back.
 EXIT_ABANDONED = 3
-#: Where a process is told of them by its environment.
+#: The environment variables that set them.
 START_VARIABLE = "GLOBALSTEP_PS_START_SECS"
 ABANDON_VARIABLE = "GLOBALSTEP_PS_ABANDON_SECS"
 #: After so long a wait is worth a line; each further line takes twice as long, up to the second number.
@@ -94,7 +94,8 @@ class Verdict:
         if self.limit_secs == math.inf:
             return f"{self.why}."
         left = max(self.limit_secs - self.secs, 0.0)
-        return f"{self.why}. This PS task ends in {left:.0f} s with code {self.code} if nobody comes ({self.option})."
+        ends = f"This PS task ends in {left:.0f} s with code {self.code}"
+        return f"{self.why}. {ends} unless a client comes ({self.option})."
 
 
 def judge(state: State, clients: list[ClientView], absence: Absence, patience: Patience) -> Verdict | None:
@@ -119,7 +120,7 @@ def judge(state: State, clients: list[ClientView], absence: Absence, patience: P
         return Verdict(f"The job is done; {late}", absence.done_secs)
     if not absence.came:
         return Verdict(
-            "Nobody has come yet; waiting for a chief, or a session, to begin a run",
+            "No client has come yet; waiting for a chief, or a session, to begin a run",
             absence.since_secs,
             patience.start_secs or math.inf,
             EXIT_ABANDONED,
@@ -136,7 +137,7 @@ def judge(state: State, clients: list[ClientView], absence: Absence, patience: P
         if absence.expected:
             # Each task of the ClusterSpec has: clients hardly ever come back.
             limit_secs = min(limit_secs, LINGER_SECS)
-    why = f"Nobody is here, and the job was not declared done: {'; '.join(reasons)}"
+    why = f"No client is left, and the job was not declared done: {'; '.join(reasons)}"
     return Verdict(why, absence.since_secs, limit_secs, code, "--abandon-secs")
 
 
@@ -182,7 +183,7 @@ class Vigil:
             return None
         if verdict.due:
             ends = f"It ends with code {verdict.code} ({verdict.option} {verdict.limit_secs:g})."
-            _log.warning("%s. Nobody has come for %.0f s. %s", verdict.why, verdict.secs, ends)
+            _log.warning("%s. No client has come for %.0f s. %s", verdict.why, verdict.secs, ends)
             return verdict.code
         if verdict.why != self._said_of:
             self._said_of, self._next_line = verdict.why, _QUIET_SECS

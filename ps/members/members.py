@@ -12,7 +12,7 @@ import threading
 from globalstep.ps.members.chief_lease import ChiefLease, ChiefLeaseView, Claim
 from globalstep.ps.members.presence import ClientView, LostClient, Presence
 from globalstep.runtime.clock import Clock
-from globalstep.wire.told import Told
+from globalstep.wire.known_progress import KnownProgress
 
 __all__ = ["Members"]
 
@@ -27,14 +27,14 @@ class Members:
     Attributes:
         presence: The clients and their leases. Guarded by the lock.
         lease: The chief's. Guarded by the lock.
-        told: How far incarnations came, as far as clients, and this task itself, know. Thread-safe.
+        known_progress: How far incarnations came, as far as clients, and this task itself, know. Thread-safe.
     """
 
     def __init__(self, clock: Clock, lock: threading.Lock) -> None:
         self._lock = lock
         self.presence = Presence(clock)
         self.lease = ChiefLease(clock)
-        self.told = Told()
+        self.known_progress = KnownProgress()
         self._draining = False
 
     def clients(self) -> list[ClientView]:

@@ -111,7 +111,7 @@ class Absence:
     done_secs: float
     #: Whether any client has ever come.
     came: bool
-    #: Tasks that were told to come, and those of them that never did.
+    #: Tasks that the chief expects, and those of them that never did.
     expected: Sequence[str]
     missing: Sequence[str]
     #: Task -> how it left, where that was no good end and it has not come back.
@@ -150,14 +150,14 @@ class Presence:
         self._lost: deque[LostClient] = deque(maxlen=_LOSSES_KEPT)
 
     def begin(self, expected_tasks: Sequence[str]) -> None:
-        """Start a new incarnation: who was here stays, who is expected is told anew."""
+        """Start a new incarnation: who was here stays, the chief names anew who is expected."""
         self._expected = set(expected_tasks)
         self._finished_at = None
         self._came, self._changed_at = True, self._clock.monotonic()
 
     @property
     def expected(self) -> list[str]:
-        """Tasks that were told to come."""
+        """Tasks that the chief expects."""
         return sorted(self._expected)
 
     def finish(self) -> None:
@@ -175,7 +175,7 @@ class Presence:
             return
         lease = self._leases.get(client)
         if lease is None:
-            self._make_room()
+            self._evict()
         if lease is None and task:
             for other in self._leases.values():
                 if other.task == task:
@@ -192,13 +192,13 @@ class Presence:
             self._failed.pop(task, None)
 
     def _remembers(self, task: str) -> bool:
-        """Take note that a task has been here; says whether there is room for what becomes of it."""
+        """Take note that a task has been here; says whether there is space for what becomes of it."""
         if task and (len(self._seen_tasks) < _MOST_SEEN or task in self._expected):
             self._seen_tasks.add(task)
         return not task or task in self._seen_tasks
 
-    def _make_room(self) -> None:
-        """Have room for one lease more: who has been lost for longest goes first."""
+    def _evict(self) -> None:
+        """Where no lease more fits, drop the one that has been lost for longest."""
         if len(self._leases) < self.most_leases:
             return
         gone = min(

@@ -30,7 +30,7 @@ Change = Callable[[Array, tuple[Array, ...], Array], None]
 def check_alike(*arrays: Array, shape: tuple[int, ...] | None = None, dtype: Any = None) -> None:
     """Refuse arrays that are not all of one shape and dtype: a kernel looks at no bounds.
 
-    Whoever calls a rule has seen to that; this is for the day on which somebody has not.
+    The callers of rules have checked it already; this catches a bug in one of them.
 
     Args:
         arrays: What a kernel is to be called with.

@@ -39,8 +39,8 @@ from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.testing.faults import AFTER, BEFORE, method_name
 from globalstep.wire import codec
 from globalstep.wire.names import check_request
+from globalstep.wire.progress_messages import progress_messages, read_progress
 from globalstep.wire.protocol_version import check_protocol, own_protocol
-from globalstep.wire.told_messages import read_told, told_messages
 
 __all__ = ["Control"]
 
@@ -147,7 +147,7 @@ class Control:
             directory=view.directory,
             draining=view.draining,
             chief=_lease(view.chief),
-            told=told_messages(shard.members.told),
+            told=progress_messages(shard.members.known_progress),
             protocol=own_protocol(),
             run=view.run.encode(),
             statistics=pb.Statistics(
@@ -203,7 +203,7 @@ class Control:
         if not request.client:
             raise InvalidArgumentError("A Heartbeat must name its client.")
         shard = self.handler.shard
-        read_told(shard.members.told, request.told)
+        read_progress(shard.members.known_progress, request.told)
         # Who may not be chief is not to be able to end a chief's term.
         known_term = 0 if self.handler.authorization.restricts(CALLER.get()) else request.known_term
         run = RunIdentity.decode(request.run)
@@ -320,7 +320,7 @@ class Control:
             parent=part.parent,
             shards=view.shards,
             policy=codec.encode_policy(view.policy),
-            told=told_messages(shard.members.told),
+            told=progress_messages(shard.members.known_progress),
             alone=alone,
         )
 
@@ -378,7 +378,9 @@ class Control:
         if (request.process or request.force) and not_meant:
             raise FailedPreconditionError(f"This PS task does not end: {not_meant}")
         if request.force and not (shard.members.draining or shard.done):
-            raise FailedPreconditionError("This PS task does not end: the job is not done, and nobody asked it to end.")
+            raise FailedPreconditionError(
+                "This PS task does not end: the job is not done, and no client asked it to end."
+            )
         if not request.force and not shard.done:
             raise FailedPreconditionError(
                 "The job is not done; a PS task that is draining ends with `force` and the name of its `process`."

@@ -21,9 +21,9 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.authorization import CALLER, Authorization, Caller, TokenRevokedError
 from globalstep.ps.ledger import entries
 from globalstep.ps.ledger.signatures import Floor
-from globalstep.ps.service.in_flight import RETRY_SECS, InFlightMemory, RoomInFlight, ShareInFlight
+from globalstep.ps.service.in_flight import RETRY_SECS, BufferInFlight, InFlightMemory, ShareInFlight
 from globalstep.ps.service.packed_data import pack_reply, unpack_request, unpacked_bytes
-from globalstep.ps.service.told_pushes import (
+from globalstep.ps.service.push_decoding import (
     Decision,
     check_counts,
     counting_push,
@@ -37,7 +37,7 @@ from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.ps.shard.replies import Answer
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.shard.statistics import Traffic
-from globalstep.ps.store.reading import Room
+from globalstep.ps.store.reading import ReplyBuffer
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.testing.faults import AFTER, BEFORE, NO_FAULTS, ConnectionCutError, Faults
 from globalstep.wire import codec
@@ -100,15 +100,15 @@ class Handler:
         """Whether an answer may wait for more than other pushes: for a disk, or for a test."""
         return self.shard.log is not NO_LOG or self._faults is not NO_FAULTS
 
-    def stream_memory(self, caller: Caller, room: Room | None = None) -> LayoutMemory:
+    def stream_memory(self, caller: Caller, buffer: ReplyBuffer | None = None) -> LayoutMemory:
         """Make the memory of a new stream.
 
         Args:
             caller: Whose it is.
-            room: Where values for its replies are to be put.
+            buffer: Where values for its replies are to be put.
         """
         share = ShareInFlight(self.in_flight)
-        return LayoutMemory(room, RoomInFlight(self.in_flight, room, share), share, caller)
+        return LayoutMemory(buffer, BufferInFlight(self.in_flight, buffer, share), share, caller)
 
     def handle(
         self, request: pb.Request, data: memoryview, memory: LayoutMemory, shared: bool = False
@@ -167,7 +167,7 @@ class Handler:
         if request.spans:
             nbytes = unpacked_bytes(request, self.shard.value_bytes, self._limit_bytes)
             return nbytes > 0 and not memory.reserve(nbytes)
-        return request.HasField("ahead") and not memory.can_put_ahead(request.ahead.layout)
+        return request.HasField("ahead") and not memory.can_put_early(request.ahead.layout)
 
     def counts(self, request: pb.Request, memory: LayoutMemory) -> bool:
         """Whether a request is a push that only counts, of a layout that its stream knows: one for `count`."""
@@ -217,7 +217,7 @@ class Handler:
         self.traffic.count(len(message.data), 0)
         self._faults.at(BEFORE, method)
         log = self.shard.log
-        memory = LayoutMemory(pull_room=RoomInFlight(self.in_flight), caller=CALLER.get())
+        memory = LayoutMemory(pull_buffer=BufferInFlight(self.in_flight), caller=CALLER.get())
         # The last tensor of a foreign client may end where it ends.
         data = bytes(message.data) + bytes(-len(message.data) % ALIGNMENT)
         self._methods[method](message, memoryview(data), reply, tensors, memory)
@@ -231,8 +231,8 @@ class Handler:
         del copies
         return answer
 
-    def _told_decision(self, message: pb.PushRequest | pb.AdmitRequest, caller: Caller) -> Decision:
-        """Decode a decision that is told, and refuse one that the caller may not ask for."""
+    def _decision(self, message: pb.PushRequest | pb.AdmitRequest, caller: Caller) -> Decision:
+        """Decode a decision, and refuse one that the caller may not ask for."""
         increments, uses = decision_of(message, self.shard)
         if self.authorization.restricts(caller):
             wrong = self.shard.undeclared(increments, uses)
@@ -248,23 +248,24 @@ class Handler:
         check_counts(self.shard.variable_count, reads=message.reads)
         reads = [codec.decode_read(item, data) for item in message.reads]
         floors = floors_of(message.floors)
-        room = memory.room if memory.pull_room is None else memory.pull_room
+        buffer = memory.buffer if memory.pull_buffer is None else memory.pull_buffer
         who = message.incarnation, message.client
         if message.cut_with:
-            values, applied, last = self.shard.handle(events.PullCut(*who, reads, message.cut_with, floors, room))
+            pull = events.ConsistentPull(*who, reads, message.cut_with, floors, buffer)
+            values, applied, last = self.shard.handle(pull)
             reply.pull.last.update(last)
         else:
-            values, applied = self.shard.handle(events.Pull(*who, reads, floors, room))
+            values, applied = self.shard.handle(events.Pull(*who, reads, floors, buffer))
         reply.pull.applied = applied
         codec.encode_values(reads, values, reply.pull.values, tensors)
 
     def _push(
         self, message: pb.PushRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
     ) -> None:
-        told = None if message.known_layout else self._told_decision(message, memory.caller)
-        parts = parts_of(message, data, memory, self.shard, told)
-        parts.room = memory.room
-        increments, uses = told or known_decision(parts.layout)
+        decision = None if message.known_layout else self._decision(message, memory.caller)
+        parts = parts_of(message, data, memory, self.shard, decision)
+        parts.buffer = memory.buffer
+        increments, uses = decision or known_decision(parts.layout)
         push = codec.decode_push_id(message.id)
         admission = self.shard.handle(
             events.Push(message.incarnation, push, parts, increments, uses, dict(message.seen_steps))
@@ -283,7 +284,7 @@ class Handler:
     def _ahead(
         self, message: pb.AheadRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
     ) -> None:
-        memory.put_ahead(message.layout, message.offset, data)
+        memory.put_early(message.layout, message.offset, data)
         reply.ahead.SetInParent()
 
     def _admit(
@@ -294,12 +295,12 @@ class Handler:
             raise InvalidArgumentError("An ADMIT must be for a push or a snapshot.")
         push, not_finite = codec.decode_push_id(message.id), message.not_finite
         if message.HasField("part"):
-            told = None if message.part.known_layout else self._told_decision(message, memory.caller)
-            parts = parts_of(message.part, data, memory, self.shard, told)
-            increments, uses = told or known_decision(parts.layout)
+            decision = None if message.part.known_layout else self._decision(message, memory.caller)
+            parts = parts_of(message.part, data, memory, self.shard, decision)
+            increments, uses = decision or known_decision(parts.layout)
             not_finite = self.shard.handle(events.Stage(message.incarnation, push, parts)) or not_finite
         else:
-            increments, uses = self._told_decision(message, memory.caller)
+            increments, uses = self._decision(message, memory.caller)
         admission = self.shard.handle(
             events.Admit(
                 message.incarnation,
@@ -366,7 +367,7 @@ class Handler:
 def encode_error(error: Exception) -> pb.Error:
     """Write an error for the wire; one that is not ours says so, since it is a bug here."""
     text = str(error) if isinstance(error, (GlobalStepError, ValueError)) else f"{type(error).__name__}: {error}"
-    if len(text) > _MOST_SAID:  # it may name what somebody sent
+    if len(text) > _MOST_SAID:  # it may name what the client sent
         text = f"{text[:_MOST_SAID]}..."
     retry_secs = error.retry_secs if isinstance(error, ResourceExhaustedError) else 0.0
     if isinstance(error, MemoryError):

@@ -1,14 +1,14 @@
 """The memory for what is under way: requests on their way in, parts that are staged, and replies on their way out.
 
-All connections of a PS task share it, and it has a limit. Whoever finds it used up waits, and reads nothing from its
-connection meanwhile: so the client's sends come to a stop, and a PS task that cannot keep up slows its workers down.
-Who has waited for too long is answered with RESOURCE_EXHAUSTED and told when to come back.
+All connections of a PS task share it, and it has a limit. A connection that finds it used up waits, and reads
+nothing from its socket meanwhile: so the client's sends come to a stop, and a PS task that cannot keep up slows its
+workers down. A call that has waited for too long is answered with RESOURCE_EXHAUSTED, which says when to come back.
 
 Who waits for much does not hold up those who wait for little, but only so many of them pass him. While others wait, no
 connection gets more than a quarter of all.
 
 How much is in use is not kept in a book that could be wrong: it is seen from who still refers to each block. So it
-covers whoever keeps one, and nothing has to be given back.
+covers every holder of one, and nothing has to be given back.
 
 Layer: ps. Threads: any number at once.
 """
@@ -22,12 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.errors import ResourceExhaustedError
-from globalstep.ps.store.reading import Room
+from globalstep.ps.store.reading import ReplyBuffer
 from globalstep.runtime.clock import Clock
 from globalstep.runtime.machine_memory import available_bytes, memory_bytes
 from globalstep.runtime.memory import fitting_block, unused_blocks
 
-__all__ = ["InFlightMemory", "RoomInFlight", "ShareInFlight", "default_limit_bytes", "default_message_bytes"]
+__all__ = ["BufferInFlight", "InFlightMemory", "ShareInFlight", "default_limit_bytes", "default_message_bytes"]
 
 Array = npt.NDArray[np.uint8]
 
@@ -37,7 +37,7 @@ SMALL_BYTES = 1 << 16
 _MOST_IDLE = 4
 #: How often the first of those who wait looks whether memory has become free.
 _LOOK_SECS = 0.002
-#: How long somebody waits before he is sent away, and for how long he is sent away.
+#: How long a caller waits before it is sent away, and for how long it is sent away.
 PATIENCE_SECS = 5.0
 RETRY_SECS = 0.5
 
@@ -53,17 +53,17 @@ _LEAST_BYTES = 64 << 20
 
 
 def default_message_bytes() -> int:
-    """Give the most tensor bytes of a message at a task that was told none: half of the machine's memory, or 16 GiB."""
+    """Give the default limit of a message's tensor bytes: half of the machine's memory, or 16 GiB."""
     return min(memory_bytes() // 2, 16 << 30)
 
 
 def default_limit_bytes() -> int:
-    """Give the limit of a task that was told none: a quarter of the memory that is free now."""
+    """Give the default limit of a task: a quarter of the memory that is free now."""
     return max(available_bytes() // 4, _LEAST_BYTES)
 
 
 class _Waiter:
-    """Somebody who waits for memory. The memory's lock guards it."""
+    """A call that waits for memory. The memory's lock guards it."""
 
     def __init__(self, nbytes: int, holder: object) -> None:
         self.nbytes = nbytes
@@ -81,8 +81,8 @@ class _Waiter:
 class InFlightMemory:
     """Gives out memory up to a limit, the same again once no array or view of it is left. Thread-safe.
 
-    One block may be larger than the limit, where nothing else is in use, up to half of what is free then: what one
-    message may have is somebody else's limit.
+    One block may be larger than the limit, where nothing else is in use, up to half of what is free then: handler.py
+    enforces the limit per message.
 
     Args:
         limit_bytes: The limit.
@@ -114,12 +114,12 @@ class InFlightMemory:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes that somebody refers to."""
+        """Bytes that are still referred to."""
         with self._lock:
             return self._used()
 
     def is_short(self) -> bool:
-        """Say whether somebody waits for memory, or was refused some lately."""
+        """Say whether a call waits for memory, or was refused some lately."""
         with self._lock:
             refused = self._refused is not None and self._clock.monotonic() - self._refused < _SHORT_SECS
             return bool(self._waiting) or refused
@@ -129,13 +129,13 @@ class InFlightMemory:
 
         Args:
             nbytes: How much.
-            holder: Who gets it; None for nobody in particular.
+            holder: Who gets it; None for none in particular.
 
         Returns:
             uint8 [nbytes]; what it contains is undefined.
 
         Raises:
-            ResourceExhaustedError: If there was none for as long as somebody may wait.
+            ResourceExhaustedError: If there was none for as long as a call may wait.
         """
         if nbytes < SMALL_BYTES:
             return np.empty(nbytes, np.uint8)
@@ -152,7 +152,7 @@ class InFlightMemory:
                 self._leave(waiter)
 
     def _leave(self, waiter: _Waiter) -> None:
-        """Have somebody wait no more. Caller holds the lock."""
+        """Take a call out of the queue. Caller holds the lock."""
         if waiter in self._waiting:
             self._waiting.remove(waiter)
         if self._waiting:
@@ -211,7 +211,7 @@ class InFlightMemory:
                     raise waiter.refused
                 now = self._clock.monotonic()
                 if now >= until:
-                    # At once, or somebody could give him some yet.
+                    # At once: until then another thread may still give it some.
                     self._leave(waiter)
             if now >= until:
                 raise self._refusal(waiter.nbytes)
@@ -238,7 +238,7 @@ class InFlightMemory:
         return waiter is first or first.block is not None or first.passed < _MOST_PASSED
 
     def _pass(self, nbytes: int, holder: object) -> Array | None:
-        """Give memory to somebody who comes now, if that is fair to those who wait. Caller holds the lock."""
+        """Give memory to a call that comes now, if that is fair to those who wait. Caller holds the lock."""
         if not self._waiting:
             return self._try(nbytes, holder)
         self._give_out()
@@ -259,7 +259,7 @@ class InFlightMemory:
         self.refusals += 1
         self._refused = self._clock.monotonic()
         return ResourceExhaustedError(
-            f"This PS task has {used:,} bytes under way, and no room for {nbytes:,} more: the limit is "
+            f"This PS task has {used:,} bytes under way, and no memory for {nbytes:,} more: the limit is "
             f"{self.limit_bytes:,} (--max-inflight-bytes). It is slower than its clients; they come again.",
             retry_secs=RETRY_SECS,
         )
@@ -306,7 +306,7 @@ class InFlightMemory:
                 return None
             if nbytes > self.limit_bytes and nbytes > (available_bytes() + spare) // 2:
                 raise self._refuse(nbytes)
-            # What lies idle goes, oldest first, until there is room.
+            # What lies idle goes, oldest first, until there is enough.
             for gone, at in enumerate(idle):
                 if total + nbytes <= self.limit_bytes and len(idle) - gone < _MOST_IDLE:
                     break
@@ -325,10 +325,10 @@ class InFlightMemory:
             nbytes: How much.
 
         Returns:
-            What stands for it: memory that nobody is to write to, so that it costs none.
+            What stands for it: memory that no thread is to write to, so that it costs none.
 
         Raises:
-            ResourceExhaustedError: If there is no room.
+            ResourceExhaustedError: If there is no memory.
         """
         with self._lock:
             used = self._used()
@@ -362,8 +362,8 @@ class ShareInFlight:
         return self._memory.claim(nbytes)
 
 
-class RoomInFlight:
-    """Memory for the values of replies; see reading.Room. None is waited for: the shard's lock is held meanwhile.
+class BufferInFlight:
+    """Memory for the values of replies; see reading.ReplyBuffer. It never waits: the caller holds the shard's lock.
 
     Args:
         memory: Where it comes from.
@@ -371,16 +371,16 @@ class RoomInFlight:
         holder: Who gets it.
     """
 
-    def __init__(self, memory: InFlightMemory, first: Room | None = None, holder: object = None) -> None:
+    def __init__(self, memory: InFlightMemory, first: ReplyBuffer | None = None, holder: object = None) -> None:
         self._memory = memory
         self._holder = holder
         self._first = first
 
     def take(self, nbytes: int) -> Array | None:
-        """See reading.Room.
+        """See reading.ReplyBuffer.
 
         Raises:
-            ResourceExhaustedError: If there is no room. Nothing has been read.
+            ResourceExhaustedError: If there is no memory. Nothing has been read.
         """
         found = self._first.take(nbytes) if self._first is not None else None
         return self._memory.take_now(nbytes, self._holder) if found is None else found

@@ -27,7 +27,7 @@ class PSCollector:
         self._status = status
 
     def describe(self) -> list[Metric]:
-        """Give no names ahead: asking for a Status at registration would be too early."""
+        """Give no names beforehand: asking for a Status at registration would be too early."""
         return []
 
     def collect(self) -> Iterator[Metric]:

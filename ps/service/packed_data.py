@@ -52,7 +52,7 @@ def unpack_request(
         memory: For the result.
         value_bytes: What the task's Variables take.
         limit_bytes: The most that any message may have.
-        own: Nobody else writes to `data`; otherwise the result is a copy that its sender cannot change.
+        own: No other thread writes to `data`; otherwise the result is a copy that its sender cannot change.
 
     Raises:
         InvalidArgumentError, ResourceExhaustedError: As globalstep.wire.packing.unpack.
@@ -72,7 +72,7 @@ def unpack_request(
 def pack_reply(request: pb.Request, reply: pb.Reply, tensors: TensorWriter, memory: Pool) -> list[memoryview]:
     """Give the bytes of a reply, packed as the request asks; as they are where there is no memory for that now.
 
-    Nobody waits for it: what the request asked for has been done, and the client takes either.
+    It never waits for memory: what the request asked for has been done, and the client takes either.
     """
     if request.reply_form == pb.FORM_RAW or not tensors.pieces:
         return tensors.pieces
@@ -80,10 +80,10 @@ def pack_reply(request: pb.Request, reply: pb.Reply, tensors: TensorWriter, memo
     pieces = list(zip(tensors.pieces, tensors.dtypes, strict=True))
 
     def take(nbytes: int) -> npt.NDArray[np.uint8]:
-        room = memory.take_at_once(nbytes)
-        if room is None:
+        data = memory.take_at_once(nbytes)
+        if data is None:
             raise ResourceExhaustedError
-        return room
+        return data
 
     try:
         packed: list[memoryview] = packing.pack(pieces, request.reply_form, reply.spans, take)

@@ -1,7 +1,7 @@
-"""gRPC's standard services on a PS task: health, for whoever asks, and reflection, where it was asked for.
+"""gRPC's standard services on a PS task: health, for every caller, and reflection, where it was asked for.
 
-Health tells everybody the same, one word, so nothing that is sent with the question is taken. Reflection keeps a thread
-for as long as its caller likes: it is for callers who may have the task's status, and has a seat of a stream.
+Health answers every caller the same, one word, so nothing that is sent with the question is taken. Reflection keeps a
+thread for as long as its caller likes: it is for callers who may have the task's status, and has a seat of a stream.
 
 Layer: ps. Threads: grpc's.
 """
@@ -35,7 +35,7 @@ class Health:
         self.serves = False
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """Make the handler to add to a grpc server. Nobody may watch: it takes room."""
+        """Make the handler to add to a grpc server. Watching is refused: each watcher would hold a thread."""
         answer = health_pb2.HealthCheckResponse
 
         def check(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
@@ -52,7 +52,7 @@ def reflection_handler(door: Door, streams: ThreadPoolExecutor) -> grpc.GenericR
         door: Lets callers in.
         streams: Its threads.
     """
-    # Where nobody asks for it, it is not even imported.
+    # Without the option for it, it is not even imported.
     from grpc_reflection.v1alpha import reflection, reflection_pb2
 
     servicer: Any = reflection.ReflectionServicer((SERVICE_NAME, HEALTH_NAME, reflection.SERVICE_NAME))

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from globalstep.errors import OpError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.access.caller import NOBODY, Caller
+from globalstep.ps.access.caller import ANONYMOUS, Caller
 from globalstep.ps.service.handler import encode_error
 from globalstep.ps.service.shared_blocks import Placed, SharedBlocks
 from globalstep.ps.shard.layouts import LayoutMemory
@@ -50,7 +50,7 @@ class Turn(enum.Enum):
     RECEIVES = enum.auto()
     #: It waits for the client to take its reply.
     SENDS = enum.auto()
-    #: Its push only counts: `counting` gives it, and `counted` is to be told the reply.
+    #: Its push only counts: `counting` gives it, and `counted` is to be given the reply.
     COUNTS = enum.auto()
     #: It has what may take time, or is at its end.
     TAKES_TIME = enum.auto()
@@ -90,7 +90,7 @@ class ServedConnection:
         self._took_time = False
 
     @property
-    def reads_ahead(self) -> bool:
+    def may_hold_more(self) -> bool:
         """Whether more may have come than can be seen by who waits for the socket, as with TLS."""
         return isinstance(self._socket, TlsSocket)
 
@@ -99,7 +99,7 @@ class ServedConnection:
         return self._socket.fileno()
 
     def end(self, how: int) -> None:
-        """Shut the socket down, so that whoever serves it comes to the end."""
+        """Shut the socket down, so that the thread that serves it comes to the end."""
         with contextlib.suppress(OSError):  # it has ended already
             self._socket.shutdown(how)
 
@@ -156,7 +156,7 @@ class ServedConnection:
                 return None
             shown += more
         admitted = self._server.redeem(shown)
-        if not self._server.admitted(self, NOBODY if admitted is None else admitted[1]):
+        if not self._server.admitted(self, ANONYMOUS if admitted is None else admitted[1]):
             return None
         if admitted is None:
             if (left := self._server.said.due("token")) is not None:
@@ -171,9 +171,9 @@ class ServedConnection:
         self._server.slow.forget(self)
         self._server.slow.forget(self._memory)
         if self.blocks is not None:
-            self.blocks.forget_untold()
+            self.blocks.forget_unannounced()
         self._socket.close()
-        # Somebody may refer to this object yet; the memory goes now.
+        # Another object may refer to this one yet; the memory goes now.
         self._incoming.close()
         self._forget_unsent()
         self.blocks = self._message = self._failed = None
@@ -182,7 +182,7 @@ class ServedConnection:
     # ---- Turns --------------------------------------------------------------------------------
 
     def answer_quickly(self, alone: bool) -> Turn:
-        """Go on as far as that waits for nobody, neither for the client nor for memory.
+        """Go on as far as that needs no wait, neither for the client nor for memory.
 
         To be called when there is something to receive, or, after SENDS, when something can be sent.
 

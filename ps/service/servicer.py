@@ -88,7 +88,7 @@ def _unary(
                 except DecodeError as error:
                     raise InvalidArgumentError(f"Not a {kind.DESCRIPTOR.full_name}: {error}") from None
                 finally:
-                    # Before the client is told of an error.
+                    # Before the client gets an error.
                     del claim
         except grpc.RpcError:
             raise  # the call is over: its client left, or sent no message
@@ -111,13 +111,13 @@ def _claim(control: Control, name: str, nbytes: int) -> object:
 def refuse(context: grpc.ServicerContext, error: Exception) -> None:
     """End a call with an error; raises what grpc wants raised then."""
     encoded = encode_error(error)
-    # These travel in the metadata: a status has room for a code and a text only.
-    told = [("globalstep-error", encoded.type)]
+    # These travel in the metadata: a status holds a code and a text only.
+    trailer = [("globalstep-error", encoded.type)]
     if encoded.retry_millis:
-        told.append(("globalstep-retry-millis", str(encoded.retry_millis)))
+        trailer.append(("globalstep-retry-millis", str(encoded.retry_millis)))
     if isinstance(error, UnprovenError):
-        told.append((CHALLENGE_KEY, error.challenge))
-    context.set_trailing_metadata(tuple(told))
+        trailer.append((CHALLENGE_KEY, error.challenge))
+    context.set_trailing_metadata(tuple(trailer))
     context.abort(_CODES[encoded.code], encoded.message)
 
 
@@ -155,7 +155,7 @@ def _exchange(
             assembler = Assembler(limit_bytes, memory.memory)
             # grpc keeps the error that ends the stream for a while, and so these; not what they hold.
             left.callback(assembler.close)
-            left.callback(memory.forget_ahead)
+            left.callback(memory.forget_early)
             left.enter_context(door.slow.watching(_HalfWay(assembler, context)))
             left.enter_context(door.slow.watching(memory))
             yield from answers(requests, context, assembler, memory)
@@ -167,7 +167,7 @@ def _exchange(
             try:
                 message = assembler.add(raw)
             except Exception as error:
-                # The stream's frames can no longer be told apart: say why, and end it.
+                # The stream's frames have lost their boundaries: say why, and end it.
                 context.abort(_CODES[code_of(error)], str(error))
                 return
             if message is None:

@@ -1,6 +1,6 @@
 """Settles what workers left undecided: a thread that asks the sequencer about overdue parts.
 
-See "Points of failure" in docs/design/push-protocol.md: P1 to P6 end here when nobody else mends them.
+See "Points of failure" in docs/design/push-protocol.md: P1 to P6 end here when no worker resolves them.
 
 Layer: ps. Threads: one, named "globalstep-settler", owned by the Settler.
 """
@@ -112,7 +112,7 @@ class Settler:
         self._tell_of_failures()
         log = self._shard.log
         view = self._shard.view(brief=True)
-        # What is told to the sequencer must not be forgotten here.
+        # What the shard reports to the sequencer must not be forgotten here.
         self._shard.secure(log)
         address = view.sequencer_address
         if not view.incarnation or (not address and view.shard != view.sequencer):
@@ -131,7 +131,7 @@ class Settler:
         reply = self._ask(address, request)
         if self._shard.handle(DropShort(view.incarnation, reply.floor)):
             _log.error(
-                "This PS task has applied entry %d, and had told the sequencer that it had applied entry %d: the end "
+                "This PS task has applied entry %d, and had reported entry %d to the sequencer: the end "
                 "of its log is missing. It drops its state; all PS tasks go back to a checkpoint.",
                 view.applied,
                 reply.floor,
@@ -163,7 +163,7 @@ class Settler:
             _log.error("%s", reports.popleft())
 
     def _settle_here(self, view: ShardView, overdue: Sequence[PushId]) -> bool:
-        """On the sequencer: drop parts that nobody asked it to admit, and see to it that nobody will."""
+        """On the sequencer: drop parts that no worker asked it to admit, and refuse to admit them from now on."""
         if not overdue:
             return False
         self._shard.handle(Resolve(view.incarnation, overdue, view.shard, view.applied))

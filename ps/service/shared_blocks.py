@@ -60,8 +60,8 @@ class SharedBlocks:
         self._offered: list[int] = []
         #: Whether it has been given one: a second taker must not write over it.
         self._taken = False
-        #: One that was made for the present reply, whose client has not been told of it.
-        self._untold: tuple[int, Placed] | None = None
+        #: One that was made for the present reply, which has not been sent yet.
+        self._unannounced: tuple[int, Placed] | None = None
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -80,7 +80,7 @@ class SharedBlocks:
         """
         place = message.place
         self._offered, self._taken = [], False
-        self.forget_untold()
+        self.forget_unannounced()
         if place is None:
             return message.data
         for number in (*place.offered, *((place.block,) if place.block else ())):
@@ -145,7 +145,7 @@ class SharedBlocks:
         return descriptor, block
 
     def take(self, nbytes: int) -> Array | None:
-        """Give room for the tensors of the reply in a block, so that they are put there at once.
+        """Give space in a block for the tensors of the reply, so that they are written there at once.
 
         Args:
             nbytes: How much.
@@ -158,7 +158,7 @@ class SharedBlocks:
         number = self._fitting(nbytes)
         if number is None:
             try:
-                number, _ = self._untold = self.create(block_bytes(nbytes))
+                number, _ = self._unannounced = self.create(block_bytes(nbytes))
             except (OSError, ResourceExhaustedError):
                 return None
         self._taken = True
@@ -206,20 +206,20 @@ class SharedBlocks:
                 begin = offset - sum(sizes[:largest])
                 if begin < 0 or begin % ALIGNMENT or begin + total > block.nbytes:
                     return None
-                return self._told(number, begin), begin
+                return self._announce(number, begin), begin
         return None
 
-    def _told(self, number: int, offset: int) -> Placed:
+    def _announce(self, number: int, offset: int) -> Placed:
         """Give a place in a block, with the block itself where the client does not have it yet."""
-        if self._untold is None or self._untold[0] != number:
+        if self._unannounced is None or self._unannounced[0] != number:
             return Placed(Place(number, offset))
-        (_, made), self._untold = self._untold, None
+        (_, made), self._unannounced = self._unannounced, None
         return Placed(Place(number, offset, new_bytes=made.place.new_bytes), made.descriptor)
 
-    def forget_untold(self) -> None:
+    def forget_unannounced(self) -> None:
         """Give up a block that was made for a reply which has not been sent."""
-        if self._untold is not None:
-            (number, made), self._untold = self._untold, None
+        if self._unannounced is not None:
+            (number, made), self._unannounced = self._unannounced, None
             del self._blocks[number]
             if made.descriptor is not None:
                 os.close(made.descriptor)
@@ -229,7 +229,7 @@ class SharedBlocks:
         number = self._fitting(total)
         if number is not None:
             return Placed(Place(number, SLACK_BYTES)), SLACK_BYTES
-        self.forget_untold()
+        self.forget_unannounced()
         try:
             _, placed = self.create(block_bytes(total))
         except (OSError, ResourceExhaustedError):
@@ -237,7 +237,7 @@ class SharedBlocks:
         return placed, SLACK_BYTES
 
     def _fitting(self, nbytes: int) -> int | None:
-        """Give the smallest of the blocks offered that has room, unless it is much too large."""
+        """Give the smallest of the blocks offered that is large enough, unless it is much too large."""
         need = block_bytes(nbytes)
         fitting = [number for number in self._offered if need <= self._blocks[number].nbytes <= 2 * need]
         return min(fitting, key=lambda number: self._blocks[number].nbytes, default=None)

@@ -1,8 +1,8 @@
-"""Cuts off who keeps something and sends nothing: callers whose message does not come, and messages that stay half-way.
+"""Timeouts for slow senders: callers whose message does not come, and messages that stay half-way.
 
-Whoever announces bytes is given memory for them, or a thread that waits. Both are for those who send. So a thread looks
-every second at all that is half-way, and cuts off what has not come on as it must: at _BYTES_PER_SEC, after a while
-that everybody is given. Nobody who sends needs to do anything for that: it looks at how far each has come.
+A client that announces bytes gets memory for them, or a thread that waits. Both are for clients that send. So a thread
+looks every second at all that is half-way, and cuts off what has not come on as it must: at _BYTES_PER_SEC, after a
+while that every client is given. Senders need to do nothing for that: the thread looks at how far each has come.
 
 Layer: ps. Threads: one, "globalstep-slow-senders", owned by the SlowSenders; what it looks at is used by others
 meanwhile.
@@ -42,7 +42,7 @@ class Sender(Protocol):
 
     @property
     def needs_memory(self) -> bool:
-        """Whether what it keeps is memory, which is left to it as long as nobody else has to wait for some."""
+        """Whether what it keeps is memory, which is left to it as long as no other call waits for some."""
         ...
 
     def under_way(self) -> tuple[object, int] | None:
@@ -59,7 +59,7 @@ class SlowSenders:
 
     Args:
         clock: Time.
-        is_short: Whether somebody waits for memory, or was refused some lately.
+        is_short: Whether a call waits for memory, or was refused some lately.
     """
 
     def __init__(self, clock: Clock, is_short: Callable[[], bool]) -> None:
@@ -107,7 +107,7 @@ class SlowSenders:
             self.look()
 
     def look(self) -> None:
-        """Cut off who is too slow."""
+        """Cut off senders that are too slow."""
         with self._lock:
             senders = list(self._senders)
         short = self._is_short()

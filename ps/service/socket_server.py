@@ -1,7 +1,7 @@
 """The data plane beside gRPC: sockets that carry the same messages to the same handler.
 
 A client asks for one by OpenLane, over gRPC; the answer's token admits one connection. Nothing listens before
-somebody has asked. docs/design/transports.md has the whole story.
+a client has asked. docs/design/transports.md has the whole story.
 
 Layer: ps. Threads: one that accepts for each kind of socket in use, "globalstep-accept-unix" and
 "globalstep-accept-tcp", and one for each connection, "globalstep-connection-N", which take turns
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 _TOKEN_SECS = 10.0
 #: Connections that have shown no token yet: the oldest is closed for one more, since clients show theirs at once.
 _MOST_STRANGERS = 32
-#: What the system lacks for a while, or what came of one connection only; and how long nobody is taken in then.
+#: What the system lacks for a while, or what came of one connection only; and how long it accepts none then.
 _PASSES = frozenset(
     {
         errno.EMFILE,
@@ -74,7 +74,7 @@ class SocketServer:
         limit_bytes: Largest tensor bytes of one message.
         max_connections: Connections that may be open at once.
         tls: Gives the context of TLS on a TCP connection; None, or what gives None, for plain ones.
-        slow: Cuts off connections whose messages do not come on; None where nobody does.
+        slow: Cuts off connections whose messages do not come on; None for never.
 
     Attributes:
         slow: As given, or one that does nothing.
@@ -165,7 +165,7 @@ class SocketServer:
     def _user_of(self, caller: Caller) -> int | None:
         """Give the user of this machine who calls by gRPC; None for one from elsewhere."""
         host, _, port = self.handler.authorization.address.rpartition(":")
-        # Where all addresses are served, nobody knows to which the caller has come.
+        # Where all addresses are served, it is not known to which the caller has come.
         if port and host.strip("[]") not in ("", "0.0.0.0", "::"):
             return uid_of_connection(caller.peer, host, int(port))
         return uid_of_peer(caller.peer)
@@ -186,7 +186,7 @@ class SocketServer:
         return _Listener(self, listening, address)
 
     def take_in(self, accepted: socket.socket, host: str) -> None:
-        """Start a thread for a connection that was accepted, if there is room; it has shown no token yet.
+        """Start a thread for a connection that was accepted, within the limit; it has shown no token yet.
 
         Args:
             accepted: The connection.
@@ -201,7 +201,7 @@ class SocketServer:
             if not self._expects(user):
                 accepted.close()
                 if (more := self.said.due(host)) is not None:
-                    _log.warning("A connection of %s to a unix socket was closed: nobody expects it.%s", host, more)
+                    _log.warning("A connection of %s to a unix socket was closed: no client asked.%s", host, more)
                 return
         with self._lock:
             if self._closed:
@@ -243,7 +243,7 @@ class SocketServer:
         """Let a connection in, and serve it, or others in its stead, until one of them has ended."""
         try:
             if connection.let_in():
-                if self._turns is not None and not connection.reads_ahead:
+                if self._turns is not None and not connection.may_hold_more:
                     connection = self._turns.take_part(connection)
                 else:
                     while connection.answer():

@@ -92,7 +92,7 @@ class Applier:
                 done.append(entry)
                 if entry.kind is EntryKind.SNAPSHOT:
                     now.log.append(Applied(brought_by, done))
-                    now.log.cut(entry.push, now.image())
+                    now.log.begin_base(entry.push, now.image())
                     done = []
         for push in dropped:
             now.staged.pop(push, None)
@@ -110,7 +110,7 @@ class Applier:
             self._check_signed(now, entry)
         if entry.previous > applied:
             raise AbortedError(
-                f"Shard {now.shard} has applied entry {applied} and was told of {entry.index} after "
+                f"Shard {now.shard} has applied entry {applied} and was sent {entry.index} after "
                 f"{entry.previous}: entries are missing. Ask the sequencer again."
             )
 
@@ -218,7 +218,7 @@ class Applier:
         try:
             if plan is not None and parts.data is not None:
                 return now.store.read_plan(plan, parts.data)
-            return now.store.read(parts.reads, parts.room) if parts.reads else []
+            return now.store.read(parts.reads, parts.buffer) if parts.reads else []
         except (MemoryError, ResourceExhaustedError):
             return None
 

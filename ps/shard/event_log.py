@@ -49,14 +49,14 @@ class EventLog:
     def append(self, event: Event[Any]) -> None:
         """Take an event of one of the classes of `events.LOGGED`: the shard has carried it out."""
 
-    def cut(self, snapshot: PushId, image: Image) -> None:
+    def begin_base(self, snapshot: PushId, image: Image) -> None:
         """Take note of a snapshot: with it and this image no event from before is needed."""
 
     def secure(self) -> None:
         """Return once what was appended so far will not be forgotten. Not under the shard's lock.
 
         Raises:
-            LostStateError: If it will be forgotten: no client may be told of it.
+            LostStateError: If it will be forgotten: the task must not acknowledge it to any client.
         """
 
 

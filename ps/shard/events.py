@@ -1,4 +1,4 @@
-"""Events: everything that a shard can be asked to do, or is told, one dataclass each.
+"""Events: everything that a shard can be asked to do, or is notified of, one dataclass each.
 
 `Shard.handle(event)` is the one door for the wire, for the write-ahead log that is played again, and for the
 simulation. The log holds events too: those of a class that `LOGGED` names, each as it was carried out. A bug that the
@@ -26,7 +26,7 @@ from globalstep.ps.members.presence import NO_STANDING, Standing
 from globalstep.ps.shard.event_log import NO_LOG, EventLog
 from globalstep.ps.shard.layouts import PushParts
 from globalstep.ps.shard.replies import Admission, Answer, Kept
-from globalstep.ps.store.reading import Room
+from globalstep.ps.store.reading import ReplyBuffer
 from globalstep.wire.declarations import (
     Increment,
     OptimizerDecl,
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from globalstep.ps.shard.incarnation import Incarnation
 
 __all__ = [
-    "LOGGED", "Admit", "Adopt", "Applied", "Begin", "Commit", "CountTogether", "Decided", "Declare", "DropShort",
-    "Event", "Finish", "GetSteps", "Heartbeat", "Leave", "Lose", "Open", "Pull", "PullCut", "Push", "ReadJournal",
+    "LOGGED", "Admit", "Adopt", "Applied", "Begin", "Commit", "ConsistentPull", "CountTogether", "Decided", "Declare",
+    "DropShort", "Event", "Finish", "GetSteps", "Heartbeat", "Leave", "Lose", "Open", "Pull", "Push", "ReadJournal",
     "ReadSnapshot", "Release", "Resolve", "Resolved", "Resume", "Stage",
 ]  # fmt: skip
 
@@ -252,7 +252,7 @@ class Resolved(Event[int]):
 
 @dataclass(slots=True)
 class DropShort(Event[bool]):
-    """Drop the state of a shard that has applied less than it once told the sequencer; replies whether it had."""
+    """Drop the state of a shard that has applied less than it once reported; replies whether it had."""
 
     incarnation: int
     floor: int
@@ -270,16 +270,16 @@ class Pull(Event[tuple[list[Array], int]]):
     reads: Sequence[Read]
     floors: Mapping[int, Floor] | None = None
     #: Where values are to be put.
-    room: Room | None = None
+    buffer: ReplyBuffer | None = None
 
 
 @dataclass(slots=True)
-class PullCut(Event[tuple[list[Array], int, dict[int, int]]]):
-    """Read values that may turn out to be one cut with those of other shards; steps are as admitted.
+class ConsistentPull(Event[tuple[list[Array], int, dict[int, int]]]):
+    """Read values that may turn out to be consistent with those of other shards; steps are as admitted.
 
     Replies with copies of the values, the last entry that they include, and, on the sequencer, the last entry of each
-    of `shards` among those: if that is just the last entry that the shard's values include, they are one cut. None
-    of them while pushes race.
+    of `shards` among those: if that is just the last entry that the shard's values include, the read is
+    consistent. None of them while pushes race.
     """
 
     incarnation: int
@@ -288,7 +288,7 @@ class PullCut(Event[tuple[list[Array], int, dict[int, int]]]):
     #: The other shards.
     shards: Sequence[int]
     floors: Mapping[int, Floor] | None = None
-    room: Room | None = None
+    buffer: ReplyBuffer | None = None
 
 
 @dataclass(slots=True)
@@ -314,7 +314,7 @@ class ReadJournal(Event[JournalPart]):
 
 @dataclass(slots=True)
 class ReadSnapshot(Event[tuple[dict[str, Array], Callable[[], bytes]]]):
-    """Replies with the values of a snapshot that was taken, and what gives the ledger at the cut; see Snapshots.get."""
+    """Replies with the values of a snapshot that was taken, and what gives its ledger; see Snapshots.get."""
 
     incarnation: int
     snapshot: PushId

@@ -1,7 +1,7 @@
 """What a shard does when a push that has its place cannot be carried out as a whole: it goes out of service.
 
 Everything that can be wrong with a push is looked for before it is admitted. What fails all the same, from then until
-the write-ahead log has been told of it, is a bug, an update rule's exception, or a machine without memory; and what it
+the write-ahead log has its event, is a bug, an update rule's exception, or a machine without memory; and what it
 leaves may hold half of a push. So it is served to no client: the shard forgets all that it has, as if its process had
 been started again, and comes back from its log or from a checkpoint.
 
@@ -20,7 +20,7 @@ __all__ = ["FailStop"]
 
 _MOST_SAID = 500
 _KINDS_KEPT = 64
-#: After so many failures of one kind the caller is told that trying again does not help.
+#: After so many failures of one kind the error says that trying again does not help.
 _ENOUGH = 3
 
 
@@ -63,7 +63,7 @@ class FailStop:
         return _Section(self, what)
 
     def failed(self, what: object, error: BaseException) -> OpError:
-        """Drop the state; gives what the caller is to be told."""
+        """Drop the state; gives the error for the caller."""
         self._lose()
         name = type(error).__name__
         text = (
@@ -98,6 +98,6 @@ class _Section:
     ) -> None:
         if error is None or not self._stop.armed:
             return
-        told = self._stop.failed(self._what, error)
+        lost = self._stop.failed(self._what, error)
         if isinstance(error, Exception):
-            raise told from error
+            raise lost from error

@@ -112,7 +112,7 @@ class Racing:
     Args:
         shard: Its `carry_out` does what is done under the lock.
         lock: The shard's; taken after the gate.
-        applier: Of the shard; told which pushes' changes are made here.
+        applier: Of the shard; it gets the pushes whose changes are made here.
     """
 
     def __init__(self, shard: Shard, lock: threading.Lock, applier: Applier) -> None:

@@ -72,7 +72,7 @@ def check_staging(staged: Mapping[PushId, Staged], push: PushId, parts: PushPart
     if own >= _MOST_PARTS or (held and held + nbytes > most_bytes):
         raise ResourceExhaustedError(
             f"Parts of {len(staged)} pushes ({own} of client {push.client}) wait here to be decided on, with {held:,} "
-            f"bytes; there is no room for {nbytes:,} more: the limit is {most_bytes:,} (--max-inflight-bytes).",
+            f"bytes; there is no memory for {nbytes:,} more: the limit is {most_bytes:,} (--max-inflight-bytes).",
             retry_secs=RETRY_SECS,
         )
 
@@ -99,7 +99,7 @@ class Incarnation:
         staged: Parts that wait for the decision.
         replies: To each client's last push.
         snapshots: Those that are not released.
-        raised: Low-water marks that have risen since the log was told of any: they come with the next decision.
+        raised: Low-water marks that have risen since the last ones were logged: they come with the next decision.
     """
 
     __slots__ = (

@@ -1,6 +1,6 @@
 """Layouts: what a stream remembers of pushes that are all alike but for their numbers.
 
-A training loop pushes the same Variables again and again. The first push of a layout is told in full; of
+A training loop pushes the same Variables again and again. The client sends the first push of a layout in full; of
 later ones only the bytes come, and what was decoded, checked and planned for the first serves them all.
 So the work of a step does not grow with the number of Variables.
 
@@ -18,22 +18,22 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.errors import InvalidArgumentError, LayoutUnknownError
-from globalstep.ps.access.caller import NOBODY, Caller
+from globalstep.ps.access.caller import ANONYMOUS, Caller
 from globalstep.ps.shard.statistics import ChangeCount
-from globalstep.ps.store.reading import Room
+from globalstep.ps.store.reading import ReplyBuffer
 from globalstep.ps.store.store import PushPlan
 from globalstep.runtime.memory import MemoryPool, Pool
 from globalstep.wire.declarations import ALIGNMENT, Increment, Op, OpKind, OptimizerUse, Read, padded
 
-__all__ = ["Layout", "LayoutMemory", "PushParts", "ToldChange", "ToldTensor"]
+__all__ = ["Layout", "LayoutMemory", "PushParts", "WireChange", "WireTensor"]
 
 #: Layouts that one stream remembers; a program has a few train ops.
 _MAX_LAYOUTS = 64
-#: Changes and reads in all of them: beyond it they are told again.
-_MOST_TOLD = 1 << 18
+#: Changes and reads in all of them: beyond it the client sends them again.
+_MOST_ITEMS = 1 << 18
 
 
-class ToldTensor(Protocol):
+class WireTensor(Protocol):
     """A tensor of a push, as the wire has it."""
 
     @property
@@ -42,7 +42,7 @@ class ToldTensor(Protocol):
         ...
 
 
-class ToldChange(Protocol):
+class WireChange(Protocol):
     """A change of a push without its numbers, as the wire has it."""
 
     @property
@@ -61,7 +61,7 @@ class ToldChange(Protocol):
         ...
 
     @property
-    def value(self) -> ToldTensor:
+    def value(self) -> WireTensor:
         """Its operand."""
         ...
 
@@ -70,15 +70,15 @@ class ToldChange(Protocol):
 class Layout:
     """A push without its numbers."""
 
-    ops: Sequence[ToldChange]
+    ops: Sequence[WireChange]
     #: Reads one of them, with its numbers in a push's data.
     decode: Callable[[Any, memoryview], Op]
     reads: list[Read]
-    #: Told with PUSH, and with a part that comes with ADMIT; empty with STAGE.
+    #: Sent with PUSH, and with a part that comes with ADMIT; empty with STAGE.
     increments: list[Increment]
     uses: list[OptimizerUse]
     data_bytes: int
-    #: Whether they were told.
+    #: Whether they were sent.
     decides: bool = False
     #: How the shard applies it; None before the first time, stale after a declaration.
     plan: PushPlan | None = None
@@ -108,7 +108,7 @@ class PushParts:
     #: The worker knows the layout too: the answer need not say where in it each value lies.
     known: bool = False
     #: Where what is read is to be put, if there is such a place; only for a push that is answered at once.
-    room: Room | None = None
+    buffer: ReplyBuffer | None = None
 
     @property
     def changes(self) -> bool:
@@ -127,7 +127,7 @@ class PushParts:
 
 
 @dataclass(slots=True)
-class _Ahead:
+class _EarlyData:
     """Data of a push that is still to come."""
 
     data: npt.NDArray[np.uint8]
@@ -137,22 +137,22 @@ class _Ahead:
 
 @dataclass(slots=True, eq=False)
 class LayoutMemory:
-    """The layouts that one stream has been told; what came ahead of a push, and does not come on, is a slow Sender.
+    """The layouts that one stream remembers; data that came before its push, and does not come on, is a slow Sender.
 
     Attributes:
-        room: Where values for the stream's replies are to be put; None for anywhere.
-        pull_room: The same, for replies to pulls, which may be refused if there is no memory for them.
-        memory: For data that is packed on the wire, or sent ahead.
+        buffer: Where values for the stream's replies are to be put; None for anywhere.
+        pull_buffer: The same, for replies to pulls, which may be refused if there is no memory for them.
+        memory: For data that is packed on the wire, or sent early.
         caller: Whose stream it is.
     """
 
-    room: Room | None = None
-    pull_room: Room | None = None
+    buffer: ReplyBuffer | None = None
+    pull_buffer: ReplyBuffer | None = None
     memory: Pool = field(default_factory=MemoryPool)
-    caller: Caller = NOBODY
+    caller: Caller = ANONYMOUS
     _layouts: dict[int, Layout] = field(default_factory=dict[int, Layout])
-    _ahead: dict[int, _Ahead] = field(default_factory=dict[int, _Ahead])
-    _told: int = 0
+    _early: dict[int, _EarlyData] = field(default_factory=dict[int, _EarlyData])
+    _items: int = 0
     _reserved: npt.NDArray[np.uint8] | None = None
 
     def reserve(self, nbytes: int) -> bool:
@@ -165,15 +165,15 @@ class LayoutMemory:
         found, self._reserved = self._reserved, None
         return found if found is not None and found.nbytes == nbytes else self.memory.take(nbytes)
 
-    def can_put_ahead(self, number: int) -> bool:
-        """Whether `put_ahead` needs to wait for no memory."""
+    def can_put_early(self, number: int) -> bool:
+        """Whether `put_early` needs to wait for no memory."""
         layout = self._layouts.get(number)
-        if layout is None or number in self._ahead:
+        if layout is None or number in self._early:
             return True
-        room = self.memory.take_at_once(layout.data_bytes)
-        if room is not None:
-            self._ahead[number] = _Ahead(room, set())
-        return room is not None
+        data = self.memory.take_at_once(layout.data_bytes)
+        if data is not None:
+            self._early[number] = _EarlyData(data, set())
+        return data is not None
 
     @property
     def slack_bytes(self) -> int:
@@ -186,21 +186,21 @@ class LayoutMemory:
         return True
 
     def under_way(self) -> tuple[object, int] | None:
-        """Say what has come ahead."""
-        for held in list(self._ahead.values()):
+        """Say what has come early."""
+        for held in list(self._early.values()):
             return held.parts, sum(nbytes for _, nbytes in list(held.parts))
         return None
 
     def cut_off(self, secs: float) -> None:
-        """Let go of it; its push is told that it has to come in full."""
-        self.forget_ahead()
+        """Drop it; the client gets LayoutUnknownError for its push, and sends it in full."""
+        self.forget_early()
 
-    def forget_ahead(self) -> None:
-        """Let go of what came ahead of pushes."""
-        for number in list(self._ahead):
-            self._ahead.pop(number, None)
+    def forget_early(self) -> None:
+        """Drop what came before its push."""
+        for number in list(self._early):
+            self._early.pop(number, None)
 
-    def put_ahead(self, number: int, offset: int, data: memoryview) -> None:
+    def put_early(self, number: int, offset: int, data: memoryview) -> None:
         """Keep a part of the data of the next push of a layout.
 
         Args:
@@ -209,66 +209,66 @@ class LayoutMemory:
             data: The part; copied.
 
         Raises:
-            LayoutUnknownError: If it was not told on this stream.
+            LayoutUnknownError: If this stream does not know it.
             InvalidArgumentError: If the layout's data has no such place.
         """
         layout = self._layouts.get(number)
         if layout is None:
-            raise LayoutUnknownError(f"This stream has not been told layout {number}; tell it in full.")
+            raise LayoutUnknownError(f"This stream does not know layout {number}; send it in full.")
         if offset % ALIGNMENT or offset + data.nbytes > layout.data_bytes:
             raise InvalidArgumentError(
                 f"Layout {number} has {layout.data_bytes} bytes of data; {data.nbytes} at byte {offset} have no place."
             )
-        held = self._ahead.get(number)
+        held = self._early.get(number)
         if held is None:
-            held = self._ahead[number] = _Ahead(self.memory.take(layout.data_bytes), set())
+            held = self._early[number] = _EarlyData(self.memory.take(layout.data_bytes), set())
         held.data[offset : offset + data.nbytes] = np.frombuffer(data, np.uint8)
         held.parts.add((offset, padded(data.nbytes)))
 
-    def take_ahead(self, number: int) -> memoryview:
-        """Give the data of a push of a layout that was sent ahead; it serves once.
+    def take_early(self, number: int) -> memoryview:
+        """Give the data of a push of a layout that was sent early; it serves once.
 
         Raises:
             LayoutUnknownError: If some of it is not there.
         """
-        held = self._ahead.pop(number, None)
+        held = self._early.pop(number, None)
         if held is None or sum(nbytes for _, nbytes in held.parts) != held.data.nbytes:
-            raise LayoutUnknownError(f"Not all data of layout {number} was sent ahead on this stream; send it in full.")
+            raise LayoutUnknownError(f"Not all data of layout {number} was sent early on this stream; send it in full.")
         return held.data.data
 
     def only_counts(self, number: int) -> bool:
-        """Whether a layout was told that has increments and nothing else."""
+        """Whether a layout is known, and has increments and nothing else."""
         found = self._layouts.get(number)
         return found is not None and found.decides and not (found.ops or found.reads or found.uses)
 
     def recall(self, number: int, data: memoryview) -> Layout:
-        """Give a layout that was told before.
+        """Give a layout that was sent before.
 
         Args:
             number: The layout's number.
             data: The push's bytes.
 
         Raises:
-            LayoutUnknownError: If it was not told on this stream.
+            LayoutUnknownError: If this stream does not know it.
             InvalidArgumentError: If the data is not laid out like that.
         """
         found = self._layouts.get(number)
         if found is None:
-            raise LayoutUnknownError(f"This stream has not been told layout {number}; tell it in full.")
+            raise LayoutUnknownError(f"This stream does not know layout {number}; send it in full.")
         if data.nbytes != found.data_bytes:
             raise InvalidArgumentError(f"Layout {number} has {found.data_bytes} bytes of data, not {data.nbytes}.")
         return found
 
-    def remember(self, number: int, told: Layout) -> bool:
+    def remember(self, number: int, layout: Layout) -> bool:
         """Keep a layout of nothing but dense gradients, unless its reads or uses differ each time; gives whether."""
-        if any(read.indices is not None for read in told.reads) or any(use.overrides for use in told.uses):
+        if any(read.indices is not None for read in layout.reads) or any(use.overrides for use in layout.uses):
             return False
-        self._told += len(told.ops) + len(told.reads)
-        if len(self._layouts) >= _MAX_LAYOUTS or self._told > _MOST_TOLD:
-            self._told = len(told.ops) + len(told.reads)
+        self._items += len(layout.ops) + len(layout.reads)
+        if len(self._layouts) >= _MAX_LAYOUTS or self._items > _MOST_ITEMS:
+            self._items = len(layout.ops) + len(layout.reads)
             self._layouts.clear()
-            self._ahead.clear()
-        # What was sent ahead was for another layout of that number.
-        self._ahead.pop(number, None)
-        self._layouts[number] = told
+            self._early.clear()
+        # What was sent early was for another layout of that number.
+        self._early.pop(number, None)
+        self._layouts[number] = layout
         return True

@@ -77,7 +77,7 @@ class LifeCycle:
             now.log.append(event)
         elif event.not_meant:
             raise FailedPreconditionError(
-                f"This PS task holds no state, and is not told that it is done: {event.not_meant}"
+                f"This PS task holds no state, and cannot be declared done: {event.not_meant}"
             )
         now.state = State.DONE
         self._resources.members.presence.finish()

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from globalstep.errors import FailedPreconditionError
 from globalstep.ps.ledger.journal import JournalPart
-from globalstep.ps.shard.events import GetSteps, Pull, PullCut, ReadJournal, ReadSnapshot, Release
+from globalstep.ps.shard.events import ConsistentPull, GetSteps, Pull, ReadJournal, ReadSnapshot, Release
 from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.ps.shard.sequencer import Sequencer
 
@@ -36,7 +36,7 @@ class StateReader:
         """See Pull: the steps are those that are visible."""
         now.check(event.incarnation, event.client)
         self._sequencer.raise_floors(now, event.floors)
-        values = now.store.read(event.reads, event.room)
+        values = now.store.read(event.reads, event.buffer)
         if now.ledger is not None:
             visible = now.ledger.visible
             for at, read in enumerate(event.reads):
@@ -44,14 +44,14 @@ class StateReader:
                     values[at] = np.asarray(visible[read.variable], values[at].dtype)
         return values, now.applied
 
-    def pull_cut(self, now: Incarnation, event: PullCut) -> tuple[list[Array], int, dict[int, int]]:
-        """See PullCut."""
+    def consistent_pull(self, now: Incarnation, event: ConsistentPull) -> tuple[list[Array], int, dict[int, int]]:
+        """See ConsistentPull."""
         now.check(event.incarnation, event.client)
         self._sequencer.raise_floors(now, event.floors)
         last = {}
         if now.ledger is not None and not now.policy.hogwild:
             last = {shard: now.ledger.last_of(shard) for shard in event.shards}
-        return now.store.read(event.reads, event.room), now.applied, last
+        return now.store.read(event.reads, event.buffer), now.applied, last
 
     def steps(self, now: Incarnation, event: GetSteps) -> dict[str, int]:
         """See GetSteps.
@@ -76,7 +76,7 @@ class StateReader:
         return journal.read(event.life, event.position, event.known_clients, event.after_index, event.most)
 
     def snapshot(self, now: Incarnation, event: ReadSnapshot) -> tuple[dict[str, Array], Callable[[], bytes]]:
-        """Give a snapshot's values, and what gives the ledger at the cut; that takes a while, and needs no lock."""
+        """Give a snapshot's values, and what gives its ledger; that takes a while, and needs no lock."""
         now.check(event.incarnation, event.snapshot.client)
         return now.snapshots.get(event.snapshot)
 

@@ -255,7 +255,7 @@ class Sequencer:
         """
         if ledger.table.crowded(self._resources.clock.monotonic()):  # clients that push once and are not heard of again
             self._resources.forget_gone(ledger)
-        ledger.table.check_room(client)
+        ledger.table.check_capacity(client)
 
     def _decide(
         self,
@@ -286,7 +286,7 @@ class Sequencer:
             raised, now.raised = now.raised, {}
             self._log(now, asked, outcome, raised, parts if outcome.kind is OutcomeKind.ACCEPTED else None)
             if asked.kind is EntryKind.SNAPSHOT:
-                now.log.cut(asked.push, now.image())
+                now.log.begin_base(asked.push, now.image())
         return outcome
 
     def _log(

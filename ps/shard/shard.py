@@ -45,7 +45,7 @@ __all__ = ["Shard"]
 
 #: A chief that has been silent for so long is not waited for.
 _CHIEF_SILENT_SECS = 5.0
-_NOBODY = PushId("", 0)
+_NO_PUSH = PushId("", 0)
 
 
 class Shard:
@@ -86,7 +86,7 @@ class Shard:
             events.Resolved: self._resolved,
             events.DropShort: self._drop_short,
             events.Pull: reader.pull,
-            events.PullCut: reader.pull_cut,
+            events.ConsistentPull: reader.consistent_pull,
             events.GetSteps: reader.steps,
             events.ReadJournal: reader.journal,
             events.ReadSnapshot: reader.snapshot,
@@ -209,7 +209,7 @@ class Shard:
         presence = self.members.presence
         if not (event.take_over or now.state in (State.VACANT, State.DONE)):
             refuse_other(now.run, event.run, now.shard, presence)
-        self.members.told.ended(now.number, now.applied, now.ledger.steps if now.ledger else None)
+        self.members.known_progress.ended(now.number, now.applied, now.ledger.steps if now.ledger else None)
         new = Incarnation(self.resources.most_read_bytes)
         new.state = State.READY if event.opened else State.INITIALIZING
         new.number, new.owner = event.incarnation, event.owner
@@ -261,7 +261,7 @@ class Shard:
 
     def _resolved(self, now: Incarnation, event: events.Resolved) -> int:
         now.check(event.incarnation, now.owner)
-        self._applier.apply_entries(now, _NOBODY, event.entries, event.asked)
+        self._applier.apply_entries(now, _NO_PUSH, event.entries, event.asked)
         return now.applied
 
     def _drop_short(self, now: Incarnation, event: events.DropShort) -> bool:
@@ -274,7 +274,7 @@ class Shard:
     # ---- From a log ---------------------------------------------------------------------------
 
     def _apply_again(self, now: Incarnation, event: events.Applied) -> int:
-        self._applier.apply_entries(now, _NOBODY, event.entries, event.dropped)
+        self._applier.apply_entries(now, _NO_PUSH, event.entries, event.dropped)
         return now.applied
 
     def _resume(self, now: Incarnation, event: events.Resume) -> None:
@@ -423,11 +423,11 @@ class Shard:
             return self.now.state is State.DONE and self.members.presence.empty()
 
     def check_floors(self, floors: Mapping[int, int]) -> None:
-        """Refuse a log whose end is missing, as far as that can be told from what shards are known to have applied.
+        """Refuse a log whose end is missing, as far as that shows from what shards are known to have applied.
 
         Args:
-            floors: On the sequencer: what the other shards have applied. On another shard: what it has told the
-                sequencer that it had applied itself.
+            floors: On the sequencer: what the other shards have applied. On another shard: what it has
+                reported to the sequencer that it had applied itself.
 
         Raises:
             DataLossError: If it is. Nothing is changed.
@@ -438,7 +438,7 @@ class Shard:
                 now.ledger.check_floors(floors)
             elif now.applied < floors.get(now.shard, 0):
                 raise DataLossError(
-                    f"The log of PS task {now.shard} ends at entry {now.applied}, and the task had told the "
-                    f"sequencer that it had applied entry {floors[now.shard]}: the end of the log is missing, "
+                    f"The log of PS task {now.shard} ends at entry {now.applied}, and the task had reported to "
+                    f"the sequencer that it had applied entry {floors[now.shard]}: the end of the log is missing, "
                     "acknowledged pushes with it."
                 )

@@ -30,7 +30,7 @@ __all__ = [
     "staleness_bucket",
 ]
 
-#: Sums stay there: a message has no room for more, and a step that a program sets far ahead makes any staleness.
+#: Sums stay there: a message holds no more, and a step that a program sets far forward makes any staleness.
 MOST_COUNTED = 2**64 - 1
 #: Combinations of Variables that pushes without a layout are counted by, before they are added up.
 _COMBINATIONS = 1024

@@ -37,7 +37,7 @@ def _life(now: Incarnation) -> Iterator[str]:
     if now.number and (now.ledger is not None) != (now.shard == now.sequencer):
         yield f"shard {now.shard} has {'a' if now.ledger else 'no'} ledger, and {now.sequencer} is the sequencer"
     if now.ledger is None and now.raised:
-        yield f"low-water marks {now.raised} were told to a shard that is not the sequencer"
+        yield f"low-water marks {now.raised} were reported to a shard that is not the sequencer"
 
 
 def _ledger(now: Incarnation, ledger: Ledger) -> Iterator[str]:

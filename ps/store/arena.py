@@ -4,7 +4,7 @@ The Variables of one declaration that have the same dtype and optimizer lie in o
 other, each from a multiple of 8 bytes; their slots lie in parallel arenas. The tensors of a push lie in its
 message by the same rule. So a push of all of them is one run: one kernel call over the received bytes,
 whatever the number of Variables, and a read of all of them is one copy. The padding between Variables is
-zero on both sides, and every elementwise rule leaves zero as it is, or changes what nobody reads.
+zero on both sides, and every elementwise rule leaves zero as it is, or changes bytes that are never read.
 
 Layer: ps. Threads: functions are pure; the arrays are the store's.
 """
@@ -223,7 +223,7 @@ def plan_reads(reads: Sequence[Held], steps: Sequence[ApplySpan | Op]) -> list[R
 
     Args:
         reads: The Variables, in order.
-        steps: The push's changes; runs that are to leave values are told so.
+        steps: The push's changes; runs that are to leave values get that as an argument.
 
     Returns:
         Pieces of arenas, in order.

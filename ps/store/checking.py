@@ -24,7 +24,7 @@ from globalstep.wire.names import check_name
 __all__ = [
     "check_indices",
     "check_operand",
-    "check_room",
+    "check_memory",
     "check_step",
     "check_variables",
     "no_memory_to_hold",
@@ -94,7 +94,7 @@ def check_variables(declared: Iterable[VariableDecl], held: Mapping[str, Variabl
     return fresh
 
 
-def check_room(fresh: Collection[VariableDecl], held: Iterable[VariableDecl]) -> None:
+def check_memory(fresh: Collection[VariableDecl], held: Iterable[VariableDecl]) -> None:
     """Refuse Variables that this machine could not hold, before any memory is taken for them.
 
     Args:
@@ -112,14 +112,14 @@ def check_room(fresh: Collection[VariableDecl], held: Iterable[VariableDecl]) ->
             f"{len(fresh)} Variables of {new} bytes are declared, and {free} bytes of memory are free; the largest "
             f"is {largest.name!r}, {largest.dtype} {list(largest.shape)}. Use more PS tasks."
         )
-    room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     total = sum(_nbytes(decl) for decl in held)
     for decl in fresh:
         total += _nbytes(decl)
-        if total > room:
+        if total > memory:
             raise ResourceExhaustedError(
                 f"Variable {decl.name!r}, {decl.dtype} {list(decl.shape)}, has {_nbytes(decl)} bytes; with those "
-                f"before it the shard would hold {total}, and this machine has {room} bytes of memory. "
+                f"before it the shard would hold {total}, and this machine has {memory} bytes of memory. "
                 "Use more PS tasks."
             )
 

@@ -64,14 +64,14 @@ class Cores:
         """Call `work` with 0, 1, ... `pieces` - 1, each once; return when all calls have.
 
         The caller works too, and takes what the helpers have not begun: where all cores are busy, it does nearly
-        all of it itself and waits for nobody.
+        all of it itself and does not wait.
 
         Args:
             work: Called by several threads at the same time, for different pieces.
             pieces: How many there are.
 
         Raises:
-            Exception: What a call raised; pieces that nobody had begun by then may be left undone.
+            Exception: What a call raised; pieces that no thread had begun by then may be left undone.
         """
         numbers = iter(range(pieces))  # `next` on it is one step of the interpreter: no number is given twice
 

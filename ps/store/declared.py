@@ -1,4 +1,4 @@
-"""What follows from what is declared: which kernels will be wanted, and what a worker asks for that nobody declared.
+"""What follows from what is declared: which kernels will be wanted, and errors for names that no client declared.
 
 Layer: ps. Threads: functions of a store, under its shard's lock.
 """

@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from globalstep.wire.declarations import padded
 
-__all__ = ["Room", "copies"]
+__all__ = ["ReplyBuffer", "copies"]
 
 Array = npt.NDArray[Any]
 
 
-class Room(Protocol):
+class ReplyBuffer(Protocol):
     """Memory for the values of one reply."""
 
     def take(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
@@ -27,21 +27,21 @@ class Room(Protocol):
         ...
 
 
-def copies(wanted: Sequence[tuple[Array, Array | None]], room: Room | None = None) -> list[Array]:
+def copies(wanted: Sequence[tuple[Array, Array | None]], buffer: ReplyBuffer | None = None) -> list[Array]:
     """Copy arrays, or rows of them.
 
     Args:
         wanted: Each array with the rows that are wanted of it, int64 [n] and within it; None for all of it.
-        room: Where to put them, one behind the other, each from a multiple of 8 bytes.
+        buffer: Where to put them, one behind the other, each from a multiple of 8 bytes.
 
     Returns:
         A copy each: of the array's shape, or [n, ...].
     """
     shapes = [source.shape if rows is None else (*rows.shape, *source.shape[1:]) for source, rows in wanted]
     memory = None
-    if room is not None:
+    if buffer is not None:
         sizes = [math.prod(shape) * source.itemsize for (source, _), shape in zip(wanted, shapes, strict=True)]
-        memory = room.take(sum(map(padded, sizes)))
+        memory = buffer.take(sum(map(padded, sizes)))
     if memory is None:
         return [source.copy() if rows is None else np.take(source, rows, axis=0) for source, rows in wanted]
     out: list[Array] = []

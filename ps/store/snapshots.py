@@ -87,7 +87,7 @@ class SnapshotMemory:
             arrays: Flat ones.
 
         Returns:
-            Their copies. Whoever holds one of them, or a view of it, holds the memory of all.
+            Their copies. A reference to one of them, or to a view of it, holds the memory of all.
         """
         nbytes = _bytes_for(arrays)
         try:
@@ -153,7 +153,7 @@ class Snapshots:
         """
         if sum(taken.client in here for taken in self._taken) >= most:
             raise ResourceExhaustedError(
-                f"{most} snapshots are here that nobody has released; each is a copy of all values."
+                f"{most} snapshots are here that their clients have not released; each is a copy of all values."
             )
 
     def keep_of(self, clients: Collection[str]) -> None:

@@ -27,8 +27,8 @@ from globalstep.ps.rules.rule import Rule
 from globalstep.ps.store.arena import ApplySpan, Held, PushPlan, lay_out, plan_reads, plan_runs
 from globalstep.ps.store.checking import (
     check_indices,
+    check_memory,
     check_operand,
-    check_room,
     check_variables,
     no_memory_to_hold,
     no_memory_to_read,
@@ -36,7 +36,7 @@ from globalstep.ps.store.checking import (
 )
 from globalstep.ps.store.cores import ONE_CORE, Cores
 from globalstep.ps.store.optimizer_table import OptimizerTable, check_slot
-from globalstep.ps.store.reading import Room, copies
+from globalstep.ps.store.reading import ReplyBuffer, copies
 from globalstep.ps.store.sparse import apply_rows, scatter_rows
 from globalstep.runtime.memory import address_of
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Read, VariableDecl
@@ -93,7 +93,7 @@ class VariableStore:
             PermissionDeniedError: If something is new that must not be. Nothing is changed.
         """
         fresh = check_variables(variables, {name: held.decl for name, held in self._held.items()})
-        check_room(fresh.values(), (held.decl for held in self._held.values()))
+        check_memory(fresh.values(), (held.decl for held in self._held.values()))
 
         def find(name: str) -> VariableDecl | None:
             held = self._held.get(name)
@@ -341,12 +341,12 @@ class VariableStore:
         if nbytes > self.most_read_bytes:
             raise too_much_read(len(reads), nbytes, self.most_read_bytes)
 
-    def read(self, reads: Sequence[Read], room: Room | None = None) -> list[Array]:
+    def read(self, reads: Sequence[Read], buffer: ReplyBuffer | None = None) -> list[Array]:
         """Give copies of values or rows.
 
         Args:
             reads: What is wanted.
-            room: Where to put them; None for anywhere.
+            buffer: Where to put them; None for anywhere.
 
         Returns:
             Arrays, one a read, [..] of the Variable's shape or [n, ...] of its rows.
@@ -358,7 +358,7 @@ class VariableStore:
         """
         self._check_reads(reads)
         try:
-            return copies([(self._held[read.variable].shaped, read.indices) for read in reads], room)
+            return copies([(self._held[read.variable].shaped, read.indices) for read in reads], buffer)
         except MemoryError:
             raise no_memory_to_read(len(reads)) from None
 

@@ -358,7 +358,7 @@ class Durability:
             Incarnation -> sequencer.
 
         Raises:
-            UnavailableError: If that cannot be told now.
+            UnavailableError: If that cannot be found out now.
         """
         try:
             logs = self._logs(directory, run)
@@ -411,7 +411,7 @@ class Durability:
             request.shard,
             applied,
             replay.pushes,
-            f" ({replay.cut_bytes} bytes of a torn end, which no client had been told of, were cut off)"
+            f" ({replay.cut_bytes} bytes of a torn end, which the task had not acknowledged, were cut off)"
             if replay.cut_bytes
             else "",
             secs,
@@ -421,7 +421,7 @@ class Durability:
         )
 
     def _with_reserve(self, folder: Path, write: Callable[[], T]) -> T:
-        """Carry something out, with the room that was set aside if there is no other."""
+        """Carry something out, with the space that was set aside if there is no other."""
         try:
             return write()
         except (OSError, ResourceExhaustedError) as error:
@@ -466,7 +466,7 @@ def _cannot_now(error: OSError | MemoryError, what: str) -> OpError:
         return NotFoundError(f"{what}, nor later: {error}.")
     reason = f"{what}: {error or 'there is no memory for it'}."
     if isinstance(error, OSError) and error.errno in NO_ROOM:
-        return ResourceExhaustedError(f"{reason} Make room there.")
+        return ResourceExhaustedError(f"{reason} Free space there.")
     return UnavailableError(f"{reason} Nothing of it was changed; it is tried again.")
 
 
@@ -558,7 +558,7 @@ def _lives(logs: Path, shard: int, shards: int | None = None, prefix: str = "") 
 
 
 def _is_there(path: Path) -> bool:
-    """Whether there is a file; raises OSError where that cannot be told now."""
+    """Whether there is a file; raises OSError where that cannot be found out now."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -567,7 +567,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _is_of_other(folder: Path, run: str) -> bool:
-    """Whether a log is known to be another run's; raises OSError where that cannot be told now."""
+    """Whether a log is known to be another run's; raises OSError where that cannot be found out now."""
     try:
         written = (folder / _RUN).read_text()
     except FileNotFoundError:

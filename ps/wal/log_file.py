@@ -7,14 +7,14 @@
               data
 
 A process that is killed leaves a record that is not whole at the end of its last segment; a machine that fails
-may leave several, with holes. No client was told of any of them, so they are cut off. A record that is damaged
+may leave several, with holes. The task acknowledged none of them, so they are truncated. A record that is damaged
 after it was known to be on disk is another matter: everything behind it hangs in the air, and the whole log is
-refused. The two are told apart by what later records say was on disk when they were written.
+refused. Later records say what was on disk when they were written: that distinguishes the two.
 
 A recovery writes to no old segment: it begins a new one. That a record can be read does not say that it is on the
 disk: the process may have been killed before its sync, and after a sync that failed the system may take pages for
 written that are not. So what was read behind the last record that is known to be on the disk is copied into the new
-segment, and synced there, before any client is told of it. A segment ends where the next one begins, whatever it holds.
+segment, and synced there, before the task acknowledges it. A segment ends where the next one begins, whatever it holds.
 
 Layer: ps. Threads: an object belongs to one thread at a time.
 """
@@ -58,7 +58,7 @@ _RECORD = struct.Struct("<8sQQQQII")
 _SUMMED = struct.Struct("<QQQQ")
 #: Buffers that one writev takes.
 _MOST_BUFFERS = 512
-#: What writing fails with where there is no room left; nothing else is wrong then.
+#: What writing fails with where the disk is full; nothing else is wrong then.
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _MOST_SMALL_BYTES = 4096
 _SEGMENT = re.compile(r"segment-\d+\.log")
@@ -102,11 +102,11 @@ class LogFiles:
         os.fdatasync(file)
 
     def allocate(self, file: int, offset: int, size: int) -> None:
-        """Have room on the disk for a part of a file; the file grows to hold it."""
+        """Allocate disk space for a part of a file; the file grows to hold it."""
         os.posix_fallocate(file, offset, size)
 
     def truncate(self, file: int, size: int) -> None:
-        """Cut a file off, and write on from there."""
+        """Truncate a file, and write on from there."""
         os.ftruncate(file, size)
         os.lseek(file, size, os.SEEK_SET)
 
@@ -343,7 +343,7 @@ class SegmentWriter:
         self._synced_bytes = self.written_bytes
 
     def take_back(self) -> None:
-        """Cut off what was written since the last sync that succeeded.
+        """Truncate what was written since the last sync that succeeded.
 
         Raises:
             OSError: If that failed.
@@ -371,7 +371,7 @@ class SegmentReader:
         first: The number of its first record.
         end: Where the records end that were read so far.
         on_disk: The last record that those read so far say was on the disk, by a sync that succeeded.
-        cut_bytes: After all were read: bytes behind the last whole record, which no client was told of.
+        cut_bytes: After all were read: bytes behind the last whole record, which the task did not acknowledge.
 
     Raises:
         DataLossError: If its head is damaged.

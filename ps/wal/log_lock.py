@@ -3,7 +3,7 @@
 Two things keep a second writer out. The file `lock` is held, by flock, for as long as the log is open. Where that does
 not work (NFS without locks, a lock that its server has taken away), the file `writer` does: a process that begins to
 write a log, or comes back from it, first puts its own name there, and only then reads. A writer looks there after each
-sync, before any client is told what it wrote. If its own name is still there, then a process that comes back from the
+sync, before it acknowledges what it wrote. If its own name is still there, then a process that comes back from the
 log later reads what was synced; if not, it tells no client, and gives the log up.
 
 Layer: ps. Threads: `check` any number at once.
@@ -80,7 +80,7 @@ class LogLock:
 
         Raises:
             LostStateError: If one has, or if the log was moved away or deleted.
-            OSError: If that cannot be told.
+            OSError: If that cannot be found out.
         """
         try:
             found = self._files.read(self._path)

@@ -34,7 +34,7 @@ __all__ = ["Encoded", "Records", "base_record", "begin_event", "begin_record", "
 Array = npt.NDArray[Any]
 
 #: Of entries that no push's COMMIT has brought.
-_NOBODY = PushId("", 0)
+_NO_PUSH = PushId("", 0)
 #: The record's head, and its data in pieces.
 Encoded = tuple[bytes, Sequence[memoryview]]
 
@@ -181,7 +181,7 @@ def _encode_parts(parts: PushParts, record: pb.LogRecord) -> Sequence[memoryview
     layout = parts.layout
     if layout is not None and parts.data is not None:
         if not layout.logged:
-            message = pb.LogPart(ops=cast("Sequence[pb.Op]", layout.ops))  # as they were told, or logged
+            message = pb.LogPart(ops=cast("Sequence[pb.Op]", layout.ops))  # as they were sent, or logged
             tensors = TensorWriter()
             for read in layout.reads:
                 codec.encode_read(read, message.reads.add(), tensors)
@@ -283,7 +283,7 @@ class Records:
             message = record.entries
             found = [entry_codec.decode(entry) for entry in message.entries]
             dropped = [codec.decode_push_id(push) for push in message.dropped]
-            brought = codec.decode_push_id(message.brought_by) if message.HasField("brought_by") else _NOBODY
+            brought = codec.decode_push_id(message.brought_by) if message.HasField("brought_by") else _NO_PUSH
             return events.Applied(brought, found, dropped)
         if kind == "settle":
             settle = record.settle

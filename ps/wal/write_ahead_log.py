@@ -1,4 +1,4 @@
-"""The write-ahead log of a shard: events are on disk before any client is told.
+"""The write-ahead log of a shard: events are on disk before the task acknowledges them.
 
 Records get their places in order under the shard's lock, by reference to the memory of the request: that is
 quick. They are written, and brought to the disk, outside of it, by the first thread that waits for one of them,
@@ -49,8 +49,8 @@ _log = logging.getLogger(__name__)
 
 _RESERVE = "reserve"
 _RESERVE_BYTES = 4 << 20
-#: After how long a call that found no room is to be tried again.
-_ROOM_SECS = 0.5
+#: After how long a call that found the disk full is to be tried again.
+_FULL_RETRY_SECS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class WriteAheadLog(EventLog):
     Attributes:
         directory: As given.
         on_failure: Called once, with the log, when it can no longer be written to.
-        now: Tells for how long it has had no room.
+        now: Tells for how long the disk has been full.
     """
 
     keeps_data = True
@@ -141,7 +141,7 @@ class WriteAheadLog(EventLog):
         self._committing = 0
         self._failure: BaseException | None = None
         self._retired = False
-        # Why there is no room; "" where there is. Since when, and for how many bytes. How often there was none.
+        # Why the disk is full; "" where it is not. Since when, and for how many bytes. How often it was full.
         self._full = ""
         self._full_since, self._full_bytes = 0.0, 0
         self._refusals = 0
@@ -162,7 +162,7 @@ class WriteAheadLog(EventLog):
         """See EventLog."""
         self._append(encoder(event))
 
-    def cut(self, snapshot: PushId, image: Image) -> None:
+    def begin_base(self, snapshot: PushId, image: Image) -> None:
         """See EventLog: a segment begins, with which a recovery can begin once the snapshot's values are in a file."""
         self._append(base_record(self._begin, snapshot, image), begins=True)
         ledger = image.ledger
@@ -220,9 +220,9 @@ class WriteAheadLog(EventLog):
             _log.warning("There is room again for the write-ahead log in %s: calls go on.", self.directory)
 
     def _take_back(self, error: OSError, batch: list[_Queued]) -> bool:
-        """Where only room is missing, have the batch wait in its place; False where something else is wrong.
+        """Where only disk space is missing, have the batch wait in its place; False where something else is wrong.
 
-        What was written of it is cut off, so nothing is lost: it is in memory, and no client was told of it.
+        What was written of it is cut off, so nothing is lost: it is in memory, and the task has not acknowledged it.
         """
         if error.errno not in NO_ROOM:
             return False
@@ -240,15 +240,15 @@ class WriteAheadLog(EventLog):
             self._committing = 0
             self._changed.notify_all()
         if not (spent or was_full):
-            _log.error("%s", self._no_room())
+            _log.error("%s", self._no_space())
         return True
 
-    def _no_room(self) -> str:
+    def _no_space(self) -> str:
         return (
             f"There is no room for the write-ahead log in {self.directory}: {self._full}. It has waited for "
             f"{self.now() - self._full_since:.0f} s; {self._full_bytes} bytes are to be written there, and "
             f"{_free_bytes(self.directory)} are free. Nothing is lost, and nothing is acknowledged: calls wait until "
-            "there is room there, and are carried out once. Free some space."
+            "there is space there, and are carried out once. Free some space."
         )
 
     def _give_up(self, error: BaseException) -> bool:
@@ -267,7 +267,7 @@ class WriteAheadLog(EventLog):
 
         Args:
             wanted: The last record that it waits for.
-            refusals: How often there had been no room when it came: each thread that waits is told when there is none.
+            refusals: How often the disk had been full when it came: a waiting thread raises when it is full again.
         """
         reminder = Reminder(lambda: f"the disk: the write-ahead log in {self.directory}")
         with self._lock:
@@ -278,10 +278,10 @@ class WriteAheadLog(EventLog):
                     raise LostStateError(
                         f"The write-ahead log in {self.directory} cannot be written: {said(self._failure)}. What was "
                         "not on disk is not applied, and this PS task serves nothing until it has recovered from the "
-                        'log. Make room there, or use durability="checkpoint".'
+                        'log. Free space there, or use durability="checkpoint".'
                     )
                 if self._refusals != refusals:
-                    raise ResourceExhaustedError(self._no_room(), retry_secs=_ROOM_SECS)
+                    raise ResourceExhaustedError(self._no_space(), retry_secs=_FULL_RETRY_SECS)
                 if not self._committing:
                     self._committing = threading.get_ident()
                     # A batch is of one segment.
@@ -369,7 +369,7 @@ class WriteAheadLog(EventLog):
 
 
 def keep_reserve(files: LogFiles, directory: Path) -> None:
-    """Have some room set aside on a log's disk, if there is any: so that a save, or a recovery, finds it."""
+    """Reserve some space on a log's disk, if there is any: so that a save, or a recovery, finds it."""
     path = directory / _RESERVE
     if path.exists():
         return
@@ -382,11 +382,11 @@ def keep_reserve(files: LogFiles, directory: Path) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             files.unlink(path)
-        _log.warning("No room is set aside for the write-ahead log in %s: %s", directory, error)
+        _log.warning("No space is set aside for the write-ahead log in %s: %s", directory, error)
 
 
 def spend_reserve(files: LogFiles, directory: Path) -> bool:
-    """Free the room that was set aside; False if there is none."""
+    """Free the space that was set aside; False if there is none."""
     path = directory / _RESERVE
     if not path.exists():
         return False

@@ -16,7 +16,7 @@ from globalstep.wire.declarations import OpKind
 
 
 @dataclass
-class FakeCut:
+class FakeSnapshot:
     cluster: "FakeCluster"
     index: int
     steps: dict
@@ -91,7 +91,7 @@ class FakeCluster:
             raise FailedPreconditionError(f"Attempting to use uninitialized value {missing}")
         steps = {name: int(self.values[name]) for name, decl in self.variables.items() if decl.is_step}
         values = {name: value.copy() for name, value in self.values.items()}
-        yield FakeCut(self, self.mutations, steps, b"ledger %d" % self.mutations, values)
+        yield FakeSnapshot(self, self.mutations, steps, b"ledger %d" % self.mutations, values)
 
 
 class FakeSession:

@@ -17,7 +17,7 @@ import numpy as np
 from fuzz_choices import EDGES, Finding
 
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.access.authorization import NOBODY, Caller, Role
+from globalstep.ps.access.authorization import ANONYMOUS, Caller, Role
 from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.store import arena
@@ -30,7 +30,7 @@ Array = np.ndarray[Any, Any]
 #: Of two workers: what their session secrets come to, and a client's id of each.
 MARKS = ("a" * 32, "b" * 32)
 BOUND = tuple(f"s{mark}-{'0' * 12}" for mark in MARKS)
-CALLERS = (NOBODY, Caller(Role.WORKER, "x", MARKS[0]), Caller(Role.WORKER, "y", MARKS[1]), Caller(Role.CHIEF, "z"))
+CALLERS = (ANONYMOUS, Caller(Role.WORKER, "x", MARKS[0]), Caller(Role.WORKER, "y", MARKS[1]), Caller(Role.CHIEF, "z"))
 PS_TASK = Caller(Role.PS, "p")
 #: The client that has begun the run, as chief.
 OWNER = "owner"

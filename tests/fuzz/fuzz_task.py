@@ -36,7 +36,7 @@ from google.protobuf.message_factory import GetMessageClass
 from globalstep import errors
 from globalstep.errors import GlobalStepError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.access.authorization import CALLER, NOBODY, Authorization, Caller, Role
+from globalstep.ps.access.authorization import ANONYMOUS, CALLER, Authorization, Caller, Role
 from globalstep.ps.members.presence import State
 from globalstep.ps.service.control import Control
 from globalstep.ps.service.handler import Handler
@@ -107,7 +107,7 @@ class FuzzedTasks:
         self.streams_of: dict[Caller, list[LayoutMemory]] = {
             caller: [task.handler.stream_memory(caller) for task in self.tasks] for caller in (*CALLERS, PS_TASK)
         }
-        self.streams_of[NOBODY] = self.streams
+        self.streams_of[ANONYMOUS] = self.streams
         self.declared = DeclaredUse()
         self.inputs = 0
         self.sequence = dict.fromkeys(_CLIENTS, 0)
@@ -342,7 +342,7 @@ class FuzzedTasks:
             # Few bytes that say to be many.
             request.spans.add(form=pb.FORM_NONZERO, bytes=rng.choice((64, 1 << 20, LIMIT_BYTES)), packed_bytes=0)
         others = () if used is not None else (*CALLERS, PS_TASK)
-        caller = rng.choice((*CALLERS, NOBODY, NOBODY, NOBODY, *others))
+        caller = rng.choice((*CALLERS, ANONYMOUS, ANONYMOUS, ANONYMOUS, *others))
         self._send(rng, shard, request, data, caller)
 
     def _declare(self, rng: random.Random) -> None:
@@ -428,7 +428,7 @@ class FuzzedTasks:
             elif message.incarnation > 7 or method.name == "Finish":
                 message.incarnation = rng.randrange(7)
         self.clock.advance(rng.choice((0.0, 0.0, 0.1, 30.0)))
-        caller = rng.choice((*CALLERS, NOBODY, NOBODY, NOBODY, PS_TASK))
+        caller = rng.choice((*CALLERS, ANONYMOUS, ANONYMOUS, ANONYMOUS, PS_TASK))
         self.tidy()
         before, values = self.digest(), [Picture(task.handler.shard) for task in self.tasks]
         context = CALLER.set(caller)

@@ -116,7 +116,7 @@ def test_the_model_an_assignment_that_is_none(targets, monkeypatch):
 
 def test_the_model_a_pull_of_something_else(targets, monkeypatch):
     was = store.copies
-    monkeypatch.setattr(store, "copies", lambda sources, room: [one * 2 for one in was(sources, room)])
+    monkeypatch.setattr(store, "copies", lambda sources, buffer: [one * 2 for one in was(sources, buffer)])
     assert "a pull of" in found(targets, "data_plane")
 
 

@@ -333,7 +333,7 @@ def test_a_late_stop_ends_neither_the_next_process_nor_a_task_that_goes_on():
             stop(after, force=True, process=named)
         with pytest.raises(FailedPreconditionError, match="does not name"):
             stop(before, force=True)
-        with pytest.raises(FailedPreconditionError, match="nobody asked it to end"):
+        with pytest.raises(FailedPreconditionError, match="no client asked it to end"):
             stop(after, force=True, process=after.control.process)
         with pytest.raises(AbortedError, match="term 6"):
             stop(before, force=True, process=named, chief_term=6)

@@ -83,7 +83,7 @@ def test_an_enqueue_into_a_full_queue_says_so_quietly(said):
     state = QueueState("FIFOQueue", "input", 1)
     thread = threading.Thread(target=lambda: state.enqueue([(1,), (2,)]), name="producer")
     thread.start()
-    records = said("s now for room in FIFOQueue 'input', which holds 1")
+    records = said("s now for space in FIFOQueue 'input', which holds 1")
     assert {record.levelno for record in records} == {logging.INFO}
     assert state.dequeue(2) == [(1,), (2,)]
     thread.join(30)

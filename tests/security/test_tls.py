@@ -458,7 +458,7 @@ def test_other_machines_are_not_served_without_tls_unasked(bind, caplog):
         PSServer(PSOptions(bind=bind))
     server = PSServer(PSOptions(bind="0.0.0.0:0", security=SecurityOptions(Credentials(insecure=True))))
     server.close()
-    assert "INSECURE: whoever reaches 0.0.0.0:0" in caplog.text
+    assert "INSECURE: anyone who reaches 0.0.0.0:0" in caplog.text
 
 
 def test_what_is_loopback():

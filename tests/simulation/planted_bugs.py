@@ -217,7 +217,7 @@ def _damage_taken_for_a_torn_end() -> Patch:
 
 
 def _numbered_by_clocks_alone() -> Patch:
-    return membership, "_newest_known", lambda ledger, told: 0
+    return membership, "_newest_known", lambda ledger, progress: 0
 
 
 #: Name -> what makes the patch.

@@ -126,7 +126,7 @@ class _Sessions(SessionManager):
         ledger = b"" if prefix is None else prefix.ledger
         job = self._program.job
         # What the run's directory knows, and what the process itself has seen.
-        self._newest = session.cluster.run.told.newest = max(job.newest_incarnation, self._newest)
+        self._newest = session.cluster.run.known_progress.newest = max(job.newest_incarnation, self._newest)
         session.cluster.begin(
             sequencer=job.sequencer, open=False, ledger=ledger, run=replace(_RUN, directory="run" if job.logged else "")
         )

@@ -16,7 +16,7 @@ from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
 from globalstep.chief.checkpoints.checkpoint_variables import list_variables, load_checkpoint
 from globalstep.deploy.audit.reading import Findings, read_volumes
 from globalstep.files.journal_records import EventKind
-from globalstep.wire.told import Told
+from globalstep.wire.known_progress import KnownProgress
 
 
 def expected_values(last_step: int) -> dict[str, np.ndarray]:
@@ -73,7 +73,7 @@ def answers_in(folder: Path) -> dict[tuple[int, int], str]:
 def pushes_in_journal(directory: Path) -> dict[tuple[int, int], str]:
     """Read a run's journal: (incarnation, index) -> task of each accepted push."""
     found: dict[tuple[int, int], str] = {}
-    for volume in read_volumes(str(directory), Findings(), Told()):
+    for volume in read_volumes(str(directory), Findings(), KnownProgress()):
         for piece in volume.pieces(Findings()):
             rows = piece.rows[piece.rows["kind"] == EventKind.PUSH]
             for index, client in zip(rows["index"].tolist(), rows["client"].tolist(), strict=True):

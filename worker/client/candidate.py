@@ -31,15 +31,15 @@ class Candidate:
     Args:
         task: Name of its task, "/job:worker/task:1"; "" where it has none.
         failover_secs: It asks for the chief's lease when its holder has been silent for so long; None for a chief that
-            takes it at once, whoever has it.
-        configured: Whether it is the cluster's own chief, which is given a lease at once that nobody has held.
+            takes it at once, even from another holder.
+        configured: Whether it is the cluster's own chief, which is given a lease at once that no task has held.
 
     Attributes:
         id: Who this is, new with every process.
         task: As given; a session that learns its task later sets it.
         failover_secs: As given.
         configured: As given.
-        take_over: Whether it takes the chief's lease from whoever has it, as GLOBALSTEP_TAKE_OVER says.
+        take_over: Whether it takes the chief's lease from its present holder, as GLOBALSTEP_TAKE_OVER says.
         beside: Whether the chief's lease was not given because another task of this one's job has it, which says that
             it is the chief, too.
     """
@@ -66,7 +66,7 @@ class Candidate:
         return self._known_term
 
     def know(self, term: int) -> None:
-        """Take note of a term that somebody has, or had: PS task 0 is told, and gives greater ones only."""
+        """Take note of a term that a chief has, or had: PS task 0 hears of it, and gives greater ones only."""
         with self._lock:
             self._known_term = max(self._known_term, term)
 
@@ -90,7 +90,7 @@ class Candidate:
 
     @property
     def chief(self) -> str:
-        """Who acts as chief, as last heard; "" for nobody."""
+        """Who acts as chief, as last heard; "" for none."""
         return self._lease.task or self._lease.holder
 
     @property
@@ -136,7 +136,7 @@ class Candidate:
         )
         reply: pb.ClaimChiefReply = cluster.chief_lease.claim(request)
         if reply.contested and is_gone(Process.decode(reply.chief.process)):
-            # Seen from here: its process has ended. Nobody has to wait for what it will not say.
+            # Seen from here: its process has ended. No candidate has to wait for what it will not say.
             request.gone = reply.chief.holder
             reply = cluster.chief_lease.claim(request)
         with self._lock:
@@ -240,7 +240,7 @@ class Candidate:
         self.know(above)
         if not self.claim_holds(cluster):
             why = f": {self._lease.why}" if self._lease.why else ""
-            raise AbortedError(f"This task has been replaced as chief, by {self.chief or 'nobody yet'}{why}.")
+            raise AbortedError(f"This task has been replaced as chief, by {self.chief or 'no task yet'}{why}.")
 
     def claim_holds(self, cluster: ClusterAccess) -> bool:
         """Say whether this is the chief, without asking for the chief's lease if it is not."""

@@ -45,7 +45,7 @@ __all__ = ["RETRY_SECS", "ClusterClient", "connect"]
 
 Array = npt.NDArray[Any]
 
-#: How long an unreachable PS task is tried before the session is told.
+#: How long an unreachable PS task is tried before the session gets the error.
 RETRY_SECS = 30.0
 
 
@@ -97,7 +97,7 @@ class ClusterClient:
         self._calls = ControlCalls(joined, retrying)
         self._protocol = PushProtocol(joined, retrying, wire)
         self.heartbeat = Heartbeat(joined.transports, self.client_id, task, clock)
-        self.heartbeat.told, self.heartbeat.shutdown = joined.told, joined.shutdown
+        self.heartbeat.known_progress, self.heartbeat.shutdown = joined.known_progress, joined.shutdown
         joined.gone = self.heartbeat.gone
         self.run = RunView(joined, self._calls, self._protocol, self.heartbeat, task)
         self.chief_lease = ChiefLeaseClient(self._calls, self.heartbeat, task)
@@ -215,7 +215,7 @@ class ClusterClient:
     # ---- Values ---------------------------------------------------------------------------------
 
     def pull(self, reads: Sequence[Read]) -> list[Array]:
-        """Read values, all in one cut.
+        """Read values, all in one consistent read.
 
         Args:
             reads: Variables, or rows of them.
@@ -274,9 +274,9 @@ class ClusterClient:
             self._protocol.messages.send_ahead(layout, variable, gradient)
 
     def snapshot(self) -> Snapshot:
-        """Take a consistent cut of all shards; use it in a `with` block.
+        """Take a consistent snapshot of all shards; use it in a `with` block.
 
-        Pushes, of this client too, wait only until the cut is taken. Another thread may write the snapshot
+        Pushes, of this client too, wait only until it is taken. Another thread may write the snapshot
         while this one goes on.
         """
         with self._lock:

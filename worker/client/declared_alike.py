@@ -1,7 +1,7 @@
 """Whether a program declares its Variables and optimizers as its run has them.
 
 All programs of a run build the same model. One that builds another is refused before its first push: its gradients
-would be those of another model, and where shapes happen to broadcast nobody would notice. What only one side has is
+would be those of another model, and where shapes happen to broadcast no error would show it. What only one side has is
 no difference: an evaluator builds less than the run has, and a worker may hold Variables of its own.
 
 Layer: worker. Pure.

@@ -14,8 +14,8 @@ from globalstep.cluster.run_identity import NO_RUN
 from globalstep.errors import OpError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import Clock
-from globalstep.wire.told import Told
-from globalstep.wire.told_messages import told_messages
+from globalstep.wire.known_progress import KnownProgress
+from globalstep.wire.progress_messages import progress_messages
 from globalstep.wire.transports import Transport, ask_all, ask_each
 from globalstep.worker.client.candidate import Candidate
 from globalstep.worker.client.joined_run import Shutdown
@@ -29,9 +29,9 @@ _log = logging.getLogger("globalstep")
 #: Seconds of silence after which a PS takes a client for gone.
 LEASE_SECS = 15.0
 _PERIOD_SECS = 1.0
-#: So many signs of life in a row that nobody answers, and PS tasks that may have ended have ended.
+#: After this many unanswered heartbeats in a row, a PS task that may have finished counts as finished.
 _SILENT_BEATS = 6
-#: So many in a row, and a process that has been asked to end does not wait for the task's answers any more.
+#: After this many, a process that has been asked to end no longer waits for the task's answers.
 _SHUTDOWN_BEATS = 2
 
 
@@ -51,7 +51,7 @@ class Heartbeat:
         save_asked: Indices of PS tasks that have asked this chief for a checkpoint since it was last cleared.
         processes: The process of each task that was heard to be about to end.
         shutdown: Whether the process has been asked to end.
-        told: What it was told of the run's decisions; a PS task that lost its state hears it so.
+        known_progress: What it has heard of the run's decisions; a PS task that lost its state hears it so.
         run: The run that the client takes part in, as far as it knows.
         takes_task: Whether it trains as its task, which no other process does.
     """
@@ -66,7 +66,7 @@ class Heartbeat:
         self.draining: frozenset[int] = frozenset()
         self.save_asked: frozenset[int] = frozenset()
         self.shutdown = Shutdown()
-        self.told = Told()
+        self.known_progress = KnownProgress()
         self.run = NO_RUN
         self.takes_task = False
         self._process = this_process()
@@ -74,7 +74,7 @@ class Heartbeat:
         # PS tasks that have answered, and so know the client by its task. Only grows.
         self._known_to: set[int] = set()
         self.processes: dict[int, str] = {}
-        # The greatest chief's term that PS task 0 has told of.
+        # The greatest chief's term that PS task 0 has reported.
         self._known_term = 0
         # By task, as _silent_beats.
         self._unanswered = [0] * len(transports)
@@ -84,7 +84,7 @@ class Heartbeat:
         self._job_done = threading.Event()
         # The process stood still for longer than its lease, and no PS task has answered since.
         self._overslept = threading.Event()
-        # Signs of life in a row that nobody answered; written by the thread.
+        # Unanswered heartbeats in a row; written by the thread.
         self._silent_beats = 0
 
     @property
@@ -132,7 +132,7 @@ class Heartbeat:
             pass  # its lease ends it
 
     def leave_with_process(self, unfinished: bool) -> None:
-        """Leave, since the interpreter ends and nobody has closed the client."""
+        """Leave, since the interpreter ends and the program has not closed the client."""
         if not self._left:
             self.stop()
             self.goodbye(unfinished or self.shutdown.asked, leaves_lease=True)
@@ -158,7 +158,7 @@ class Heartbeat:
             client=self._client,
             task=self._task,
             lease_secs=LEASE_SECS,
-            told=told_messages(self.told),
+            told=progress_messages(self.known_progress),
             known_term=known_term,
             process=self._process.encode(),
             takes_task=self.takes_task,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from globalstep.cluster.run_identity import NO_RUN, RunIdentity
 from globalstep.errors import LostStateError, OpError, UnavailableError
-from globalstep.wire.told import Told
+from globalstep.wire.known_progress import KnownProgress
 from globalstep.wire.transports import Transport
 from globalstep.worker.client.recovering import recover_lost
 
@@ -45,8 +45,8 @@ class JoinedRun:
     #: Whether a PS task that lost its state comes back to it from a log.
     logged: bool = False
     directory: str = ""
-    #: What this process was told of the run's decisions, in this incarnation and those before it.
-    told: Told = field(default_factory=Told)
+    #: What this process has heard of the run's decisions, in this incarnation and those before it.
+    known_progress: KnownProgress = field(default_factory=KnownProgress)
     identity: RunIdentity = NO_RUN
     #: Whether the PS tasks, which cannot be reached, seem to have ended with the job.
     gone: Callable[[], bool] = lambda: False
@@ -61,7 +61,7 @@ class JoinedRun:
 
         Raises:
             LostStateError: `error` itself, where there is no log; or why a log is of no use.
-            UnavailableError: `error` itself, where nobody will answer any more.
+            UnavailableError: `error` itself, where no PS task will answer any more.
             OpError: `error` itself, where the process is to end.
             AbortedError: If the run is in another incarnation.
         """

@@ -1,4 +1,4 @@
-"""How a client leaves that nobody closes: with its interpreter, if that ends as it should.
+"""How an unclosed client leaves: with its interpreter, if that ends as it should.
 
 A loop that breaks and a `main` that returns leave sessions open. The PS tasks hear of it at once; of a crash they hear
 by a lease that runs out.
@@ -68,7 +68,7 @@ def _leave_all(pid: int) -> None:
         return  # a forked child: the clients are its parent's
     with _lock:
         clients = list(_open)
-    # What the interpreter printed a traceback of. It tells nobody about the code of sys.exit.
+    # What the interpreter printed a traceback of. It does not show the code of sys.exit.
     unfinished = ends_unfinished(getattr(sys, "last_value", None))
     for client in clients:
         try:

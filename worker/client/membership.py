@@ -17,7 +17,7 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.security.credentials import new_signing_key
 from globalstep.wire import codec
 from globalstep.wire.declarations import OptimizerDecl, StopLimit, VariableDecl
-from globalstep.wire.told import Told
+from globalstep.wire.known_progress import KnownProgress
 from globalstep.wire.transports import ask_each
 from globalstep.worker.client.calls import ControlCalls
 from globalstep.worker.client.chief_lease import ChiefLeaseClient
@@ -31,7 +31,7 @@ from globalstep.worker.protocol.splitting import split_declaration, split_optimi
 __all__ = ["Membership"]
 
 
-#: A PS task without its state is told twice; more often if it is started again in between.
+#: How often Finish is sent to a PS task without its state: twice, more often if it is started again in between.
 _FINISH_TRIES = 4
 
 
@@ -47,7 +47,7 @@ class Membership:
     Args:
         run: What the client knows of the run.
         calls: Makes calls to the PS tasks.
-        heartbeat: Keeps the client's lease; whoever made it starts it.
+        heartbeat: Keeps the client's lease; its creator starts it.
         chief_lease: In which term the client acts as chief.
         policy: Of the runs that it begins.
     """
@@ -111,7 +111,7 @@ class Membership:
             same = [status.run.id for status in statuses if status.run.id and status.directory == run.directory]
             run = RunIdentity(run.id or next(iter(same), new_run_id()), run.name or run_name(), run.directory)
             newest = max(max(status.incarnation, status.spent_incarnations) for status in statuses)
-            newest = max(newest, _newest_known(ledger, self._joined.told))
+            newest = max(newest, _newest_known(ledger, self._joined.known_progress))
             key = new_signing_key()
             for shard, transport in enumerate(self._joined.transports):
                 message = pb.BeginRequest(
@@ -160,7 +160,7 @@ class Membership:
 
         Args:
             variables: With the shard that each is to live on.
-            optimizers: Told to every PS task.
+            optimizers: Sent to every PS task.
 
         Raises:
             AlreadyExistsError: If the run has one of them otherwise.
@@ -229,13 +229,13 @@ class Membership:
     # ---- The end ------------------------------------------------------------------------------
 
     def finish(self) -> list[str]:
-        """Declare the job done; a PS task that does not answer is told again, for up to a minute.
+        """Declare the job done; the client retries a PS task that does not answer for up to a minute.
 
         Returns:
             Tasks that are still there; the PS tasks end when the last of them has left.
 
         Raises:
-            UnavailableError: If one could not be told. The others know.
+            UnavailableError: If one could not be reached. The others know.
         """
         with self._lock:
             # Task 0 first, which knows for sure who is the chief. And a task that does not hear of it would wait
@@ -244,7 +244,7 @@ class Membership:
             return sorted({name for reply in replies for name in reply.remaining})
 
     def _finish(self, shards: Sequence[int]) -> list[pb.FinishReply]:
-        """Tell PS tasks that the job is done; one that has lost its state wants to be told by its process."""
+        """Tell PS tasks that the job is done; one that has lost its state wants its process named."""
         request = pb.FinishRequest(
             incarnation=self._joined.incarnation, client=self._joined.client, chief_term=self._chief_lease.acting_term
         )
@@ -281,12 +281,12 @@ class Membership:
             for shard in shards
         }
         for _ in ask_each(self._joined.transports, "Stop", requests, secs):
-            pass  # one that cannot be told ends by itself when its time is up
+            pass  # one that cannot be reached ends by itself when its time is up
 
 
-def _newest_known(ledger: bytes, told: Told) -> int:
+def _newest_known(ledger: bytes, progress: KnownProgress) -> int:
     """Give the newest incarnation that a client knows of by itself: clocks of PS tasks may have gone back since."""
-    return max(told.newest, _incarnation_of(ledger))
+    return max(progress.newest, _incarnation_of(ledger))
 
 
 def _incarnation_of(ledger: bytes) -> int:

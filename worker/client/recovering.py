@@ -1,6 +1,6 @@
 """How a client has PS tasks come back that lost their state, in a run with durability="log".
 
-Any client may do so, and several at once: a task recovers once, and tells the others that it is back. So nobody has
+Any client may do so, and several at once: a task recovers once, and tells the others that it is back. So no client has
 to wait for the chief, and a call that met the loss goes on under the push id that it had.
 
 Layer: worker. Threads: functions; any number at once.
@@ -39,7 +39,7 @@ _RECOVER_SECS = POLICIES["Recover"].deadline_secs
 def recover_lost(transports: Sequence[Transport], incarnation: int, sequencer: int, directory: str, run: str) -> None:
     """Bring all PS tasks that hold nothing back to what their logs say.
 
-    Participants come first: the sequencer is told what they have applied, so that a step that was visible once stays
+    Participants come first: the client tells the sequencer what they have applied, so that a visible step stays
     so. It comes back when all others are there.
 
     Args:
@@ -50,7 +50,7 @@ def recover_lost(transports: Sequence[Transport], incarnation: int, sequencer: i
         run: Its id.
 
     Raises:
-        UnavailableError: If some task cannot be reached now, or has no room for its log; try again.
+        UnavailableError: If some task cannot be reached now, or has no disk space for its log; try again.
         LostStateError: If a task's state is lost for good: its log is gone, or damaged. The text says why.
         AbortedError: If some task is in another incarnation.
     """
@@ -64,7 +64,7 @@ def recover_lost(transports: Sequence[Transport], incarnation: int, sequencer: i
                 "Start the run anew."
             )
     decided = statuses[sequencer]
-    told = [] if isinstance(decided, OpError) or not decided.incarnation else list(decided.floors)
+    floors = [] if isinstance(decided, OpError) or not decided.incarnation else list(decided.floors)
     applied: dict[int, int] = {}
     missing: OpError | None = None
     for shard in sorted(range(len(transports)), key=lambda shard: shard == sequencer):
@@ -84,7 +84,7 @@ def recover_lost(transports: Sequence[Transport], incarnation: int, sequencer: i
                 sequencer_address="" if shard == sequencer else transports[sequencer].address,
                 floors=[pb.Floor(shard=other, index=index) for other, index in applied.items()]
                 if shard == sequencer
-                else told,
+                else floors,
             )
             applied[shard] = _recover(transports[shard], request)
     if missing is not None:
@@ -102,8 +102,8 @@ def _recover(transport: Transport, request: pb.RecoverRequest) -> int:
             f"{transport.label} lost its state, and cannot come back from a log: {error.message}"
         ) from None
     except OpError as error:
-        # It cannot be read now, or another process has it; room may be made; where there are roles, it is the chief who
-        # brings a task back. That it is lost nobody has said.
+        # It cannot be read now, or another process has it; space may be freed; where there are roles, the chief brings
+        # a task back. No task has said that it is lost.
         raise UnavailableError(error.message) from None
     if reply.recovered:
         _log.warning(

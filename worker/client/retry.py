@@ -56,15 +56,15 @@ _ONCE = 0.0
 
 #: RPC -> how it is called. Every method of the service is here.
 POLICIES: Mapping[str, RetryPolicy] = {
-    # Whoever waits for a task asks anew; the others get over a moment.
+    # A client that waits for a task asks anew; for the others, this bridges a short outage.
     "Status": RetryPolicy(10.0, 1.0),
     "Begin": RetryPolicy(10.0, 30.0),
-    # A PS task compiles the kernels of a rule that nobody on its machine has used before.
+    # A PS task compiles the kernels of a rule that is not in its machine's cache.
     "Declare": RetryPolicy(120.0, 30.0),
     "Open": RetryPolicy(10.0, 30.0),
     # The next one comes in a second.
     "Heartbeat": RetryPolicy(4.0, _ONCE),
-    # Whoever wants the chief's lease asks anew.
+    # The candidate asks anew.
     "ClaimChief": RetryPolicy(5.0, _ONCE),
     # The lease ends it.
     "Leave": RetryPolicy(2.0, _ONCE),
@@ -83,7 +83,7 @@ POLICIES: Mapping[str, RetryPolicy] = {
     "ReleaseSnapshot": RetryPolicy(10.0, _ONCE),
     # The journal's keeper asks again in 5 s.
     "ReadJournal": RetryPolicy(10.0, _ONCE),
-    # Whoever finds a task without its state asks anew; a log of many gigabytes takes its time.
+    # A client that finds a task without its state asks anew; a log of many gigabytes takes its time.
     "Recover": RetryPolicy(3600.0, _ONCE),
     "FindLog": RetryPolicy(10.0, _ONCE),
     # A person asks again.
@@ -183,11 +183,11 @@ class Retry:
             self._count.add(self._method)
         pause = longest * (0.5 + 0.5 * self._rng.random())
         if isinstance(error, ResourceExhaustedError):
-            # The task says when there may be room; all come back at different times.
+            # The task says when there may be memory; all come back at different times.
             pause = max(pause, error.retry_secs * (1.0 + self._rng.random()))
         self._clock.wait(threading.Event(), pause)
 
     def answered(self) -> None:
-        """Take note that the call was answered; whoever was told of the trouble is told of its end."""
+        """Take note that the call was answered; the log says so if it has said that the call was retried."""
         if self._said is not None and self._first is not None:
             _log.warning("%s: answered after %.0f s.", self._what, self._clock.monotonic() - self._first)

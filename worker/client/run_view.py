@@ -15,8 +15,8 @@ from globalstep.errors import AbortedError, FailedPreconditionError, OpError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire import codec
 from globalstep.wire.declarations import VariableDecl
+from globalstep.wire.known_progress import KnownProgress
 from globalstep.wire.protocol_version import check_protocol, own_protocol
-from globalstep.wire.told import Told
 from globalstep.wire.transports import Transport, ask_all
 from globalstep.worker.client.calls import ControlCalls
 from globalstep.worker.client.declared_alike import RunSide
@@ -86,9 +86,9 @@ class RunView:
         return self.joined.identity
 
     @property
-    def told(self) -> Told:
-        """What this process was told of the run's decisions, in this incarnation and those before it."""
-        return self.joined.told
+    def known_progress(self) -> KnownProgress:
+        """What this process has heard of the run's decisions, in this incarnation and those before it."""
+        return self.joined.known_progress
 
     @property
     def variables(self) -> Mapping[str, VariableDecl]:
@@ -194,7 +194,7 @@ class RunView:
             self.splitter.clear()
             self._protocol.start_over()
         joined.incarnation = incarnation
-        joined.told.newest = max(joined.told.newest, incarnation)
+        joined.known_progress.newest = max(joined.known_progress.newest, incarnation)
         joined.identity = self._heartbeat.run = run
         joined.sequencer = self._heartbeat.sequencer = sequencer
 

@@ -1,4 +1,4 @@
-"""A consistent cut of all shards, as a client sees it: the raw material of a checkpoint.
+"""A consistent snapshot of all shards, as a client sees it: the raw material of a checkpoint.
 
 Layer: worker. Threads: one at a time uses a Snapshot; it need not be the one that took it, and the client that
 it comes from may push and pull meanwhile.
@@ -29,18 +29,18 @@ Array = npt.NDArray[Any]
 
 
 class Snapshot:
-    """A cut at one place of the mutation sequence, held by the shards until it is closed.
+    """Values as of one place of the mutation sequence, held by the shards until it is closed.
 
     Use it in a `with` block. Made by `ClusterClient.snapshot`.
 
     Args:
-        protocol: Of the client; it is used to take the cut, and not afterwards.
+        protocol: Of the client; it is used to take the snapshot, and not afterwards.
         calls: Of the client.
         journal_index: Gives the last entry that the client has stored of the journal; None where it stores none.
 
     Attributes:
-        index: Place of the cut in the mutation sequence.
-        steps: Value of every step at the cut.
+        index: Its place in the mutation sequence.
+        steps: Value of every step there.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Snapshot:
 
     @property
     def ledger(self) -> bytes:
-        """The sequencer's ledger at the cut, opaque."""
+        """The sequencer's ledger as of the snapshot, opaque."""
         sequencer = self._run.sequencer
         # One Variable is asked for, a step if it has a value, because none would mean all of them.
         on_sequencer = (name for name, shard in self._run.where.items() if shard == sequencer)
@@ -84,7 +84,7 @@ class Snapshot:
             try:
                 return self._ask_for_ledger([name])
             except InvalidArgumentError:
-                continue  # it had no value at the cut
+                continue  # it had no value at the snapshot
         return self._ask_for_ledger([])
 
     def _ask_for_ledger(self, names: Sequence[str]) -> bytes:
@@ -96,7 +96,7 @@ class Snapshot:
         return reply.reply.read_snapshot.ledger
 
     def read(self, names: Sequence[str]) -> list[Array]:
-        """Give values at the cut.
+        """Give values of the snapshot.
 
         Args:
             names: Variables.
@@ -106,7 +106,7 @@ class Snapshot:
 
         Raises:
             NotFoundError: If a Variable is not declared.
-            InvalidArgumentError: If one had no value at the cut.
+            InvalidArgumentError: If one had no value at the snapshot.
         """
         by_shard: dict[int, list[str]] = {}
         for name in names:

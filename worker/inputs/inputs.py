@@ -174,11 +174,11 @@ def input_producer(
 
 def fullness(queue: QueueBase, capacity: int, kept: int = 0) -> Node:
     """Make the float32 node of how full a queue is, from 0 to 1, not counting `kept` elements."""
-    room = max(capacity - kept, 1)
+    span = max(capacity - kept, 1)
     return Node(
         "QueueFullness",
         [queue.size()],
-        lambda size: np.float32(max(int(size) - kept, 0) / room),
+        lambda size: np.float32(max(int(size) - kept, 0) / span),
         name="fullness",
         dtype="float32",
         shape=(),

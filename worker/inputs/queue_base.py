@@ -100,7 +100,7 @@ class QueueBase:
         return self._names
 
     def enqueue(self, vals: Components, name: str | None = None) -> Node:
-        """Make the operation that appends one element, waiting for room.
+        """Make the operation that appends one element, waiting while the queue is full.
 
         Args:
             vals: A value, a list of a value for each component, or a dict of them.
@@ -118,7 +118,7 @@ class QueueBase:
         return self._operation("QueueEnqueueV2", "enqueue", fn, nodes, name)
 
     def enqueue_many(self, vals: Components, name: str | None = None) -> Node:
-        """Make the operation that appends the rows of its arguments as elements, waiting for room.
+        """Make the operation that appends the rows of its arguments as elements, waiting while the queue is full.
 
         Args:
             vals: As for `enqueue`, each with one dimension more in front.
@@ -196,7 +196,7 @@ class QueueBase:
         """Make the operation that closes the queue: no more elements come in, those inside stay.
 
         Args:
-            cancel_pending_enqueues: Whether to turn away who waits for room (CancelledError); else they
+            cancel_pending_enqueues: Whether to cancel enqueues that wait for space (CancelledError); else they
                 are let in first.
             name: Name of the operation.
         """

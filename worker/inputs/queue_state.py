@@ -78,7 +78,7 @@ class QueueState:
         self._cancels = 0
 
     def enqueue(self, elements: Sequence[Element]) -> None:
-        """Append elements one by one, waiting for room.
+        """Append elements one by one, waiting while the queue is full.
 
         Raises:
             CancelledError: If the queue is closed, or pending enqueues are cancelled meanwhile.
@@ -143,8 +143,8 @@ class QueueState:
 
     def _wanted(self, count: int, taken: int) -> str:
         """Say what a dequeue waits for. Caller holds _changed."""
-        ahead = len(self._leaving) - 1
-        others = f" ({ahead} more wait for elements)" if ahead else ""
+        before = len(self._leaving) - 1
+        others = f" ({before} more wait for elements)" if before else ""
         holds = len(self._elements) + taken
         wanted = f"{count} elements of {self._title}, which holds {holds}{others}"
         if self._put_at is None:
@@ -163,13 +163,13 @@ class QueueState:
 
     def _full(self) -> str:
         """Say what an enqueue waits for. Caller holds _changed."""
-        room = f"room in {self._title}, which holds {len(self._elements)}"
+        space = f"space in {self._title}, which holds {len(self._elements)}"
         if self._taken_at is None:
             return (
-                f"{room}: no thread has dequeued yet. Most likely training has not begun, or nothing uses this queue."
+                f"{space}: no thread has dequeued yet. Most likely training has not begun, or nothing uses this queue."
             )
         return (
-            f"{room}: the last element was dequeued {self._clock.monotonic() - self._taken_at:.0f} s ago. Most likely "
+            f"{space}: the last element was dequeued {self._clock.monotonic() - self._taken_at:.0f} s ago. Most likely "
             "training is slower than the input, stands still, or has ended without asking the queue runners to stop."
         )
 
@@ -190,7 +190,7 @@ class QueueState:
         """Refuse further elements; those inside can still be taken.
 
         Args:
-            cancel_pending_enqueues: Whether to turn away who waits for room; else they are let in first.
+            cancel_pending_enqueues: Whether to cancel enqueues that wait for space; else they are let in first.
 
         Raises:
             CancelledError: If it is closed already, unless pending enqueues are to be cancelled.

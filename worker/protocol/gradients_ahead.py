@@ -44,12 +44,12 @@ def sending(take: Take) -> Iterator[None]:
 
 
 def produced() -> Take | None:
-    """Give who takes gradients as they are produced; None where nobody does."""
+    """Give what takes gradients as they are produced; None for nothing."""
     return _take.get()
 
 
 class GradientsAhead:
-    """What a client has sent ahead of its next push."""
+    """What a client has sent early, before its next push."""
 
     def __init__(self) -> None:
         #: Number of a layout -> position in its order -> the array that was sent; kept, so that its memory is.

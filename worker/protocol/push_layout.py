@@ -65,7 +65,7 @@ class KnownLayout:
     variables: list[str]
     #: Bytes of all, padding included.
     nbytes: int
-    #: Where the values that it reads lie in the answer; None until the shard has said.
+    #: Where the values that it reads lie in the answer; None until the shard has answered.
     places: Places | None = None
     #: Whether `order` is that of all ops of the push.
     is_all: bool = False
@@ -84,8 +84,8 @@ class Split:
     parts: dict[int, Part]
     #: How many ops and reads such a push has.
     counts: tuple[int, int]
-    #: Shard -> what has been told it.
-    told: dict[int, KnownLayout] = field(default_factory=dict[int, KnownLayout])
+    #: Shard -> the layout that it has been sent.
+    known: dict[int, KnownLayout] = field(default_factory=dict[int, KnownLayout])
 
 
 def may_be_remembered(push: Push) -> bool:

@@ -106,10 +106,10 @@ class PushMessages:
     def encode(self, message: Any, push: Push, shard: int, part: Part, afresh: bool) -> Sequence[memoryview]:
         """Write a shard's part into a PUSH or STAGE; gives its bytes.
 
-        A part whose layout the shard has been told is only named, unless it is to be told `afresh`.
+        A part whose layout the shard knows is only named, unless it is to be sent `afresh`.
         """
         split = self._splits.get(push.layout)
-        known = split.told.get(shard) if split is not None else None
+        known = split.known.get(shard) if split is not None else None
         if known is not None and known.places is not None and not afresh:
             values: list[Any] = push.values if known.is_all else [push.values[at] for at in known.order]
             if list(map(_NBYTES, values)) == known.sizes:
@@ -136,12 +136,12 @@ class PushMessages:
                 self._layout_numbers += 1
             message.layout = known.number if known is not None else self._layout_numbers
             valued = [at for at in order if push.ops[at].value is not None]
-            # A shard that has staged the push already, as one that it knew, is told again in vain and answers so.
+            # A shard that has staged the push already, as one that it knew, does not need the layout, and answers so.
             places = known.places if known is not None and afresh else None
             sizes = [push.ops[at].value.nbytes for at in valued]  # type: ignore[union-attr]
             variables = [push.ops[at].variable for at in valued]
             nbytes = sum(map(padded, sizes))
-            split.told[shard] = KnownLayout(
+            split.known[shard] = KnownLayout(
                 message.layout, valued, sizes, variables, nbytes, places, valued == list(range(len(push.ops)))
             )
         return tensors.pieces
@@ -155,14 +155,14 @@ class PushMessages:
             gradient: It; must not change any more.
         """
         split, shard = self._splits.get(layout), self._run.where.get(variable)
-        known = split.told.get(shard) if split is not None and shard is not None else None
+        known = split.known.get(shard) if split is not None and shard is not None else None
         if known is not None and known.places is not None and not self.packing.active:
             self._ahead.send(self._run.transports[shard], known, variable, gradient)  # type: ignore[index]
 
     def values(self, push: Push, shard: int, answer: Any, data: memoryview) -> list[Array]:
-        """Give the values of a shard's answer; remember where they lie when it tells."""
+        """Give the values of a shard's answer; remember where they lie when it says so."""
         split = self._splits.get(push.layout)
-        known = split.told.get(shard) if split is not None else None
+        known = split.known.get(shard) if split is not None else None
         if answer.bare:
             if known is None or known.places is None:
                 raise InternalError(f"{self._run.transports[shard].label} gave values without saying where they lie.")

@@ -146,7 +146,7 @@ class PushProtocol:
         return replies
 
     def pull(self, reads: Sequence[Read]) -> list[Array]:
-        """Read values in one cut over all shards."""
+        """Read values of all shards in one consistent read."""
         shards = {self._messages.shard_of(read.variable) for read in reads}
         if not shards:
             return []
@@ -157,7 +157,7 @@ class PushProtocol:
         return self._pulled(reply)
 
     def _pull_at_once(self, reads: Sequence[Read], shards: set[int]) -> list[Array] | None:
-        """Ask all shards at the same time; gives None where what they give is no cut, since pushes came between."""
+        """Ask all shards at the same time; gives None where pushes came between, and the values are not consistent."""
         asked = sorted(shards | {self._run.sequencer})
         wanted = {shard: [read for read in reads if self._run.where[read.variable] == shard] for shard in asked}
         replies = self.call({shard: self._pulling(part, asked) for shard, part in wanted.items()})
@@ -217,9 +217,9 @@ class PushProtocol:
                 # What was wrong may be corrected, under the same layout.
                 self._messages.forget(push.layout)
                 raise
-            # Only a worker that slept until its parts in doubt were resolved is told so: it pushes anew.
+            # Only a worker that slept until its parts in doubt were resolved gets this outcome: it pushes anew.
             if result.outcome.kind is not OutcomeKind.ABANDONED:
-                self._run.told.outcome(self._run.incarnation, result.outcome.index, result.outcome.steps)
+                self._run.known_progress.outcome(self._run.incarnation, result.outcome.index, result.outcome.steps)
                 return result
 
     def _push_alone(self, push_id: PushId, push: Push, part: Part) -> PushResult:
@@ -272,7 +272,7 @@ class PushProtocol:
             except LayoutUnknownError:
                 taken = self.call({shard: staging(shard, True) for shard in requests}, patient=False)
         except ResourceExhaustedError:
-            # Parts that wait elsewhere for the one that found no room would keep others' parts out meanwhile.
+            # Parts that wait elsewhere for the one that found no memory would keep others' parts out meanwhile.
             withdraw(self._run.transports, self._run.incarnation, push_id, requests)
             raise
         not_finite = not_finite_in(taken.values())
@@ -310,7 +310,7 @@ class PushProtocol:
             as_of[shard] = reply.reply.commit.as_of
         places = [as_of[shard] for shard, part in parts.items() if part.reads]
         if 0 in places or (len(places) > 1 and any(place != outcome.index for place in places)):
-            # Values of several places in the sequence are no cut: take another.
+            # Values of several places in the sequence are not consistent: read again.
             return PushResult(outcome, self.push(Push(reads=push.reads)).values, applied)
         return PushResult(outcome, self._messages.gather(push.reads, found), applied)
 

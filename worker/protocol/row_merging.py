@@ -84,7 +84,7 @@ class RowMerging:
         """Name each row once.
 
         Args:
-            asked: Reads of one cut.
+            asked: Reads of one consistent read.
 
         Returns:
             None where they are best sent as they are.

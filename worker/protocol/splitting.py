@@ -87,7 +87,7 @@ def split_optimizer(decl: OptimizerDecl, split: Callable[[str], int]) -> Optimiz
 
 @dataclass(slots=True)
 class _Gathering:
-    """Parts of a whole that a client is being told of, one PS task after another."""
+    """Parts of a whole that a client hears of, one PS task after another."""
 
     decl: VariableDecl
     ranges: list[RowRange]

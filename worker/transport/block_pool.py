@@ -69,7 +69,7 @@ class BlockPool:
             return self._blocks.get(number)
 
     def take(self, nbytes: int) -> tuple[int, Array] | None:
-        """Give a free block with room for so many bytes; a reference to the array holds the block.
+        """Give a free block of at least so many bytes; a reference to the array holds the block.
 
         Returns:
             Its number and bytes; None where there is none.
@@ -178,6 +178,6 @@ class BlockPool:
             self._staged.clear()
 
 
-def room_in(block: Array, nbytes: int) -> Array:
+def data_area(block: Array, nbytes: int) -> Array:
     """Give the part of a block where a request's tensors are put, uint8 [nbytes]."""
     return block[SLACK_BYTES : SLACK_BYTES + nbytes]

@@ -23,7 +23,7 @@ from globalstep.wire.declarations import padded
 from globalstep.wire.incoming_messages import Incoming
 from globalstep.wire.shared_memory import SHARED_FROM_BYTES, SLACK_BYTES, attach, block_bytes
 from globalstep.wire.socket_messages import Outgoing, Place, SocketMessage
-from globalstep.worker.transport.block_pool import BlockPool, PushKey, room_in
+from globalstep.worker.transport.block_pool import BlockPool, PushKey, data_area
 from globalstep.worker.transport.socket_transport import SocketConnection
 from globalstep.worker.transport.tickets import REPLY_LIMIT_BYTES, ConnectionTicket
 
@@ -80,7 +80,7 @@ class SharedConnection(SocketConnection):
         if nbytes < SHARED_FROM_BYTES:
             return None
         taken = self._take(nbytes, overdue_at)
-        return None if taken is None else room_in(taken[1], nbytes)
+        return None if taken is None else data_area(taken[1], nbytes)
 
     def _take(self, nbytes: int, overdue_at: float) -> tuple[int, Array] | None:
         """Give a free block; have one made if there is none."""
@@ -148,12 +148,12 @@ class SharedConnection(SocketConnection):
             if taken is None:
                 return 0, 0
             number, block = taken
-            room = room_in(block, load.nbytes)
+            area = data_area(block, load.nbytes)
             at = 0
             for piece, size in zip(pieces, sizes, strict=True):
-                room[at : at + piece.nbytes] = np.frombuffer(piece, np.uint8)
+                area[at : at + piece.nbytes] = np.frombuffer(piece, np.uint8)
                 if size > piece.nbytes:
-                    room[at + piece.nbytes : at + size] = 0
+                    area[at + piece.nbytes : at + size] = 0
                 at += size
             offset = SLACK_BYTES
         load.held.append(block)

@@ -62,7 +62,7 @@ class SocketConnection(Connection):
                     outgoing.send(self._socket, socket.MSG_DONTWAIT)
                     return
                 except BlockingIOError:
-                    self._wait_for_room()
+                    self._wait_for_space()
         except OSError as error:
             raise UnavailableError(f"{self._label}: {error}") from None
 
@@ -74,7 +74,7 @@ class SocketConnection(Connection):
         """Give the bytes of a reply's tensors."""
         return message.data
 
-    def _wait_for_room(self) -> None:
+    def _wait_for_space(self) -> None:
         """Wait until more can be sent, or read a reply that may be in the way. Caller holds _sending.
 
         Nothing is lost by waiting for another thread that reads: the task takes no more before it has sent

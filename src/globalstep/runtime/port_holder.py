@@ -2,7 +2,7 @@
 
 Source: proc(5), /proc/net/tcp and /proc/PID/fd. Another user's processes are seen by root only.
 
-Layer: shared. Imports nothing of globalstep. Linux only; elsewhere nobody is known.
+Layer: shared. Imports nothing of globalstep. Linux only; elsewhere no holder is found.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_COMMAND = 80
 
 
 def why_not_bound(host: str, port: int) -> str:
-    """Say why nobody can listen at an address now; "" where somebody could.
+    """Say why no process can listen at an address now; "" where one can.
 
     Args:
         host: An IP address of this machine, or a name for one.
@@ -39,13 +39,13 @@ def why_not_bound(host: str, port: int) -> str:
                 tried.bind(address)
                 tried.listen(1)
             except OSError as error:
-                why = why or _told(error, host, port)
+                why = why or _reason(error, host, port)
             else:
                 return ""
     return why
 
 
-def _told(error: OSError, host: str, port: int) -> str:
+def _reason(error: OSError, host: str, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
         holder = holder_of(host, port)
         return "the address is taken" + (f" by {holder}" if holder else "; by which process, cannot be seen from here")

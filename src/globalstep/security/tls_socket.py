@@ -1,8 +1,8 @@
 """TLS sockets with the interface of the plain socket that `globalstep.wire.socket_messages` is written for.
 
 One thread may send while another receives, as on a plain socket. OpenSSL does not allow that on one connection, and
-a call of it that waits would hold up the other: so its calls never wait here, are made one at a time, and whoever
-has to wait does so outside of them.
+a call of it that waits would hold up the other: so its calls never wait here, are made one at a time, and a
+thread that has to wait does so outside of them.
 
 Layer: shared. Imports nothing of globalstep. Threads: any number at once.
 """

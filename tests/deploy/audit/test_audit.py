@@ -33,7 +33,7 @@ from globalstep.ps.shard.shard import Shard
 from globalstep.ps.wal.log_file import segments_in
 from globalstep.runtime.clock import ManualClock
 from globalstep.wire.declarations import Increment, Op, OpKind, Push, PushId, VariableDecl
-from globalstep.wire.told import Known
+from globalstep.wire.known_progress import Known
 from globalstep.worker.client.client import ClusterClient
 
 STEP = [Increment("global_step")]
@@ -228,7 +228,7 @@ def test_a_client_that_comes_back_after_the_restore_is_heard_too(job, tmp_path, 
     worker, ledger = killed_after(job, fetched=3, more=190)
     again = job.begin(ledger)
     # As the announcement of the restore had it.
-    again.run.told.hear(worker.incarnation, Known(6, {"global_step": 5}, 6))
+    again.run.known_progress.hear(worker.incarnation, Known(6, {"global_step": 5}, 6))
     again.journal.catch_up()
     worker.heartbeat.beat()
     with caplog.at_level("WARNING", "globalstep"):

@@ -174,7 +174,7 @@ def _follows(subject: str, fault: str, moment: str) -> tuple[str, str, str]:
         if subject.startswith("ps"):
             return law, "its callers wait; their deadlines are longer", "nothing"
         if moment == "before":
-            return law, "SETTLE fences the push; its worker wakes, is told ABANDONED and pushes anew", "nothing"
+            return law, "SETTLE fences the push; its worker wakes, gets ABANDONED and pushes anew", "nothing"
         if moment == "save":
             return law, "pushes go on; the save is written when it wakes", "nothing"
         if moment == "restore":
@@ -186,7 +186,7 @@ def _follows(subject: str, fault: str, moment: str) -> tuple[str, str, str]:
     if moment == "save":
         return (
             law,
-            "the cut is known by its id; a part is written again or the save is given up as a whole",
+            "the snapshot is known by its id; a part is written again or the save is given up as a whole",
             "at most the save",
         )
     what = {

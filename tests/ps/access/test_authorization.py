@@ -24,7 +24,7 @@ from globalstep.errors import (
 )
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.proto import globalstep_pb2_grpc as pb_grpc
-from globalstep.ps.access.authorization import KINDS, METHODS, NOBODY, Authorization, Caller, Role
+from globalstep.ps.access.authorization import ANONYMOUS, KINDS, METHODS, Authorization, Caller, Role
 from globalstep.ps.access.role_tokens import RoleTokens, RunTokens, parse_tokens
 from globalstep.ps.access.run_paths import RunPaths
 from globalstep.ps.access.security import SecurityOptions
@@ -115,14 +115,14 @@ def test_who_may_call_what(method, role):
 
 
 def test_a_method_that_is_in_no_table_is_for_nobody():
-    with pytest.raises(PermissionDeniedError, match="this is for nobody"):
+    with pytest.raises(PermissionDeniedError, match="this is for no role"):
         Authorization(ManualClock()).check_method(Caller(Role.CHIEF), "Format")
 
 
 def test_without_roles_everybody_may_do_everything():
     authorization = Authorization(ManualClock())
     for method in METHODS:
-        authorization.check_method(NOBODY, method)
+        authorization.check_method(ANONYMOUS, method)
     assert authorization.identify("Push", [("authorization", "Bearer x")], [b"worker-7"], "ipv4:1") == Caller(
         None, "ipv4:1"
     )

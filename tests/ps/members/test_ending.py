@@ -55,8 +55,8 @@ def watched():
 
 def test_where_nobody_ever_comes_it_ends_with_an_error(watched, caplog):
     assert watched.ends_after() == (1000, EXIT_ABANDONED)
-    assert "Nobody has come yet; waiting for a chief, or a session, to begin a run" in caplog.text
-    assert "ends in 995 s with code 3 if nobody comes (--start-secs)" in caplog.text
+    assert "No client has come yet; waiting for a chief, or a session, to begin a run" in caplog.text
+    assert "ends in 995 s with code 3 unless a client comes (--start-secs)" in caplog.text
     assert len(caplog.records) < 12, "not too often"
 
 

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from globalstep.errors import ResourceExhaustedError
-from globalstep.ps.service.in_flight import PATIENCE_SECS, RETRY_SECS, InFlightMemory, RoomInFlight, default_limit_bytes
+from globalstep.ps.service.in_flight import (
+    PATIENCE_SECS,
+    RETRY_SECS,
+    BufferInFlight,
+    InFlightMemory,
+    default_limit_bytes,
+)
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
 
 BLOCK = 1 << 20
@@ -95,14 +101,14 @@ def test_those_who_wait_are_served_in_the_order_in_which_they_came():
 
 
 def test_replies_do_not_wait_since_the_shard_is_locked_meanwhile(memory):
-    room = RoomInFlight(memory)
-    held = [room.take(BLOCK) for _ in range(3)]
+    buffer = BufferInFlight(memory)
+    held = [buffer.take(BLOCK) for _ in range(3)]
     assert [one.nbytes for one in held if one is not None] == [BLOCK] * 3
     began = memory._clock.monotonic()
     with pytest.raises(ResourceExhaustedError):
-        room.take(BLOCK)
+        buffer.take(BLOCK)
     assert memory._clock.monotonic() == began
-    assert room.take(100) is None  # anywhere
+    assert buffer.take(100) is None  # anywhere
 
 
 def test_shared_memory_has_a_limit_of_its_own(memory):

@@ -235,6 +235,6 @@ def test_a_reply_goes_unpacked_where_there_is_no_memory_to_pack_it():
 
 
 def served_caller():
-    from globalstep.ps.access.authorization import NOBODY
+    from globalstep.ps.access.authorization import ANONYMOUS
 
-    return NOBODY
+    return ANONYMOUS

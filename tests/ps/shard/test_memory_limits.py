@@ -161,7 +161,7 @@ def test_one_block_is_given_beyond_the_limit_up_to_half_of_what_is_free(monkeypa
     monkeypatch.setattr(in_flight, "available_bytes", lambda: 8 * MIB)
     memory = InFlightMemory(MIB, ManualClock())
     for ask in (memory.take, memory.take_at_once, memory.take_now, memory.claim):
-        with pytest.raises(ResourceExhaustedError, match="no room for 4,194,305"):
+        with pytest.raises(ResourceExhaustedError, match="no memory for 4,194,305"):
             ask(4 * MIB + 1)
     assert not memory.share(4 * MIB + 1)
     assert memory.share(4 * MIB)

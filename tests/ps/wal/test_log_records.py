@@ -24,7 +24,7 @@ from globalstep.wire.declarations import (
     VariableDecl,
 )
 
-PUSH, NOBODY = PushId("w", 3), PushId("", 0)
+PUSH, NO_PUSH = PushId("w", 3), PushId("", 0)
 OPS = [Op(OpKind.ASSIGN, "v", np.array([1.0, 2.0], np.float32)), Op(OpKind.ASSIGN_ADD, "v", fill=3.0)]
 PARTS = PushParts(OPS, [Read("v"), Read("w", np.array([1, 2]))])
 ENTRY = Entry(7, EntryKind.PUSH, PUSH, 5, (HyperValues("o", True, {"learning_rate": 0.5}),), b"signed")
@@ -46,8 +46,8 @@ HELD = {
     ],
     events.Applied: [
         events.Applied(PUSH, [ENTRY], [PUSH]),
-        events.Applied(NOBODY, [ENTRY], []),
-        events.Applied(NOBODY, [], [PUSH]),
+        events.Applied(NO_PUSH, [ENTRY], []),
+        events.Applied(NO_PUSH, [], [PUSH]),
     ],
     events.Resolve: [events.Resolve(9, [PUSH], 1, 5)],
     events.Release: [events.Release(9, PUSH)],

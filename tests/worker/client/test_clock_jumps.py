@@ -98,7 +98,7 @@ def test_a_client_begins_no_incarnation_that_it_was_a_member_of():
     second = client.begin(open=True, ledger=ledger)
     tasks.controls[0].handler.shard = Shard(clocks[1])
     later = ClusterClient(tasks.transports(), rng=random.Random(2))
-    later.run.told.hear_all(client.run.told)  # the next session of the same process
+    later.run.known_progress.hear_all(client.run.known_progress)  # the next session of the same process
     client.close()
     assert later.begin(open=True, ledger=ledger) > second
     later.close()

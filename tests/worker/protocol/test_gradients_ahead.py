@@ -20,7 +20,7 @@ CONFIG = gs.ConfigProto(gradients_ahead=True)
 
 
 @pytest.fixture
-def told():
+def memory():
     """A stream that knows a layout of two tensors, 16 and 8 bytes of data."""
     memory = LayoutMemory()
     layout = Layout([pb.Op(kind=pb.OP_APPLY, variable=name) for name in "ab"], decode_op, [], [], [], 24)
@@ -32,31 +32,31 @@ def part(*values):
     return np.array(values, np.float32).data.cast("B")
 
 
-def test_data_sent_ahead_is_put_together_in_any_order_and_serves_once(told):
-    told.put_ahead(1, 16, part(5))
-    told.put_ahead(1, 0, part(1, 2, 3, 4))
-    data = told.take_ahead(1)
+def test_data_sent_ahead_is_put_together_in_any_order_and_serves_once(memory):
+    memory.put_early(1, 16, part(5))
+    memory.put_early(1, 0, part(1, 2, 3, 4))
+    data = memory.take_early(1)
     assert np.frombuffer(data, np.float32, 5).tolist() == [1, 2, 3, 4, 5]
-    with pytest.raises(LayoutUnknownError, match="sent ahead"):
-        told.take_ahead(1)
+    with pytest.raises(LayoutUnknownError, match="sent early"):
+        memory.take_early(1)
 
 
-def test_data_of_which_some_is_missing_does_not_serve(told):
-    told.put_ahead(1, 0, part(1, 2, 3, 4))
-    told.put_ahead(1, 0, part(1, 2, 3, 4))
+def test_data_of_which_some_is_missing_does_not_serve(memory):
+    memory.put_early(1, 0, part(1, 2, 3, 4))
+    memory.put_early(1, 0, part(1, 2, 3, 4))
     with pytest.raises(LayoutUnknownError, match="Not all data"):
-        told.take_ahead(1)
+        memory.take_early(1)
 
 
 @pytest.mark.parametrize("offset", [4, 24, 1 << 60])
-def test_data_without_a_place_is_refused(told, offset):
+def test_data_without_a_place_is_refused(memory, offset):
     with pytest.raises(InvalidArgumentError, match="have no place"):
-        told.put_ahead(1, offset, part(1, 2))
+        memory.put_early(1, offset, part(1, 2))
 
 
-def test_an_unknown_layout_is_refused(told):
+def test_an_unknown_layout_is_refused(memory):
     with pytest.raises(LayoutUnknownError):
-        told.put_ahead(2, 0, part(1, 2))
+        memory.put_early(2, 0, part(1, 2))
 
 
 class Transports:

@@ -133,7 +133,7 @@ def test_a_task_names_no_last_entry_of_a_shard_that_is_not_there(connected):
     initialize(client)
     with pytest.raises(InvalidArgumentError, match="no shard 2"):
         ps.controls[client.sequencer].handler.shard.handle(
-            events.PullCut(client.incarnation, client.client_id, [], [2])
+            events.ConsistentPull(client.incarnation, client.client_id, [], [2])
         )
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from globalstep.wire.shared_memory import MOST_BLOCKS, SLACK_BYTES, block_bytes
-from globalstep.worker.transport.block_pool import BlockPool, room_in
+from globalstep.worker.transport.block_pool import BlockPool, data_area
 
 NBYTES = 10 * SLACK_BYTES
 
@@ -18,10 +18,10 @@ def pool_of(count, nbytes=NBYTES):
 
 def pieces_in(pool, number, *sizes):
     """Arrays one behind the other in a block, as ClusterClient.gradient_buffers gives them."""
-    room = room_in(pool.get(number), NBYTES)
+    area = data_area(pool.get(number), NBYTES)
     out, at = [], 0
     for size in sizes:
-        out.append(room[at : at + size])
+        out.append(area[at : at + size])
         at += -(-size // 8) * 8
     return out
 
@@ -41,7 +41,7 @@ def test_two_blocks_in_turn_serve_a_program_that_keeps_its_last_values():
     seen, values = [], None
     for _ in range(6):
         number, block = pool.take(NBYTES)
-        values, block = room_in(block, NBYTES), None
+        values, block = data_area(block, NBYTES), None
         seen.append(number)
     assert values is not None
     assert seen[:2] * 3 == seen

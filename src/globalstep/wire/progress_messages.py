@@ -1,6 +1,6 @@
-"""What is known of incarnations (globalstep.wire.told), to and from messages.
+"""Known progress of incarnations (globalstep.wire.known_progress), to and from messages.
 
-Layer: shared. Threads: functions; see globalstep.wire.told.
+Layer: shared. Threads: functions; see globalstep.wire.known_progress.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.wire.told import MOST_INCARNATIONS, Known, Told
+from globalstep.wire.known_progress import MOST_INCARNATIONS, Known, KnownProgress
 
-__all__ = ["read_told", "told_messages"]
+__all__ = ["progress_messages", "read_progress"]
 
 #: Steps of one, and characters of the name of each, that are taken from others.
 _MOST_STEPS = 64
@@ -18,11 +18,11 @@ _MOST_CHARACTERS = 1024
 _MOST = 2**63 - 1
 
 
-def read_told(told: Told, messages: Iterable[pb.Told], trusted: bool = False) -> bool:
+def read_progress(progress: KnownProgress, messages: Iterable[pb.Told], trusted: bool = False) -> bool:
     """Take note of what messages say; gives whether there was news.
 
     Args:
-        told: Takes note.
+        progress: Takes note.
         messages: Of a client, or of a PS task.
         trusted: Of a PS task, whose word on the last entry of an incarnation counts.
     """
@@ -32,11 +32,11 @@ def read_told(told: Told, messages: Iterable[pb.Told], trusted: bool = False) ->
         fits = message.incarnation and max(message.index, message.steps_index) <= _MOST
         if fits and len(steps) <= _MOST_STEPS:
             known = Known(message.index, steps, message.steps_index, message.last and trusted)
-            news = told.hear(message.incarnation, known) or news
+            news = progress.hear(message.incarnation, known) or news
     return news
 
 
-def told_messages(told: Told) -> list[pb.Told]:
+def progress_messages(progress: KnownProgress) -> list[pb.Told]:
     """Give what is known as messages."""
     return [
         pb.Told(
@@ -46,5 +46,5 @@ def told_messages(told: Told) -> list[pb.Told]:
             steps_index=known.steps_index,
             last=known.last,
         )
-        for number, known in told.all().items()
+        for number, known in progress.all().items()
     ]

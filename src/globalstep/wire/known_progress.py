@@ -1,4 +1,4 @@
-"""What is known of incarnations from those who were told of their decisions: how far each had come, at least.
+"""Known progress of incarnations: how far each had come, at least, as clients have heard from its sequencer.
 
 A sequencer that is killed takes with it what was not stored. Its clients know better: each has heard what became of
 its own pushes. They say so with every heartbeat, so that the chief that restores the run, and the journal, know how
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["MOST_INCARNATIONS", "Known", "Told"]
+__all__ = ["MOST_INCARNATIONS", "Known", "KnownProgress"]
 
 #: Incarnations that are remembered, the newest ones.
 MOST_INCARNATIONS = 8
@@ -37,13 +37,13 @@ class Known:
         return Known(max(self.index, other.index), newer.steps, newer.steps_index, self.last or other.last)
 
 
-class Told:
+class KnownProgress:
     """The last decision of each incarnation that a client has heard of.
 
-    >>> told = Told()
-    >>> told.hear(7, Known(3, {"step": 3}, 3)), told.hear(7, Known(2, {"step": 2}, 2))
+    >>> progress = KnownProgress()
+    >>> progress.hear(7, Known(3, {"step": 3}, 3)), progress.hear(7, Known(2, {"step": 2}, 2))
     (True, False)
-    >>> told.of(7).steps
+    >>> progress.of(7).steps
     {'step': 3}
     """
 
@@ -106,7 +106,7 @@ class Told:
         self._take_in()
         return dict(self._known)
 
-    def hear_all(self, other: Told) -> None:
+    def hear_all(self, other: KnownProgress) -> None:
         """Take note of all that another one of this process knows."""
         self.newest = max(self.newest, other.newest)
         for number, known in other.all().items():

@@ -1,4 +1,4 @@
-"""What is told of pushes, out of the messages that they come in: parts, decisions, and how much of them there may be.
+"""Decoding of pushes from their messages: parts, decisions, and how much of them there may be.
 
 Layer: ps. Threads: functions; a LayoutMemory belongs to one stream.
 """
@@ -58,41 +58,41 @@ def parts_of(
     """Decode a push's part, or recall it where its layout is known.
 
     Args:
-        message: What tells it.
+        message: What holds it.
         data: The bytes of its tensors.
         memory: What its stream remembers.
         shard: Whose part it is.
-        decision: By what the push is decided, where that is told with the part.
+        decision: By what the push is decided, where that comes with the part.
     """
     if message.ahead:
-        data = memory.take_ahead(message.layout)
+        data = memory.take_early(message.layout)
     if message.known_layout:
         layout = memory.recall(message.layout, data)
         return PushParts((), layout.reads, data, layout, True)
     check_counts(shard.variable_count, changes=message.ops, reads=message.reads)
     reads = [codec.decode_read(read, data) for read in message.reads]
     increments, uses = decision or ([], [])
-    told = Layout(message.ops, codec.decode_op, reads, increments, uses, data.nbytes, decision is not None)
+    layout = Layout(message.ops, codec.decode_op, reads, increments, uses, data.nbytes, decision is not None)
     dense = message.layout and all(op.kind == pb.OP_APPLY and not op.HasField("indices") for op in message.ops)
-    if dense and memory.remember(message.layout, told):
-        return PushParts((), told.reads, data, told)
-    return PushParts(told.bind(data), told.reads, data)
+    if dense and memory.remember(message.layout, layout):
+        return PushParts((), layout.reads, data, layout)
+    return PushParts(layout.bind(data), layout.reads, data)
 
 
 def decision_of(message: pb.PushRequest | pb.AdmitRequest, shard: Shard) -> Decision:
-    """Decode the increments and uses of a push that tells them."""
+    """Decode the increments and uses of a push that has them."""
     check_counts(shard.variable_count, increments=message.increments, uses=message.uses)
     return codec.decode_increments(message.increments), [codec.decode_use(use) for use in message.uses]
 
 
 def known_decision(layout: Layout | None) -> Decision:
-    """Give the increments and uses that a layout was told with.
+    """Give the increments and uses that a layout came with.
 
     Raises:
-        LayoutUnknownError: If it was told without them.
+        LayoutUnknownError: If it came without them.
     """
     if layout is None or not layout.decides:
-        raise LayoutUnknownError("This layout was told without increments and uses; tell it in full.")
+        raise LayoutUnknownError("This layout came without increments and uses; send it in full.")
     return layout.increments, layout.uses
 
 
