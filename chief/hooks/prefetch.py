@@ -24,7 +24,7 @@ class PrefetchLookupHook(SessionRunHook):
     A run that failed and is repeated is fed the same batch. After the last batch the hook requests a stop.
 
     Args:
-        feeds: The feed_dict of each run, in order; taken one ahead.
+        feeds: The feed_dict of each run, in order; taken one run early.
 
     Raises:
         ValueError: When the first run is asked for, if there is no batch at all.

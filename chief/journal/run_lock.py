@@ -106,8 +106,10 @@ def _lock(file: int, directory: str, clock: Clock) -> None:
 def _named(file: int) -> tuple[Process, float]:
     """Read which process has taken the lock last, and when; a false Process where that is not known."""
     try:
-        told = json.loads(os.pread(file, 4096, 0))
-        return Process(str(told["host"]), int(told["pid"]), str(told["place"]), str(told["started"])), told["since"]
+        fields = json.loads(os.pread(file, 4096, 0))
+        return Process(str(fields["host"]), int(fields["pid"]), str(fields["place"]), str(fields["started"])), fields[
+            "since"
+        ]
     except (OSError, ValueError, KeyError, TypeError):
         return Process(), 0.0
 

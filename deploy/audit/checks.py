@@ -20,7 +20,7 @@ __all__ = ["Decided", "Mark", "Reader"]
 Array = npt.NDArray[Any]
 
 #: Findings of one kind in one place; the rest are counted.
-_MAX_TOLD = 3
+_MAX_NAMED = 3
 _FOLLOWING = (EventKind.CARRIED, EventKind.ASSIGNED)
 _COUNTERS = {
     EventKind.REFUSED_DONE: "refused",
@@ -130,9 +130,9 @@ class Reader:
 
     def _tell(self, name: str, what: Sequence[str]) -> None:
         place = f"{name}, incarnation {self._volume.incarnation}"
-        self._findings.wrong += [f"{text} ({place})" for text in what[:_MAX_TOLD]]
-        if len(what) > _MAX_TOLD:
-            self._findings.wrong.append(f"... and {len(what) - _MAX_TOLD} more of this kind ({place})")
+        self._findings.wrong += [f"{text} ({place})" for text in what[:_MAX_NAMED]]
+        if len(what) > _MAX_NAMED:
+            self._findings.wrong.append(f"... and {len(what) - _MAX_NAMED} more of this kind ({place})")
 
     def _check(self, piece: RecordSequence, found: AuditedIncarnation) -> None:
         rows = piece.rows
@@ -158,15 +158,15 @@ class Reader:
         of_entries = indices[entries]
         before = np.concatenate(([self._index], of_entries[:-1]))
         wrong = np.flatnonzero(of_entries != before + 1)
-        told = []
+        gaps = []
         for at in wrong:
             index, previous = int(of_entries[at]), int(before[at])
             if index > previous:
-                told.append(f"Entries {previous + 1} to {index - 1} are missing" if index > previous + 2 else
+                gaps.append(f"Entries {previous + 1} to {index - 1} are missing" if index > previous + 2 else
                             f"Entry {previous + 1} is missing")  # fmt: skip
             else:
-                told.append(f"Entry {index} comes after entry {previous}: it is there twice, or out of order")
-        self._tell(piece.name, told)
+                gaps.append(f"Entry {index} comes after entry {previous}: it is there twice, or out of order")
+        self._tell(piece.name, gaps)
         following = np.isin(kinds, _FOLLOWING) & (indices != running)
         self._tell(
             piece.name,

@@ -115,11 +115,11 @@ def _sum(name: str, proof: StepProof) -> str:
 
 
 def _beside(result: Audit) -> str:
-    told = {name: proof.value for name, proof in result.steps.items()}
-    saved = {name: value for name, value in result.checkpoint_steps.items() if name in told}
-    if saved == told:
+    proven = {name: proof.value for name, proof in result.steps.items()}
+    saved = {name: value for name, value in result.checkpoint_steps.items() if name in proven}
+    if saved == proven:
         return f"{_steps(saved)}, the journal's last"
-    return f"{_steps(saved) or 'none of these steps'}; the journal goes on to {_steps(told)}"
+    return f"{_steps(saved) or 'none of these steps'}; the journal goes on to {_steps(proven)}"
 
 
 def _steps(values: Mapping[str, int]) -> str:
@@ -170,15 +170,15 @@ def _as_json(result: Audit) -> dict[str, Any]:
     """The report for a program."""
     workers = {}
     for task, worker in result.workers.items():
-        told = asdict(worker)
-        told["clients"] = sorted(worker.clients)
-        told["staleness"] = {
+        fields = asdict(worker)
+        fields["clients"] = sorted(worker.clients)
+        fields["staleness"] = {
             "median": worker.quantile(0.5),
             "p95": worker.quantile(0.95),
             "max": max(worker.staleness, default=0),
             "counts": {str(value): count for value, count in sorted(worker.staleness.items())},
         }
-        workers[task] = told
+        workers[task] = fields
     return {
         "proven": result.proven,
         "wrong": result.findings.wrong,

@@ -102,8 +102,8 @@ class Console:
         self._progress = f"{self._prefix(task)} {text}"
         if self._live:
             # A line wider than the terminal would wrap, and then could not be drawn over.
-            room = shutil.get_terminal_size().columns - len(f"[{task}] ") - 1
-            self._progress = f"{self._prefix(task)} {text[:room]}"
+            columns = shutil.get_terminal_size().columns - len(f"[{task}] ") - 1
+            self._progress = f"{self._prefix(task)} {text[:columns]}"
             self._stream.write(_CLEAR_LINE + self._progress)
             self._stream.flush()
             return

@@ -6,7 +6,7 @@ interpreter (one thread of a process at a time), a core, and its lock while valu
 alike. What waits, waits in line.
 
 What is simplified: a processor works on one thing until it is done; a message is on a sender's link and on its
-receiver's at the same time, as fast as the slower of them; switches between them have room for all. A leg may stand
+receiver's at the same time, as fast as the slower of them; switches between them carry all of it. A leg may stand
 for several PS tasks, to which the same happens at nearly the same time.
 
 Layer: deploy.

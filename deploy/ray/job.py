@@ -90,7 +90,7 @@ def launch(
         strategy: Of Ray's placement group: "SPREAD", "STRICT_SPREAD", "PACK" or "STRICT_PACK".
         max_restarts: How often each task is started again.
         grace_secs: How long tasks may take to end when asked, and PS tasks when the job is done.
-        ready_secs: How long to wait for room for all tasks.
+        ready_secs: How long to wait for resources for all tasks.
         environ: What tasks find in their environment, besides that of their node and this process's GLOBALSTEP_*.
         log_dir: Folder for a file with each task's output, on this machine.
         stream: Where lines of all tasks go; default standard output.
@@ -103,7 +103,7 @@ def launch(
     Raises:
         ImportError: If Ray is not installed.
         InvalidArgumentError: If there would be no PS task, no worker, or no script.
-        ResourceExhaustedError: If Ray does not have room for all tasks in time.
+        ResourceExhaustedError: If Ray does not have the resources for all tasks in time.
         FailedPreconditionError: If a file of tokens has none for a task.
     """
     if ps < 1 or workers < (0 if chief else 1):
@@ -278,7 +278,7 @@ class _RayLauncher(Launcher):
     def _send(self, task: Task, number: int) -> None:
         member = self._members[task.name]
         if number == signal.SIGKILL:
-            # Its process dies with it; so does the wait for one that Ray finds no room for.
+            # Its process dies with it; so does the wait for one that Ray cannot place.
             self._ray.kill(member)
         else:
             # The answer is not waited for: an actor that has died has no process either.

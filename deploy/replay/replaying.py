@@ -81,16 +81,16 @@ class RunLogs:
         for reader in readers(folder, segments_in(folder)):
             for logged in reader.records():
                 record = pb.LogRecord.FromString(logged.head)
-                told = record.push
-                if record.HasField("push") and told.outcome.kind == pb.OUTCOME_ACCEPTED:
+                decided = record.push
+                if record.HasField("push") and decided.outcome.kind == pb.OUTCOME_ACCEPTED:
                     yield LoggedEntry(
-                        told.outcome.index,
-                        told.kind,
-                        told.id.client,
-                        told.id.sequence,
-                        told.task,
-                        told.outcome.staleness,
-                        dict(told.outcome.steps),
+                        decided.outcome.index,
+                        decided.kind,
+                        decided.id.client,
+                        decided.id.sequence,
+                        decided.task,
+                        decided.outcome.staleness,
+                        dict(decided.outcome.steps),
                     )
 
     def values(self, shard: int, up_to: int | None) -> dict[str, Array]:
@@ -138,8 +138,8 @@ class RunLogs:
         for reader in readers(self.folders[shard], segments_in(self.folders[shard])):
             for logged in reader.records():
                 record = pb.LogRecord.FromString(logged.head)
-                told = record.push if record.HasField("push") else record.stage
-                if record.part and (told.id.client, told.id.sequence) == push:
+                message = record.push if record.HasField("push") else record.stage
+                if record.part and (message.id.client, message.id.sequence) == push:
                     return _squares_of(record, logged.data)
         return 0.0, []
 
@@ -215,9 +215,9 @@ class _Search:
         if self.found is not None or not self._stop.before(replay, record, data):
             return False
         if record.part:
-            told = record.push if record.HasField("push") else record.stage
+            message = record.push if record.HasField("push") else record.stage
             part = pb.LogPart.FromString(record.part)
-            self._changed[told.id.client, told.id.sequence] = [op.variable for op in part.ops]
+            self._changed[message.id.client, message.id.sequence] = [op.variable for op in part.ops]
         if record.HasField("push") and record.push.outcome.kind == pb.OUTCOME_ACCEPTED:
             self._index, self._last = record.push.outcome.index, self._of(record.push.id)
         elif record.HasField("entries") and record.entries.entries:

@@ -19,7 +19,7 @@ __all__ = ["Answer", "ClusterStatus", "LastSave", "ShardStatus", "StepStatus", "
 #: What a PS task has answered, or why it has not.
 Answer = pb.StatusReply | OpError
 
-#: What a PS task says whose log waits for room; a server with too many callers is another matter.
+#: What a PS task says whose log waits for disk space; a server with too many callers is another matter.
 _NO_ROOM = "There is no room for the write-ahead log"
 
 _STATES = {
@@ -68,7 +68,7 @@ class ShardStatus:
     Attributes:
         address: As asked.
         error: Why it did not answer; "" if it did, and only then does the rest mean anything.
-        full: Whether that is because there is no room on its disk: it acknowledges nothing that it could not write.
+        full: Whether that is because its disk is full: it acknowledges nothing that it could not write.
         state: "vacant", "initializing", "ready" or "done".
         load: Share of the time in which it was changing values, 0 to 1.
         requests: Data-plane requests that wait for their answer.

@@ -111,7 +111,7 @@ def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for at, column in enumerate(columns):
         left = at == 0 or column in ("STATE", "SHARD")
-        # Where there is no room a name goes on in the next line; everything else stays whole.
+        # Where a column is too narrow a name goes on in the next line; everything else stays whole.
         table.add_column(column, justify="left" if left else "right", no_wrap=at > 0, overflow="fold")
     return table
 
@@ -129,13 +129,13 @@ def _workers(status: ClusterStatus) -> Table:
     return table
 
 
-#: Columns of the table of PS tasks; side by side, or below each other where there is no room.
+#: Columns of the table of PS tasks; side by side, or below each other where the terminal is too narrow.
 _STATE = ("STATE", "VALUES", "MEMORY", "STAGED", "REQUESTS")
 _FLOW = ("IN/S", "OUT/S", "APPLIES/S", "LOAD")
 
 
 class _Fitting:
-    """A table where there is room for it; else narrower ones."""
+    """A table where it fits; else narrower ones."""
 
     def __init__(self, wide: Table, *narrow: Table) -> None:
         self._wide = wide

@@ -1,4 +1,4 @@
-"""The identity of a client's process, by which two processes of one task are told apart, and a dead one is known.
+"""The identity of a client's process, by which two processes of one task differ, and a dead one is known.
 
 A process can be looked for only from where its pid means the same: on its machine, since that started, in its PID
 namespace. Containers of one machine have namespaces of their own.

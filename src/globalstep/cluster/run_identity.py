@@ -1,4 +1,4 @@
-"""The identity of a run, by which two jobs that use one address are told apart.
+"""The identity of a run, by which two jobs that use one address differ.
 
 A run's id is random. The chief makes it before the run's first BEGIN and keeps it in the run's directory
 (`chief/journal/run_directory.py`); every PS task of the run holds it, and every client that has joined knows it.

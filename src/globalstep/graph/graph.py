@@ -269,7 +269,7 @@ class Graph:
         self._control: list[tuple[Node, ...]] = []
         self._devices: list[Any] = []
         self._collections: dict[str, list[Any]] = {}
-        #: Room for other modules' per-graph state, keyed by their module name (variable scopes, ...).
+        #: Other modules' per-graph state, keyed by their module name (variable scopes, ...).
         self.extras: dict[str, Any] = {}
 
     def add_node(self, node: Node) -> None:

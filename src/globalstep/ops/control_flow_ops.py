@@ -179,8 +179,8 @@ def Assert(  # noqa: N802
 
     def check(holds: Any, *items: Any) -> None:
         if not np.all(getval(holds)):
-            told = " ".join(f"[{_summary(getval(item), summarize)}]" for item in items)
-            raise InvalidArgumentError(f"assertion failed: {told}")
+            shown = " ".join(f"[{_summary(getval(item), summarize)}]" for item in items)
+            raise InvalidArgumentError(f"assertion failed: {shown}")
 
     return Node("Assert", nodes, check, name=name, operation=True, stateful=True)
 
@@ -198,8 +198,8 @@ def _comparison(word: str, test: Callable[[Any, Any], Any], default: Any = None)
             raise TypeError(f"assert_{word}() misses its argument 'y'.")
         a, b = as_node(x), as_node(y)
         holds = Node("Compare", (a, b), lambda u, v: np.asarray(test(u, v)), dtype="bool")
-        told = data or [message or f"Condition x {word} y did not hold element-wise:", a, b]
-        return Assert(holds, told, summarize, name or f"assert_{word}")
+        data = data or [message or f"Condition x {word} y did not hold element-wise:", a, b]
+        return Assert(holds, data, summarize, name or f"assert_{word}")
 
     function.__name__ = function.__qualname__ = f"assert_{word}"
     function.__doc__ = f"""Give an operation that fails the run unless all elements are {word.replace("_", " ")}.

@@ -84,7 +84,7 @@ def getitem(node: Node, key: Any, name: str = "strided_slice") -> Node:
 
 
 def _sliced_shape(node: Node, index: tuple[Any, ...]) -> TensorShape:
-    """Slice an array that takes no room, of the node's shape, with a large size for unknown ones."""
+    """Slice an array that takes no memory, of the node's shape, with a large size for unknown ones."""
     if node.shape.dims is None:
         return TensorShape(None)
     results = []

@@ -78,7 +78,7 @@ def unused_blocks(blocks: list[Array]) -> list[int]:
 
 
 def fitting_block(blocks: list[Array], idle: list[int], nbytes: int) -> int | None:
-    """Give the position of the idle block that was used last and has room for so many bytes; None for none.
+    """Give the position of the idle block that was used last and holds so many bytes; None for none.
 
     A much larger block is left alone: a small view that is kept must not hold a large one.
     """

@@ -35,7 +35,7 @@ _GRPC_EXPERIMENTS = (
 #: as often as this; its own 5 s would make a client find a PS task that came back 10 s too late.
 _GRPC_POLLING = {"GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS": "100"}
 
-#: glibc gives every large message fresh pages and takes them back afterwards unless told to keep them.
+#: glibc gives every large message fresh pages and takes them back afterwards unless a setting keeps them.
 _MALLOC = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),

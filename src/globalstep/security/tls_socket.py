@@ -122,7 +122,7 @@ class TlsSocket:
         return self._when_ready(lambda: self._ssl.send(data), waits=not flags & socket.MSG_DONTWAIT)
 
     def shutdown(self, how: int) -> None:
-        """See socket.socket. Threads in a call on this connection come back; TLS is told nothing."""
+        """See socket.socket. Threads in a call on this connection come back; TLS sends no close_notify."""
         socket.socket.shutdown(self._ssl, how)
 
     def close(self) -> None:

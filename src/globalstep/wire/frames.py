@@ -92,24 +92,24 @@ def frames_of(
 
 
 def _chunks(pieces: Sequence[memoryview]) -> Iterator[list[memoryview]]:
-    """Cut the padded pieces into lists of CHUNK_BYTES in all (the last may be shorter)."""
+    """Divide the padded pieces into lists of CHUNK_BYTES in all (the last may be shorter)."""
     chunk: list[memoryview] = []
-    room = CHUNK_BYTES
+    space = CHUNK_BYTES
     for piece in pieces:
         rest = piece.cast("B") if piece.nbytes else memoryview(b"")
         padding = padded(rest.nbytes) - rest.nbytes
-        while rest.nbytes > room:
-            yield [*chunk, rest[:room]]
-            rest, chunk, room = rest[room:], [], CHUNK_BYTES
+        while rest.nbytes > space:
+            yield [*chunk, rest[:space]]
+            rest, chunk, space = rest[space:], [], CHUNK_BYTES
         if rest.nbytes:
             chunk.append(rest)
         if padding:
             chunk.append(memoryview(_PADDING)[:padding])
-        # CHUNK_BYTES is a multiple of the alignment, so the padding always has room.
-        room -= rest.nbytes + padding
-        if room <= 0:
+        # CHUNK_BYTES is a multiple of the alignment, so the padding always fits.
+        space -= rest.nbytes + padding
+        if space <= 0:
             yield chunk
-            chunk, room = [], CHUNK_BYTES
+            chunk, space = [], CHUNK_BYTES
     if chunk:
         yield chunk
 
@@ -141,7 +141,7 @@ def parse_frame(raw: bytes, claim: Callable[[int], None] = lambda nbytes: None) 
 
     Args:
         raw: A serialized `Frame`.
-        claim: Is told how many bytes of it are about to be parsed, where those are many.
+        claim: Called with how many bytes of it are about to be parsed, where those are many.
 
     Returns:
         The frame without its data, and the data as a view into `raw`.

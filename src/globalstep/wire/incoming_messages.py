@@ -22,7 +22,7 @@ __all__ = ["MOST_AT_ONCE", "Incoming"]
 _HEAD_LIMIT_BYTES = 64 << 20
 #: A small message is read at once; of a larger one so much is copied from here to its place.
 _BUFFER_BYTES = 1 << 15
-#: Room for the descriptors that one read may bring.
+#: Space for the descriptors that one read may bring.
 _RIGHTS_BYTES = socket.CMSG_SPACE(16 * array.array("i").itemsize)
 _NOTHING = memoryview(b"")
 # Plain numbers: Python's flags take a microsecond to be joined.
@@ -243,13 +243,13 @@ class Incoming:
         if begun.refused is None and self._target is None:
             try:
                 # Where memory is waited for, nothing is read, and the other side comes to a stop.
-                room = self._pool.take(self._data_bytes) if patient else self._pool.take_at_once(self._data_bytes)
+                buffer = self._pool.take(self._data_bytes) if patient else self._pool.take_at_once(self._data_bytes)
             except ResourceExhaustedError as error:
                 begun.refused = error
             else:
-                if room is None:
+                if buffer is None:
                     return False
-                self._aim_at(room.data)
+                self._aim_at(buffer.data)
         if begun.refused is not None:
             # Read, and forgotten.
             passed = min(self._data_bytes, self._end - self._begin)

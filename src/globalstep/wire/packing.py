@@ -59,7 +59,7 @@ def _count_nonzero(bits: Array) -> int:
 def _gather_nonzero(bits: Array, indices: Array, values: Array) -> int:
     at = 0
     for i in range(bits.size):
-        value = bits[i]  # read once, and no further than there is room: another thread may write to it meanwhile
+        value = bits[i]  # read once, and no further than the buffer reaches: another thread may write to it meanwhile
         if value != 0:
             if at == indices.size:
                 return -1
@@ -117,19 +117,19 @@ def _pack_one(
 ) -> tuple[pb.Form.ValueType, memoryview]:
     bits = read_only(np.frombuffer(piece, np.uint32))
     if nonzero and (count := _count_nonzero(bits)) <= bits.size * _WORTH_NONZERO:
-        room = take(8 * count).view(np.uint32)
-        if _gather_nonzero(bits, room[:count], room[count:]) == count:
-            return pb.FORM_NONZERO, room.view(np.uint8).data
+        buffer = take(8 * count).view(np.uint32)
+        if _gather_nonzero(bits, buffer[:count], buffer[count:]) == count:
+            return pb.FORM_NONZERO, buffer.view(np.uint8).data
     if form == pb.FORM_BFLOAT16:
-        room = take(2 * bits.size).view(np.uint16)
-        _to_bfloat16(bits, room)
+        buffer = take(2 * bits.size).view(np.uint16)
+        _to_bfloat16(bits, buffer)
     elif form == pb.FORM_FLOAT16:
-        room = take(2 * bits.size).view(np.float16)
+        buffer = take(2 * bits.size).view(np.float16)
         with np.errstate(over="ignore"):  # beyond float16 is infinite, as the option says
-            room[...] = bits.view(np.float32)
+            buffer[...] = bits.view(np.float32)
     else:
         return pb.FORM_RAW, piece
-    return form, room.view(np.uint8).data
+    return form, buffer.view(np.uint8).data
 
 
 def unpack(spans: Sequence[pb.Span], data: memoryview, take: Take, limit_bytes: int) -> memoryview:
@@ -150,15 +150,15 @@ def unpack(spans: Sequence[pb.Span], data: memoryview, take: Take, limit_bytes: 
         raise ResourceExhaustedError(f"Packed data of {total} bytes is larger than the limit of {limit_bytes} bytes.")
     if sum(padded(span.packed_bytes) for span in spans) != data.nbytes:
         raise InvalidArgumentError(f"The spans of a packed message do not cover its {data.nbytes} bytes of data.")
-    room = take(total)
+    buffer = take(total)
     source, target = 0, 0
     for span in spans:
         end = target + span.bytes
-        _unpack_one(span, np.frombuffer(data, np.uint8, span.packed_bytes, source), room[target:end])
-        room[end : target + padded(span.bytes)] = 0
+        _unpack_one(span, np.frombuffer(data, np.uint8, span.packed_bytes, source), buffer[target:end])
+        buffer[end : target + padded(span.bytes)] = 0
         source += padded(span.packed_bytes)
         target += padded(span.bytes)
-    return room.data
+    return buffer.data
 
 
 def _unpack_one(span: pb.Span, packed: Array, out: Array) -> None:

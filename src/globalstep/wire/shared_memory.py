@@ -41,7 +41,7 @@ Array = npt.NDArray[np.uint8]
 SHARED_FROM_BYTES = 1 << 17
 #: Blocks that one connection may have.
 MOST_BLOCKS = 8
-#: Left free before and after a request's data, so that a reply of the same values finds room for a few more.
+#: Left free before and after a request's data, so that a reply of the same values finds space for a few more.
 SLACK_BYTES = mmap.PAGESIZE
 #: A mapping needs no descriptor of its own; before 3.13 Python keeps one for each.
 _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
@@ -60,7 +60,7 @@ def is_offered() -> bool:
 
 
 def block_bytes(nbytes: int) -> int:
-    """Give the size of a block that has room for so many bytes, and for a little before and after them."""
+    """Give the size of a block that holds so many bytes, and a little before and after them."""
     return -(-nbytes // SLACK_BYTES) * SLACK_BYTES + 2 * SLACK_BYTES
 
 
