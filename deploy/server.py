@@ -25,7 +25,7 @@ from globalstep.deploy.worker_join import wait_for_the_end
 from globalstep.errors import InvalidArgumentError
 from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.members.ending import Patience
-from globalstep.ps.server import EXIT_TERMINATED, PSOptions, PSServer
+from globalstep.ps.server import EXIT_TERMINATED, PSOptions, PSServer, tcp_port_of
 from globalstep.runtime.metrics_port import port_of_environ
 from globalstep.runtime.process_env import raise_malloc_thresholds
 from globalstep.wire.transports import register_target
@@ -97,6 +97,7 @@ class Server:
                 security=SecurityOptions.from_environ(os.environ),
                 metrics_port=port_of_environ(),
                 patience=Patience.from_environ(os.environ),
+                tcp_port=tcp_port_of(os.environ),
             )
             self._ps = PSServer(options)
             self._address = self._ps.address

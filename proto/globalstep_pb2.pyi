@@ -1984,15 +1984,21 @@ class OpenLaneRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KIND_FIELD_NUMBER: _builtins.int
+    UNUSED_FIELD_NUMBER: _builtins.int
     kind: Global___LaneKind.ValueType
+    unused: _builtins.bytes
+    """The token of an earlier reply, which could not be used: it is good for nothing any more, and takes up no
+    connection's place. Empty for none.
+    """
     def __init__(
         self,
         *,
         kind: Global___LaneKind.ValueType = ...,
+        unused: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "unused", b"unused"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2004,21 +2010,27 @@ class OpenLaneReply(_message.Message):
 
     ADDRESS_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
+    PROVES_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """LANE_UNIX, LANE_SHM: a name in Linux's abstract namespace, without the zero byte before it. LANE_TCP: a
     port of the host on which the caller reaches this task.
     """
     token: _builtins.bytes
     """The first bytes to send there. Good for one connection, within some seconds."""
+    proves: _builtins.bool
+    """LANE_TCP: the task proves on the connection that it knows the token, and takes a proof of it in its stead
+    (globalstep.security.connection_proofs). Tasks of older versions take the token alone.
+    """
     def __init__(
         self,
         *,
         address: _builtins.str = ...,
         token: _builtins.bytes = ...,
+        proves: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "proves", b"proves", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -20,7 +20,7 @@ from globalstep.cluster.cluster import from_tf_config, is_address
 from globalstep.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError
 from globalstep.ps.access.security import SecurityOptions, add_arguments
 from globalstep.ps.members.ending import ABANDON_VARIABLE, START_VARIABLE, Patience
-from globalstep.ps.server import PSOptions, PSServer
+from globalstep.ps.server import TCP_PORT_VARIABLE, PSOptions, PSServer, tcp_port_of
 from globalstep.ps.store.cores import default_threads
 from globalstep.runtime.log_format import FORMATS, VARIABLE, chosen_format, formatter
 from globalstep.runtime.metrics_port import port_of_environ
@@ -33,6 +33,11 @@ def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) < 65536):
         raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, not {text!r}")
     return int(text)
+
+
+def _tcp_port(text: str) -> int | None:
+    """Read a port, or that there is none."""
+    return None if text == "none" else _port(text)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -60,7 +65,12 @@ def make_parser() -> argparse.ArgumentParser:
         "(default: a quarter of the memory that is free at the start)",
     )
     parser.add_argument(
-        "--tcp-port", type=_port, default=0, help="port for clients with GLOBALSTEP_TRANSPORT=tcp (default: a free one)"
+        "--tcp-port",
+        type=_tcp_port,
+        default=tcp_port_of(os.environ),
+        metavar="PORT",
+        help="port of the TCP connections beside gRPC, by which values and gradients go between machines; none: there "
+        f"are none, and they go over gRPC (default: {TCP_PORT_VARIABLE}, or a free port)",
     )
     parser.add_argument(
         "--apply-threads",

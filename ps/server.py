@@ -12,11 +12,12 @@ import os
 import socket
 import threading
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import grpc
 
-from globalstep.errors import AlreadyExistsError
+from globalstep.errors import AlreadyExistsError, InvalidArgumentError
 from globalstep.ps.access.door import KEPT_SEATS, SPARE_THREADS, CallThreads, Door
 from globalstep.ps.access.security import Security, SecurityOptions
 from globalstep.ps.members.ending import Patience, Vigil
@@ -37,7 +38,7 @@ from globalstep.runtime.waiting import wait_announced
 from globalstep.security.rpc import SERVER_OPTIONS, connection_limit
 from globalstep.testing.faults import NO_FAULTS, Faults
 
-__all__ = ["EXIT_TERMINATED", "PSOptions", "PSServer"]
+__all__ = ["EXIT_TERMINATED", "TCP_PORT_VARIABLE", "PSOptions", "PSServer", "tcp_port_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +46,25 @@ _log = logging.getLogger(__name__)
 _MOST_WAITING_CALLS = 256
 #: Exit code of a PS task that was asked to end before the end of the job: an engine should start it again.
 EXIT_TERMINATED = 143
+#: Where a process is told its PSOptions.tcp_port.
+TCP_PORT_VARIABLE = "GLOBALSTEP_TCP_PORT"
+
+
+def tcp_port_of(environ: Mapping[str, str]) -> int | None:
+    """Read PSOptions.tcp_port from GLOBALSTEP_TCP_PORT: a port, or "none".
+
+    Raises:
+        InvalidArgumentError: If it is neither.
+
+    >>> tcp_port_of({"GLOBALSTEP_TCP_PORT": "2223"}), tcp_port_of({"GLOBALSTEP_TCP_PORT": "none"}), tcp_port_of({})
+    (2223, None, 0)
+    """
+    text = environ.get(TCP_PORT_VARIABLE) or "0"
+    if text == "none":
+        return None
+    if not (text.isascii() and text.isdigit() and int(text) < 1 << 16):
+        raise InvalidArgumentError(f"{TCP_PORT_VARIABLE} is {text!r}; it must be a port from 0 to 65535, or none.")
+    return int(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +84,9 @@ class PSOptions:
     grace_secs: float = 8.0
     #: Threads that share the work of applying a large push.
     apply_threads: int = field(default_factory=default_threads)
-    #: Where TCP transports are taken, on the host of `bind`, once a client asks for one; 0 takes a free port.
-    tcp_port: int = 0
+    #: Where TCP connections beside gRPC are taken, on the host of `bind`, once a client asks for one; 0 takes a free
+    #: port, None takes none of them.
+    tcp_port: int | None = 0
     #: Where write-ahead logs are, for example on a fast disk; "" for the run's directory.
     log_dir: str = ""
     #: Beyond it the chief is asked for a checkpoint, which makes a write-ahead log shorter; 0: never.

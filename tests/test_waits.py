@@ -77,6 +77,7 @@ ALLOWED = {
     "ps/service/served_connection.py": {
         "ServedConnection.end": "tells the kernel only",
         "ServedConnection._admitted": _TIMEOUT,
+        "ServedConnection._received": _TIMEOUT,
     },
     "ps/service/turns.py": {"Turns._next": f"{_PEER}; SocketServer.close shuts all connections down"},
     "worker/client/calls.py": {"Retrying.answers": f"control plane: {_CALL}; data plane: {_WATCHED}"},
@@ -87,7 +88,8 @@ ALLOWED = {
         "_Stream.__init__": _CALL,
         "_UnaryCall._start": "the deadline is among the arguments",
         "_UnaryCall._answer": _CALL,
-        "GrpcTransport._open_socket": _CALL,
+        "GrpcTransport._ask_for_socket": _CALL,
+        "_Ahead.take": "the call that the thread makes has a deadline, and so has the connection; closing ends both",
     },
     "worker/client/heartbeat.py": {
         "Heartbeat.stop": _SHUT,
@@ -101,8 +103,10 @@ ALLOWED = {
     "worker/transport/socket_transport.py": {
         "SocketConnection._wait_for_space": _WATCHED,
         "SocketConnection._end": "tells the kernel only",
-        "dial": _TIMEOUT,
-        "_expect_welcome": _TIMEOUT,
+        "_dial_unix": _TIMEOUT,
+        "_connected": _TIMEOUT,
+        "_prove": _TIMEOUT,
+        "_expect": _TIMEOUT,
     },
     "worker/transport/tickets.py": {"ConnectionTicket.result": _WATCHED},
     "chief/checkpoints/background_saving.py": {

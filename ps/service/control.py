@@ -72,7 +72,7 @@ class Control:
     ended: threading.Event = field(default_factory=threading.Event)
     log_dir: str = ""
     log_files: LogFiles = LOG_FILES
-    open_lane: Callable[[pb.LaneKind.ValueType], tuple[str, bytes]] | None = None
+    open_lane: Callable[[pb.LaneKind.ValueType, bytes], tuple[str, bytes]] | None = None
 
     durability: Durability = field(init=False)
     load: LoadReport = field(init=False)
@@ -270,8 +270,8 @@ class Control:
     def _OpenLane(self, request: pb.OpenLaneRequest) -> pb.OpenLaneReply:  # noqa: N802
         if self.open_lane is None:
             raise UnimplementedError("This PS task has no transports but gRPC.")
-        address, token = self.open_lane(request.kind)
-        return pb.OpenLaneReply(address=address, token=token)
+        address, token = self.open_lane(request.kind, request.unused)
+        return pb.OpenLaneReply(address=address, token=token, proves=request.kind == pb.LANE_TCP)
 
     def _GetGlobalStep(self, request: pb.GetGlobalStepRequest) -> pb.GetGlobalStepReply:  # noqa: N802
         floors = floors_of(request.floors)

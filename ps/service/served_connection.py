@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import hmac
 import logging
 import os
 import socket
@@ -22,6 +23,7 @@ from globalstep.ps.access.caller import ANONYMOUS, Caller
 from globalstep.ps.service.handler import encode_error
 from globalstep.ps.service.shared_blocks import Placed, SharedBlocks
 from globalstep.ps.shard.layouts import LayoutMemory
+from globalstep.security.connection_proofs import NAME_BYTES, PROOF_BYTES, answer, proof
 from globalstep.security.tls_socket import TlsSocket
 from globalstep.wire.declarations import padded
 from globalstep.wire.frames import NO_CALL
@@ -146,15 +148,18 @@ class ServedConnection:
     # -------------------------------------------------------------------------------------------
 
     def _admitted(self) -> tuple[pb.LaneKind.ValueType, Caller] | None:
-        """Have the token shown, and give what it is good for; say nothing at all where that is nothing."""
-        shown, until = b"", self._server.now() + _HELLO_SECS
-        while len(shown) < TOKEN_BYTES:
-            # In all, not for every byte of it.
-            self._socket.settimeout(max(until - self._server.now(), 0.001))
-            more = self._socket.recv(TOKEN_BYTES - len(shown))
-            if not more:
+        """Have the token shown, or proven, and give what it is good for; say nothing at all where that is nothing."""
+        until = self._server.now() + _HELLO_SECS
+        shown = self._received(TOKEN_BYTES, until)
+        if not shown:
+            return None
+        if token := self._server.token_named(shown[:NAME_BYTES]):
+            # Who is asked proves first that it is the task that has given the token.
+            self._socket.sendall(answer(token, shown))
+            proven = self._received(PROOF_BYTES, until)
+            if not proven:
                 return None
-            shown += more
+            shown = token if hmac.compare_digest(proven, proof(token, shown)) else b""
         admitted = self._server.redeem(shown)
         if not self._server.admitted(self, ANONYMOUS if admitted is None else admitted[1]):
             return None
@@ -165,6 +170,18 @@ class ServedConnection:
         prepare(self._socket)
         self._socket.sendall(WELCOME)
         return admitted
+
+    def _received(self, count: int, until: float) -> bytes:
+        """Give so many bytes that the client sends by then; b"" if it sends fewer."""
+        got = b""
+        while len(got) < count:
+            # In all, not for every byte of it.
+            self._socket.settimeout(max(until - self._server.now(), 0.001))
+            more = self._socket.recv(count - len(got))
+            if not more:
+                return b""
+            got += more
+        return got
 
     def close(self) -> None:
         """Give up the socket, and what else the connection has; to be called once, by who serves it last."""

@@ -34,6 +34,7 @@ from globalstep.ps.service.served_connection import ServedConnection
 from globalstep.ps.service.slow_senders import SlowSenders
 from globalstep.ps.service.turns import Turns
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.security.connection_proofs import name_of
 from globalstep.security.peer_uid import is_ours, uid_of_connection, uid_of_peer, uid_of_unix
 from globalstep.security.tls_socket import TlsSocket
 from globalstep.wire.shared_memory import is_offered
@@ -70,7 +71,7 @@ class SocketServer:
         handler: Carries out the requests.
         clock: Time, for tokens.
         host: Where TCP connections are taken.
-        port: On which port; 0 takes a free one.
+        port: On which port; 0 takes a free one, None takes no TCP connections.
         limit_bytes: Largest tensor bytes of one message.
         max_connections: Connections that may be open at once.
         tls: Gives the context of TLS on a TCP connection; None, or what gives None, for plain ones.
@@ -87,7 +88,7 @@ class SocketServer:
         clock: Clock,
         *,
         host: str,
-        port: int,
+        port: int | None,
         limit_bytes: int,
         max_connections: int,
         tls: Callable[[], ssl.SSLContext | None] | None = None,
@@ -122,11 +123,12 @@ class SocketServer:
         self._users: dict[bytes, int | None] = {}
         self._closed = False
 
-    def open(self, kind: pb.LaneKind.ValueType) -> tuple[str, bytes]:
+    def open(self, kind: pb.LaneKind.ValueType, unused: bytes = b"") -> tuple[str, bytes]:
         """Be ready for one connection more.
 
         Args:
             kind: Of what kind.
+            unused: A token that was given before, for a connection that could not be made; b"" for none.
 
         Returns:
             Where to connect, and the token to begin with: see pb.OpenLaneReply.
@@ -140,6 +142,8 @@ class SocketServer:
             raise UnimplementedError(f"This PS task offers no transport of kind {kind}.")
         if kind == pb.LANE_SHM and not is_offered():
             raise UnimplementedError("This PS task is given no memory to share.")
+        if kind == pb.LANE_TCP and self._port is None:
+            raise UnimplementedError("This PS task takes no TCP connections beside gRPC (--tcp-port none).")
         token = secrets.token_bytes(TOKEN_BYTES)
         caller = CALLER.get()
         user = None if kind == pb.LANE_TCP else self._user_of(caller)
@@ -147,6 +151,7 @@ class SocketServer:
             if self._closed:
                 raise UnavailableError("This PS task is closing down.")
             now = self._clock.monotonic()
+            self._take_back(unused)
             self._tokens = {shown: given for shown, given in self._tokens.items() if now < given[0]}
             known = len(self._connections) - len(self._strangers)
             if known + len(self._tokens) >= self._max_connections:
@@ -180,7 +185,7 @@ class SocketServer:
     def _listen(self, kind: pb.LaneKind.ValueType) -> _Listener:
         """Listen, and start the thread that accepts. Caller holds the lock."""
         try:
-            listening, address = _LISTEN[kind](self._host, self._port)
+            listening, address = _LISTEN[kind](self._host, self._port or 0)
         except OSError as error:
             raise UnimplementedError(f"This PS task cannot listen for {pb.LaneKind.Name(kind)}: {error}") from None
         return _Listener(self, listening, address)
@@ -282,10 +287,19 @@ class SocketServer:
         """Give what a token is good for, and to whom it was given, None for nothing; it is used up by that."""
         with self._lock:
             now = self._clock.monotonic()
-            # Every token is compared with, and as a whole, so that time tells nothing about any.
-            found = [known for known in self._tokens if hmac.compare_digest(known, token)]
-            good = [(kind, caller) for until, kind, caller in map(self._tokens.pop, found) if now < until]
+            good = [(kind, caller) for until, kind, caller in self._take_back(token) if now < until]
             return good[0] if good else None
+
+    def _take_back(self, token: bytes) -> list[tuple[float, pb.LaneKind.ValueType, Caller]]:
+        """Let a token be good for nothing any more; gives what it was good for. Caller holds the lock."""
+        # Every token is compared with, and as a whole, so that time tells nothing about any.
+        found = [known for known in self._tokens if hmac.compare_digest(known, token)]
+        return [self._tokens.pop(known) for known in found]
+
+    def token_named(self, name: bytes) -> bytes:
+        """Give the token of a name, see connection_proofs; b"" where there is none."""
+        with self._lock:
+            return next((known for known in self._tokens if hmac.compare_digest(name_of(known), name)), b"")
 
     def now(self) -> float:
         """Give the time, by the clock."""

@@ -466,6 +466,16 @@ def test_declarations_of_two_programs_agree_or_one_is_refused(clusters):
     assert set(two.where) == {"global_step", *SHAPES}
 
 
+def test_the_tcp_port_comes_from_the_command_line_or_the_environment(monkeypatch, capsys):
+    assert ps_main.make_parser().parse_args([]).tcp_port == 0
+    monkeypatch.setenv("GLOBALSTEP_TCP_PORT", "2223")
+    assert ps_main.make_parser().parse_args([]).tcp_port == 2223
+    assert ps_main.make_parser().parse_args(["--tcp-port", "none"]).tcp_port is None
+    monkeypatch.setenv("GLOBALSTEP_TCP_PORT", "70000")
+    assert ps_main.main([]) == 2
+    assert "GLOBALSTEP_TCP_PORT is '70000'; it must be a port from 0 to 65535, or none." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option", ["--port", "--tcp-port"])
 @pytest.mark.parametrize("number", ["99999", "65536", "-5", "x"])
 def test_a_port_that_there_is_not_is_refused(option, number, capsys):

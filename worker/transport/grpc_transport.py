@@ -9,6 +9,7 @@ waits for one.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import logging
@@ -24,7 +25,7 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.errors import OpError, UnavailableError, UnimplementedError, error_from_code
+from globalstep.errors import OpError, UnavailableError, error_from_code
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.proto import globalstep_pb2_grpc as pb_grpc
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
@@ -34,6 +35,7 @@ from globalstep.wire.frames import Assembler, Message, frames_of
 from globalstep.wire.transports import chosen_transport
 from globalstep.worker.client.retry import POLICIES
 from globalstep.worker.transport.shm_transport import SharedConnection
+from globalstep.worker.transport.socket_choice import CALLED, SOCKETS, choose_socket
 from globalstep.worker.transport.socket_transport import SocketConnection, dial
 from globalstep.worker.transport.tickets import REPLY_LIMIT_BYTES, Connection, ConnectionTicket
 
@@ -44,14 +46,8 @@ _log = logging.getLogger(__name__)
 #: Longest time that a data-plane call may take before it is broken off and retried.
 CALL_SECS = POLICIES["Exchange"].deadline_secs
 _OPEN_SECS = POLICIES["OpenLane"].deadline_secs
-#: Transport -> the sockets that it tries to open, in order.
-_SOCKETS: dict[str, tuple[pb.LaneKind.ValueType, ...]] = {
-    "auto": (pb.LANE_SHM, pb.LANE_UNIX),
-    "shm": (pb.LANE_SHM, pb.LANE_UNIX),
-    "unix": (pb.LANE_UNIX,),
-    "tcp": (pb.LANE_TCP,),
-}
-_NAMES = {pb.LANE_SHM: "shared memory", pb.LANE_UNIX: "unix socket", pb.LANE_TCP: "TCP connection"}
+#: A socket that has broken is opened again only if it has served for so long.
+_SERVED_SECS = 600.0
 #: gRPC's words for a port without a listener, of which the address and the system's own words say enough.
 _UNREACHED = re.compile(
     r"failed to connect to all addresses; last error: \w+: ipv\d:(\S+): "
@@ -208,6 +204,33 @@ def _from_rpc(error: grpc.RpcError, label: str) -> OpError:
     )
 
 
+class _Ahead:
+    """A socket that is opened before it is needed.
+
+    Args:
+        open_socket: Opens it; gives None where there is none.
+        name: Of the thread that does so.
+    """
+
+    def __init__(self, open_socket: Callable[[], Connection | None], name: str) -> None:
+        self._found: Connection | None = None
+        self._open_socket = open_socket
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._found = self._open_socket()
+        except Exception as error:  # the first call meets it, too
+            _log.debug("%s: %s", self._thread.name, error)
+
+    def take(self) -> Connection | None:
+        """Wait for the connection, which is the caller's from now on."""
+        self._thread.join()
+        found, self._found = self._found, None
+        return found
+
+
 class GrpcTransport:
     """A transport to a task at an address. Thread-safe.
 
@@ -231,6 +254,7 @@ class GrpcTransport:
         credentials: Credentials | None = None,
     ) -> None:
         self.address = address
+        self._index = index
         self.label = f"/job:ps/task:{index} at {address}"
         self._clock = clock
         credentials = Credentials.from_environ(os.environ) if credentials is None else credentials
@@ -243,8 +267,13 @@ class GrpcTransport:
         # Channels with certificates that were renewed since: a stream may still go on there.
         self._old: list[_Link] = []
         # The sockets to try when a connection is needed; none once there is no use in trying.
-        self._socket_kinds = _SOCKETS.get(chosen_transport(transport), ())
+        self._socket_kinds = SOCKETS.get(chosen_transport(transport), ())
+        self._ahead: _Ahead | None = None
+        #: When the connection was opened.
+        self._opened_at = 0.0
         self._closed = False
+        #: Of the other tasks of the cluster, this one too: when one of them connects, all open their sockets at once.
+        self.group: Sequence[GrpcTransport] = ()
 
     @property
     def kind(self) -> str:
@@ -279,18 +308,27 @@ class GrpcTransport:
 
     def _connect(self, broken: Connection | None) -> Connection:
         """Open a connection in the place of a broken one, unless another thread has been faster."""
+        with self._lock:
+            ahead, self._ahead = self._ahead, None
+            served_secs = self._clock.monotonic() - self._opened_at
         if broken is not None:
             self._secured.broken()
-            if broken.kind != "grpc":
-                self._give_up_sockets(broken.broken)
+            if broken.kind != "grpc" and served_secs < _SERVED_SECS:
+                text = f"The {CALLED[broken.kind]} to {self.label} has ended, its data goes over gRPC: {broken.broken}"
+                self._give_up_sockets(text)
         self._renew()
-        fresh = self._open_socket() or _Stream(self.label, self._link, self._secured)
+        for other in self.group:
+            if other is not self:
+                other.open_ahead()
+        fresh = (ahead.take() if ahead is not None else None) or self._open_socket()
+        fresh = fresh or _Stream(self.label, self._link, self._secured)
         closing = UnavailableError(f"The connection to {self.label} was closed here.")
         kept, spare = fresh, broken
         with self._lock:
             if self._connection is not None and self._connection is not broken:
                 kept, spare = self._connection, fresh
             self._connection = kept
+            self._opened_at = self._clock.monotonic()
             closed = self._closed
         if spare is not None:
             spare.close(closing)
@@ -298,41 +336,54 @@ class GrpcTransport:
             kept.close(closing)
         return kept
 
+    def open_ahead(self) -> None:
+        """Begin to open a socket, unless there is a connection, or no use in it; the first call takes it."""
+        with self._lock:
+            if not self._socket_kinds or self._closed or self._connection is not None or self._ahead is not None:
+                return
+            with contextlib.suppress(RuntimeError):  # the system gives no thread: the first call opens it
+                self._ahead = _Ahead(self._open_socket, f"globalstep-dial-{self._index}")
+
     def _open_socket(self) -> Connection | None:
         """Open a socket if there is any use in it; gives None where gRPC must do."""
         with self._lock:
             kinds = self._socket_kinds
-        refused: OpError | None = None
-        for kind in kinds:
-            made_of = SharedConnection if kind == pb.LANE_SHM else SocketConnection
-            try:
-                reply = self.unary("OpenLane", pb.OpenLaneRequest(kind=kind), _OPEN_SECS).result()
-                host, _, port = self._secured.dialled.rpartition(":")
-                tls = self._secured.credentials.tls
-                connection = dial(self.label, kind, host.strip("[]"), reply, made_of, tls, int(port))
-            except UnavailableError:
-                return None  # the task itself cannot be reached now; the call will say so
-            except UnimplementedError as error:
-                refused = error  # the next one may do
-            except (OpError, OSError) as error:
-                # All are reached in the same way.
-                self._give_up_sockets(error)
-                return None
-            else:
-                if refused is not None:
-                    _log.info("No shared memory with %s, its data goes over a unix socket: %s", self.label, refused)
-                return connection
-        if kinds:
-            self._give_up_sockets(refused)
-        return None
+        if not kinds:
+            return None
+        choice = choose_socket(
+            self.label, kinds, self._ask_for_socket, self._dial, self._secured.credentials.tls is not None
+        )
+        if choice.over:
+            self._give_up_sockets(choice.text)
+        elif choice.text:
+            _log.info("%s", choice.text)
+        return choice.connection
 
-    def _give_up_sockets(self, error: Exception | None) -> None:
-        """Stay with gRPC from now on."""
+    def _ask_for_socket(self, request: pb.OpenLaneRequest) -> pb.OpenLaneReply:
+        """Have the task be ready for a connection."""
+        reply: pb.OpenLaneReply = self.unary("OpenLane", request, _OPEN_SECS).result()
+        return reply
+
+    def _dial(self, kind: pb.LaneKind.ValueType, reply: pb.OpenLaneReply, secs: float) -> SocketConnection:
+        """Connect to where the task waits for it.
+
+        Raises:
+            OSError: If that cannot be done, or the task would not prove there who it is, as it does by gRPC.
+        """
+        host, _, port = self._secured.dialled.rpartition(":")
+        if kind == pb.LANE_TCP and self._secured.proves_token and not reply.proves:
+            raise ConnectionRefusedError("it is of an older version, and does not prove there that it has the token")
+        made_of = SharedConnection if kind == pb.LANE_SHM else SocketConnection
+        tls = self._secured.credentials.tls
+        return dial(self.label, kind, host.strip("[]"), reply, made_of, tls, int(port), secs)
+
+    def _give_up_sockets(self, text: str) -> None:
+        """Stay with gRPC from now on, and say so, once."""
         with self._lock:
             kinds, self._socket_kinds = self._socket_kinds, ()
             closed = self._closed
         if kinds and not closed:
-            _log.info("No %s to %s, its data goes over gRPC: %s", _NAMES[kinds[0]], self.label, error)
+            _log.info("%s", text)
 
     def unary(self, method: str, request: Any, timeout_secs: float) -> _UnaryCall:
         """See transports.Transport."""
@@ -381,11 +432,18 @@ class GrpcTransport:
         with self._lock:
             self._closed = True
             connection, self._connection = self._connection, None
+            ahead, self._ahead = self._ahead, None
+        closing = UnavailableError(f"The connection to {self.label} was closed here.")
         if connection is not None:
-            connection.close(UnavailableError(f"The connection to {self.label} was closed here."))
+            connection.close(closing)
         self._close_links()
+        if ahead is not None and (unused := ahead.take()) is not None:
+            unused.close(closing)
 
 
 def transports_to(addresses: str, transport: str | None = None) -> list[GrpcTransport]:
     """Make transports to "host:port,host:port,...", in order; for `transport` see transports.chosen_transport."""
-    return [GrpcTransport(address.strip(), index, transport) for index, address in enumerate(addresses.split(","))]
+    made = [GrpcTransport(address.strip(), index, transport) for index, address in enumerate(addresses.split(","))]
+    for one in made:
+        one.group = made
+    return made

@@ -108,6 +108,11 @@ class SecureChannel:
         with self._lock:
             return bool(self._token) and self._tls is None and not self._challenge
 
+    @property
+    def proves_token(self) -> bool:
+        """Whether the task has to prove by the token who it is, since no certificate does."""
+        return bool(self._token) and self._tls is None
+
     def challenged(self, error: grpc.RpcError, asked: bool) -> bool:
         """Learn from a refusal what the task wants proven; gives whether to try again.
 

@@ -216,9 +216,9 @@ def chosen_transport(asked: str | None) -> str:
     """Decide what carries the data plane; control calls always take gRPC.
 
     Args:
-        asked: "auto": memory shared with a task on this machine, a unix socket to it where there is none, gRPC
-            to all others. "shm": the same, by its name. "unix": a unix socket to a task on this machine. "grpc":
-            gRPC. "tcp": plain TCP connections, also between machines. None for what the environment variable
+        asked: "auto": memory shared with a task on this machine, a unix socket to it where there is none, a TCP
+            connection to all others. "shm": the first two alone. "unix": a unix socket to a task on this machine.
+            "tcp": a TCP connection, also on this machine. "grpc": gRPC. None for what the environment variable
             GLOBALSTEP_TRANSPORT says, which is "auto" where it is not set. What cannot be had is gRPC.
 
     Returns:

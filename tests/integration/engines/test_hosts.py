@@ -1,9 +1,11 @@
-"""A job on four hosts with gRPC between them; one is cut off in the middle of training and healed; exact at the end."""
+"""A job on four hosts, over TCP connections and gRPC; one is cut off while it trains and healed; exact at the end."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +44,7 @@ def start(running, network, *script):
     for i, task in enumerate(TASKS, 1):
         job, index = task.split(":")
         config = {"cluster": cluster, "task": {"type": job, "index": int(index)}}
-        program = ["-m", "globalstep.ps"] if job == "ps" else script
+        program = ["-m", "globalstep.ps", "--tcp-port", "2223"] if job == "ps" else script
         # As under a launcher the chief says every second how far it is.
         environ = {"TF_CONFIG": json.dumps(config), "GLOBALSTEP_INSECURE": "1", "GLOBALSTEP_LAUNCH": "1"}
         running.start(task, *program, env=environ, by=network.by(i))
@@ -99,6 +101,26 @@ def test_a_ps_that_was_cut_off_is_waited_for_and_has_lost_nothing(network, proce
     for task in ("chief:0", "worker:0"):
         assert longest_gap(processes, task) > CUT_SECS - 1
         assert "go back" not in processes.output(task)
+
+
+def test_between_hosts_data_goes_over_tcp_and_over_grpc_where_a_firewall_is(network, tmp_path):
+    """One PS task's port is open, the other's drops what comes, without a word."""
+    if shutil.which("iptables") is None:
+        pytest.skip("no iptables")
+    drop = ["iptables", "-A", "INPUT", "-p", "tcp", "--dport", "2223", "-j", "DROP"]
+    if subprocess.run([*network.by(2), *drop], check=False, capture_output=True).returncode:
+        pytest.skip("no rules for iptables here")
+    script = [JOB, "--last-step", 50, "--dir", tmp_path / "run", "--verbose"]
+    with Processes(tmp_path) as processes:
+        start(processes, network, *script)
+        assert processes.wait(90.0) == dict.fromkeys(TASKS, 0), "\n".join(map(processes.output, TASKS))
+        for task in TASKS[2:]:
+            lines = [line for line in processes.output(task).splitlines() if " goes over " in line]
+            assert len(lines) == 2, lines
+            over_tcp, over_grpc = sorted(lines, key=lambda line: "/job:ps/task:1" in line)
+            assert "The data of /job:ps/task:0 at 10.77.0.1:2222 goes over TCP, port 2223" in over_tcp
+            assert "No TCP connection to /job:ps/task:1 at 10.77.0.2:2222, its data goes over gRPC" in over_grpc
+            assert "port 2223 of 10.77.0.2 does not answer" in over_grpc
 
 
 # The two tests above cut off either, and count exactly.

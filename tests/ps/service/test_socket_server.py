@@ -22,6 +22,7 @@ from globalstep.ps.access import door
 from globalstep.ps.access.authorization import CALLER, Caller, Role
 from globalstep.ps.service import socket_server
 from globalstep.runtime.clock import SYSTEM_CLOCK
+from globalstep.security import connection_proofs
 from globalstep.testing.faults import BEFORE
 from globalstep.wire.declarations import Op, OpKind, Push, Read
 from globalstep.wire.socket_messages import TOKEN_BYTES, WELCOME, Outgoing, Place
@@ -100,6 +101,54 @@ def test_no_more_connections_than_allowed(serve, kind):
         served.server.open(KINDS[kind])
     served.clock.advance(10.1)
     served.welcomed(kind)
+
+
+def claimed(served):
+    """Connect by TCP, and claim a token; gives the connection, the token and what was claimed."""
+    address, token = served.server.open(pb.LANE_TCP)
+    connection = socket.create_connection(("127.0.0.1", int(address)), 20.0)
+    served.sockets.append(connection)
+    beginning = connection_proofs.claim(token)
+    connection.sendall(beginning)
+    return connection, token, beginning
+
+
+def test_a_token_may_be_proven_instead_of_shown_and_the_task_proves_it_first(serve):
+    served = serve()
+    for _ in range(2):
+        connection, token, beginning = claimed(served)
+        assert connection.recv(TOKEN_BYTES, socket.MSG_WAITALL) == connection_proofs.answer(token, beginning)
+        connection.sendall(connection_proofs.proof(token, beginning))
+        assert connection.recv(len(WELCOME), socket.MSG_WAITALL) == WELCOME
+        assert answers(connection, served)
+        assert ends_without_a_word(served.connect("tcp", token)), "it was good for one connection"
+
+
+@pytest.mark.parametrize("shown", [bytes(TOKEN_BYTES), b""], ids=["wrong", "none"])
+def test_who_claims_a_token_and_does_not_prove_it_is_not_let_in(serve, shown):
+    served = serve()
+    connection, token, beginning = claimed(served)
+    assert connection.recv(TOKEN_BYTES, socket.MSG_WAITALL) == connection_proofs.answer(token, beginning)
+    connection.sendall(shown)
+    connection.shutdown(socket.SHUT_WR)
+    assert ends_without_a_word(connection)
+
+
+def test_a_token_that_is_given_back_makes_room_and_is_good_for_nothing(serve):
+    served = serve(max_connections=1)
+    _, token = served.server.open(pb.LANE_SHM)
+    with pytest.raises(ResourceExhaustedError):
+        served.server.open(pb.LANE_TCP)
+    address, fresh = served.server.open(pb.LANE_TCP, token)
+    for shown, good in ((token, False), (fresh, True)):
+        with socket.create_connection(("127.0.0.1", int(address)), 20.0) as connection:
+            connection.sendall(shown)
+            assert ends_without_a_word(connection) != good
+
+
+def test_no_tcp_is_taken_where_none_is_wanted(serve):
+    with pytest.raises(UnimplementedError, match="--tcp-port none"):
+        serve(port=None).server.open(pb.LANE_TCP)
 
 
 def test_an_unknown_kind_is_refused(serve):

@@ -23,8 +23,9 @@ from globalstep.wire.expressions import constant
 from globalstep.wire.transports import chosen_transport, transports_to
 from globalstep.worker.client.client import ClusterClient, connect
 from globalstep.worker.protocol.push_protocol import PushProtocol
-from globalstep.worker.transport.grpc_transport import _SOCKETS as SOCKETS
+from globalstep.worker.transport import socket_transport
 from globalstep.worker.transport.grpc_transport import CALL_SECS, GrpcTransport
+from globalstep.worker.transport.socket_choice import SOCKETS
 
 #: Transport -> what carries the data of tasks on this machine.
 CARRIES = {"shm": "shm", "unix": "unix", "tcp": "tcp"}
@@ -109,7 +110,7 @@ def test_the_argument_of_connect_is_heeded(serving):
 # ---- When it cannot be had ----------------------------------------------------------------------------
 
 
-def elsewhere(kind):
+def elsewhere(kind, unused=b""):
     """Where a task says that it listens, and nobody does."""
     if kind != pb.LANE_TCP:
         return "globalstep-on-another-machine", bytes(32)
@@ -117,7 +118,7 @@ def elsewhere(kind):
         return str(free.getsockname()[1]), bytes(32)
 
 
-def refusing(kind):
+def refusing(kind, unused=b""):
     raise ResourceExhaustedError("enough")
 
 
@@ -142,7 +143,7 @@ def test_a_socket_that_cannot_be_opened_is_said_once_and_grpc_goes_on(serving, j
 def test_a_task_that_closes_without_a_welcome_is_reached_by_grpc(serving, joined, transport):
     (server,) = serving()
     right = server.control.open_lane
-    server.control.open_lane = lambda kind: (right(kind)[0], bytes(32))
+    server.control.open_lane = lambda kind, unused: (right(kind)[0], bytes(32))
     client = joined([server], transport)
     initialize(client)
     assert kinds(client) == ["grpc"]
@@ -406,13 +407,15 @@ def test_a_server_that_ends_is_unavailable(serving, joined, transport):
 
 @pytest.mark.parametrize("transport", ["unix", "auto"])
 def test_a_unix_socket_of_another_user_is_told_no_token(serving, joined, monkeypatch, transport):
-    """Its name may have been taken after the task's death. The client goes on over gRPC."""
+    """Its name may have been taken after the task's death. The client goes on over TCP, or gRPC."""
     monkeypatch.setattr("globalstep.worker.transport.socket_transport.uid_of_unix", lambda connection: 54002)
-    told = []
-    monkeypatch.setattr("globalstep.worker.transport.socket_transport._expect_welcome", told.append)
+    told, prove = [], socket_transport._prove
+    monkeypatch.setattr(
+        socket_transport, "_prove", lambda connection, *more: (told.append(connection.family), prove(connection, *more))
+    )
     client = joined(serving(), transport)
     initialize(client)
     client.push(step_push())
     assert state(client) == expected(1)
-    assert kinds(client) == ["grpc"]
-    assert not told
+    assert kinds(client) == ["grpc" if transport == "unix" else "tcp"]
+    assert socket.AF_UNIX not in told

@@ -1,0 +1,67 @@
+"""Proofs by which both ends of a TCP connection beside gRPC show that they know its token, without showing it.
+
+The token comes by gRPC, from a task that has proven who it is as far as the cluster asks for that. Who listens at the
+port instead of the task, or takes it when the task is gone, does not know the token: it learns neither that nor any
+gradient.
+
+    caller -> task   NAME NUMBER          (which token is meant, and a random number of the caller's)
+    task -> caller   ANSWER
+    caller -> task   PROOF
+    task -> caller   the welcome
+
+    NAME   = SHA-256("globalstep connection", token), its first half
+    ANSWER = HMAC(token, "task", NUMBER)
+    PROOF  = HMAC(token, "caller", NUMBER)
+
+HMAC is HMAC-SHA256 (RFC 2104). What follows is neither hidden nor protected: that takes TLS, within which the same is
+said. Layer: shared. Threads: functions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+
+__all__ = ["NAME_BYTES", "PROOF_BYTES", "answer", "claim", "name_of", "proof"]
+
+NAME_BYTES = 16
+PROOF_BYTES = 32
+
+
+def name_of(token: bytes) -> bytes:
+    """Give a name for a token that tells nothing of it."""
+    return hashlib.sha256(b"globalstep connection\0" + token).digest()[:NAME_BYTES]
+
+
+def claim(token: bytes) -> bytes:
+    """Make what a caller begins with: as long as a token itself, and another one each time."""
+    return name_of(token) + secrets.token_bytes(PROOF_BYTES - NAME_BYTES)
+
+
+def answer(token: bytes, claimed: bytes) -> bytes:
+    """Make the task's proof that it knows the token.
+
+    Args:
+        token: The token.
+        claimed: What the caller began with.
+    """
+    return _mac(token, b"task", claimed)
+
+
+def proof(token: bytes, claimed: bytes) -> bytes:
+    """Make the caller's proof that it knows the token.
+
+    Args:
+        token: The token.
+        claimed: What it began with.
+
+    >>> begin = claim(bytes(32))
+    >>> proof(bytes(32), begin) == answer(bytes(32), begin)
+    False
+    """
+    return _mac(token, b"caller", claimed)
+
+
+def _mac(token: bytes, whose: bytes, claimed: bytes) -> bytes:
+    return hmac.new(token, whose + b"\0" + claimed[NAME_BYTES:], hashlib.sha256).digest()
