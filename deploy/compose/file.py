@@ -13,6 +13,8 @@ from dataclasses import dataclass
 __all__ = ["ComposeJob", "compose_file", "project_name"]
 
 _PORT = 2222
+#: Of the TCP connections beside gRPC.
+_TCP_PORT = 2223
 #: Where the folder of the script is in a container, and the run's volume, which is the current folder too.
 _SCRIPTS = "/app/job"
 _RUN = "/run/globalstep"
@@ -116,7 +118,9 @@ def compose_file(job: ComposeJob, made: str = "Written by globalstep compose.") 
     text = _HEAD.format(made=made, more=more, run=_RUN, scripts=job.scripts, inside=_SCRIPTS, project=job.project)
     for name, count in job.tasks.items():
         command = (
-            ["python", "-m", "globalstep.ps"] if name == "ps" else ["python", f"{_SCRIPTS}/{job.script}", *job.args]
+            ["python", "-m", "globalstep.ps", f"--tcp-port={_TCP_PORT}"]
+            if name == "ps"
+            else ["python", f"{_SCRIPTS}/{job.script}", *job.args]
         )
         for index in range(count):
             config = json.dumps({"cluster": cluster, "task": {"type": name, "index": index}})

@@ -30,7 +30,11 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--grace-secs", type=float, default=10.0, metavar="S", help="how long tasks may take to end when asked"
     )
-    parser.add_argument("--port", type=int, metavar="P", help="port of the first task (default: from the job's id)")
+    parser.add_argument(
+        "--port", type=int, metavar="P",
+        help="port of the first task; the others have the next ones, and each PS task one more behind them "
+        "(default: from the job's id)",
+    )  # fmt: skip
     parser.add_argument("--log-dir", default="", metavar="DIR", help="also write each task's output to a file")
     parser.add_argument("script", help="the training script, run by every worker and the chief")
     rest = parser.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")

@@ -76,11 +76,13 @@ def make_tasks(
     jobs = cluster.as_dict()
     tasks: list[Task] = []
     members = [(job, index) for job in cluster.jobs for index in cluster.task_indices(job)]
+    # Behind those of the tasks: each PS task has one more, for the TCP connections beside gRPC.
+    tcp_port = 1 + max(int(cluster.task_address(*member).rpartition(":")[2]) for member in members)
     for (job, index), node in zip(members, nodes, strict=True):
         step = [sys.executable, "-m", "globalstep.deploy.slurm.step", f"--name={job}-{index}", f"--node={node}"]
         # Others know a PS task by its node's address.
         step += [f"--cpus={cpus}", *(["--stay"] if job == "ps" else []), "--", sys.executable]
-        program = ["-m", "globalstep.ps"] if job == "ps" else list(script)
+        program = ["-m", "globalstep.ps", f"--tcp-port={tcp_port + index}"] if job == "ps" else list(script)
         config = json.dumps({"cluster": jobs, "task": {"type": job, "index": index}})
         tasks.append(Task(f"{job}:{index}", step + program, environ_of_task(base, job) | {"TF_CONFIG": config}))
     return tasks

@@ -181,7 +181,25 @@ def test_only_the_jobs_own_pods_reach_its_tasks(name, label):
     policy = yaml.safe_load((FOLDER / name / "network.yaml").read_text())["spec"]
     job = yaml.safe_load((FOLDER / name / f"{name}.yaml").read_text())["metadata"]["name"]
     assert policy["podSelector"]["matchLabels"] == {label: job}
-    assert policy["ingress"] == [{"from": [{"podSelector": {"matchLabels": {label: job}}}]}]
+    (ingress,) = policy["ingress"]
+    assert ingress["from"] == [{"podSelector": {"matchLabels": {label: job}}}]
+
+
+#: The ports that a PS task serves: gRPC, and the TCP connections beside it.
+PORTS = {2222, 2223}
+
+
+@pytest.mark.parametrize("name", ["base", "jobset", "tfjob"])
+def test_the_ports_of_a_ps_task_are_fixed_and_let_through(name):
+    """A policy with one of them alone would leave values and gradients to gRPC, after a wait of every worker."""
+    found = [one for path in (FOLDER / name).glob("*.yaml") for one in yaml.safe_load_all(path.read_text())]
+    commands = [pod["containers"][0]["command"] for one in found for pod in _pods(one)]
+    (serves,) = [command for command in commands if "globalstep.ps" in command]
+    assert {f"--bind=0.0.0.0:{min(PORTS)}", f"--tcp-port={max(PORTS)}"} <= set(serves)
+    (ingress,) = [rule for one in found if one["kind"] == "NetworkPolicy" for rule in one["spec"].get("ingress", ())]
+    assert ingress["ports"] == [{"protocol": "TCP", "port": port} for port in sorted(PORTS)]
+    for service in (one for one in found if one["kind"] == "Service"):
+        assert {port["port"] for port in service["spec"]["ports"]} == PORTS
 
 
 def test_the_tf_job_fits_what_the_operator_asks_for():

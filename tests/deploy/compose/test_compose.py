@@ -53,7 +53,7 @@ def test_every_service_is_a_task_and_finds_the_others_by_name():
         assert "run:/run/globalstep" in service["volumes"]
     # A dollar sign is doubled for compose.
     assert found["worker-1"]["command"] == ["python", "/app/job/t.py", "--price", "$$5 'each'"]
-    assert found["ps-1"]["command"] == ["python", "-m", "globalstep.ps"]
+    assert found["ps-1"]["command"] == ["python", "-m", "globalstep.ps", "--tcp-port=2223"]
 
 
 @pytest.fixture

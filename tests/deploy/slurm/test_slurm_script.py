@@ -104,6 +104,7 @@ def test_each_task_is_a_step_on_its_node(tmp_path):
         sys.executable,
         "-m",
         "globalstep.ps",
+        "--tcp-port=4",
     ]
     assert json.loads(worker.environ["TF_CONFIG"])["task"] == {"type": "worker", "index": 0}
     assert json.loads(worker.environ["TF_CONFIG"])["cluster"]["ps"] == ["h2:2"]
