@@ -80,11 +80,15 @@ class Children:
         python: str = sys.executable,
         log: Path | None = None,
         folder: Path = ROOT,
+        by: Sequence[str] = (),
     ) -> Child:
-        """Start one; the benchmark's own modules are those of `folder`, by default of this checkout."""
+        """Start one, by `by` if there is something to put before the command.
+
+        The benchmark's own modules are those of `folder`, by default of this checkout.
+        """
         self._not_now = True
         try:
-            child = Child(args, environ, python=python, log=log, folder=folder)
+            child = Child(args, environ, by=by, python=python, log=log, folder=folder)
             self._all.append(child)
         finally:
             self._not_now = False

@@ -1,4 +1,4 @@
-"""Hosts with slow links: network namespaces on one switch, whose links pass so many bits a second. Root only."""
+"""Hosts: network namespaces on one switch, whose links may be slow and pass so many bits a second. Root only."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from collections.abc import Iterator
 __all__ = ["Hosts", "throttled_hosts", "why_not"]
 
 
-def why_not() -> str:
-    """Say why there can be no such hosts here; "" if there can."""
+def why_not(megabits: int | None = 100) -> str:
+    """Say why there can be no such hosts here; "" if there can. Arguments are those of throttled_hosts."""
     if os.geteuid():
         return "network namespaces need root"
-    missing = [name for name in ("ip", "tc", "nsenter") if shutil.which(name) is None]
+    missing = [name for name in ("ip", *(["tc"] if megabits else []), "nsenter") if shutil.which(name) is None]
     if missing:
         return f"{', '.join(missing)} not installed (Debian: iproute2, util-linux)"
     try:
-        with throttled_hosts(1, 100):
+        with throttled_hosts(1, megabits):
             return ""
     except subprocess.CalledProcessError as error:
         return f"`{' '.join(error.cmd)}` fails here"
@@ -45,12 +45,12 @@ class Hosts:
 
 
 @contextlib.contextmanager
-def throttled_hosts(count: int, megabits: int) -> Iterator[Hosts]:
+def throttled_hosts(count: int, megabits: int | None) -> Iterator[Hosts]:
     """Make hosts until the end of the block; what runs on them must have ended by then.
 
     Args:
         count: How many.
-        megabits: That each link passes in a second, each way.
+        megabits: That each link passes in a second, each way; None for as many as it can.
     """
     switch = f"gst{os.getpid()}"
     # A short burst, else small messages pass for nothing; a short queue, else acknowledgements wait behind data.
@@ -73,6 +73,7 @@ def throttled_hosts(count: int, megabits: int) -> Iterator[Hosts]:
             _call("ip", "-n", switch, "link", "set", f"p{i}", "master", "br0", "up")
             _call("ip", "-n", name, "address", "add", f"{made.address(i)}/24", "dev", "eth0")
             _call("ip", "-n", name, "link", "set", "eth0", "up")
-            _call("tc", "-n", name, "qdisc", "add", "dev", "eth0", "root", *shape)
-            _call("tc", "-n", switch, "qdisc", "add", "dev", f"p{i}", "root", *shape)
+            if megabits is not None:
+                _call("tc", "-n", name, "qdisc", "add", "dev", "eth0", "root", *shape)
+                _call("tc", "-n", switch, "qdisc", "add", "dev", f"p{i}", "root", *shape)
         yield made

@@ -1,0 +1,178 @@
+"""`python -m benchmarks.namespaces`: globalstep between two network namespaces, as between two machines. Root only.
+
+The PS tasks are in one namespace and the workers in another: no shared memory and no unix socket reaches across, and
+every byte takes TCP over a pair of virtual links. The forms take turns in one run, on the same PS tasks: "auto", which
+is the default, beside "grpc"; a ratio is taken within a round; steps and values are checked, and that "auto" has taken
+the socket. With --tls there is a second cluster with certificates. Prints a line for every row: the rates, the median
+ratio of "auto" over "grpc", its quarters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.harness import processes
+from benchmarks.harness.contestants import Peer, Program, Team
+from benchmarks.harness.measuring import Record, Settings, measure
+from benchmarks.harness.processes import Children
+from benchmarks.harness.throttled import Hosts, throttled_hosts, why_not
+from benchmarks.harness.workload import Case
+from benchmarks.reports import bars
+from globalstep.runtime.process_env import tuned
+
+__all__ = ["connections_at", "main", "ratios"]
+
+FORMS = ("auto", "grpc")
+_SERVERS, _WORKERS = 0, 1
+#: Of the first PS task's connections beside gRPC; each further one has the next.
+_TCP_PORT = 2300
+_ESTABLISHED = "01"
+
+
+class _Form(Peer):
+    """A transport of one of the clusters."""
+
+    def takes(self, case: Case) -> bool:
+        """All take part in every case."""
+        return True
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.namespaces", description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5, help="how often each has its turn")
+    parser.add_argument("--secs", type=float, default=0.3, help="length of a turn, in seconds")
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(bars.SIZES), metavar="N", help="parameters")
+    parser.add_argument("--ps", type=int, nargs="+", default=[1, 2], metavar="N", help="numbers of PS")
+    parser.add_argument("--kinds", nargs="+", default=["dense"], help="kinds of cases: dense, embedding, counter")
+    parser.add_argument("--rules", nargs="+", default=["sgd", "adam", "adagrad"], help="rules of the optimizers")
+    parser.add_argument("--tls", action="store_true", help="a second cluster, with certificates")
+    parser.add_argument("--out", type=Path, help="a file for every measurement, a JSON object a line")
+    return parser.parse_args(argv)
+
+
+def _certificates(folder: Path, host: str) -> dict[str, str]:
+    """Write a CA and one certificate that is good for all tasks; gives the environment that names the files."""
+    import trustme
+
+    authority = trustme.CA()
+    issued = authority.issue_cert(host)
+    cert, key, ca = folder / "cert.pem", folder / "key.pem", folder / "ca.pem"
+    cert.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+    key.write_bytes(issued.private_key_pem.bytes())
+    ca.write_bytes(authority.cert_pem.bytes())
+    return {"GLOBALSTEP_TLS_CERT": str(cert), "GLOBALSTEP_TLS_KEY": str(key), "GLOBALSTEP_TLS_CA": str(ca)}
+
+
+def _start(
+    key: str, ps: int, workers: int, first_port: int, more: Mapping[str, str], hosts: Hosts, children: Children
+) -> Team:
+    environ = tuned({name: value for name, value in os.environ.items() if name not in tuned({})}) | more
+    environ.pop("GLOBALSTEP_TRANSPORT", None)
+    serve = ["-m", "globalstep.ps", "--bind", f"{hosts.address(_SERVERS)}:0", "--log-level", "WARNING"]
+    servers = [
+        children.start([*serve, "--tcp-port", str(first_port + at)], environ, by=hosts.by(_SERVERS)) for at in range(ps)
+    ]
+    addresses = [server.address() for server in servers]
+    worker = ["-m", "benchmarks.peers.globalstep_worker", "--addresses", ",".join(addresses), "--index"]
+    made = [children.start([*worker, str(at)], environ, by=hosts.by(_WORKERS)) for at in range(workers)]
+    return Team(Program(key, exact=True), servers, made, addresses)
+
+
+def connections_at(table: str, port: int) -> int:
+    r"""Count the established connections of a local port.
+
+    Args:
+        table: Text of /proc/PID/net/tcp.
+        port: The port.
+
+    >>> connections_at("sl local_address rem_address st\\n 0: 0100007F:08FC 0100007F:9C40 01 0", 2300)
+    1
+    """
+    rows = [line.split() for line in table.splitlines()[1:]]
+    return sum(row[3] == _ESTABLISHED and int(row[1].rpartition(":")[2], 16) == port for row in rows)
+
+
+def _checked(records: Iterator[Record], teams: Mapping[str, Team], ports: Mapping[str, int]) -> Iterator[Record]:
+    """Make sure that "auto" has a socket to every PS task of its case; raises RuntimeError if it has none."""
+    for record in records:
+        key, _, form = record.get("peer", "").partition(" ")
+        if form == "auto":
+            for at, server in enumerate(teams[key].servers[: record["case"]["ps"]]):
+                table = Path(f"/proc/{server.pid}/net/tcp").read_text()
+                if not connections_at(table, ports[key] + at):
+                    raise RuntimeError(f'"auto" has no TCP connection beside gRPC to PS task {at} of cluster {key}.')
+        yield record
+
+
+def ratios(records: Sequence[Record], key: str) -> list[float]:
+    """Give each round's rate of "auto" over "grpc", of one row and cluster."""
+    rates: dict[int, dict[str, float]] = defaultdict(dict)
+    for record in records:
+        name, _, form = record.get("peer", "").partition(" ")
+        if name == key:
+            rates[record["round"]][form] = record["rate"]
+    return [found["auto"] / found["grpc"] for found in rates.values()]
+
+
+def _say(case: str, key: str, records: Sequence[Record]) -> None:
+    found = sorted(ratios(records, key))
+    low, middle, high = statistics.quantiles(found, n=4) if len(found) > 1 else found * 3
+    rate = {
+        form: statistics.median(one["rate"] for one in records if one.get("peer") == f"{key} {form}") for form in FORMS
+    }
+    figures = f"{rate['auto']:10.1f} {rate['grpc']:10.1f}  {middle:5.2f}  ({low:5.2f} to {high:5.2f})"
+    print(f"{case:34} {key:6} {figures}", flush=True)
+
+
+def _measure(args: argparse.Namespace, hosts: Hosts, children: Children, folder: Path) -> list[Record]:
+    settings = Settings(args.rounds, args.secs, least_steps=1)
+    cases = [case for ps in args.ps for case in bars.cases(ps) if case.kind in args.kinds and case.rule in args.rules]
+    cases = [case for case in cases if case.kind != "dense" or case.size in args.sizes]
+    workers = max(case.workers for case in cases)
+    environs: dict[str, dict[str, str]] = {"plain": {"GLOBALSTEP_INSECURE": "1"}}
+    if args.tls:
+        environs["tls"] = _certificates(folder, hosts.address(_SERVERS))
+    ports = {key: _TCP_PORT + 100 * at for at, key in enumerate(environs)}
+    teams = {key: _start(key, max(args.ps), workers, ports[key], environs[key], hosts, children) for key in environs}
+    peers = [_Form(f"{key} {form}", form, key, form) for key in teams for form in FORMS]
+    for team in teams.values():
+        team.ready()
+    print(f"{'':41} {'auto':>10} {'grpc':>10}  ratio  (quarters)", flush=True)
+    records: list[Record] = []
+    for case in cases:
+        found = list(_checked(measure(case, peers, teams, settings), teams, ports))
+        for key in teams:
+            _say(f"{bars.case_label(case.as_dict())}, {case.ps} PS", key, found)
+        records += found
+    for team in teams.values():
+        team.end()
+    return records
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, and print; gives the process's exit code."""
+    args = _parse(argv)
+    if why := why_not(None):
+        print(f"python -m benchmarks.namespaces: there can be no hosts here: {why}", file=sys.stderr)
+        return 2
+    with ExitStack() as stack:
+        hosts = stack.enter_context(throttled_hosts(2, None))
+        children = stack.enter_context(processes.children())
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="globalstep-tls-")))
+        records = _measure(args, hosts, children, folder)
+    if args.out is not None:
+        args.out.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
