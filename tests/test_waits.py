@@ -89,7 +89,7 @@ ALLOWED = {
         "_UnaryCall._start": "the deadline is among the arguments",
         "_UnaryCall._answer": _CALL,
         "GrpcTransport._ask_for_socket": _CALL,
-        "_Ahead.take": "the call that the thread makes has a deadline, and so has the connection; closing ends both",
+        "_EarlySocket.take": "the call of that thread has a deadline, and so has its connection; closing ends both",
     },
     "worker/client/heartbeat.py": {
         "Heartbeat.stop": _SHUT,

@@ -268,6 +268,6 @@ def test_a_transport_over_tcp_looks_too(authority):
         thread.start()
         reply = pb.OpenLaneReply(address=str(listening.getsockname()[1]), token=bytes(TOKEN_BYTES))
         with pytest.raises(OSError, match="names role 'worker'"):
-            dial("PS task 0", pb.LANE_TCP, "127.0.0.1", reply, tls=mine)
+            dial("PS task 0", pb.LANE_TCP, f"127.0.0.1:{reply.address}", reply, tls=mine)
         thread.join()
     assert heard in ([], [b""])

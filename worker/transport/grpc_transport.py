@@ -204,7 +204,7 @@ def _from_rpc(error: grpc.RpcError, label: str) -> OpError:
     )
 
 
-class _Ahead:
+class _EarlySocket:
     """A socket that is opened before it is needed.
 
     Args:
@@ -268,7 +268,7 @@ class GrpcTransport:
         self._old: list[_Link] = []
         # The sockets to try when a connection is needed; none once there is no use in trying.
         self._socket_kinds = SOCKETS.get(chosen_transport(transport), ())
-        self._ahead: _Ahead | None = None
+        self._ahead: _EarlySocket | None = None
         #: When the connection was opened.
         self._opened_at = 0.0
         self._closed = False
@@ -342,7 +342,7 @@ class GrpcTransport:
             if not self._socket_kinds or self._closed or self._connection is not None or self._ahead is not None:
                 return
             with contextlib.suppress(RuntimeError):  # the system gives no thread: the first call opens it
-                self._ahead = _Ahead(self._open_socket, f"globalstep-dial-{self._index}")
+                self._ahead = _EarlySocket(self._open_socket, f"globalstep-dial-{self._index}")
 
     def _open_socket(self) -> Connection | None:
         """Open a socket if there is any use in it; gives None where gRPC must do."""
@@ -370,12 +370,11 @@ class GrpcTransport:
         Raises:
             OSError: If that cannot be done, or the task would not prove there who it is, as it does by gRPC.
         """
-        host, _, port = self._secured.dialled.rpartition(":")
         if kind == pb.LANE_TCP and self._secured.proves_token and not reply.proves:
             raise ConnectionRefusedError("it is of an older version, and does not prove there that it has the token")
         made_of = SharedConnection if kind == pb.LANE_SHM else SocketConnection
         tls = self._secured.credentials.tls
-        return dial(self.label, kind, host.strip("[]"), reply, made_of, tls, int(port), secs)
+        return dial(self.label, kind, self._secured.dialled, reply, made_of, tls, secs)
 
     def _give_up_sockets(self, text: str) -> None:
         """Stay with gRPC from now on, and say so, once."""

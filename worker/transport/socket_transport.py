@@ -116,11 +116,10 @@ class SocketConnection(Connection):
 def dial(
     label: str,
     kind: pb.LaneKind.ValueType,
-    host: str,
+    address: str,
     reply: pb.OpenLaneReply,
     made_of: Callable[[str, Any], SocketConnection] = SocketConnection,
     tls: TlsFiles | None = None,
-    port: int = 0,
     secs: float = _CONNECT_SECS,
 ) -> SocketConnection:
     """Connect to where a PS task waits for it.
@@ -128,11 +127,11 @@ def dial(
     Args:
         label: What messages call the task.
         kind: What was asked for.
-        host: Where gRPC reaches the task; for TCP.
+        address: "host:port" where gRPC reaches the task: TCP is dialled at the same host, and whose that port is may be
+            at the other end of a unix socket.
         reply: The task's answer to OpenLane.
         made_of: Makes the connection of the label and the socket.
         tls: What to speak TLS with over TCP; None for plain TCP.
-        port: Where gRPC reaches the task; whose that is may be at the other end of a unix socket, too.
         secs: How long that may take in all.
 
     Returns:
@@ -142,8 +141,10 @@ def dial(
         OSError: If there is no way to it, or it does not welcome us.
     """
     until = SYSTEM_CLOCK.monotonic() + secs
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
     connection = (
-        _dial_tcp(host, int(reply.address), tls, until) if kind == pb.LANE_TCP else _dial_unix(host, port, reply)
+        _dial_tcp(host, int(reply.address), tls, until) if kind == pb.LANE_TCP else _dial_unix(host, int(port), reply)
     )
     try:
         connection.settimeout(_left(until))
