@@ -77,7 +77,7 @@ def _start(
 ) -> Team:
     environ = tuned({name: value for name, value in os.environ.items() if name not in tuned({})}) | more
     environ.pop("GLOBALSTEP_TRANSPORT", None)
-    serve = ["-m", "globalstep.ps", "--bind", f"{hosts.address(_SERVERS)}:0", "--log-level", "WARNING"]
+    serve = ["-m", "globalstep.ps", "--bind", f"{hosts.address(_SERVERS)}:0", "--log-level", "ERROR"]
     servers = [
         children.start([*serve, "--tcp-port", str(first_port + at)], environ, by=hosts.by(_SERVERS)) for at in range(ps)
     ]
