@@ -319,7 +319,7 @@ class GrpcTransport:
         self._renew()
         for other in self.group:
             if other is not self:
-                other.open_ahead()
+                other.open_early()
         fresh = (ahead.take() if ahead is not None else None) or self._open_socket()
         fresh = fresh or _Stream(self.label, self._link, self._secured)
         closing = UnavailableError(f"The connection to {self.label} was closed here.")
@@ -336,7 +336,7 @@ class GrpcTransport:
             kept.close(closing)
         return kept
 
-    def open_ahead(self) -> None:
+    def open_early(self) -> None:
         """Begin to open a socket, unless there is a connection, or no use in it; the first call takes it."""
         with self._lock:
             if not self._socket_kinds or self._closed or self._connection is not None or self._ahead is not None:
