@@ -57,8 +57,9 @@ ALLOWED = {
         "_plain_server": _TIMEOUT,
     },
     "src/globalstep/security/tls_socket.py": {
-        "TlsSocket.recv": "it does not block: _when_ready waits, with the socket's timeout",
-        "TlsSocket.recv_into": "the same",
+        "TlsSocket._shake_hands": "it does not block: _wait waits, with the socket's timeout",
+        "TlsSocket.recv": "the same",
+        "TlsSocket._take_in": "the same",
         "TlsSocket.shutdown": "tells the kernel only",
     },
     "ps/__main__.py": {"main": "a PS task serves until the job is done; it says whom it has not heard of"},
