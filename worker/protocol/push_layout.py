@@ -84,6 +84,8 @@ class Split:
     parts: dict[int, Part]
     #: How many ops and reads such a push has.
     counts: tuple[int, int]
+    #: Of each read, in order, the place of its value among the answers of all shards, one shard behind the other.
+    read_at: list[int]
     #: Shard -> the layout that it has been sent.
     known: dict[int, KnownLayout] = field(default_factory=dict[int, KnownLayout])
 

@@ -6,6 +6,7 @@ Layer: worker. Threads: a PushMessages belongs to one PushProtocol, under its ow
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -87,7 +88,11 @@ class PushMessages:
             parts.setdefault(self.shard_of(read.variable), Part()).reads.append(read)
         parts = dict(sorted(parts.items()))
         if may_be_remembered(push):
-            self._splits[push.layout] = Split(parts, (len(push.ops), len(push.reads)))
+            by_shard = sorted(range(len(push.reads)), key=lambda at: self.shard_of(push.reads[at].variable))
+            read_at = [0] * len(by_shard)
+            for place, at in enumerate(by_shard):
+                read_at[at] = place
+            self._splits[push.layout] = Split(parts, (len(push.ops), len(push.reads)), read_at)
         else:
             self._splits.pop(push.layout, None)
         return parts
@@ -111,7 +116,9 @@ class PushMessages:
         split = self._splits.get(push.layout)
         known = split.known.get(shard) if split is not None else None
         if known is not None and known.places is not None and not afresh:
-            values: list[Any] = push.values if known.is_all else [push.values[at] for at in known.order]
+            values: list[Any] = push.values
+            if not known.is_all:
+                values = [values[at] for at in known.order]
             if list(map(_NBYTES, values)) == known.sizes:
                 whole: memoryview | None = None
                 if self.buffers is not None and not self.packing.active:
@@ -178,7 +185,17 @@ class PushMessages:
             )
         return [codec.decode_tensor(item.value, data) for item in answer.values]
 
-    def gather(self, reads: Sequence[Read], found: Mapping[int, Sequence[Array]]) -> list[Array]:
+    def gather(self, push: Push, found: Mapping[int, Sequence[Array]]) -> list[Array]:
+        """Put the shards' answers to a push into the order of its reads."""
+        split = self._splits.get(push.layout)
+        if split is None:
+            return self.in_order(push.reads, found)
+        values = list(chain.from_iterable(map(found.__getitem__, split.parts)))
+        if len(values) != len(split.read_at):
+            return self.in_order(push.reads, found)
+        return [values[at] for at in split.read_at]
+
+    def in_order(self, reads: Sequence[Read], found: Mapping[int, Sequence[Array]]) -> list[Array]:
         """Put the shards' answers into the order of the reads."""
         left = {shard: iter(values) for shard, values in found.items()}
         out: list[Array] = []

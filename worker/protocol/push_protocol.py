@@ -168,7 +168,7 @@ class PushProtocol:
             assert reply is not None
             if shard not in decided.pull.last or reply.pull.applied != decided.pull.last[shard]:
                 return None
-        return self._messages.gather(reads, {shard: self._pulled(replies[shard]) for shard in shards})
+        return self._messages.in_order(reads, {shard: self._pulled(replies[shard]) for shard in shards})
 
     def _pulling(self, reads: Sequence[Read], cut_with: Sequence[int] = ()) -> _Sent:
         """Write a PULL for one shard."""
@@ -312,7 +312,7 @@ class PushProtocol:
         if 0 in places or (len(places) > 1 and any(place != outcome.index for place in places)):
             # Values of several places in the sequence are not consistent: read again.
             return PushResult(outcome, self.push(Push(reads=push.reads)).values, applied)
-        return PushResult(outcome, self._messages.gather(push.reads, found), applied)
+        return PushResult(outcome, self._messages.gather(push, found), applied)
 
     def _piggybacked(self, requests: dict[int, _Sent]) -> _Sent | None:
         """Take the sequencer's part out of what is to be staged if it is to come with ADMIT: a message less.
