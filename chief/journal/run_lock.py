@@ -107,9 +107,8 @@ def _named(file: int) -> tuple[Process, float]:
     """Read which process has taken the lock last, and when; a false Process where that is not known."""
     try:
         fields = json.loads(os.pread(file, 4096, 0))
-        return Process(str(fields["host"]), int(fields["pid"]), str(fields["place"]), str(fields["started"])), fields[
-            "since"
-        ]
+        holder = Process(str(fields["host"]), int(fields["pid"]), str(fields["place"]), str(fields["started"]))
+        return holder, fields["since"]
     except (OSError, ValueError, KeyError, TypeError):
         return Process(), 0.0
 
