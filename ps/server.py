@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 _MOST_WAITING_CALLS = 256
 #: Exit code of a PS task that was asked to end before the end of the job: an engine should start it again.
 EXIT_TERMINATED = 143
-#: Where a process is told its PSOptions.tcp_port.
+#: The environment variable that sets PSOptions.tcp_port.
 TCP_PORT_VARIABLE = "GLOBALSTEP_TCP_PORT"
 
 

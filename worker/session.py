@@ -106,10 +106,10 @@ class Session:
             else cluster
         )
         in_flight = int(getattr(config, "pushes_in_flight", 0) or os.environ.get(_IN_FLIGHT_VARIABLE) or 0)
-        ahead = bool(getattr(config, "gradients_ahead", False) or os.environ.get(_AHEAD_VARIABLE))
+        early = bool(getattr(config, "gradients_ahead", False) or os.environ.get(_AHEAD_VARIABLE))
         known = known_target(self._target)
         own_task = task_with_own(task or known.task, known.session_tasks)
-        self._executor = Executor(self.graph, self.cluster, clock, reuse_values, in_flight, ahead, own_task)
+        self._executor = Executor(self.graph, self.cluster, clock, reuse_values, in_flight, early, own_task)
         # Guards _closed; a leaf.
         self._lock = threading.Lock()
         self._closed = False
