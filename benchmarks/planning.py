@@ -47,9 +47,9 @@ _TRANSPORTS = ("grpc", "tcp", "shm")
 _PS, _WORKERS = 3, 4
 #: Commands that docs/plan.md shows with what they print.
 EXAMPLES = {
-    "plan": "plan --workers 200 --params 1e8 --step-time 0.5 --nic 25 --ps-cores 16",
+    "plan": "plan --workers 200 --params 1e8 --step-time 0.5 --nic 25 --ps-cores 16 --transport grpc",
     "plan-large": "plan --workers 1000 --ps 100 --params 2e8 --step-time 2 --nic 25 --ps-cores 16 --wire bfloat16 "
-    "--plot plan.png",
+    "--transport grpc --plot plan.png",
 }
 #: Where others leave less than this, a simulation of what is left would say nothing. Over slow links processes mostly
 #: wait, and whoever does so gets a core when it wants one, however busy others are.

@@ -59,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     machines.add_argument(
         "--transport", choices=("grpc", "tcp", "unix", "shm"), default="",
-        help="default grpc, and shm with --shared-cores",
+        help="default tcp, as between machines without a firewall, and shm with --shared-cores",
     )  # fmt: skip
     machines.add_argument(
         "--shared-cores", type=float, default=0.0, metavar="N",
@@ -130,7 +130,7 @@ def job_of(args: argparse.Namespace, cores: int) -> Job:
         rows=rows,
         row_width=width,
         ps_cores=args.ps_cores or cores,
-        transport=args.transport or ("shm" if alone else "grpc"),
+        transport=args.transport or ("shm" if alone else "tcp"),
         shared_cores=args.shared_cores,
         compute_takes_core=not args.accelerator,
     )

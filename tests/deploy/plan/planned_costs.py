@@ -33,7 +33,7 @@ def profile(**costs):
         cores=8,
         copy_bytes_sec=10e9,
         all_cores_copy_bytes_sec=40e9,
-        transports={"grpc": wire(**costs), "shm": wire(byte=0.0)},
+        transports={"grpc": wire(**costs), "tcp": wire(**costs), "shm": wire(byte=0.0)},
         kernels={
             "gradient_descent": kernel(0, 1e-9),
             "momentum": kernel(1, 1.5e-9),

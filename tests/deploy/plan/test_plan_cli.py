@@ -181,6 +181,10 @@ def test_plan_knows_one_machine(capsys, profile_file):
     assert "shared cores" in found["forecast"]["busy"]
 
 
+def test_between_machines_a_plan_takes_what_a_session_takes(capsys, profile_file):
+    assert json.loads(plan(capsys, profile_file, "--json")[1].out)["job"]["transport"] == "tcp"
+
+
 def test_plan_knows_rows_and_the_wire(capsys, profile_file):
     rows = json.loads(plan(capsys, profile_file, "--json", "--ps", "2", "--sparse-rows", "2000x64")[1].out)
     assert (rows["job"]["rows"], rows["job"]["row_width"]) == (2000, 64)
@@ -203,9 +207,9 @@ def test_plan_says_what_is_wrong(capsys, profile_file, tmp_path):
     code, said = plan(capsys, tmp_path / "none.json")
     assert code == 1
     assert "globalstep bench" in said.err
-    code, said = plan(capsys, profile_file, "--transport", "tcp")
+    code, said = plan(capsys, profile_file, "--transport", "unix")
     assert code == 1
-    assert "'tcp'" in said.err
+    assert "'unix'" in said.err
 
 
 @pytest.mark.parametrize("wrong", [["--workers", "0"], ["--workers", "1.5"], ["--sparse-rows", "64"], ["--ps", "-1"]])

@@ -215,8 +215,8 @@ def test_a_job_that_cannot_be_is_refused(wrong):
 
 
 def test_a_transport_that_was_not_measured_is_refused():
-    with pytest.raises(InvalidArgumentError, match="has no 'tcp'"):
-        phases_of(plain(transport="tcp"), profile(), 1)
+    with pytest.raises(InvalidArgumentError, match="has no 'unix'"):
+        phases_of(plain(transport="unix"), profile(), 1)
 
 
 # ---- How many PS --------------------------------------------------------------------------------
