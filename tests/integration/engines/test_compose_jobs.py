@@ -232,7 +232,7 @@ services:
 
 
 def test_memory_is_shared_where_the_network_is(job):
-    """More of it than /dev/shm has room for. Containers that have networks of their own use gRPC."""
+    """More of it than /dev/shm has room for. Containers that have networks of their own use TCP."""
     files = ("job.yml", "shared.yml")
     script = [str(Path(__file__).with_name("large_values_job.py")), "--last-step", "60", "--dir", "run"]
     assert main(["compose", "write", "--workers", "2", "--file", str(job.folder / files[0]), *script]) == 0

@@ -260,4 +260,9 @@ def test_nodes_that_are_cut_off_for_less_than_slurmd_timeout_and_healed(tmp_path
         printed = job.until_ended()
     assert not re.search(r"; restart \d of 10", printed), printed
     assert max(map(float, re.findall(r"worker:0\] gap ([\d.]+)", printed))) > 3
+    # Between nodes, by the port behind those of the tasks.
+    ports = [int(port) for port in re.findall(r" goes over TCP, port (\d+): ", printed)]
+    tasks = [int(port) for port in re.findall(r"/job:ps/task:\d at \S+:(\d+)", printed)]
+    assert ports
+    assert min(ports) > max(tasks)
     counts_exactly(tmp_path / "run")

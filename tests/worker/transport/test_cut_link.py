@@ -12,6 +12,7 @@ from counting_run import expected, initialize, state, step_push
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.security.rpc import CHANNEL_OPTIONS
+from globalstep.wire.socket_messages import prepare
 from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.transport.grpc_transport import transports_to
 
@@ -19,6 +20,21 @@ OPTIONS = dict(CHANNEL_OPTIONS)
 #: When a link that carries nothing is given up at the latest, by the options of all channels.
 NOTICED_SECS = (OPTIONS["grpc.keepalive_time_ms"] + OPTIONS["grpc.keepalive_timeout_ms"]) / 1000
 PING_SECS = OPTIONS["grpc.http2.ping_timeout_ms"] / 1000
+
+
+def test_a_cut_is_noticed_on_a_socket_as_soon_as_by_grpc():
+    """Between machines data goes over TCP, and how soon a lost PS task is noticed should not depend on that."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        socket.create_connection(listening.getsockname()) as connection,
+    ):
+        prepare(connection)
+        idle, between, probes = (
+            connection.getsockopt(socket.IPPROTO_TCP, getattr(socket, f"TCP_KEEP{name}"))
+            for name in ("IDLE", "INTVL", "CNT")
+        )
+        assert idle + between * probes <= NOTICED_SECS
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= NOTICED_SECS * 1000
 
 
 class Link:
