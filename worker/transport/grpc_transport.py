@@ -268,7 +268,7 @@ class GrpcTransport:
         self._old: list[_Link] = []
         # The sockets to try when a connection is needed; none once there is no use in trying.
         self._socket_kinds = SOCKETS.get(chosen_transport(transport), ())
-        self._ahead: _EarlySocket | None = None
+        self._early: _EarlySocket | None = None
         #: When the connection was opened.
         self._opened_at = 0.0
         self._closed = False
@@ -309,7 +309,7 @@ class GrpcTransport:
     def _connect(self, broken: Connection | None) -> Connection:
         """Open a connection in the place of a broken one, unless another thread has been faster."""
         with self._lock:
-            ahead, self._ahead = self._ahead, None
+            early, self._early = self._early, None
             served_secs = self._clock.monotonic() - self._opened_at
         if broken is not None:
             self._secured.broken()
@@ -320,7 +320,7 @@ class GrpcTransport:
         for other in self.group:
             if other is not self:
                 other.open_early()
-        fresh = (ahead.take() if ahead is not None else None) or self._open_socket()
+        fresh = (early.take() if early is not None else None) or self._open_socket()
         fresh = fresh or _Stream(self.label, self._link, self._secured)
         closing = UnavailableError(f"The connection to {self.label} was closed here.")
         kept, spare = fresh, broken
@@ -339,10 +339,10 @@ class GrpcTransport:
     def open_early(self) -> None:
         """Begin to open a socket, unless there is a connection, or no use in it; the first call takes it."""
         with self._lock:
-            if not self._socket_kinds or self._closed or self._connection is not None or self._ahead is not None:
+            if not self._socket_kinds or self._closed or self._connection is not None or self._early is not None:
                 return
             with contextlib.suppress(RuntimeError):  # the system gives no thread: the first call opens it
-                self._ahead = _EarlySocket(self._open_socket, f"globalstep-dial-{self._index}")
+                self._early = _EarlySocket(self._open_socket, f"globalstep-dial-{self._index}")
 
     def _open_socket(self) -> Connection | None:
         """Open a socket if there is any use in it; gives None where gRPC must do."""
@@ -431,12 +431,12 @@ class GrpcTransport:
         with self._lock:
             self._closed = True
             connection, self._connection = self._connection, None
-            ahead, self._ahead = self._ahead, None
+            early, self._early = self._early, None
         closing = UnavailableError(f"The connection to {self.label} was closed here.")
         if connection is not None:
             connection.close(closing)
         self._close_links()
-        if ahead is not None and (unused := ahead.take()) is not None:
+        if early is not None and (unused := early.take()) is not None:
             unused.close(closing)
 
 

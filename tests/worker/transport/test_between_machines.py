@@ -279,7 +279,7 @@ def test_all_tasks_are_dialled_at_once(serving, joined, monkeypatch):
     assert not together.broken
 
 
-def test_a_connection_that_was_opened_ahead_and_not_needed_is_closed(serving):
+def test_a_connection_that_was_opened_early_and_not_needed_is_closed(serving):
     servers = serving(2)
     transports = [GrpcTransport(server.address, at, "auto") for at, server in enumerate(servers)]
     for one in transports:
