@@ -7,6 +7,7 @@ from globalstep.errors import AbortedError
 from globalstep.ps.local import LocalPS
 from globalstep.ps.members.presence import State
 from globalstep.runtime.clock import ManualClock
+from globalstep.wire.declarations import Increment, OutcomeKind, Push, StopLimit
 from globalstep.worker.client.candidate import Candidate
 from globalstep.worker.client.client import ClusterClient
 
@@ -78,6 +79,28 @@ def test_it_ends_no_other_task_where_it_is_replaced_between_two(ps, sleeper, mon
         sleeper.finish()
     assert asked == [[0], [1]]
     assert ps.controls[1].handler.shard.view().state is State.READY
+
+
+def test_a_step_that_rises_by_three_ends_within_the_promise_over_a_takeover(ps):
+    """The push that steps over the limit is the last, whichever chief has stated it and whoever pushes."""
+    first, successor = chief_of(ps, "/job:chief/task:0"), chief_of(ps, "/job:worker/task:0")
+    limits, by_three = [StopLimit("global_step", 20)], Push(increments=[Increment("global_step", 3)])
+    try:
+        assert first.chief_lease.candidate.claim(first)
+        first.begin(sequencer=1, open=False)
+        initialize(first)
+        assert first.open(limits) == {"global_step": 20}
+        for _ in range(5):
+            assert first.push(by_three).outcome.kind is OutcomeKind.ACCEPTED
+        assert successor.chief_lease.candidate.claim(successor)
+        successor.refresh()
+        assert successor.open(limits) == {"global_step": 20}
+        done = [client.push(by_three).outcome for client in (first, successor, first, successor)]
+        assert [outcome.kind for outcome in done] == [OutcomeKind.ACCEPTED] * 2 + [OutcomeKind.REFUSED_DONE] * 2
+        assert successor.global_steps() == {"global_step": 21}
+    finally:
+        successor.close()
+        first.close()
 
 
 def test_it_ends_no_ps_task(ps, sleeper):
