@@ -35,6 +35,23 @@ def test_a_local_server_is_a_ps_in_this_process_and_one_of_several_ps_tasks_is_n
     assert not is_in_process("grpc://127.0.0.1:1")
 
 
+@pytest.mark.parametrize(("told", "port"), [("none", None), ("0", 0), ("", 0)])
+def test_a_server_that_is_a_ps_task_takes_its_tcp_port_from_the_environment(monkeypatch, told, port):
+    monkeypatch.setenv("GLOBALSTEP_TCP_PORT", told)
+    server = Server({"ps": ["127.0.0.1:0"]}, job_name="ps", task_index=0, start=False)
+    try:
+        assert server._ps._sockets._port == port
+    finally:
+        server.stop()
+        forget_target(server.target)
+
+
+def test_a_tcp_port_that_there_is_not_is_named(monkeypatch):
+    monkeypatch.setenv("GLOBALSTEP_TCP_PORT", "some")
+    with pytest.raises(InvalidArgumentError, match="GLOBALSTEP_TCP_PORT is 'some'"):
+        Server({"ps": ["127.0.0.1:0"]}, job_name="ps", task_index=0, start=False)
+
+
 @pytest.mark.parametrize("target", ["grpc://localhost", f"grpc://127.0.0.1:1,localhost:{1 << 16}", "grpc://"])
 def test_a_target_without_a_port_is_refused_as_such(target):
     with pytest.raises(InvalidArgumentError, match=f"as a host-port pair: target '{target}'"):
