@@ -53,6 +53,10 @@ def come_back(
 
     Returns:
         What each PS task says of itself now.
+
+    Raises:
+        DeadlineExceededError: If a task cannot be reached for so long.
+        UnavailableError: If one cannot be reached, and `max_wait_secs` is 0.
     """
     wait = PollingWait(clock, max_wait_secs, client)
     # Lives whose logs are damaged, or gone.
@@ -98,4 +102,5 @@ def come_back(
         except OpError as error:
             _log.warning("Recovering from the write-ahead logs failed: %s", error)
             return list(statuses)
-        statuses = wait_for_answers(client, clock, max_wait_secs)
+        # A worker does not wait here: it asks again later, and says what it waits for.
+        statuses = wait_for_answers(client, clock, max_wait_secs) if max_wait_secs > 0 else list(client.refresh())

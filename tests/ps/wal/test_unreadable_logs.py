@@ -118,6 +118,27 @@ def test_the_logs_of_some_tasks_only_are_named_and_kept(tmp_path, caplog):
     tasks.kill(0, 1)
 
 
+def test_a_worker_that_finds_a_task_gone_after_a_recovery_is_told_so_and_may_ask_again(tmp_path, monkeypatch):
+    tasks = Tasks(2)
+    client = started(tasks, tmp_path)
+    tasks.kill(1)
+    statuses, asked = client.refresh(), []
+
+    def gone():
+        asked.append(1)
+        raise UnavailableError("/job:ps/task:0: Connection refused")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "refresh", gone)
+        # Not DeadlineExceededError, which ends a worker's wait.
+        with pytest.raises(UnavailableError, match="Connection refused"):
+            come_back(client, statuses, None, ManualClock(), 0.0)
+    assert asked == [1]
+    assert come_back(client, client.refresh(), None, ManualClock(), 0.0)[1].incarnation == client.incarnation
+    client.close()
+    tasks.kill(0, 1)
+
+
 def test_where_the_newest_life_is_damaged_the_one_before_is_tried(tmp_path, caplog):
     tasks, others = Tasks(1), Tasks(1)
     client = started(tasks, tmp_path)
