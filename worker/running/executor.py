@@ -224,7 +224,8 @@ class Executor:
             self._declarer.declare(shapes, push.uses)
             self._require_declared([op.variable for op in push.ops])
             self._require_declared([increment.step for increment in push.increments])
-            self._pushed[push.layout] = self.cluster.incarnation
+            if push.layout is not None:
+                self._pushed[push.layout] = self.cluster.incarnation
         trace = self.trace
         with self.span("push", changes=len(push.ops), reads=len(push.reads)):
             began = 0.0 if trace is None else trace.now()
