@@ -6,7 +6,6 @@ Layer: worker. Threads: a PushForm is not changed by use.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +32,11 @@ class Change(NamedTuple):
     dtype: np.dtype[Any]
     operand: int | None
     indices: int | None
+
+    def alike(self) -> Op:
+        """Give what the Op of every run has."""
+        kind, name, source, optimizer, unique, after = self.same
+        return Op(kind, name, None, None, source, None, optimizer, unique, after)
 
     def made(self, values: Sequence[Any]) -> Op:
         """Give the Op of a run whose slots hold `values`."""
@@ -95,13 +99,15 @@ class PushForm:
         self.ahead, self.again = tuple(ahead), tuple(again)
         self._reading = _reading((*self.shared, *ahead)), _reading((*self.shared, *ahead, *again))
         self._steps = tuple((step.op_name, slot) for step, slot in steps)
-        # What every push of the round is but for its values; None where more than values differs.
-        self._alike: Push | None = None
         self._operands = [
             (c.part, c.dtype, c.operand)
             for c in self._changes
             if c.operand is not None and c.indices is None and not c.part.declare
         ]
+        # What every push of the round is but for its values; None where more than values differs.
+        self._alike: Push | None = None
+        if len(self._operands) == len(self._changes):
+            self._alike = Push([change.alike() for change in self._changes], self._increments)
         self.is_empty = not (self._changes or self._increments or self._uses)
 
     def push(self, values: Sequence[Any]) -> Push:
@@ -123,10 +129,7 @@ class PushForm:
                 for part, dtype, slot in self._operands
             ]
             return self._alike.again(operands, uses, seen_steps=seen_steps)
-        push = Push([change.made(values) for change in self._changes], self._increments, uses, seen_steps=seen_steps)
-        if len(self._operands) == len(self._changes):
-            self._alike = Push([replace(op, value=None) for op in push.ops], self._increments)
-        return push
+        return Push([change.made(values) for change in self._changes], self._increments, uses, seen_steps=seen_steps)
 
     def reading(self, again: bool) -> tuple[tuple[Variable, ...], list[Read]]:
         """Give what the push reads, with or without what the next run of the plan does."""
