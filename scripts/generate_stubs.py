@@ -17,7 +17,18 @@ NAMESPACES = (
     "globalstep",
     *(
         f"globalstep.{name}"
-        for name in ("initializers", "layers", "math", "nn", "python_io", "random", "summary", "test", "train")
+        for name in (
+            "initializers",
+            "layers",
+            "math",
+            "metrics",
+            "nn",
+            "python_io",
+            "random",
+            "summary",
+            "test",
+            "train",
+        )
     ),
 )
 

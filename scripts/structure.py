@@ -30,6 +30,7 @@ _NAMESPACES = {
     "contrib",
     "initializers",
     "layers",
+    "metrics",
     "nn",
     "summary",
     "train",

@@ -162,5 +162,16 @@ def _is_public(name):
     head, _, method = name.partition(".")
     if method.startswith("_") and method != "__init__":
         return False
-    namespaces = [gs, gs.train, gs.nn, gs.losses, gs.layers, gs.summary, gs.contrib.layers, gs.contrib.framework]
+    namespaces = [
+        gs,
+        gs.train,
+        gs.nn,
+        gs.losses,
+        gs.layers,
+        gs.metrics,
+        gs.contrib.metrics,
+        gs.summary,
+        gs.contrib.layers,
+        gs.contrib.framework,
+    ]
     return not head.startswith("_") and any(head in dir(one) for one in namespaces)

@@ -12,7 +12,20 @@ from product_code import ROLES, ROOT, modules_of, parsed, relative
 TOP = ("proto", *ROLES)
 #: Modules of src/globalstep that are namespaces: they name what lies on higher layers.
 NAMESPACES = {
-    *("__init__", "__main__", "absent", "app", "compat", "contrib", "initializers", "layers", "logging", "math", "nn"),
+    *(
+        "__init__",
+        "__main__",
+        "absent",
+        "app",
+        "compat",
+        "contrib",
+        "initializers",
+        "layers",
+        "logging",
+        "math",
+        "metrics",
+        "nn",
+    ),
     *("python_io", "random", "summary", "test", "train"),
 }
 #: What each layer may import besides itself.

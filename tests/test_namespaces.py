@@ -14,9 +14,20 @@ NAMESPACES = [
     "globalstep",
     *(
         f"globalstep.{name}"
-        for name in ("initializers", "layers", "math", "nn", "python_io", "random", "summary", "test", "train")
+        for name in (
+            "initializers",
+            "layers",
+            "math",
+            "metrics",
+            "nn",
+            "python_io",
+            "random",
+            "summary",
+            "test",
+            "train",
+        )
     ),
-    *(f"globalstep.contrib.{name}" for name in ("framework", "layers", "opt", "training")),
+    *(f"globalstep.contrib.{name}" for name in ("framework", "layers", "metrics", "opt", "training")),
     "globalstep.train.queue_runner",
 ]
 
@@ -110,7 +121,7 @@ def test_an_absent_name_says_what_to_use_instead(namespace, name, hint):
 
 
 def test_contrib_says_what_there_is():
-    with pytest.raises(AttributeError, match="of tf.contrib there are framework, layers, opt, training"):
+    with pytest.raises(AttributeError, match="of tf.contrib there are framework, layers, metrics, opt, training"):
         _ = gs.contrib.periodic_resample
     with pytest.raises(AttributeError, match="write layers with gs.layers"):
         _ = gs.contrib.slim

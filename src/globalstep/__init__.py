@@ -13,8 +13,8 @@ from globalstep.runtime.log_format import write_to_stderr
 write_to_stderr()
 
 _MODULES = (
-    "app compat contrib dtypes errors flags gfile initializers layers logging losses math nn python_io random summary "
-    "test train"
+    "app compat contrib dtypes errors flags gfile initializers layers logging losses math metrics nn python_io random "
+    "summary test train"
 )
 
 _NAMES = {

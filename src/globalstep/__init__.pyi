@@ -12,6 +12,7 @@ from globalstep import layers as layers
 from globalstep import logging as logging
 from globalstep import losses as losses
 from globalstep import math as math
+from globalstep import metrics as metrics
 from globalstep import nn as nn
 from globalstep import python_io as python_io
 from globalstep import random as random

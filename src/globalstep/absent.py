@@ -25,8 +25,6 @@ _INPUT = "feed batches through a placeholder from any Python iterator, or use gs
 _FEATURES = "turn features into ids and weights in Python, then use gs.nn.embedding_lookup_sparse or gs.SparseTensor."
 _HIGH_LEVEL = "use gs.train.MonitoredTrainingSession with hooks."
 _STRATEGY = "use between-graph replication: gs.train.replica_device_setter, or `globalstep launch`."
-_METRIC = "compute the metric over a batch with gs.reduce_mean, and average over batches in Python; for an AUC, fetch "
-_METRIC += "labels and predictions and use scikit-learn."
 _SYNC = (
     "updates are applied as they come, each of them once; minimize with the inner optimizer itself and leave out "
     "its queue runner, tokens and hook."
@@ -66,7 +64,6 @@ ABSENT = {
     "load_op_library": "write the function with gs.py_func or gs.py_loss.",
     "lookup": _FEATURES,
     "map_fn": _LOOP,
-    "metrics": _METRIC,
     "profiler": "use gs.train.ProfilerHook.",
     "python": (
         "internals of TensorFlow are not here; most have a public name (gs.Print, gs.get_default_graph), and "
@@ -151,7 +148,6 @@ ABSENT_IN_CONTRIB = {
     "learn": _HIGH_LEVEL,
     "legacy_seq2seq": _MODEL,
     "lookup": _FEATURES,
-    "metrics": _METRIC,
     "rnn": _MODEL,
     "seq2seq": _MODEL,
     "session_bundle": _EXPORT,

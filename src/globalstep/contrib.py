@@ -6,7 +6,7 @@ Layer: namespace.
 from globalstep.absent import ABSENT_IN_CONTRIB
 from globalstep.lazy import nested_namespace
 
-__all__ = ["framework", "layers", "opt", "training"]
+__all__ = ["framework", "layers", "metrics", "opt", "training"]
 
 framework = nested_namespace(
     f"{__name__}.framework",
@@ -38,6 +38,21 @@ layers = nested_namespace(
         "fully_connected": "use gs.layers.dense; it applies no activation unless it is given one.",
         "l2_regularizer": "write it as a function: lambda w: scale * gs.nn.l2_loss(w).",
         "optimize_loss": "use an optimizer's minimize, with gs.clip_by_global_norm between its two halves if needed.",
+    },
+)
+metrics = nested_namespace(
+    f"{__name__}.metrics",
+    {
+        "globalstep.evaluation.streaming": (
+            "accuracy aggregate_metric_map aggregate_metrics streaming_accuracy streaming_auc "
+            "streaming_false_negatives streaming_false_positives streaming_mean streaming_mean_absolute_error "
+            "streaming_mean_cosine_distance streaming_mean_iou streaming_mean_relative_error "
+            "streaming_mean_squared_error streaming_mean_tensor streaming_percentage_less streaming_precision "
+            "streaming_precision_at_thresholds streaming_recall streaming_recall_at_k streaming_recall_at_thresholds "
+            "streaming_root_mean_squared_error streaming_sensitivity_at_specificity streaming_sparse_precision_at_k "
+            "streaming_sparse_recall_at_k streaming_specificity_at_sensitivity streaming_true_negatives "
+            "streaming_true_positives"
+        ),
     },
 )
 opt = nested_namespace(

@@ -1,0 +1,35 @@
+# Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
+
+from globalstep.evaluation.classes import mean_iou as mean_iou
+from globalstep.evaluation.classes import mean_per_class_accuracy as mean_per_class_accuracy
+from globalstep.evaluation.counts import false_negatives as false_negatives
+from globalstep.evaluation.counts import false_positives as false_positives
+from globalstep.evaluation.counts import precision as precision
+from globalstep.evaluation.counts import recall as recall
+from globalstep.evaluation.counts import true_negatives as true_negatives
+from globalstep.evaluation.counts import true_positives as true_positives
+from globalstep.evaluation.means import accuracy as accuracy
+from globalstep.evaluation.means import mean as mean
+from globalstep.evaluation.means import mean_absolute_error as mean_absolute_error
+from globalstep.evaluation.means import mean_cosine_distance as mean_cosine_distance
+from globalstep.evaluation.means import mean_relative_error as mean_relative_error
+from globalstep.evaluation.means import mean_squared_error as mean_squared_error
+from globalstep.evaluation.means import mean_tensor as mean_tensor
+from globalstep.evaluation.means import percentage_below as percentage_below
+from globalstep.evaluation.means import root_mean_squared_error as root_mean_squared_error
+from globalstep.evaluation.ranking import average_precision_at_k as average_precision_at_k
+from globalstep.evaluation.ranking import precision_at_k as precision_at_k
+from globalstep.evaluation.ranking import precision_at_top_k as precision_at_top_k
+from globalstep.evaluation.ranking import recall_at_k as recall_at_k
+from globalstep.evaluation.ranking import recall_at_top_k as recall_at_top_k
+from globalstep.evaluation.ranking import sparse_average_precision_at_k as sparse_average_precision_at_k
+from globalstep.evaluation.ranking import sparse_precision_at_k as sparse_precision_at_k
+from globalstep.evaluation.thresholds import auc as auc
+from globalstep.evaluation.thresholds import false_negatives_at_thresholds as false_negatives_at_thresholds
+from globalstep.evaluation.thresholds import false_positives_at_thresholds as false_positives_at_thresholds
+from globalstep.evaluation.thresholds import precision_at_thresholds as precision_at_thresholds
+from globalstep.evaluation.thresholds import recall_at_thresholds as recall_at_thresholds
+from globalstep.evaluation.thresholds import sensitivity_at_specificity as sensitivity_at_specificity
+from globalstep.evaluation.thresholds import specificity_at_sensitivity as specificity_at_sensitivity
+from globalstep.evaluation.thresholds import true_negatives_at_thresholds as true_negatives_at_thresholds
+from globalstep.evaluation.thresholds import true_positives_at_thresholds as true_positives_at_thresholds
