@@ -129,7 +129,7 @@ class InFlightMemory:
 
         Args:
             nbytes: How much.
-            holder: Who gets it; None for none in particular.
+            holder: Who gets it, and no more than its share while others wait; None where nobody's share counts.
 
         Returns:
             uint8 [nbytes]; what it contains is undefined.
@@ -368,7 +368,7 @@ class BufferInFlight:
     Args:
         memory: Where it comes from.
         first: Where it is taken from if there is some; None for nowhere else.
-        holder: Who gets it.
+        holder: See InFlightMemory.take.
     """
 
     def __init__(self, memory: InFlightMemory, first: ReplyBuffer | None = None, holder: object = None) -> None:
