@@ -16,7 +16,7 @@ import signal
 import sys
 from types import FrameType
 
-from globalstep.cluster.cluster import from_tf_config, is_address
+from globalstep.cluster.cluster import from_tf_config, is_address, is_port
 from globalstep.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError
 from globalstep.ps.access.security import SecurityOptions, add_arguments
 from globalstep.ps.members.ending import ABANDON_VARIABLE, START_VARIABLE, Patience
@@ -29,8 +29,8 @@ from globalstep.testing.planned_faults import faults_of_this_process
 
 
 def _port(text: str) -> int:
-    """Read a port; the system would take a number beyond the last one for another."""
-    if not (text.isascii() and text.isdigit() and int(text) < 65536):
+    """Read a port."""
+    if not is_port(text):
         raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, not {text!r}")
     return int(text)
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import grpc
 
+from globalstep.cluster.cluster import is_port
 from globalstep.errors import AlreadyExistsError, InvalidArgumentError
 from globalstep.ps.access.door import KEPT_SEATS, SPARE_THREADS, CallThreads, Door
 from globalstep.ps.access.security import Security, SecurityOptions
@@ -62,7 +63,7 @@ def tcp_port_of(environ: Mapping[str, str]) -> int | None:
     text = environ.get(TCP_PORT_VARIABLE) or "0"
     if text == "none":
         return None
-    if not (text.isascii() and text.isdigit() and int(text) < 1 << 16):
+    if not is_port(text):
         raise InvalidArgumentError(f"{TCP_PORT_VARIABLE} is {text!r}; it must be a port from 0 to 65535, or none.")
     return int(text)
 

@@ -471,13 +471,16 @@ def test_the_tcp_port_comes_from_the_command_line_or_the_environment(monkeypatch
     monkeypatch.setenv("GLOBALSTEP_TCP_PORT", "2223")
     assert ps_main.make_parser().parse_args([]).tcp_port == 2223
     assert ps_main.make_parser().parse_args(["--tcp-port", "none"]).tcp_port is None
-    monkeypatch.setenv("GLOBALSTEP_TCP_PORT", "70000")
-    assert ps_main.main([]) == 2
-    assert "GLOBALSTEP_TCP_PORT is '70000'; it must be a port from 0 to 65535, or none." in capsys.readouterr().err
+    for text in ("70000", "9" * 5000):
+        monkeypatch.setenv("GLOBALSTEP_TCP_PORT", text)
+        assert ps_main.main([]) == 2
+        assert (
+            f"GLOBALSTEP_TCP_PORT is {text!r}; it must be a port from 0 to 65535, or none." in capsys.readouterr().err
+        )
 
 
 @pytest.mark.parametrize("option", ["--port", "--tcp-port"])
-@pytest.mark.parametrize("number", ["99999", "65536", "-5", "x"])
+@pytest.mark.parametrize("number", ["99999", "65536", "-5", "x", "\u0662", "9" * 5000])
 def test_a_port_that_there_is_not_is_refused(option, number, capsys):
     with pytest.raises(SystemExit) as ended:
         ps_main.main([f"{option}={number}"])
@@ -485,7 +488,7 @@ def test_a_port_that_there_is_not_is_refused(option, number, capsys):
     assert f"a port is a number from 0 to 65535, not {number!r}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("address", ["localhost", f"localhost:{1 << 16}", "8000"])
+@pytest.mark.parametrize("address", ["localhost", f"localhost:{1 << 16}", f"localhost:{'9' * 5000}", "8000"])
 def test_an_address_that_is_none_is_refused(address, capsys):
     assert ps_main.main(["--bind", address]) == 2
     assert f'--bind is "host:port" with a port up to 65535, not {address!r}.' in capsys.readouterr().err

@@ -22,6 +22,7 @@ __all__ = [
     "TaskConfig",
     "from_tf_config",
     "is_address",
+    "is_port",
     "session_tasks",
     "target_of",
 ]
@@ -358,7 +359,17 @@ def _addresses(key: str, job: str, tasks: object) -> dict[int, str]:
 def is_address(address: str) -> bool:
     """Whether a text is "host:port", perhaps with "grpc://" before it."""
     host, colon, port = address.removeprefix(_SCHEME).rpartition(":")
-    return bool(host and colon) and port.isascii() and port.isdigit() and int(port) < 65536
+    return bool(host and colon) and is_port(port)
+
+
+def is_port(text: str) -> bool:
+    """Whether a text is a port: a number from 0 to 65535.
+
+    >>> is_port("0"), is_port("65535"), is_port("65536"), is_port("-1"), is_port("\u00b2")
+    (True, True, False, False, False)
+    """
+    # The system would take a number beyond the last one for another; int() takes no number of thousands of digits.
+    return text.isascii() and text.isdigit() and len(text) <= 5 and int(text) < 1 << 16
 
 
 def _object(where: str, value: object) -> dict[str, object]:

@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from globalstep.cluster.cluster import is_port
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 
 __all__ = [
@@ -52,7 +53,7 @@ def metrics_address(text: str) -> tuple[str, int]:
     (('127.0.0.1', 9100), ('0.0.0.0', 9100), ('::', 9100))
     """
     host, _, port = text.rpartition(":")
-    if not port.isdigit() or int(port) > 65535:
+    if not is_port(port):
         raise InvalidArgumentError(f"The metrics port (or {_VARIABLE}) is {text!r}; it must be PORT or HOST:PORT.")
     return host.strip("[]") or "127.0.0.1", int(port)
 

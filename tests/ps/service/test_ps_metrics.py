@@ -110,7 +110,7 @@ def test_a_port_that_is_taken_does_not_stop_anybody(served, caplog):
     assert open_port("", []) is None
 
 
-@pytest.mark.parametrize("text", ["", "x", "1.2.3.4:", "99999"])
+@pytest.mark.parametrize("text", ["", "x", "1.2.3.4:", "99999", "\u00b2", "9" * 5000])
 def test_what_is_no_port_is_refused(text):
     with pytest.raises(InvalidArgumentError, match="PORT or HOST:PORT"):
         metrics_address(text)
