@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from counting_run import SHAPES, STEP, USES, declarations, initialize, state, step_push
-from token_tasks import TokenTasks
+from served_tasks import TokenTasks
 
 import globalstep as gs
 from globalstep.cluster.placement import declarations as declarations_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from counting_run import initialize, state, step_push
-from token_tasks import TokenTasks
+from served_tasks import TokenTasks
 
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
 from globalstep.proto import globalstep_pb2 as pb

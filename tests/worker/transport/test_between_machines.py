@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import random
 import socket
 import ssl
 import threading
@@ -16,18 +15,17 @@ import threading
 import pytest
 from certificates import Authority
 from counting_run import expected, initialize, state, step_push
+from served_tasks import joining, kinds, starting
 
 from globalstep.errors import UnavailableError, UnimplementedError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.security import SecurityOptions
-from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.service.control import Control
 from globalstep.runtime.clock import ManualClock
 from globalstep.security.connection_proofs import NAME_BYTES, name_of
 from globalstep.security.credentials import Credentials
 from globalstep.security.tls_socket import TlsSocket
 from globalstep.wire.socket_messages import TOKEN_BYTES, WELCOME
-from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.transport import grpc_transport, socket_choice
 from globalstep.worker.transport.grpc_transport import GrpcTransport
 
@@ -46,19 +44,12 @@ def impatient(monkeypatch):
 
 @pytest.fixture
 def serving():
-    """Start PS tasks of another machine; all are closed at the end."""
-    with contextlib.ExitStack() as stack:
+    """Start PS tasks of another machine."""
 
-        def start(shards=1, **more):
-            servers = []
-            for _ in range(shards):
-                server = PSServer(PSOptions(grace_secs=0.2, **more))
-                stack.callback(server.close)
-                server.start()
-                server.control.open_lane = far(server.control.open_lane)
-                servers.append(server)
-            return servers
+    def move_away(server):
+        server.control.open_lane = far(server.control.open_lane)
 
+    with starting(move_away) as start:
         yield start
 
 
@@ -75,20 +66,8 @@ def far(open_lane, tcp=None):
 
 @pytest.fixture
 def joined():
-    """Make clients of servers; all are closed at the end."""
-    with contextlib.ExitStack() as stack:
-
-        def join(servers, credentials=None, **more):
-            transports = [
-                GrpcTransport(server.address, at, "auto", credentials=credentials or Credentials(), **more)
-                for at, server in enumerate(servers)
-            ]
-            for one in transports:
-                one.group = transports
-            client = ClusterClient(transports, rng=random.Random(5))
-            stack.callback(client.close)
-            return client
-
+    """Make clients of servers."""
+    with joining() as join:
         yield join
 
 
@@ -103,10 +82,6 @@ def said(caplog):
         return [record.getMessage() for record in found]
 
     return lines
-
-
-def kinds(client):
-    return [connection.kind for connection in client.run.transports]
 
 
 def trains(client, already=0):
@@ -301,7 +276,7 @@ def test_a_connection_that_was_opened_early_and_not_needed_is_closed(serving):
 def test_a_connection_that_has_served_for_long_is_opened_again(serving, joined, said, secs, carries):
     (server,) = serving()
     clock = ManualClock()
-    client = joined([server], clock=clock)
+    client = joined([server], transport_clock=clock)
     trains(client)
     clock.advance(secs)
     client.run.transports[0].break_off(UnavailableError("cut"))
@@ -316,7 +291,7 @@ def test_a_connection_that_has_served_for_long_is_opened_again(serving, joined, 
 def test_a_cluster_with_tls_has_it_on_tcp_too(serving, joined, said, tmp_path):
     authority = Authority(tmp_path)
     (server,) = serving(security=SecurityOptions(Credentials(authority.issue("ps", "127.0.0.1"))))
-    client = joined([server], Credentials(authority.issue("worker")))
+    client = joined([server], credentials=Credentials(authority.issue("worker")))
     trains(client)
     assert kinds(client) == ["tcp"]
     assert isinstance(client.run.transports[0]._connection._socket, TlsSocket)
@@ -363,7 +338,7 @@ def test_within_tls_no_byte_goes_to_who_is_not_believed(serving, joined, said, t
     token = bytes(range(TOKEN_BYTES))
     with Listener(WELCOME if context is None else b"", context) as impostor:
         server.control.open_lane = far(None, lambda: (impostor.port, token))
-        client = joined([server], Credentials(authority.issue("worker")))
+        client = joined([server], credentials=Credentials(authority.issue("worker")))
         trains(client)
         assert kinds(client) == ["grpc"]
     assert token not in impostor.heard
@@ -402,7 +377,7 @@ def test_a_cluster_with_tokens_proves_them_and_shows_none(with_tokens, joined, m
         return address, token
 
     server.control.open_lane = remember
-    client = joined([server], Credentials(token=TOKEN))
+    client = joined([server], credentials=Credentials(token=TOKEN))
     trains(client)
     assert kinds(client) == ["tcp"]
     heard = b"".join(shown)
@@ -417,7 +392,7 @@ def test_who_listens_in_a_task_s_stead_hears_no_gradient(with_tokens, joined, sa
     token = bytes(range(TOKEN_BYTES))
     with Listener(bytes(32) + WELCOME) as impostor:
         server.control.open_lane = far(None, lambda: (impostor.port, token))
-        client = joined([server], Credentials(token=TOKEN))
+        client = joined([server], credentials=Credentials(token=TOKEN))
         trains(client)
         assert kinds(client) == ["grpc"]
     assert impostor.heard[:NAME_BYTES] == name_of(token)
@@ -442,7 +417,7 @@ def test_an_older_task_s_port_is_taken_only_where_grpc_asks_for_no_proof_either(
         return reply
 
     monkeypatch.setattr(Control, "call", older)
-    client = joined([server], Credentials(token=TOKEN if tokens else ""))
+    client = joined([server], credentials=Credentials(token=TOKEN if tokens else ""))
     trains(client)
     assert kinds(client) == ["grpc" if tokens else "tcp"]
     (line,) = said()

@@ -12,10 +12,10 @@ import tracemalloc
 import numpy as np
 import pytest
 from counting_run import SHAPES, expected, initialize, state, step_push
+from served_tasks import joining, kinds, starting
 
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.server import PSOptions, PSServer
 from globalstep.runtime.clock import ManualClock
 from globalstep.testing.faults import AFTER, BEFORE
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, OptimizerUse, Push, Read, VariableDecl
@@ -33,41 +33,21 @@ CARRIES = {"shm": "shm", "unix": "unix", "tcp": "tcp"}
 
 @pytest.fixture
 def serving():
-    """Start PS tasks; gives them. All are closed at the end."""
-    with contextlib.ExitStack() as stack:
-
-        def start(shards=1, **more):
-            servers = []
-            for _ in range(shards):
-                servers.append(PSServer(PSOptions(grace_secs=0.2, **more)))
-                stack.callback(servers[-1].close)
-                servers[-1].start()
-            return servers
-
+    """Start PS tasks; gives them."""
+    with starting() as start:
         yield start
 
 
 @pytest.fixture
 def joined():
-    """Make clients of servers over a transport. All are closed at the end."""
-    with contextlib.ExitStack() as stack:
-
-        def join(servers, transport, **more):
-            transports = [GrpcTransport(server.address, at, transport) for at, server in enumerate(servers)]
-            client = ClusterClient(transports, rng=random.Random(5), **more)
-            stack.callback(client.close)
-            return client
-
+    """Make clients of servers over a transport."""
+    with joining() as join:
         yield join
 
 
 @pytest.fixture(params=list(CARRIES))
 def transport(request):
     return request.param
-
-
-def kinds(client):
-    return [connection.kind for connection in client.run.transports]
 
 
 # ---- Which one --------------------------------------------------------------------------------------
