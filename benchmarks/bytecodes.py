@@ -17,15 +17,13 @@ from types import FrameType
 from typing import Any
 
 from benchmarks.beside import FORMS
+from benchmarks.harness.counted import case_of, is_of_ps, stepping
 from benchmarks.harness.workload import Case
-from benchmarks.peers.globalstep_worker import GlobalstepWorker
 from globalstep.ps.__main__ import make_parser
 from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer
 
 __all__ = ["main"]
-
-_WARM_UP = 20
 
 
 class _Count:
@@ -42,8 +40,7 @@ class _Count:
         side = getattr(self._of_thread, "side", None)
         if side is None:
             name = threading.current_thread().name
-            transport = name.startswith(("globalstep-accept", "globalstep-connection"))
-            side = self._of_thread.side = "worker" if name == "MainThread" else "ps" if transport else "others"
+            side = self._of_thread.side = "worker" if name == "MainThread" else "ps" if is_of_ps() else "others"
         if event == "call":
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
         if self.on and event in ("call", "opcode"):
@@ -53,26 +50,15 @@ class _Count:
 
 def _count(case: Case, form: str, steps: int) -> _Count:
     count = _Count()
-    threading.settrace(count.trace)
     security = SecurityOptions.from_arguments(make_parser().parse_args([]), os.environ)
     servers = [PSServer(PSOptions(security=security)) for _ in range(case.ps)]
-    for server in servers:
-        server.start()
-    worker = GlobalstepWorker([server.address for server in servers], 0)
-    worker.create(case, form)
-    worker.join(case, form, False)
-    for _ in range(_WARM_UP):
-        worker.step()
-    sys.settrace(count.trace)
-    count.on = True
-    for _ in range(steps):
-        worker.step()
-    count.on = False
-    sys.settrace(None)
-    threading.settrace(None)  # type: ignore[arg-type]
-    worker.leave()
-    for server in servers:
-        server.close()
+    with stepping(case, form, servers, count.trace) as step:
+        sys.settrace(count.trace)
+        count.on = True
+        for _ in range(steps):
+            step()
+        count.on = False
+        sys.settrace(None)
     return count
 
 
@@ -87,9 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     print(f"{'':24} {'PS bytecodes':>14} {'PS calls':>9} {'worker bytecodes':>17} {'worker calls':>13}")
     for spec in args.cases:
-        kind, size, ps, *variables = spec.split(":")
-        among = int(variables[0]) if variables else 1 if kind == "embedding" else 10
-        found = _count(Case(kind, int(size), among, "sgd", 1, int(ps)), args.form, args.steps)
+        found = _count(case_of(spec), args.form, args.steps)
         each = [side[who] / args.steps for who in ("ps", "worker") for side in (found.bytecodes, found.calls)]
         print(f"{spec:24} {each[0]:14.0f} {each[1]:9.0f} {each[2]:17.0f} {each[3]:13.0f}", flush=True)
     return 0

@@ -17,14 +17,12 @@ from types import FrameType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from benchmarks.harness.workload import Case
-from benchmarks.peers.globalstep_worker import GlobalstepWorker
+from benchmarks.harness.counted import case_of, is_of_ps, stepping
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.shard import shard
 
 __all__ = ["BUDGETS", "count", "main"]
 
-_WARM_UP = 20
 #: KIND:PARAMETERS:PS -> most bytecodes of CPython 3.11 under the locks of all PS tasks for a step.
 BUDGETS = {"dense:1000:1": 2200, "dense:1000:2": 4600, "embedding:100000:1": 3400, "counter:0:1": 1700}
 #: What a function is for, by its module's folder or name; the first that fits.
@@ -85,13 +83,11 @@ def count(spec: str, steps: int = 40) -> Counter[str]:
     Returns:
         What for -> bytecodes, of all PS tasks together.
     """
-    kind, size, ps = spec.split(":")
-    case = Case(kind, int(size), 1 if kind == "embedding" else 10, "sgd", 1, int(ps))
+    case = case_of(spec)
     held, found, on = threading.local(), Counter[str](), False
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:
-        # Not the PS tasks' own work, which comes by the clock.
-        if not threading.current_thread().name.startswith(("globalstep-accept", "globalstep-connection")):
+        if not is_of_ps():
             return None
         if event == "call":
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
@@ -101,24 +97,11 @@ def count(spec: str, steps: int = 40) -> Counter[str]:
 
     with mock.patch.object(shard, "threading", SimpleNamespace(Lock=lambda: _WatchedLock(held))):
         servers = [PSServer(PSOptions()) for _ in range(case.ps)]
-    threading.settrace(trace)
-    try:
-        for server in servers:
-            server.start()
-        worker = GlobalstepWorker([server.address for server in servers], 0)
-        worker.create(case, "auto")
-        worker.join(case, "auto", False)
-        for _ in range(_WARM_UP):
-            worker.step()
+    with stepping(case, "auto", servers, trace) as step:
         on = True
         for _ in range(steps):
-            worker.step()
+            step()
         on = False
-        worker.leave()
-    finally:
-        threading.settrace(None)  # type: ignore[arg-type]
-        for server in servers:
-            server.close()
     return Counter({part: round(bytecodes / steps) for part, bytecodes in found.items()})
 
 
