@@ -81,10 +81,8 @@ class _Run:
         print(f"{time.monotonic() - self._began:6.1f} s  {what}", file=sys.stderr, flush=True)
 
     def _cases(self) -> list[Case]:
-        found = [case for ps in self.args.ps for case in bars.cases(ps) if case.kind in self.args.kinds]
-        if self.args.quick:
-            found = [case for case in found if case.ps == 1 or case.size < bars.SIZES[-1]]
-        return [case for case in found if case.kind != "dense" or case.size in self.args.sizes]
+        found = bars.chosen(self.args.ps, self.args.kinds, self.args.sizes)
+        return [case for case in found if not self.args.quick or case.ps == 1 or case.size < bars.SIZES[-1]]
 
     @contextlib.contextmanager
     def _all_teams(self) -> Iterator[None]:

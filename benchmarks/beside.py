@@ -10,35 +10,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import secrets
-import statistics
 import sys
-from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from benchmarks.harness import processes
-from benchmarks.harness.contestants import Peer, Program, Team
+from benchmarks.harness.contestants import Form, Program, Team, team_of, tuned_environ
 from benchmarks.harness.measuring import Record, Settings, measure
 from benchmarks.harness.processes import ROOT, Children
-from benchmarks.harness.workload import Case
 from benchmarks.reports import bars
-from globalstep.runtime.process_env import tuned
 from globalstep.security.credentials import RUN_TOKEN
 
-__all__ = ["main", "ratios"]
+__all__ = ["main"]
 
 FORMS = ("auto", "session", "unix", "tcp", "grpc")
 _THIS, _OTHER = "this", "other"
-
-
-class _Side(Peer):
-    """A form of one of the two checkouts."""
-
-    def takes(self, case: Case) -> bool:
-        """Both take part in every case."""
-        return True
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -57,48 +45,25 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _start(key: str, folder: Path, ps: int, workers: int, token: str, children: Children) -> Team:
     """Start the PS tasks and workers of a checkout, with its own interpreter."""
-    environ = {name: value for name, value in os.environ.items() if name not in tuned({})}
-    environ = tuned(environ) | ({RUN_TOKEN: token} if token else {})
     own = folder / ".venv" / "bin" / "python"
-    python = str(own) if own.exists() else sys.executable
+    start = partial(
+        children.start,
+        environ=tuned_environ() | ({RUN_TOKEN: token} if token else {}),
+        python=str(own) if own.exists() else sys.executable,
+        folder=folder,
+    )
     serve = ["-m", "globalstep.ps", "--port", "0", "--log-level", "WARNING"]
-    servers = [children.start(serve, environ, python, folder=folder) for _ in range(ps)]
-    addresses = [server.address() for server in servers]
-    worker = ["-m", "benchmarks.peers.globalstep_worker", "--addresses", ",".join(addresses), "--index"]
-    made = [children.start([*worker, str(at)], environ, python, folder=folder) for at in range(workers)]
     # Not the key of globalstep's own team: the benchmark would ask its PS tasks for their clocks, with no token.
-    return Team(Program(key, exact=True), servers, made, addresses)
-
-
-def ratios(records: Sequence[Record], form: str) -> list[float]:
-    """Give each round's rate of this checkout over the other's, of one row and form."""
-    rates: dict[int, dict[str, float]] = defaultdict(dict)
-    for record in records:
-        name, _, how = record.get("peer", "").partition(" ")
-        if how == form:
-            rates[record["round"]][name] = record["rate"]
-    return [found[_THIS] / found[_OTHER] for found in rates.values()]
-
-
-def _say(case: str, form: str, records: Sequence[Record]) -> None:
-    found = sorted(ratios(records, form))
-    low, middle, high = statistics.quantiles(found, n=4) if len(found) > 1 else found * 3
-    rate = {
-        who: statistics.median(one["rate"] for one in records if one.get("peer") == f"{who} {form}")
-        for who in (_THIS, _OTHER)
-    }
-    figures = f"{rate[_THIS]:10.1f} {rate[_OTHER]:10.1f}  {middle:5.3f}  ({low:5.3f} to {high:5.3f})"
-    print(f"{case:34} {form:8} {figures}", flush=True)
+    return team_of(Program(key, exact=True), ps, workers, lambda _: start(serve), start)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and print; gives the process's exit code."""
     args = _parse(argv)
     settings = Settings(args.rounds, args.secs)
-    cases = [case for ps in args.ps for case in bars.cases(ps) if case.kind in args.kinds]
-    cases = [case for case in cases if case.kind != "dense" or case.size in args.sizes]
+    cases = bars.chosen(args.ps, args.kinds, args.sizes)
     workers = max(case.workers for case in cases)
-    peers = [_Side(f"{who} {form}", form, who, form) for form in args.forms for who in (_THIS, _OTHER)]
+    peers = [Form(f"{who} {form}", form, who, form) for form in args.forms for who in (_THIS, _OTHER)]
     records: list[Record] = []
     with processes.children() as children:
         token = secrets.token_urlsafe(32) if args.tokens else ""
@@ -112,7 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for case in cases:
             found = list(measure(case, peers, teams, settings))
             for form in args.forms:
-                _say(f"{bars.case_label(case.as_dict())}, {case.ps} PS", form, found)
+                this, other = (bars.rates(found, case, f"{who} {form}") for who in (_THIS, _OTHER))
+                label = f"{bars.case_label(case.as_dict())}, {case.ps} PS"
+                print(f"{label:34} {form:8} {bars.compared(this, other)}", flush=True)
             records += found
         for team in teams.values():
             team.end()

@@ -12,23 +12,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import tempfile
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.harness import processes
-from benchmarks.harness.contestants import Peer, Program, Team
+from benchmarks.harness.contestants import Form, Program, Team, team_of, tuned_environ
 from benchmarks.harness.measuring import Record, Settings, measure
 from benchmarks.harness.processes import Children
 from benchmarks.harness.throttled import Hosts, throttled_hosts, why_not
 from benchmarks.harness.workload import Case
 from benchmarks.reports import bars
-from globalstep.runtime.process_env import tuned
 
 __all__ = ["connections_at", "main", "ratios"]
 
@@ -37,14 +34,6 @@ _SERVERS, _WORKERS = 0, 1
 #: Of the first PS task's connections beside gRPC; each further one has the next.
 _TCP_PORT = 2300
 _ESTABLISHED = "01"
-
-
-class _Form(Peer):
-    """A transport of one of the clusters."""
-
-    def takes(self, case: Case) -> bool:
-        """All take part in every case."""
-        return True
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -76,16 +65,15 @@ def _certificates(folder: Path, host: str) -> dict[str, str]:
 def _start(
     key: str, ps: int, workers: int, first_port: int, more: Mapping[str, str], hosts: Hosts, children: Children
 ) -> Team:
-    environ = tuned({name: value for name, value in os.environ.items() if name not in tuned({})}) | more
-    environ.pop("GLOBALSTEP_TRANSPORT", None)
-    serve = ["-m", "globalstep.ps", "--bind", f"{hosts.address(_SERVERS)}:0", "--log-level", "ERROR"]
-    servers = [
-        children.start([*serve, "--tcp-port", str(first_port + at)], environ, by=hosts.by(_SERVERS)) for at in range(ps)
-    ]
-    addresses = [server.address() for server in servers]
-    worker = ["-m", "benchmarks.peers.globalstep_worker", "--addresses", ",".join(addresses), "--index"]
-    made = [children.start([*worker, str(at)], environ, by=hosts.by(_WORKERS)) for at in range(workers)]
-    return Team(Program(key, exact=True), servers, made, addresses)
+    environ = tuned_environ() | more
+    serve = ["-m", "globalstep.ps", "--bind", f"{hosts.address(_SERVERS)}:0", "--log-level", "ERROR", "--tcp-port"]
+    return team_of(
+        Program(key, exact=True),
+        ps,
+        workers,
+        lambda at: children.start([*serve, str(first_port + at)], environ, by=hosts.by(_SERVERS)),
+        lambda args: children.start(args, environ, by=hosts.by(_WORKERS)),
+    )
 
 
 def connections_at(table: str, port: int) -> int:
@@ -95,7 +83,7 @@ def connections_at(table: str, port: int) -> int:
         table: Text of /proc/PID/net/tcp.
         port: The port.
 
-    >>> connections_at("sl local_address rem_address st\\n 0: 0100007F:08FC 0100007F:9C40 01 0", 2300)
+    >>> connections_at("sl local_address rem_address st\n 0: 0100007F:08FC 0100007F:9C40 01 0", 2300)
     1
     """
     rows = [line.split() for line in table.splitlines()[1:]]
@@ -116,52 +104,42 @@ def _checked(records: Iterator[Record], teams: Mapping[str, Team], ports: Mappin
 
 def ratios(records: Sequence[Record], key: str) -> list[float]:
     """Give each round's rate of "auto" over "grpc", of one row and cluster."""
-    rates: dict[int, dict[str, float]] = defaultdict(dict)
-    for record in records:
-        name, _, form = record.get("peer", "").partition(" ")
-        if name == key:
-            rates[record["round"]][form] = record["rate"]
-    return [found["auto"] / found["grpc"] for found in rates.values()]
+    return bars.ratios(*(bars.rates(records, None, f"{key} {form}") for form in FORMS))
 
 
-def _say(case: str, key: str, records: Sequence[Record]) -> None:
-    found = sorted(ratios(records, key))
-    low, middle, high = statistics.quantiles(found, n=4) if len(found) > 1 else found * 3
-    rate = {
-        form: statistics.median(one["rate"] for one in records if one.get("peer") == f"{key} {form}") for form in FORMS
-    }
-    cpu = {
-        form: statistics.median(
+def _say(case: Case, key: str, records: Sequence[Record]) -> None:
+    rates = bars.compared(*(bars.rates(records, case, f"{key} {form}") for form in FORMS))
+    auto, grpc = (
+        statistics.median(
             one["worker_cpu_us"] + one["ps_cpu_us"] for one in records if one.get("peer") == f"{key} {form}"
         )
         for form in FORMS
-    }
-    rates = f"{rate['auto']:10.1f} {rate['grpc']:10.1f}  {middle:5.2f}  ({low:5.2f} to {high:5.2f})"
-    costs = f"{cpu['auto'] / 1000:8.2f} {cpu['grpc'] / 1000:8.2f}  {cpu['grpc'] / cpu['auto']:5.2f}"
-    print(f"{case:34} {key:6} {rates} {costs}", flush=True)
+    )
+    label = f"{bars.case_label(case.as_dict())}, {case.ps} PS"
+    print(f"{label:34} {key:6} {rates} {auto / 1000:8.2f} {grpc / 1000:8.2f}  {grpc / auto:5.2f}", flush=True)
 
 
 def _measure(args: argparse.Namespace, hosts: Hosts, children: Children, folder: Path) -> list[Record]:
     settings = Settings(args.rounds, args.secs, least_steps=1)
-    cases = [case for ps in args.ps for case in bars.cases(ps) if case.kind in args.kinds and case.rule in args.rules]
-    cases = [case for case in cases if case.kind != "dense" or case.size in args.sizes]
+    cases = [case for case in bars.chosen(args.ps, args.kinds, args.sizes) if case.rule in args.rules]
     workers = max(case.workers for case in cases)
     environs: dict[str, dict[str, str]] = {"plain": {"GLOBALSTEP_INSECURE": "1"}}
     if args.tls:
         environs["tls"] = _certificates(folder, hosts.address(_SERVERS))
     ports = {key: _TCP_PORT + 100 * at for at, key in enumerate(environs)}
     teams = {key: _start(key, max(args.ps), workers, ports[key], environs[key], hosts, children) for key in environs}
-    peers = [_Form(f"{key} {form}", form, key, form) for key in teams for form in FORMS]
+    peers = [Form(f"{key} {form}", form, key, form) for key in teams for form in FORMS]
     for team in teams.values():
         team.ready()
     print(
-        f"{'':41} {'auto/s':>10} {'grpc/s':>10}  ratio  (quarters)     {'auto ms':>8} {'grpc ms':>8}  ratio", flush=True
+        f"{'':41} {'auto/s':>10} {'grpc/s':>10}  ratio  (quarters)       {'auto ms':>8} {'grpc ms':>8}  ratio",
+        flush=True,
     )
     records: list[Record] = []
     for case in cases:
         found = list(_checked(measure(case, peers, teams, settings), teams, ports))
         for key in teams:
-            _say(f"{bars.case_label(case.as_dict())}, {case.ps} PS", key, found)
+            _say(case, key, found)
         records += found
     for team in teams.values():
         team.end()

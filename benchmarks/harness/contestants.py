@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,20 @@ from benchmarks.harness.processes import ROOT, Child, Children, family
 from benchmarks.harness.workload import LEARNING_RATE, Case
 from globalstep.runtime.process_env import tuned
 
-__all__ = ["PEERS", "PROGRAMS", "Peer", "Program", "Team", "absent", "default_python", "peer", "start"]
+__all__ = [
+    "PEERS",
+    "PROGRAMS",
+    "Form",
+    "Peer",
+    "Program",
+    "Team",
+    "absent",
+    "default_python",
+    "peer",
+    "start",
+    "team_of",
+    "tuned_environ",
+]
 
 
 @dataclass(frozen=True)
@@ -83,6 +96,14 @@ class Peer:
         program = next(program for program in PROGRAMS if program.key == self.program)
         # The digits job is a program's.
         return program.takes(case) and (case.kind != "digits" or self.form in ("", "session"))
+
+
+class Form(Peer):
+    """A form of a program that is none of PROGRAMS; it takes part in every case."""
+
+    def takes(self, case: Case) -> bool:
+        """See Peer."""
+        return True
 
 
 PEERS = (
@@ -201,11 +222,41 @@ def _free_ports(count: int) -> list[int]:
         return [listening.getsockname()[1] for listening in sockets]
 
 
-def _environment(program: Program, tuned_peers: bool) -> dict[str, str]:
-    """Its processes' environment: globalstep's as `globalstep launch` makes it; others' is plain, or the same."""
+def _plain_environ() -> dict[str, str]:
     plain = {name: value for name, value in os.environ.items() if name not in tuned({})}
     plain.pop("GLOBALSTEP_TRANSPORT", None)
-    return tuned(plain) if tuned_peers or program.key == "globalstep" else plain
+    return plain
+
+
+def tuned_environ() -> dict[str, str]:
+    """Give the environment of processes as `globalstep launch` makes it."""
+    return tuned(_plain_environ())
+
+
+def _environment(program: Program, tuned_peers: bool) -> dict[str, str]:
+    """Its processes' environment: globalstep's as `globalstep launch` makes it; others' is plain, or the same."""
+    return tuned_environ() if tuned_peers or program.key == "globalstep" else _plain_environ()
+
+
+def team_of(
+    program: Program,
+    ps: int,
+    workers: int,
+    serve: Callable[[int], Child],
+    work: Callable[[Sequence[str]], Child],
+) -> Team:
+    """Start PS, and workers that are told the PS's addresses.
+
+    Args:
+        program: Whose.
+        ps: How many PS.
+        workers: How many workers.
+        serve: Starts the PS of an index.
+        work: Starts a worker, given its command line.
+    """
+    servers = [serve(at) for at in range(ps)]
+    addresses = [server.address() for server in servers]
+    return Team(program, servers, [work(_worker_of(program, addresses, at)) for at in range(workers)], addresses)
 
 
 def start(
@@ -227,10 +278,11 @@ def start(
         serve = ["-m", "globalstep.ps", "--port", "0", "--log-level", "WARNING"]
         if program.key == "baseline":
             serve = ["-m", "benchmarks.baseline.server", "--learning-rate", str(LEARNING_RATE)]
-        servers = [children.start(serve, environ) for _ in range(ps if program.exact else 1)]
-        addresses = [server.address() for server in servers]
-        made = [children.start(_worker_of(program, addresses, at), environ) for at in range(workers)]
-        return Team(program, servers, made, addresses)
+
+        def started(args: Sequence[str]) -> Child:
+            return children.start(args, environ)
+
+        return team_of(program, ps if program.exact else 1, workers, lambda _: started(serve), started)
     base = ["-m", f"benchmarks.peers.{program.module}", *program.arguments, "--counts", str(ps), str(workers)]
 
     def process(job: str, index: int) -> Child:

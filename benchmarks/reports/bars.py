@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 from benchmarks.harness.workload import Case
 
-__all__ = ["SIZES", "Verdict", "case_label", "cases", "in_words", "judge", "rates", "verdicts"]
+__all__ = [
+    "SIZES",
+    "Verdict",
+    "case_label",
+    "cases",
+    "chosen",
+    "compared",
+    "in_words",
+    "judge",
+    "rates",
+    "ratios",
+    "verdicts",
+]
 
 Record = Mapping[str, Any]
 
@@ -78,6 +90,12 @@ def cases(ps: int) -> list[Case]:
     return out
 
 
+def chosen(counts: Sequence[int], kinds: Sequence[str], sizes: Sequence[int]) -> list[Case]:
+    """Give the cases of some numbers of PS and some kinds; of the dense ones those of some sizes."""
+    found = [case for ps in counts for case in cases(ps) if case.kind in kinds]
+    return [case for case in found if case.kind != "dense" or case.size in sizes]
+
+
 def case_label(case: Mapping[str, Any]) -> str:
     """A case in words, without its number of PS.
 
@@ -99,10 +117,10 @@ def case_label(case: Mapping[str, Any]) -> str:
     return "digits"
 
 
-def rates(records: Sequence[Record], case: Case, key: str) -> dict[int, float]:
-    """A peer's rate in each round of a case."""
-    wanted = case.as_dict()
-    return {r["round"]: r["rate"] for r in records if r.get("peer") == key and r.get("case") == wanted}
+def rates(records: Sequence[Record], case: Case | None, key: str) -> dict[int, float]:
+    """A peer's rate in each round of a case; of the only one that there is in `records` where it is None."""
+    wanted = None if case is None else case.as_dict()
+    return {r["round"]: r["rate"] for r in records if r.get("peer") == key and wanted in (None, r.get("case"))}
 
 
 def _best(records: Sequence[Record], case: Case, keys: Sequence[str]) -> str | None:
@@ -111,10 +129,26 @@ def _best(records: Sequence[Record], case: Case, keys: Sequence[str]) -> str | N
     return max(found, key=lambda key: found[key]) if found else None
 
 
+def ratios(mine: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
+    """Give the ratio of each round that both have, in order."""
+    return [mine[number] / other[number] for number in sorted(mine.keys() & other.keys())]
+
+
 def judge(mine: Mapping[int, float], other: Mapping[int, float]) -> float | None:
     """Median of the ratios of the rounds that both have; None where there is none."""
-    both = sorted(mine.keys() & other.keys())
-    return median(mine[number] / other[number] for number in both) if both else None
+    found = ratios(mine, other)
+    return median(found) if found else None
+
+
+def compared(mine: Mapping[int, float], other: Mapping[int, float]) -> str:
+    """Say how two peers do in a case: their rates, the median of the rounds' ratios, and its quarters.
+
+    >>> compared({0: 30.0, 1: 20.0, 2: 10.0}, dict.fromkeys(range(3), 10.0))
+    '      20.0       10.0  2.000  (1.000 to 3.000)'
+    """
+    found = ratios(mine, other)
+    low, middle, high = quantiles(found, n=4) if len(found) > 1 else found * 3
+    return f"{median(mine.values()):10.1f} {median(other.values()):10.1f}  {middle:5.3f}  ({low:5.3f} to {high:5.3f})"
 
 
 _NAMES = {"tensorflow": "TF1", "torch-shm": "torch rpc (shm)", "torch-tcp": "torch rpc (tcp)"}
