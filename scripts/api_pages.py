@@ -25,6 +25,7 @@ MODULES = (
     "",
     "train",
     "nn",
+    "nn.rnn_cell",
     "layers",
     "losses",
     "metrics",
@@ -44,6 +45,8 @@ MODULES = (
     "contrib.layers",
     "contrib.metrics",
     "contrib.opt",
+    "contrib.rnn",
+    "contrib.seq2seq",
     "contrib.training",
     "train.queue_runner",
 )

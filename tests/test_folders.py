@@ -174,4 +174,5 @@ def _is_public(name):
         gs.contrib.layers,
         gs.contrib.framework,
     ]
+    namespaces += [gs.nn.rnn_cell, gs.contrib.rnn, gs.contrib.seq2seq]
     return not head.startswith("_") and any(head in dir(one) for one in namespaces)

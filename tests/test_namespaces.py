@@ -27,7 +27,8 @@ NAMESPACES = [
             "train",
         )
     ),
-    *(f"globalstep.contrib.{name}" for name in ("framework", "layers", "metrics", "opt", "training")),
+    *(f"globalstep.contrib.{name}" for name in ("framework", "layers", "metrics", "opt", "rnn", "seq2seq", "training")),
+    "globalstep.nn.rnn_cell",
     "globalstep.train.queue_runner",
 ]
 
@@ -107,7 +108,7 @@ def test_no_module_hides_what_is_public():
 @pytest.mark.parametrize(
     ("namespace", "name", "hint"),
     [
-        (gs, "while_loop", "a graph here has no loops"),
+        (gs, "case", "nest gs.cond"),
         (gs, "estimator", "use gs.train.MonitoredTrainingSession with hooks."),
         (gs.nn, "conv2d_transpose", "wrap them with gs.torch"),
         (gs.train, "import_meta_graph", "restore with gs.train.Saver"),
@@ -121,7 +122,7 @@ def test_an_absent_name_says_what_to_use_instead(namespace, name, hint):
 
 
 def test_contrib_says_what_there_is():
-    with pytest.raises(AttributeError, match="of tf.contrib there are framework, layers, metrics, opt, training"):
+    with pytest.raises(AttributeError, match="of tf.contrib there are framework, layers, metrics, opt, rnn, seq2seq, "):
         _ = gs.contrib.periodic_resample
     with pytest.raises(AttributeError, match="write layers with gs.layers"):
         _ = gs.contrib.slim

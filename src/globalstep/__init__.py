@@ -35,6 +35,9 @@ _NAMES = {
         "reset_default_graph"
     ),
     "globalstep.graph.indexed_slices": "IndexedSlices",
+    "globalstep.loops.functional": "foldl foldr map_fn scan",
+    "globalstep.loops.tensor_array": "TensorArray",
+    "globalstep.loops.while_loops": "while_loop",
     "globalstep.variables.named_variables": "get_local_variable get_variable",
     "globalstep.ops.array_ops": (
         "broadcast_static_shape broadcast_to check_numerics expand_dims identity matrix_transpose rank "
@@ -83,6 +86,7 @@ _NAMES = {
         "reduce_max reduce_mean reduce_min reduce_prod reduce_sum segment_max segment_mean segment_sum "
         "unsorted_segment_sum"
     ),
+    "globalstep.ops.reversal_ops": "reverse_sequence",
     "globalstep.ops.summary_ops_v0": (
         "histogram_summary image_summary merge_all_summaries merge_summary scalar_summary"
     ),

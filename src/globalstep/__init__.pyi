@@ -76,6 +76,12 @@ from globalstep.graph.graph import reset_default_graph as reset_default_graph
 from globalstep.graph.indexed_slices import IndexedSlices as IndexedSlices
 from globalstep.graph.shapes import Dimension as Dimension
 from globalstep.graph.shapes import TensorShape as TensorShape
+from globalstep.loops.functional import foldl as foldl
+from globalstep.loops.functional import foldr as foldr
+from globalstep.loops.functional import map_fn as map_fn
+from globalstep.loops.functional import scan as scan
+from globalstep.loops.tensor_array import TensorArray as TensorArray
+from globalstep.loops.while_loops import while_loop as while_loop
 from globalstep.ops.array_ops import broadcast_static_shape as broadcast_static_shape
 from globalstep.ops.array_ops import broadcast_to as broadcast_to
 from globalstep.ops.array_ops import check_numerics as check_numerics
@@ -267,6 +273,7 @@ from globalstep.ops.reduction_ops import segment_max as segment_max
 from globalstep.ops.reduction_ops import segment_mean as segment_mean
 from globalstep.ops.reduction_ops import segment_sum as segment_sum
 from globalstep.ops.reduction_ops import unsorted_segment_sum as unsorted_segment_sum
+from globalstep.ops.reversal_ops import reverse_sequence as reverse_sequence
 from globalstep.ops.summary_ops_v0 import histogram_summary as histogram_summary
 from globalstep.ops.summary_ops_v0 import image_summary as image_summary
 from globalstep.ops.summary_ops_v0 import merge_all_summaries as merge_all_summaries

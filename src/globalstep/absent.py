@@ -19,7 +19,6 @@ _MODEL = (
     "models with recurrence or many convolutions are written in their own framework: wrap them with gs.torch, "
     "gs.jax or gs.py_loss."
 )
-_LOOP = "a graph here has no loops: loop in Python while building the graph, or compute it in gs.py_func or gs.py_loss."
 _CHOICE = "nest gs.cond, or choose with gs.where."
 _INPUT = "feed batches through a placeholder from any Python iterator, or use gs.train.batch and queue runners."
 _FEATURES = "turn features into ids and weights in Python, then use gs.nn.embedding_lookup_sparse or gs.SparseTensor."
@@ -37,7 +36,6 @@ _DATA_SETS = "read the data with any Python library (scikit-learn, numpy) and fe
 ABSENT = {
     "Dataset": _INPUT,
     "PriorityQueue": "use gs.FIFOQueue, or sort in Python.",
-    "TensorArray": _LOOP,
     "as_string": _TEXT,
     "audio_summary": "write sound to files; gs.summary has scalars, histograms and images.",
     "batch_matmul": "use gs.matmul, which multiplies batches of matrices since TensorFlow 1.0.",
@@ -49,8 +47,6 @@ ABSENT = {
     "estimator": _HIGH_LEVEL,
     "examples": f"for MNIST and the like {_DATA_SETS}",
     "feature_column": _FEATURES,
-    "foldl": _LOOP,
-    "foldr": _LOOP,
     "function": "call a Python function while building the graph.",
     "graph_util": _EXPORT,
     "hessians": "differentiate twice with gs.jax or gs.torch.",
@@ -63,14 +59,12 @@ ABSENT = {
     "listdiff": "use numpy.setdiff1d in gs.py_func.",
     "load_op_library": "write the function with gs.py_func or gs.py_loss.",
     "lookup": _FEATURES,
-    "map_fn": _LOOP,
     "profiler": "use gs.train.ProfilerHook.",
     "python": (
         "internals of TensorFlow are not here; most have a public name (gs.Print, gs.get_default_graph), and "
         "gs.train.ProfilerHook writes timelines."
     ),
     "saved_model": _EXPORT,
-    "scan": _LOOP,
     "sparse": "use gs.SparseTensor with gs.nn.embedding_lookup_sparse and gs.sparse_tensor_to_dense.",
     "sparse_placeholder": "feed the three parts through placeholders and make a gs.SparseTensor of them.",
     "string_join": _TEXT,
@@ -78,7 +72,6 @@ ABSENT = {
     "string_to_hash_bucket_fast": _TEXT,
     "string_to_number": _TEXT,
     "strings": _TEXT,
-    "while_loop": _LOOP,
 }
 
 #: Absent from `globalstep.test`.
@@ -93,16 +86,12 @@ ABSENT_IN_NN = {
     **dict.fromkeys(
         (
             "atrous_conv2d",
-            "bidirectional_dynamic_rnn",
             "conv1d",
             "conv2d_transpose",
             "conv3d",
             "ctc_loss",
             "depthwise_conv2d",
-            "dynamic_rnn",
-            "rnn_cell",
             "separable_conv2d",
-            "static_rnn",
         ),
         _MODEL,
     ),
@@ -148,8 +137,6 @@ ABSENT_IN_CONTRIB = {
     "learn": _HIGH_LEVEL,
     "legacy_seq2seq": _MODEL,
     "lookup": _FEATURES,
-    "rnn": _MODEL,
-    "seq2seq": _MODEL,
     "session_bundle": _EXPORT,
     "slim": "write layers with gs.layers and the training loop with gs.train.MonitoredTrainingSession.",
     "summary": "use gs.summary.",

@@ -5,8 +5,9 @@ Layer: namespace.
 
 from globalstep.absent import ABSENT_IN_CONTRIB
 from globalstep.lazy import nested_namespace
+from globalstep.recurrence import CELLS
 
-__all__ = ["framework", "layers", "metrics", "opt", "training"]
+__all__ = ["framework", "layers", "metrics", "opt", "rnn", "seq2seq", "training"]
 
 framework = nested_namespace(
     f"{__name__}.framework",
@@ -58,6 +59,15 @@ metrics = nested_namespace(
 opt = nested_namespace(
     f"{__name__}.opt", {"globalstep.optimizers.optimizers_modern": "AdamWOptimizer LazyAdamOptimizer"}
 )
+rnn = nested_namespace(
+    f"{__name__}.rnn",
+    {
+        **CELLS,
+        "globalstep.recurrence.lstm_cells": f"{CELLS['globalstep.recurrence.lstm_cells']} LayerNormBasicLSTMCell",
+        "globalstep.recurrence.sequences": "static_bidirectional_rnn static_rnn",
+    },
+)
+seq2seq = nested_namespace(f"{__name__}.seq2seq", {"globalstep.recurrence.sequence_losses": "sequence_loss"})
 training = nested_namespace(
     f"{__name__}.training",
     {"globalstep.graph.device": "GreedyLoadBalancingStrategy RandomStrategy byte_size_load_fn"},

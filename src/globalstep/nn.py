@@ -4,7 +4,8 @@ Layer: namespace.
 """
 
 from globalstep.absent import ABSENT_IN_NN
-from globalstep.lazy import namespace
+from globalstep.lazy import namespace, nested_namespace
+from globalstep.recurrence import CELLS
 
 _NAMES = {
     "globalstep.ops.conv_ops": "avg_pool conv2d max_pool",
@@ -20,9 +21,13 @@ _NAMES = {
         "softmax softplus softsign swish top_k xw_plus_b zero_fraction"
     ),
     "globalstep.ops.normalization_ops": "batch_normalization fused_batch_norm l2_normalize moments",
+    "globalstep.recurrence.sequences": "bidirectional_dynamic_rnn dynamic_rnn static_bidirectional_rnn static_rnn",
     "globalstep.ops.sampling_ops": (
         "log_uniform_candidate_sampler nce_loss sampled_softmax_loss uniform_candidate_sampler"
     ),
 }
 
 __all__ = namespace(__name__, _NAMES, absent=ABSENT_IN_NN)
+
+#: The cells of recurrent networks.
+rnn_cell = nested_namespace(f"{__name__}.rnn_cell", CELLS)

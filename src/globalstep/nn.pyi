@@ -41,3 +41,7 @@ from globalstep.ops.sampling_ops import log_uniform_candidate_sampler as log_uni
 from globalstep.ops.sampling_ops import nce_loss as nce_loss
 from globalstep.ops.sampling_ops import sampled_softmax_loss as sampled_softmax_loss
 from globalstep.ops.sampling_ops import uniform_candidate_sampler as uniform_candidate_sampler
+from globalstep.recurrence.sequences import bidirectional_dynamic_rnn as bidirectional_dynamic_rnn
+from globalstep.recurrence.sequences import dynamic_rnn as dynamic_rnn
+from globalstep.recurrence.sequences import static_bidirectional_rnn as static_bidirectional_rnn
+from globalstep.recurrence.sequences import static_rnn as static_rnn

@@ -29,14 +29,15 @@ def evaluation_order(
         What comes before the read, the row reads that are part of the read, and the rest in order, in
         which nodes covered by a Gradients node are left out. Before the read comes what gives the ids of
         rows, and what has an effect but needs nothing that is read: a dequeue may wait for long, and the
-        values read before it would have aged meanwhile.
+        values read before it would have aged meanwhile. A Gradients node evaluates what it covers itself, once.
     """
     mine = set(nodes)
     reading = _reading(nodes, rows, reads)
     at_once = [node for node in nodes if node in rows and node.inputs[1] not in reading]
     early_set = _closure([node.inputs[1] for node in at_once], mine)
+    covered = {inner for node in nodes if node.op_type == "Gradients" for inner in node.attrs["covers"]}
     for node in nodes:
-        if node.stateful and node not in early_set:
+        if node.stateful and node not in early_set and node not in covered:
             needed = _closure([node], mine)
             if not needed & reading:
                 early_set |= needed

@@ -43,7 +43,7 @@ from globalstep.autodiff.gradient_plan import GradientPlan
 from globalstep.autodiff.vjps import VJP
 from globalstep.graph.graph import Node, as_node, get_default_graph
 
-__all__ = ["AggregationMethod", "evaluate_gradients", "gradients"]
+__all__ = ["AggregationMethod", "evaluate_gradients", "gradients", "vjp_by_tape"]
 
 
 class AggregationMethod:
@@ -195,6 +195,35 @@ class _End:
 
     def __init__(self, parents: list[Any]) -> None:
         self.parents = parents
+
+
+def vjp_by_tape(
+    fn: Callable[..., Any], values: Sequence[Any], wanted: Sequence[int]
+) -> tuple[Any, Callable[[Any], list[Any]]]:
+    """Evaluate one function on a tape of its own.
+
+    Args:
+        fn: A function that nodes are made with.
+        values: Its arguments, plain arrays.
+        wanted: Which of them gradients go back to.
+
+    Returns:
+        Its value, and the way back from a gradient of it to those of the wanted arguments, None for zero. Where the
+        value is a tuple, its gradient is a sequence with 0 for a part whose gradient is zero.
+    """
+    tape = _Tape()
+    roots = {at: tape.root(values[at]) for at in wanted}
+    with np.errstate(all="ignore"):
+        given = fn(*(roots.get(at, value) for at, value in enumerate(values)))
+
+    def back(gradient: Any) -> list[Any]:
+        parts = list(zip(given, gradient, strict=True)) if isinstance(given, tuple) else [(given, gradient)]
+        ends = [(box, weight) for box, weight in parts if tape.holds(box) and not isinstance(weight, int)]
+        with np.errstate(all="ignore"):
+            found = tape.backward(ends, {root._node for root in roots.values()})
+        return [found.get(root._node) for root in roots.values()]
+
+    return tape.plain(given), back
 
 
 def evaluate_gradients(
