@@ -43,10 +43,13 @@ MODULES = (
     "compat",
     "contrib.framework",
     "contrib.layers",
+    "contrib.losses",
     "contrib.metrics",
     "contrib.opt",
     "contrib.rnn",
     "contrib.seq2seq",
+    "contrib.slim",
+    "contrib.slim.learning",
     "contrib.training",
     "train.queue_runner",
 )

@@ -1,21 +1,34 @@
-"""Make tests/golden/metrics.npz from an installed TensorFlow: its metrics, batch by batch.
+"""Make metrics.npz and layers.npz of tests/golden/models from an installed TensorFlow, step by step.
 
-    python -m venv /some/where && /some/where/bin/pip install tensorflow-cpu==2.21.0
+    python -m venv /some/where && /some/where/bin/pip install tensorflow-cpu==2.21.0 tf-keras==2.21.0 tf-slim==1.1.0
     /some/where/bin/python scripts/make_golden_models.py
 
-The data is committed and the tests need no TensorFlow. The cases are in tests/golden/golden_metrics.py.
+The data is committed and the tests need no TensorFlow. The cases are in golden_metrics.py and golden_layers.py
+there. `tf.compat.v1.layers` is in tf-keras today; tf-slim is what was
+`tf.contrib.slim` and `tf.contrib.layers`.
 """
 
 from __future__ import annotations
 
+import importlib
+import os
 import pathlib
 import sys
 
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
 import numpy as np
 import tensorflow as tf
+import tf_slim
+from tensorflow.python.framework import ops, tensor
 
-GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden"
+# tf-slim, of 2020, and TensorFlow ask for things where they were then.
+ops.Tensor = tensor.Tensor
+for _name in ("", ".base", ".convolutional", ".core", ".normalization", ".pooling"):
+    sys.modules[f"tf_keras.legacy_tf_layers{_name}"] = importlib.import_module(f"tf_keras.src.legacy_tf_layers{_name}")
+
+GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden" / "models"
 sys.path.insert(0, str(GOLDEN))
+import golden_layers  # noqa: E402
 import golden_metrics  # noqa: E402
 
 v1 = tf.compat.v1
@@ -38,10 +51,20 @@ def run_metrics() -> dict[str, np.ndarray]:
     return found
 
 
+def run_layers() -> dict[str, np.ndarray]:
+    """Give what each small model gives."""
+    found = {}
+    for case in golden_layers.layer_cases():
+        with v1.Graph().as_default(), v1.Session() as session:
+            arrays = golden_layers.run(case, v1, tf_slim, session)
+        found.update({f"{case.name}/{key}": array for key, array in arrays.items()})
+    return found
+
+
 def main() -> None:
     """Write the files."""
     v1.disable_v2_behavior()
-    for name, arrays in {"metrics": run_metrics()}.items():
+    for name, arrays in {"metrics": run_metrics(), "layers": run_layers()}.items():
         arrays["tensorflow_version"] = np.array(tf.__version__)
         np.savez_compressed(GOLDEN / f"{name}.npz", **arrays)
         print(name, len(arrays) - 1, "arrays")

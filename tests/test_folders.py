@@ -172,6 +172,9 @@ def _is_public(name):
         gs.contrib.metrics,
         gs.summary,
         gs.contrib.layers,
+        gs.contrib.losses,
+        gs.contrib.slim,
+        gs.contrib.slim.learning,
         gs.contrib.framework,
     ]
     namespaces += [gs.nn.rnn_cell, gs.contrib.rnn, gs.contrib.seq2seq]

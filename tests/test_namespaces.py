@@ -27,7 +27,13 @@ NAMESPACES = [
             "train",
         )
     ),
-    *(f"globalstep.contrib.{name}" for name in ("framework", "layers", "metrics", "opt", "rnn", "seq2seq", "training")),
+    *(
+        f"globalstep.contrib.{name}"
+        for name in (
+            *("framework", "layers", "losses", "metrics", "opt", "rnn", "seq2seq", "slim", "slim.learning"),
+            "training",
+        )
+    ),
     "globalstep.nn.rnn_cell",
     "globalstep.train.queue_runner",
 ]
@@ -122,10 +128,10 @@ def test_an_absent_name_says_what_to_use_instead(namespace, name, hint):
 
 
 def test_contrib_says_what_there_is():
-    with pytest.raises(AttributeError, match="of tf.contrib there are framework, layers, metrics, opt, rnn, seq2seq, "):
+    with pytest.raises(AttributeError, match="of tf.contrib there are framework, layers, losses, metrics, opt, rnn, "):
         _ = gs.contrib.periodic_resample
-    with pytest.raises(AttributeError, match="write layers with gs.layers"):
-        _ = gs.contrib.slim
+    with pytest.raises(AttributeError, match="use gs.train.MonitoredTrainingSession with hooks"):
+        _ = gs.contrib.learn
 
 
 def test_hints_are_for_what_is_absent():

@@ -8,8 +8,10 @@ Layer: namespace.
 __all__ = [
     "ABSENT",
     "ABSENT_IN_CONTRIB",
+    "ABSENT_IN_CONTRIB_LAYERS",
     "ABSENT_IN_LAYERS",
     "ABSENT_IN_NN",
+    "ABSENT_IN_SLIM",
     "ABSENT_IN_TEST",
     "ABSENT_IN_TRAIN",
     "WITHOUT_EFFECT",
@@ -105,19 +107,22 @@ ABSENT_IN_NN = {
 #: Absent from `globalstep.layers`.
 ABSENT_IN_LAYERS: dict[str, str] = dict.fromkeys(
     (
-        "BatchNormalization",
-        "Conv2D",
-        "Dense",
-        "Dropout",
-        "Flatten",
-        "conv1d",
+        "AveragePooling3D",
+        "Conv2DTranspose",
+        "Conv3D",
+        "Conv3DTranspose",
+        "MaxPooling3D",
+        "SeparableConv1D",
+        "SeparableConv2D",
+        "average_pooling3d",
         "conv2d_transpose",
         "conv3d",
-        "max_pooling1d",
+        "conv3d_transpose",
+        "max_pooling3d",
+        "separable_conv1d",
         "separable_conv2d",
     ),
-    "there are the functions dense, dropout, flatten, batch_normalization, conv2d and the two-dimensional poolings; "
-    f"{_MODEL}",
+    f"there are convolutions and poolings over one and two dimensions; {_MODEL}",
 )
 
 #: Absent from `globalstep.train`.
@@ -138,10 +143,48 @@ ABSENT_IN_CONTRIB = {
     "legacy_seq2seq": _MODEL,
     "lookup": _FEATURES,
     "session_bundle": _EXPORT,
-    "slim": "write layers with gs.layers and the training loop with gs.train.MonitoredTrainingSession.",
     "summary": "use gs.summary.",
     "tpu": _STRATEGY,
 }
+
+#: Absent from `globalstep.contrib.layers`.
+ABSENT_IN_CONTRIB_LAYERS = {
+    **dict.fromkeys(
+        (
+            "avg_pool3d",
+            "conv2d_in_plane",
+            "conv2d_transpose",
+            "conv3d",
+            "conv3d_transpose",
+            "convolution2d_in_plane",
+            "convolution2d_transpose",
+            "convolution3d",
+            "convolution3d_transpose",
+            "gdn",
+            "max_pool3d",
+            "separable_conv2d",
+            "separable_convolution2d",
+            "spatial_softmax",
+        ),
+        f"there are convolutions over one and two dimensions; {_MODEL}",
+    ),
+    **dict.fromkeys(("group_norm", "instance_norm"), "use gs.contrib.layers.layer_norm, or gs.nn.moments."),
+    **dict.fromkeys(
+        ("embedding_column", "input_from_feature_columns", "real_valued_column", "sparse_column_with_hash_bucket",
+         "sparse_column_with_keys", "create_feature_spec_for_parsing"),
+        _FEATURES,
+    ),
+}  # fmt: skip
+
+#: Absent from `globalstep.contrib.slim`.
+ABSENT_IN_SLIM = {
+    **dict.fromkeys(
+        ("data", "dataset", "dataset_data_provider", "parallel_reader", "tfexample_decoder"),
+        "read TFRecords with gs.TFRecordReader and gs.parse_single_example; batch them with gs.train.batch.",
+    ),
+    **dict.fromkeys(("nets", "model_analyzer"), "write the model with the layers of gs.contrib.slim."),
+    "queues": "use gs.train.start_queue_runners.",
+}  # fmt: skip
 
 #: Accepted so that programs run unchanged -> what it does here.
 WITHOUT_EFFECT = {

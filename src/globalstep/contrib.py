@@ -3,43 +3,63 @@
 Layer: namespace.
 """
 
-from globalstep.absent import ABSENT_IN_CONTRIB
+import sys
+
+from globalstep.absent import ABSENT_IN_CONTRIB, ABSENT_IN_CONTRIB_LAYERS, ABSENT_IN_SLIM
 from globalstep.lazy import nested_namespace
 from globalstep.recurrence import CELLS
 
-__all__ = ["framework", "layers", "metrics", "opt", "rnn", "seq2seq", "training"]
+__all__ = ["framework", "layers", "losses", "metrics", "opt", "rnn", "seq2seq", "slim", "training"]
+
+_ARG_SCOPE = "add_arg_scope arg_scope arg_scoped_arguments current_arg_scope has_arg_scope"
+_STEPS = "assert_global_step create_global_step get_global_step get_or_create_global_step"
+_MODEL_VARIABLES = (
+    "add_model_variable assert_or_get_global_step assign_from_values assign_from_values_fn filter_variables "
+    "get_local_variables get_model_variables get_trainable_variables get_unique_variable get_variable_full_name "
+    "get_variables get_variables_by_name get_variables_by_suffix get_variables_to_restore global_variable "
+    "local_variable model_variable variable"
+)
+_INITIALIZERS = "variance_scaling_initializer xavier_initializer xavier_initializer_conv2d=xavier_initializer"
+_LAYERS = (
+    "avg_pool2d bias_add conv1d conv2d convolution convolution1d convolution2d dropout elu flatten fully_connected "
+    "legacy_fully_connected legacy_relu linear max_pool2d maxout one_hot_encoding relu relu6 repeat softmax stack "
+    "unit_norm"
+)
+_REGULARIZERS = "apply_regularization l1_l2_regularizer l1_regularizer l2_regularizer sum_regularizer"
+_SUMMARIES = (
+    "summarize_activation summarize_activations summarize_biases summarize_collection summarize_tensor "
+    "summarize_tensors summarize_variables summarize_weights"
+)
+_LOSSES = (
+    "absolute_difference cosine_distance hinge_loss log_loss mean_squared_error sigmoid_cross_entropy "
+    "softmax_cross_entropy sparse_softmax_cross_entropy sum_of_squares"
+)
+_TOTAL_LOSSES = "add_loss compute_weighted_loss get_losses get_regularization_losses get_total_loss"
 
 framework = nested_namespace(
     f"{__name__}.framework",
     {
-        "globalstep.variables.named_variables": "variable=get_variable",
-        "globalstep.variables.training_util": (
-            "assert_global_step create_global_step get_global_step get_or_create_global_step"
-        ),
-        "globalstep.variables.variable_collections": (
-            "get_local_variables=local_variables get_model_variables=model_variables "
-            "get_trainable_variables=trainable_variables get_variables=global_variables"
-        ),
+        "globalstep.contributed.arg_scope": _ARG_SCOPE,
+        "globalstep.contributed.model_variables": _MODEL_VARIABLES,
+        "globalstep.variables.training_util": _STEPS,
     },
-    absent={"arg_scope": "give the arguments to each layer, or bind them with functools.partial."},
 )
 layers = nested_namespace(
     f"{__name__}.layers",
     {
-        "globalstep.ops.init_ops": (
-            "variance_scaling_initializer xavier_initializer=glorot_uniform_initializer "
-            "xavier_initializer_conv2d=glorot_uniform_initializer"
-        ),
-        "globalstep.ops.layer_ops": "flatten",
+        "globalstep.contributed.contrib_initializers": _INITIALIZERS,
+        "globalstep.contributed.contrib_layers": _LAYERS,
+        "globalstep.contributed.contrib_normalization": "batch_norm layer_norm",
+        "globalstep.contributed.embeddings": "bow_encoder embed_sequence",
+        "globalstep.contributed.summarizing": _SUMMARIES,
+        "globalstep.contributed.training_ops": "OPTIMIZER_CLS_NAMES OPTIMIZER_SUMMARIES optimize_loss",
+        "globalstep.models.regularizers": _REGULARIZERS,
     },
-    absent={
-        "batch_norm": "use gs.layers.batch_normalization.",
-        "conv2d": "use gs.layers.conv2d; it applies no activation unless it is given one.",
-        "embed_sequence": "use gs.nn.embedding_lookup.",
-        "fully_connected": "use gs.layers.dense; it applies no activation unless it is given one.",
-        "l2_regularizer": "write it as a function: lambda w: scale * gs.nn.l2_loss(w).",
-        "optimize_loss": "use an optimizer's minimize, with gs.clip_by_global_norm between its two halves if needed.",
-    },
+    absent=ABSENT_IN_CONTRIB_LAYERS,
+)
+losses = nested_namespace(
+    f"{__name__}.losses",
+    {"globalstep.contributed.contrib_losses": _LOSSES, "globalstep.losses": _TOTAL_LOSSES},
 )
 metrics = nested_namespace(
     f"{__name__}.metrics",
@@ -68,6 +88,33 @@ rnn = nested_namespace(
     },
 )
 seq2seq = nested_namespace(f"{__name__}.seq2seq", {"globalstep.recurrence.sequence_losses": "sequence_loss"})
+slim = nested_namespace(
+    f"{__name__}.slim",
+    {
+        "globalstep.contributed.arg_scope": _ARG_SCOPE,
+        "globalstep.contributed.contrib_initializers": _INITIALIZERS,
+        "globalstep.contributed.contrib_layers": _LAYERS,
+        "globalstep.contributed.contrib_normalization": "batch_norm layer_norm",
+        "globalstep.contributed.model_variables": _MODEL_VARIABLES,
+        "globalstep.contributed.summarizing": _SUMMARIES,
+        "globalstep.models.regularizers": _REGULARIZERS,
+        "globalstep.variables.training_util": _STEPS,
+    },
+    absent={**ABSENT_IN_CONTRIB_LAYERS, **ABSENT_IN_SLIM},
+)
+_LEARNING = {
+    "globalstep.contributed.training_ops": (
+        "add_gradients_summaries clip_gradient_norms create_train_op multiply_gradients"
+    ),
+}
+_WITHIN_SLIM = {
+    "layers": layers,
+    "learning": nested_namespace(f"{__name__}.slim.learning", _LEARNING),
+    "losses": losses,
+}
+# They are attributes, and modules that can be imported: `from globalstep.contrib.slim.learning import train`.
+slim.__dict__.update(_WITHIN_SLIM)
+sys.modules.update({f"{__name__}.slim.{name}": module for name, module in _WITHIN_SLIM.items()})
 training = nested_namespace(
     f"{__name__}.training",
     {"globalstep.graph.device": "GreedyLoadBalancingStrategy RandomStrategy byte_size_load_fn"},
