@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from globalstep.cluster.placement import optimizers_of
@@ -146,7 +146,7 @@ class Executor:
         return plan
 
     def fresh_values(
-        self, wanted: Sequence[Variable], lookups: Sequence[Lookup] = ()
+        self, wanted: Set[Variable], lookups: Sequence[Lookup] = ()
     ) -> tuple[Mapping[Variable, Any], list[Any]] | None:
         """Give values that a read would not make newer by much; None where there are none.
 
@@ -166,7 +166,7 @@ class Executor:
             return None
         if not self.in_flight and self._clock.monotonic() - fresh.at >= REUSE_SECS:
             return None
-        if not all(variable in fresh.values for variable in wanted):
+        if not wanted <= fresh.values.keys():
             return None
         rows = fresh.found(lookups)
         return None if rows is None else (fresh.values, rows)
@@ -203,7 +203,7 @@ class Executor:
         """
         self._require_declared([read.variable for read in reads])
         with self.span("pull", variables=len(reads)):
-            return [_frozen(value) for value in self.cluster.pull(reads)]
+            return _frozen(self.cluster.pull(reads))
 
     def push(self, push: Push, shapes: Mapping[Variable, tuple[int, ...]]) -> list[Any] | None:
         """Send a push, after what it needs is declared.
@@ -236,7 +236,7 @@ class Executor:
                 trace.add("apply", began + part.after_secs, part.secs, row=labels[part.shard])
         outcome = self.last_outcome = result.outcome
         if outcome.kind is OutcomeKind.ACCEPTED:
-            return [_frozen(value) for value in result.values]
+            return _frozen(result.values)
         if outcome.kind is OutcomeKind.REFUSED_DONE:
             steps = ", ".join(f"{name} = {value}" for name, value in sorted(outcome.steps.items()))
             raise JobDoneError(f"The job has reached its last step ({steps}); nothing was applied.")
@@ -286,7 +286,8 @@ class Executor:
         self._alike = (self.cluster.incarnation, known | wanted)
 
 
-def _frozen(value: Any) -> Any:
-    """Forbid writing into a value read: other nodes, and later runs, see the same array."""
-    value.flags.writeable = False
-    return value
+def _frozen(values: list[Any]) -> list[Any]:
+    """Forbid writing into values read: other nodes, and later runs, see the same arrays."""
+    for value in values:
+        value.flags.writeable = False
+    return values

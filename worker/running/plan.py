@@ -64,7 +64,7 @@ class Round:
     """
 
     early: tuple[Step, ...] = ()
-    reads: tuple[tuple[Variable, int], ...] = ()
+    reads: dict[Variable, int] = field(default_factory=dict[Variable, int])
     local_reads: tuple[tuple[Variable, int], ...] = ()
     row_reads: tuple[RowRead, ...] = ()
     late: tuple[Step, ...] = ()

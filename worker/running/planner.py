@@ -235,7 +235,7 @@ class _Planner:
         reads = plan.read_slots[number]
         return Round(
             early=steps(early),
-            reads=tuple((v, slot) for v, slot in reads.items() if not v.is_local),
+            reads={v: slot for v, slot in reads.items() if not v.is_local},
             local_reads=tuple((v, slot) for v, slot in reads.items() if v.is_local),
             row_reads=tuple(_row_read(plan, node) for node in rows if node in by_cut),
             late=steps(late),

@@ -6,6 +6,7 @@ Layer: worker. Threads: a PushForm is not changed by use.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from globalstep.worker.running.pushing import as_fill, is_declaring, operand_of
 
 __all__ = ["Change", "PushForm"]
 
+_dtype_of = attrgetter("dtype")
 #: Gives the slot of a node's value as a mutation is to see it.
 SlotFor = Callable[[Node, Node], int]
 
@@ -99,15 +101,15 @@ class PushForm:
         self.ahead, self.again = tuple(ahead), tuple(again)
         self._reading = _reading((*self.shared, *ahead)), _reading((*self.shared, *ahead, *again))
         self._steps = tuple((step.op_name, slot) for step, slot in steps)
-        self._operands = [
-            (c.part, c.dtype, c.operand)
-            for c in self._changes
-            if c.operand is not None and c.indices is None and not c.part.declare
-        ]
         # What every push of the round is but for its values; None where more than values differs.
         self._alike: Push | None = None
-        if len(self._operands) == len(self._changes):
+        if all(c.operand is not None and c.indices is None and not c.part.declare for c in self._changes):
             self._alike = Push([change.alike() for change in self._changes], self._increments)
+        # Of each change: its part, where its operand is, and what that is where nothing needs to be converted.
+        self._parts = [change.part for change in self._changes]
+        self._slots = [change.operand for change in self._changes if change.operand is not None]
+        self._types = [np.ndarray] * len(self._changes)
+        self._dtypes = [change.dtype for change in self._changes]
         self.is_empty = not (self._changes or self._increments or self._uses)
 
     def push(self, values: Sequence[Any]) -> Push:
@@ -124,10 +126,9 @@ class PushForm:
             uses = [use if not hypers else _evaluated(use, hypers, values) for use, hypers in self._uses]
         seen_steps = {name: int(values[slot]) for name, slot in self._steps}
         if self._alike is not None:
-            operands: list[Any] = [
-                value if type(value := values[slot]) is np.ndarray and value.dtype is dtype else operand_of(part, value)
-                for part, dtype, slot in self._operands
-            ]
+            operands: list[Any] = list(map(values.__getitem__, self._slots))
+            if list(map(type, operands)) != self._types or list(map(_dtype_of, operands)) != self._dtypes:
+                operands = list(map(operand_of, self._parts, operands))
             return self._alike.again(operands, uses, seen_steps=seen_steps)
         return Push([change.made(values) for change in self._changes], self._increments, uses, seen_steps=seen_steps)
 

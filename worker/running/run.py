@@ -89,7 +89,7 @@ class PlanRun:
         values = self.values
         for variable, slot in current.local_reads:
             values[slot] = self._executor.local.read(variable)
-        reads = () if carried else current.reads
+        reads: Mapping[Variable, int] = {} if carried else current.reads
         if not reads and not current.row_reads:
             return
         ids = [np.asarray(values[row.ids]) for row in current.row_reads]
@@ -97,16 +97,17 @@ class PlanRun:
         # A run that changes nothing is asked for the present values: a hook's, or the program's evaluation.
         if number == 0 and self._pushes and (self._executor.reuse_values or named):
             lookups = [(row.variable, rows) for row, rows in zip(current.row_reads, named, strict=True)]
-            fresh = self._executor.fresh_values([variable for variable, _ in reads], lookups)
+            fresh = self._executor.fresh_values(reads.keys(), lookups)
             if fresh is not None:
-                for variable, slot in reads:
-                    values[slot] = fresh[0][variable]
-                self._take_rows(current, ids, fresh[1])
+                whole, rows = fresh
+                for variable, slot in reads.items():
+                    values[slot] = whole[variable]
+                self._take_rows(current, ids, rows)
                 return
-        asked = [Read(variable.op_name) for variable, _ in reads]
+        asked = [Read(variable.op_name) for variable in reads]
         asked += [Read(row.variable.op_name, rows) for row, rows in zip(current.row_reads, named, strict=True)]
         found = self._executor.pull(asked)
-        for (_, slot), value in zip(reads, found, strict=False):
+        for slot, value in zip(reads.values(), found, strict=False):
             values[slot] = value
         self._take_rows(current, ids, found[len(reads) :])
 
@@ -136,8 +137,7 @@ class PlanRun:
                 found = executor.push(push, shapes)
                 values = None if found is None else dict(zip(reads, found, strict=False))
                 if found is not None and values is not None and (again or lookups):
-                    kept = {variable: values[variable] for variable in again}
-                    executor.keep_fresh(write, kept, list(zip(lookups, found[len(reads) :], strict=True)))
+                    executor.keep_fresh(write, values, list(zip(lookups, found[len(reads) :], strict=True)))
                 return values
 
             if executor.pushes_in_flight is not None and plan.overlaps:
@@ -146,14 +146,14 @@ class PlanRun:
             else:
                 values = send()
         self._change_local(form.local)
-        ahead = plan.rounds[number + 1].reads if form.ahead else ()
+        ahead: Mapping[Variable, int] = plan.rounds[number + 1].reads if form.ahead else {}
         if values is None:
             values = dict(zip(form.shared, executor.pull([Read(v.op_name) for v in form.shared]), strict=True))
-            ahead = ()
+            ahead = {}
         for mutation, variable in form.wanted:
             local = variable.is_local
             self.values[plan.slots[mutation]] = executor.local.read(variable) if local else values[variable]
-        for variable, slot in ahead:
+        for variable, slot in ahead.items():
             if variable not in values:
                 return False
             self.values[slot] = values[variable]
@@ -169,8 +169,8 @@ class PlanRun:
             plan.worker_hypers,
             plan.wanted,
             # A row read needs ids that are not there yet; what else the round reads waits for it, for one cut.
-            ahead=[variable for after in following if not after.row_reads for variable, _ in after.reads],
-            again=[variable for variable, _ in first.reads],
+            ahead=[variable for after in following if not after.row_reads for variable in after.reads],
+            again=list(first.reads),
             steps=[(step, plan.read_slots[0][step]) for step in plan.steps if step in plan.read_slots[0]],
         )
         return form

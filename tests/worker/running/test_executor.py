@@ -400,6 +400,18 @@ class TestPushing:
         with pytest.raises(InvalidArgumentError, match="Variable 'w' has dtype int32, its operand has float64"):
             run(w.assign(untyped))
 
+    def test_an_operand_is_converted_beside_one_that_fits(self, run, cluster):
+        a, b = gs.Variable(1.0, name="a"), gs.Variable(1.0, name="b")
+        given = iter([np.float64(0.5), np.float32(0.5)])
+        untyped = Node("PyFunc", (), lambda: np.asarray(next(given)), dtype=None, stateful=True)
+        spec = _sgd(slots={a: (), b: ()})
+        parts = [MutationPart(OpKind.APPLY, v, g, optimizer=spec) for v, g in ((a, as_node(0.5)), (b, untyped))]
+        update = Mutation(parts, uses=[spec])
+        for _ in range(2):
+            run(update)
+        assert [[op.value.dtype.name for op in push.ops] for push in cluster.pushes] == [["float32"] * 2] * 2
+        assert run([a, b]) == [0.0, 0.0]
+
 
 class TestOutcomes:
     def test_job_done(self, run, cluster):
