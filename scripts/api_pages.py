@@ -43,6 +43,7 @@ MODULES = (
     "compat",
     "contrib.framework",
     "contrib.layers",
+    "contrib.legacy_seq2seq",
     "contrib.losses",
     "contrib.metrics",
     "contrib.opt",

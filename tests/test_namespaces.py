@@ -30,7 +30,18 @@ NAMESPACES = [
     *(
         f"globalstep.contrib.{name}"
         for name in (
-            *("framework", "layers", "losses", "metrics", "opt", "rnn", "seq2seq", "slim", "slim.learning"),
+            *(
+                "framework",
+                "layers",
+                "legacy_seq2seq",
+                "losses",
+                "metrics",
+                "opt",
+                "rnn",
+                "seq2seq",
+                "slim",
+                "slim.learning",
+            ),
             "training",
         )
     ),
@@ -128,7 +139,7 @@ def test_an_absent_name_says_what_to_use_instead(namespace, name, hint):
 
 
 def test_contrib_says_what_there_is():
-    with pytest.raises(AttributeError, match="of tf.contrib there are framework, layers, losses, metrics, opt, rnn, "):
+    with pytest.raises(AttributeError, match="of tf.contrib there are framework, layers, legacy_seq2seq, losses, "):
         _ = gs.contrib.periodic_resample
     with pytest.raises(AttributeError, match="use gs.train.MonitoredTrainingSession with hooks"):
         _ = gs.contrib.learn

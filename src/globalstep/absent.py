@@ -140,7 +140,6 @@ ABSENT_IN_CONTRIB = {
     "distribute": _STRATEGY,
     "estimator": _HIGH_LEVEL,
     "learn": _HIGH_LEVEL,
-    "legacy_seq2seq": _MODEL,
     "lookup": _FEATURES,
     "session_bundle": _EXPORT,
     "summary": "use gs.summary.",

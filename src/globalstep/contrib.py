@@ -9,7 +9,7 @@ from globalstep.absent import ABSENT_IN_CONTRIB, ABSENT_IN_CONTRIB_LAYERS, ABSEN
 from globalstep.lazy import nested_namespace
 from globalstep.recurrence import CELLS
 
-__all__ = ["framework", "layers", "losses", "metrics", "opt", "rnn", "seq2seq", "slim", "training"]
+__all__ = ["framework", "layers", "legacy_seq2seq", "losses", "metrics", "opt", "rnn", "seq2seq", "slim", "training"]
 
 _ARG_SCOPE = "add_arg_scope arg_scope arg_scoped_arguments current_arg_scope has_arg_scope"
 _STEPS = "assert_global_step create_global_step get_global_step get_or_create_global_step"
@@ -79,6 +79,14 @@ metrics = nested_namespace(
 opt = nested_namespace(
     f"{__name__}.opt", {"globalstep.optimizers.optimizers_modern": "AdamWOptimizer LazyAdamOptimizer"}
 )
+legacy_seq2seq = nested_namespace(
+    f"{__name__}.legacy_seq2seq",
+    {
+        "globalstep.recurrence.legacy_decoders": (
+            "basic_rnn_seq2seq rnn_decoder sequence_loss sequence_loss_by_example"
+        ),
+    },
+)
 rnn = nested_namespace(
     f"{__name__}.rnn",
     {
@@ -87,7 +95,21 @@ rnn = nested_namespace(
         "globalstep.recurrence.sequences": "static_bidirectional_rnn static_rnn",
     },
 )
-seq2seq = nested_namespace(f"{__name__}.seq2seq", {"globalstep.recurrence.sequence_losses": "sequence_loss"})
+seq2seq = nested_namespace(
+    f"{__name__}.seq2seq",
+    {
+        "globalstep.recurrence.attention": (
+            "AttentionMechanism AttentionWrapper AttentionWrapperState BahdanauAttention LuongAttention tile_batch"
+        ),
+        "globalstep.recurrence.decoder_inputs": "GreedyEmbeddingHelper SampleEmbeddingHelper TrainingHelper",
+        "globalstep.recurrence.decoders": "BasicDecoder BasicDecoderOutput Decoder dynamic_decode",
+        "globalstep.recurrence.sequence_losses": "sequence_loss",
+    },
+    absent={
+        "BeamSearchDecoder": "decode with gs.contrib.seq2seq.GreedyEmbeddingHelper or SampleEmbeddingHelper.",
+        "ScheduledEmbeddingTrainingHelper": "train with gs.contrib.seq2seq.TrainingHelper.",
+    },
+)
 slim = nested_namespace(
     f"{__name__}.slim",
     {
