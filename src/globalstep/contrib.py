@@ -12,6 +12,7 @@ from globalstep.recurrence import CELLS
 __all__ = ["framework", "layers", "legacy_seq2seq", "losses", "metrics", "opt", "rnn", "seq2seq", "slim", "training"]
 
 _ARG_SCOPE = "add_arg_scope arg_scope arg_scoped_arguments current_arg_scope has_arg_scope"
+_RESTORING = "assign_from_checkpoint assign_from_checkpoint_fn"
 _STEPS = "assert_global_step create_global_step get_global_step get_or_create_global_step"
 _MODEL_VARIABLES = (
     "add_model_variable assert_or_get_global_step assign_from_values assign_from_values_fn filter_variables "
@@ -39,6 +40,7 @@ _TOTAL_LOSSES = "add_loss compute_weighted_loss get_losses get_regularization_lo
 framework = nested_namespace(
     f"{__name__}.framework",
     {
+        "globalstep.chief.slim.restoring": _RESTORING,
         "globalstep.contributed.arg_scope": _ARG_SCOPE,
         "globalstep.contributed.model_variables": _MODEL_VARIABLES,
         "globalstep.variables.training_util": _STEPS,
@@ -113,6 +115,7 @@ seq2seq = nested_namespace(
 slim = nested_namespace(
     f"{__name__}.slim",
     {
+        "globalstep.chief.slim.restoring": _RESTORING,
         "globalstep.contributed.arg_scope": _ARG_SCOPE,
         "globalstep.contributed.contrib_initializers": _INITIALIZERS,
         "globalstep.contributed.contrib_layers": _LAYERS,
@@ -125,6 +128,7 @@ slim = nested_namespace(
     absent={**ABSENT_IN_CONTRIB_LAYERS, **ABSENT_IN_SLIM},
 )
 _LEARNING = {
+    "globalstep.chief.slim.learning": "train train_step",
     "globalstep.contributed.training_ops": (
         "add_gradients_summaries clip_gradient_norms create_train_op multiply_gradients"
     ),

@@ -77,6 +77,15 @@ def test_with_a_supervisor_each_step_counts_once(processes, tmp_path, program):
     assert max(step for step, _ in ends) == sum(own for _, own in ends) >= 120
 
 
+def test_with_slim_a_job_trains_and_its_checkpoint_is_evaluated(processes, tmp_path):
+    run = tmp_path / "run"
+    start_with_flags(processes, "slim_mlp.py", 2, 2, "--steps=150", f"--run_dir={run}")
+    check(processes, 2, 2)
+    ((accuracy,),) = printed(processes, 1, r"^accuracy (\S+)$")
+    assert accuracy > 0.9
+    assert load_variable(str(run), "global_step") >= 150
+
+
 @pytest.mark.parametrize(
     ("program", "ps", "workers", "last_step", "factor"),
     [
