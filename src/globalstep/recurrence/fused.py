@@ -152,7 +152,7 @@ class _Tanh:
         self.states = [np.array(h)]
 
     def backward(self, outputs: Any, states: Sequence[Any]) -> Sequence[Any]:
-        inner = self.kernel[self.size :].T
+        inner = np.ascontiguousarray(self.kernel[self.size :].T)
         gates = np.empty_like(self.made)
         dh = zeros_for(states[0], self.states[0])
         for t in reversed(range(len(self.x))):
@@ -200,7 +200,8 @@ class _Gru:
         self.states = [h]
 
     def backward(self, outputs: Any, states: Sequence[Any]) -> Sequence[Any]:
-        of_gates, of_candidate = self.gate_kernel[self.size :].T, self.candidate_kernel[self.size :].T
+        of_gates = np.ascontiguousarray(self.gate_kernel[self.size :].T)
+        of_candidate = np.ascontiguousarray(self.candidate_kernel[self.size :].T)
         gates, candidates = np.empty_like(self.gates), np.empty_like(self.candidates)
         dh = zeros_for(states[0], self.states[0])
         units = dh.shape[1]

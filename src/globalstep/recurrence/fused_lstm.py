@@ -112,7 +112,7 @@ class _Lstm:
     def backward(self, outputs: Any, states: Sequence[Any]) -> Sequence[Any]:
         """Give the gradients of inputs, c, h and the weights."""
         size, mask = self.x.shape[2], self.mask
-        inner = self.kernel[size:].T
+        inner = np.ascontiguousarray(self.kernel[size:].T)
         gates = np.empty_like(self.gates)
         projected = None if self.projection is None else np.empty_like(self.hs)
         dc, dh = zeros_for(states[0], self.states[0]), zeros_for(states[1], self.states[1])

@@ -21,7 +21,7 @@ def expected(checkpoint):
     return {key.removeprefix(start): EXPECTED[key] for key in EXPECTED if key.startswith(start)}
 
 
-@pytest.mark.parametrize("checkpoint", ["plain-3", "sharded-0", "partitioned-1"])
+@pytest.mark.parametrize("checkpoint", ["plain-3", "sharded-0", "partitioned-1", "recurrent-0"])
 def test_every_tensor_is_what_tensorflow_reads(tmp_path, checkpoint):
     made = import_checkpoint(str(GOLDEN / checkpoint), str(tmp_path / "new"))
     assert made.prefix == latest_checkpoint(str(tmp_path / "new")) == str(tmp_path / "new" / checkpoint)
@@ -133,3 +133,17 @@ def test_training_goes_on_as_tensorflow_does(tmp_path):
         assert session.run(step) == wanted["global_step"] == 7
         np.testing.assert_allclose(session.run(w), wanted["layer/weights"], rtol=2e-6)
         np.testing.assert_allclose(session.run(b), wanted["layer/biases"], rtol=2e-6)
+
+
+@pytest.mark.usefixtures("graph")
+def test_recurrent_cells_give_what_they_gave_in_tensorflow(tmp_path):
+    prefix = import_checkpoint(str(GOLDEN / "recurrent-0"), str(tmp_path)).prefix
+    wanted, cells = expected("recurrent-0, outputs"), gs.nn.rnn_cell
+    layers = [cells.LSTMCell(4, use_peepholes=True, num_proj=3), cells.BasicLSTMCell(2)]
+    inputs = gs.constant(wanted["inputs"])
+    hidden, _ = gs.nn.dynamic_rnn(cells.MultiRNNCell(layers), inputs, sequence_length=[4, 2], dtype=gs.float32)
+    outputs, _ = gs.nn.bidirectional_dynamic_rnn(cells.GRUCell(2), cells.GRUCell(3), hidden, dtype=gs.float32)
+    gs.train.get_or_create_global_step()
+    with gs.Session() as session:
+        gs.train.Saver().restore(session, prefix)
+        np.testing.assert_allclose(session.run(gs.concat(outputs, 2)), wanted["outputs"], rtol=1e-5, atol=1e-6)

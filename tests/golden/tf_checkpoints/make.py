@@ -9,8 +9,9 @@ import pathlib
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from tensorflow.python.keras.layers.legacy_rnn import rnn_cell_impl as cells
 
-tf.disable_eager_execution()
+tf.disable_v2_behavior()
 HERE = pathlib.Path(__file__).parent
 EXPECTED = {}
 
@@ -84,7 +85,21 @@ def partitioned():
         save("partitioned-1", tf.train.Saver(), session)
 
 
-for make in (plain, sharded, partitioned):
+def recurrent():
+    """LSTM cells in a row, and a bidirectional GRU on top; with what they give for one batch."""
+    inputs = np.linspace(-1, 1, 2 * 4 * 3).reshape(2, 4, 3).astype(np.float32)
+    layers = [cells.LSTMCell(4, use_peepholes=True, num_proj=3), cells.BasicLSTMCell(2)]
+    hidden, _ = tf.nn.dynamic_rnn(cells.MultiRNNCell(layers), inputs, sequence_length=[4, 2], dtype=tf.float32)
+    outputs, _ = tf.nn.bidirectional_dynamic_rnn(cells.GRUCell(2), cells.GRUCell(3), hidden, dtype=tf.float32)
+    tf.train.get_or_create_global_step()
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        save("recurrent-0", tf.train.Saver(), session)
+        EXPECTED["recurrent-0, outputs/inputs"] = inputs
+        EXPECTED["recurrent-0, outputs/outputs"] = session.run(tf.concat(outputs, 2))
+
+
+for make in (plain, sharded, partitioned, recurrent):
     with tf.Graph().as_default():
         make()
 np.savez_compressed(HERE / "expected.npz", **EXPECTED)
