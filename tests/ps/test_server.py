@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import sys
 import threading
+from types import SimpleNamespace
 
 import grpc
 import numpy as np
@@ -486,6 +488,23 @@ def test_a_port_that_there_is_not_is_refused(option, number, capsys):
         ps_main.main([f"{option}={number}"])
     assert ended.value.code == 2
     assert f"a port is a number from 0 to 65535, not {number!r}" in capsys.readouterr().err
+
+
+def test_the_process_of_a_task_lets_its_threads_take_turns_often(monkeypatch, capsys):
+    class Served(SimpleNamespace):
+        def start(self):
+            self.interval = sys.getswitchinterval()
+
+    served = Served(address="127.0.0.1:1", exit_code=0, join=lambda: None)
+    monkeypatch.setattr(ps_main, "_server", lambda args: served)
+    monkeypatch.setattr(ps_main.signal, "signal", lambda *_: None)
+    before = sys.getswitchinterval()
+    try:
+        assert ps_main.main([]) == 0
+    finally:
+        sys.setswitchinterval(before)
+    assert served.interval == pytest.approx(0.0005)
+    assert "serving on 127.0.0.1:1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("address", ["localhost", f"localhost:{1 << 16}", f"localhost:{'9' * 5000}", "8000"])
