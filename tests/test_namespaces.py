@@ -138,6 +138,52 @@ def test_an_absent_name_says_what_to_use_instead(namespace, name, hint):
     assert not hasattr(namespace, name)
 
 
+def absent_names():
+    """Every name of the tables of what is not here, as a module and a name."""
+    from globalstep import absent
+
+    tables = {
+        "globalstep": absent.ABSENT,
+        "globalstep.contrib": absent.ABSENT_IN_CONTRIB,
+        "globalstep.contrib.layers": absent.ABSENT_IN_CONTRIB_LAYERS,
+        "globalstep.contrib.slim": absent.ABSENT_IN_SLIM,
+        "globalstep.layers": absent.ABSENT_IN_LAYERS,
+        "globalstep.nn": absent.ABSENT_IN_NN,
+        "globalstep.test": absent.ABSENT_IN_TEST,
+        "globalstep.train": absent.ABSENT_IN_TRAIN,
+    }
+    return [(module, name, hint) for module, hints in tables.items() for name, hint in hints.items()]
+
+
+def test_each_absent_name_says_what_to_use_instead_however_it_is_reached():
+    importlib.import_module("globalstep.contrib")
+    silent = []
+    for module, name, hint in absent_names():
+        ways = (f"import {module}.{name}", f"from {module} import {name}", f"from {module}.{name} import anything")
+        for way in ways:
+            try:
+                exec(way, {})
+            except ImportError as error:
+                if not str(error).endswith(f": {hint}"):
+                    silent.append(f"{way}: {error}")
+            else:
+                silent.append(f"{way}: no error")
+        try:
+            getattr(importlib.import_module(module), name)
+        except AttributeError as error:
+            if not str(error).endswith(f": {hint}"):
+                silent.append(f"{module}.{name}: {error}")
+    assert len(absent_names()) > 100
+    assert not silent
+
+
+def test_what_is_nobodys_name_is_left_to_python():
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'globalstep.no_such_thing'$"):
+        importlib.import_module("globalstep.no_such_thing")
+    with pytest.raises(ImportError, match="cannot import name 'no_such_thing' from 'globalstep'"):
+        exec("from globalstep import no_such_thing", {})
+
+
 def test_contrib_says_what_there_is():
     with pytest.raises(AttributeError, match="of tf.contrib there are framework, layers, legacy_seq2seq, losses, "):
         _ = gs.contrib.periodic_resample

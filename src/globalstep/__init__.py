@@ -6,11 +6,15 @@ TensorFlow 1.x. This module is the namespace: it names everything public and loa
 Layer: namespace.
 """
 
+import sys
+
 from globalstep.absent import ABSENT
-from globalstep.lazy import namespace
+from globalstep.lazy import AbsentImports, namespace
 from globalstep.runtime.log_format import write_to_stderr
 
 write_to_stderr()
+if AbsentImports not in sys.meta_path:
+    sys.meta_path.append(AbsentImports)
 
 _MODULES = (
     "app compat contrib dtypes errors flags gfile initializers layers logging losses math metrics nn python_io random "

@@ -34,8 +34,24 @@ _EXPORT = "use gs.train.Saver; its files are safetensors, which other tools read
 _TEXT = "handle text in Python and feed it, or use gs.py_func."
 _DATA_SETS = "read the data with any Python library (scikit-learn, numpy) and feed it through placeholders."
 
+_EAGER = "graphs are built first and run by a session, as in TensorFlow 1.x."
+_DEVICES = "computation is numpy's, on the CPU; for other devices use gs.torch or gs.jax."
+_COMPUTE = "compute it with numpy or scipy in gs.py_func, or with gs.torch or gs.jax where gradients are needed."
+_STEP_LOOP = "use gs.losses and gs.train with gs.train.MonitoredTrainingSession."
+
 #: Absent from `globalstep` itself.
 ABSENT = {
+    **dict.fromkeys(("GradientTape", "enable_v2_behavior", "executing_eagerly"), _EAGER),
+    **dict.fromkeys(("tpu", "xla"), _DEVICES),
+    **dict.fromkeys(("audio", "bitwise", "distributions", "signal", "spectral"), _COMPUTE),
+    "autograph": "Python's own loops run while the graph is built; use gs.cond and gs.while_loop.",
+    "experimental": "what is here is listed in docs/compatibility.md.",
+    "lite": _EXPORT,
+    "quantization": "gs.WireOptions sends gradients as float16; models are float32 or float64.",
+    "ragged": "pad sequences, and mask them with gs.sequence_mask.",
+    "raw_ops": "the functions of gs, gs.math and gs.nn are the ops.",
+    "sysconfig": "there is nothing to compile against; write the function with gs.py_func.",
+    "user_ops": "write the function with gs.py_func or gs.py_loss.",
     "Dataset": _INPUT,
     "PriorityQueue": "use gs.FIFOQueue, or sort in Python.",
     "as_string": _TEXT,
@@ -45,7 +61,7 @@ ABSENT = {
     "complex_abs": "use gs.abs.",
     "data": _INPUT,
     "distribute": _STRATEGY,
-    "enable_eager_execution": "graphs are built first and run by a session, as in TensorFlow 1.x.",
+    "enable_eager_execution": _EAGER,
     "estimator": _HIGH_LEVEL,
     "examples": f"for MNIST and the like {_DATA_SETS}",
     "feature_column": _FEATURES,
@@ -127,6 +143,8 @@ ABSENT_IN_LAYERS: dict[str, str] = dict.fromkeys(
 
 #: Absent from `globalstep.train`.
 ABSENT_IN_TRAIN = {
+    **dict.fromkeys(("Checkpoint", "CheckpointManager"), "use gs.train.Saver."),
+    **dict.fromkeys(("init_from_checkpoint", "warm_start"), "use gs.contrib.framework.assign_from_checkpoint_fn."),
     "SyncReplicasOptimizer": _SYNC,
     "SyncReplicasOptimizerV2": _SYNC,
     "export_meta_graph": "use gs.train.write_graph for TensorBoard; graphs are built by the program.",
@@ -135,6 +153,22 @@ ABSENT_IN_TRAIN = {
 
 #: Absent from `globalstep.contrib`.
 ABSENT_IN_CONTRIB = {
+    **dict.fromkeys(("autograph", "eager"), _EAGER),
+    **dict.fromkeys(
+        ("boosted_trees", "factorization", "kernel_methods", "linear_optimizer", "tensor_forest", "timeseries"),
+        "use scikit-learn, or write the model with gs.layers.",
+    ),
+    **dict.fromkeys(("bayesflow", "crf", "distributions", "ffmpeg", "image", "signal"), _COMPUTE),
+    **dict.fromkeys(("all_reduce", "nccl", "tensorrt", "tpu", "xla"), _DEVICES),
+    "feature_column": _FEATURES,
+    "gan": _STEP_LOOP,
+    "graph_editor": "the graph is built by the program's own code.",
+    "keras": _MODEL,
+    "lite": _EXPORT,
+    "predictor": _EXPORT,
+    "quantize": "models are float32 or float64.",
+    "saved_model": _EXPORT,
+    "tensorboard": "use gs.summary; `tensorboard --logdir` reads what it writes.",
     "cluster_resolver": "use gs.train.from_tf_config.",
     "data": _INPUT,
     "distribute": _STRATEGY,
@@ -143,7 +177,6 @@ ABSENT_IN_CONTRIB = {
     "lookup": _FEATURES,
     "session_bundle": _EXPORT,
     "summary": "use gs.summary.",
-    "tpu": _STRATEGY,
 }
 
 #: Absent from `globalstep.contrib.layers`.

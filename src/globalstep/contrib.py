@@ -147,6 +147,11 @@ training = nested_namespace(
 )
 
 
+#: For `import globalstep.contrib.learn`; see AbsentImports.
+__path__: list[str] = []
+public_absent = ABSENT_IN_CONTRIB
+
+
 def __getattr__(name: str) -> object:
     hint = ABSENT_IN_CONTRIB.get(name) or f"of tf.contrib there are {', '.join(__all__)}."
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}: {hint}", name=name, obj=None)

@@ -13,7 +13,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["Namespace", "namespace", "nested_namespace"]
+__all__ = ["AbsentImports", "Namespace", "namespace", "nested_namespace"]
 
 
 class Namespace(types.ModuleType):
@@ -45,6 +45,29 @@ class Namespace(types.ModuleType):
         return sorted({*super().__dir__(), *self.public_names})
 
 
+class AbsentImports:
+    """Says of an import of what is not here what to use instead, as using the name does.
+
+    `from globalstep.keras import layers` imports a module, and asks no module for an attribute. Python asks this finder
+    when nobody else has found the module.
+    """
+
+    @staticmethod
+    def find_spec(fullname: str, path: Sequence[str] | None = None, target: object = None) -> None:
+        """Refuse a name that has a hint; leave all others to Python.
+
+        Raises:
+            ModuleNotFoundError: With the hint.
+        """
+        parent, _, name = fullname.rpartition(".")
+        if not parent.startswith("globalstep"):
+            return
+        hint = getattr(sys.modules.get(parent), "public_absent", {}).get(name)
+        if hint:
+            # Without the module's name: Python takes one that bears it, after `from a import b`, for its own business.
+            raise ModuleNotFoundError(f"No module named {fullname!r}: {hint}")
+
+
 def namespace(
     module_name: str,
     names: Mapping[str, Sequence[str] | str],
@@ -71,6 +94,8 @@ def namespace(
     module.__dict__["public_names"] = table
     module.__dict__["public_absent"] = absent or {}
     module.__class__ = Namespace
+    # A package, to Python: so that it asks AbsentImports for what is not in it.
+    module.__dict__.setdefault("__path__", [])
     return sorted(table)
 
 
