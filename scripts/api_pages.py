@@ -42,6 +42,7 @@ MODULES = (
     "test",
     "compat",
     "contrib.framework",
+    "contrib.framework.nest",
     "contrib.layers",
     "contrib.legacy_seq2seq",
     "contrib.losses",

@@ -33,6 +33,7 @@ MODULES = (
     "compat",
     "compat.v1",
     "contrib.framework",
+    "contrib.framework.nest",
     "contrib.layers",
     "contrib.legacy_seq2seq",
     "contrib.losses",

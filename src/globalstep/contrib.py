@@ -46,6 +46,11 @@ framework = nested_namespace(
         "globalstep.variables.training_util": _STEPS,
     },
 )
+#: An attribute, and a module that can be imported.
+framework.__dict__["nest"] = nested_namespace(
+    f"{__name__}.framework.nest",
+    {"globalstep.graph.nest": "assert_same_structure flatten is_sequence map_structure pack_sequence_as"},
+)
 layers = nested_namespace(
     f"{__name__}.layers",
     {
@@ -93,8 +98,8 @@ rnn = nested_namespace(
     f"{__name__}.rnn",
     {
         **CELLS,
-        "globalstep.recurrence.lstm_cells": f"{CELLS['globalstep.recurrence.lstm_cells']} LayerNormBasicLSTMCell",
-        "globalstep.recurrence.sequences": "static_bidirectional_rnn static_rnn",
+        "globalstep.recurrence.lstm_cells": "BasicLSTMCell LSTMBlockCell LSTMCell LayerNormBasicLSTMCell",
+        "globalstep.recurrence.sequences": "stack_bidirectional_dynamic_rnn static_bidirectional_rnn static_rnn",
     },
 )
 seq2seq = nested_namespace(

@@ -25,6 +25,12 @@ def test_map_structure_takes_structures_of_one_form():
         nest.map_structure(lambda x, y: x + y, [1, 2], [1])
 
 
+def test_programs_find_it_in_contrib():
+    from globalstep.contrib.framework import nest as found
+
+    assert found.flatten is nest.flatten
+
+
 def test_structures_that_differ_are_refused():
     nest.assert_same_structure([1, (2,)], [3, (4,)])
     with pytest.raises(TypeError, match="not the same sequence type"):

@@ -170,6 +170,46 @@ def test_states():
     assert gs.contrib.rnn.BasicLSTMCell is cells.BasicLSTMCell
 
 
+def test_a_block_cell_is_an_lstm_cell_with_its_names(session):
+    with gs.variable_scope("one"):
+        first, _ = gs.nn.dynamic_rnn(
+            gs.contrib.rnn.LSTMBlockCell(3, use_peephole=True), gs.ones([1, 2, 3]), dtype=gs.float32
+        )
+    with gs.variable_scope("two"):
+        second, _ = gs.nn.dynamic_rnn(cells.LSTMCell(3, use_peepholes=True), gs.ones([1, 2, 3]), dtype=gs.float32)
+    one, two = (gs.trainable_variables(scope) for scope in ("one", "two"))
+    assert [v.name[4:] for v in one] == [v.name[4:] for v in two]
+    session.run(gs.global_variables_initializer())
+    for variable, other in zip(one, two, strict=True):
+        session.run(variable.assign(other))
+    np.testing.assert_array_equal(*session.run([first, second]))
+
+
+def test_layers_of_two_directions(session):
+    stacked = gs.contrib.rnn.stack_bidirectional_dynamic_rnn
+    x = gs.constant(np.random.default_rng(1).standard_normal((2, 4, 3)).astype("f"))
+    rows = [[cells.GRUCell(2), cells.GRUCell(3)] for _ in range(2)]
+    outputs, last_fw, last_bw = stacked(*rows, x, sequence_length=[4, 2], dtype=gs.float32)
+    again = x
+    for number in range(2):
+        with gs.variable_scope(f"stack_bidirectional_rnn/cell_{number}", reuse=True):
+            found, states = gs.nn.bidirectional_dynamic_rnn(
+                rows[0][number], rows[1][number], again, sequence_length=[4, 2], dtype=gs.float32
+            )
+        again = gs.concat(found, 2)
+    session.run(gs.global_variables_initializer())
+    assert len(gs.trainable_variables()) == 16
+    assert (
+        gs.trainable_variables()[0].name
+        == "stack_bidirectional_rnn/cell_0/bidirectional_rnn/fw/gru_cell/gates/kernel:0"
+    )
+    np.testing.assert_array_equal(*session.run([outputs, again]))
+    for one, other in zip((last_fw[1], last_bw[1]), states, strict=True):
+        np.testing.assert_array_equal(*session.run([one, other]))
+    with pytest.raises(ValueError, match="same depth"):
+        stacked(rows[0], rows[1][:1], x, dtype=gs.float32)
+
+
 def test_two_cells_in_one_scope_are_refused():
     x = gs.placeholder(gs.float32, [2, 3, 4])
     gs.nn.dynamic_rnn(cells.BasicRNNCell(2), x, dtype=gs.float32)

@@ -30,7 +30,7 @@ from globalstep.recurrence.fused_lstm import LSTMOptions
 from globalstep.variables.named_variables import get_variable
 from globalstep.variables.variable_scope import variable_scope
 
-__all__ = ["BasicLSTMCell", "LSTMCell", "LayerNormBasicLSTMCell"]
+__all__ = ["BasicLSTMCell", "LSTMBlockCell", "LSTMCell", "LayerNormBasicLSTMCell"]
 
 _log = logging.getLogger(__name__)
 
@@ -223,6 +223,29 @@ class LSTMCell(_LSTM):
                 options.sequence, inputs, lengths, self._taken_apart(state), weights, self.output_size
             )
         return outputs, self._put_together(c, h)
+
+
+class LSTMBlockCell(LSTMCell):
+    """An LSTMCell without projection; in TensorFlow a quicker one.
+
+    Args:
+        num_units: Size of c and h.
+        forget_bias: Added to the forget gate; it is not in the bias.
+        cell_clip: c is clipped to +-this, if it is given and positive.
+        use_peephole: Whether the gates see c.
+        dtype: Dtype of the Variables; default that of the inputs.
+        reuse: True to take Variables that exist.
+        name: Scope of the Variables; default "lstm_cell".
+    """
+
+    def __init__(
+        self, num_units: int, forget_bias: float = 1.0, cell_clip: float | None = None, use_peephole: bool = False,
+        dtype: Any = None, reuse: Any = None, name: str = "lstm_cell",
+    ) -> None:  # fmt: skip
+        clip = cell_clip if cell_clip is not None and cell_clip > 0 else None
+        super().__init__(
+            num_units, use_peephole, clip, forget_bias=forget_bias, dtype=dtype, reuse=reuse, name=name
+        )  # fmt: skip
 
 
 class LayerNormBasicLSTMCell(_LSTM):

@@ -27,6 +27,7 @@ from globalstep.variables.variable_scope import variable_scope
 __all__ = [
     "bidirectional_dynamic_rnn",
     "dynamic_rnn",
+    "stack_bidirectional_dynamic_rnn",
     "static_bidirectional_rnn",
     "static_rnn",
 ]
@@ -239,6 +240,63 @@ def bidirectional_dynamic_rnn(
                 **options,
             )  # fmt: skip
         return (forwards, reverse(backwards)), (state_fw, state_bw)
+
+
+def stack_bidirectional_dynamic_rnn(
+    cells_fw: Sequence[Any],
+    cells_bw: Sequence[Any],
+    inputs: Any,
+    initial_states_fw: Any = None,
+    initial_states_bw: Any = None,
+    dtype: Any = None,
+    sequence_length: Any = None,
+    parallel_iterations: int | None = None,
+    time_major: bool = False,
+    scope: Any = None,
+    swap_memory: bool = False,
+) -> tuple[Any, Any, Any]:
+    """Run layers of two cells each, forwards and backwards, over what both of the layer below gave.
+
+    Args:
+        cells_fw: The cells that run forwards, one for each layer.
+        cells_bw: The cells that run backwards.
+        inputs: As for `dynamic_rnn`.
+        initial_states_fw: First states forwards, one for each layer.
+        initial_states_bw: First states backwards.
+        dtype: As for `dynamic_rnn`.
+        sequence_length: As for `dynamic_rnn`.
+        parallel_iterations: Accepted.
+        time_major: As for `dynamic_rnn`.
+        scope: Scope of the Variables; default "stack_bidirectional_rnn", with "cell_0", ... within.
+        swap_memory: Accepted.
+
+    Returns:
+        Outputs [batch, time, forwards + backwards] of the last layer, and the last states of all layers, forwards and
+        backwards.
+
+    Raises:
+        ValueError: If the lists are empty or differ in length.
+    """
+    for name, cells in (("cells_fw", cells_fw), ("cells_bw", cells_bw)):
+        if not isinstance(cells, (list, tuple)) or not cells:
+            raise ValueError(f"{name} must be a list of RNNCells (one per layer).")
+    if len(cells_fw) != len(cells_bw):
+        raise ValueError("Forward and Backward cells must have the same depth.")
+    first = [states or [None] * len(cells_fw) for states in (initial_states_fw, initial_states_bw)]
+    if any(len(states) != len(cells_fw) for states in first):
+        raise ValueError("There must be one initial state for each layer.")
+    layer, last_fw, last_bw = inputs, [], []
+    with variable_scope(scope or "stack_bidirectional_rnn"):
+        for number, (cell_fw, cell_bw) in enumerate(zip(cells_fw, cells_bw, strict=True)):
+            with variable_scope(f"cell_{number}"):
+                outputs, (state_fw, state_bw) = bidirectional_dynamic_rnn(
+                    cell_fw, cell_bw, layer, sequence_length, first[0][number], first[1][number], dtype,
+                    time_major=time_major,
+                )  # fmt: skip
+            layer = concat(list(outputs), 2)
+            last_fw.append(state_fw)
+            last_bw.append(state_bw)
+    return layer, tuple(last_fw), tuple(last_bw)
 
 
 def static_bidirectional_rnn(

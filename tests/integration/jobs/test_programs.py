@@ -91,7 +91,7 @@ def test_with_slim_a_job_trains_and_its_checkpoint_is_evaluated(processes, tmp_p
     [
         ("monitored_mlp.py", 2, 2, 300, 0.5),
         ("factorization_machine.py", 2, 2, 400, 0.9),
-        ("language_model.py", 2, 2, 200, 0.7),
+        ("sequences/language_model.py", 2, 2, 200, 0.7),
         ("queue_mlp.py", 1, 2, 200, 0.5),
         ("sparse_logistic.py", 2, 3, 300, 0.8),
     ],

@@ -1,4 +1,4 @@
-"""An LSTM language model: cells in rows with dropout, sequences of several lengths, and a loop that writes sentences."""
+"""An LSTM language model: cells in rows with dropout, sequences of several lengths, a loop that writes sentences."""
 
 import numpy as np
 
