@@ -170,6 +170,17 @@ def test_states():
     assert gs.contrib.rnn.BasicLSTMCell is cells.BasicLSTMCell
 
 
+def test_the_argument_reuse():
+    x, state = gs.placeholder(gs.float32, [2, 4]), gs.zeros([2, 3])
+    cells.GRUCell(3, reuse=gs.AUTO_REUSE)(x, state)
+    cells.GRUCell(3, reuse=gs.AUTO_REUSE)(x, state)
+    cells.GRUCell(3, reuse=True)(x, state)
+    assert [variable.name for variable in gs.trainable_variables()][:1] == ["gru_cell/gates/kernel:0"]
+    assert len(gs.trainable_variables()) == 4
+    with pytest.raises(ValueError, match="does not exist"):
+        cells.BasicRNNCell(3, reuse=True)(x, state)
+
+
 def test_a_block_cell_is_an_lstm_cell_with_its_names(session):
     with gs.variable_scope("one"):
         first, _ = gs.nn.dynamic_rnn(

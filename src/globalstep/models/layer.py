@@ -20,7 +20,7 @@ from globalstep.ops.conditional_ops import cond
 from globalstep.variables.named_variables import get_variable
 from globalstep.variables.variable_scope import VariableScope, variable_scope
 
-__all__ = ["InputSpec", "Layer", "chosen", "known_rank", "last_size", "pair", "require_channels_last"]
+__all__ = ["InputSpec", "Layer", "chosen", "known_rank", "last_size", "pair", "require_channels_last", "snake_case"]
 
 
 @dataclass
@@ -114,7 +114,7 @@ class Layer:
         self._dtype = None if dtype is None else as_dtype(dtype)
         self._activity_regularizer = activity_regularizer
         self._weights: list[Any] = []
-        self._base_name = name or _snake_case(type(self).__name__)
+        self._base_name = name or snake_case(type(self).__name__)
         self._name = name or _numbered(self._base_name)
         self._scope: VariableScope | None = None
         if scope is not None:
@@ -294,14 +294,15 @@ class Layer:
             yield entered
 
 
-def _snake_case(name: str) -> str:
+def snake_case(name: str) -> str:
     """Give a class's name as that of a scope.
 
-    >>> _snake_case("MaxPooling2D"), _snake_case("BatchNormalization")
+    >>> snake_case("MaxPooling2D"), snake_case("BatchNormalization")
     ('max_pooling2d', 'batch_normalization')
     """
     parted = re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", name)
-    return re.sub(r"([a-z])([A-Z])", r"\1_\2", parted).lower()
+    found = re.sub(r"([a-z])([A-Z])", r"\1_\2", parted).lower()
+    return f"private{found}" if found.startswith("_") else found
 
 
 def _numbered(base: str) -> str:

@@ -8,7 +8,6 @@ Layer: shared. Source: TensorFlow 1.15 `python/ops/rnn_cell_impl.py` and `python
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.graph import nest
 from globalstep.graph.graph import Node, as_node
 from globalstep.graph.shapes import TensorShape
+from globalstep.models.layer import snake_case
 from globalstep.ops.constant_ops import zeros
 from globalstep.ops.init_ops import ones_initializer, zeros_initializer
 from globalstep.ops.joining_ops import concat, split
@@ -88,7 +88,7 @@ class RNNCell:
     @property
     def name(self) -> str:
         """Scope of its Variables."""
-        return str(self._options["name"] or _snake_case(type(self).__name__))
+        return str(self._options["name"] or snake_case(type(self).__name__))
 
     @property
     def dtype(self) -> Any:
@@ -168,7 +168,7 @@ class RNNCell:
             with variable_scope(given, default_name=self.name, auxiliary_name_scope=False) as entered:
                 self._cell_scope = entered
         built = self.__dict__.get("built", False)
-        with variable_scope(self._scope_or_none, reuse=True if built or reuse else None):
+        with variable_scope(self._scope_or_none, reuse=True if built else reuse):
             if not built:
                 shapes = [node.shape for node in nodes]
                 self.build(shapes[0] if len(shapes) == 1 else shapes)
@@ -403,17 +403,6 @@ class GRUCell(RNNCell):
             weights = [self._gate_kernel, self._gate_bias, self._candidate_kernel, self._candidate_bias]
             outputs, (last,) = run_fused(gru_sequence, inputs, lengths, [state], weights, self._num_units)
         return outputs, last
-
-
-def _snake_case(name: str) -> str:
-    """Give TensorFlow's name of a layer for that of its class.
-
-    >>> _snake_case("LayerNormBasicLSTMCell")
-    'layer_norm_basic_lstm_cell'
-    """
-    within = re.sub("(.)([A-Z][a-z0-9]+)", r"\1_\2", name)
-    found = re.sub("([a-z])([A-Z])", r"\1_\2", within).lower()
-    return f"private{found}" if found.startswith("_") else found
 
 
 def _zeros(batch_size: Any, size: Any, dtype: DTypeLike) -> Node:
