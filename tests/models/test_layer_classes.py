@@ -95,3 +95,16 @@ def test_dropout_as_a_layer(session):
     y = gs.layers.Dropout(0.25, seed=1)(gs.ones([100]), training=training)
     assert session.run(y, {training: False}).tolist() == [1.0] * 100
     assert set(session.run(y, {training: True}).tolist()) == {0.0, np.float32(4 / 3)}
+
+
+def test_a_partitioner_cuts_weights_and_leaves_moving_averages_whole(session):
+    with gs.variable_scope("net", partitioner=gs.fixed_size_partitioner(2)):
+        layer, norm = gs.layers.Dense(4), gs.layers.BatchNormalization()
+        y = norm(layer(gs.ones([3, 2])), training=True)
+    parts = [f"net/dense/{name}/part_{i}" for name in ("kernel", "bias") for i in range(2)]
+    assert [variable.op_name for variable in layer.weights] == parts
+    assert layer.count_params() == 12
+    averages = ["net/batch_normalization/moving_mean", "net/batch_normalization/moving_variance"]
+    assert [variable.op_name for variable in norm.non_trainable_weights] == averages
+    session.run(gs.global_variables_initializer())
+    assert session.run([y, norm.updates])[0].tolist() == np.zeros([3, 4]).tolist()

@@ -354,7 +354,8 @@ def _clipped(pairs: _Pairs, clip_gradients: Any) -> _Pairs:
         clipped, _ = clip_by_global_norm([gradient for gradient, _ in pairs], clip_gradients)
         return [(gradient, variable) for gradient, (_, variable) in zip(clipped, pairs, strict=True)]
     if callable(clip_gradients):
-        given: _Pairs = clip_gradients(pairs)
+        clip: Any = clip_gradients
+        given: _Pairs = clip(pairs)
         return given
     raise ValueError(f"Unknown type {type(clip_gradients)} for clip_gradients")
 

@@ -18,6 +18,7 @@ from globalstep.graph.graph import GraphKeys, Node, add_to_collection, as_node, 
 from globalstep.graph.shapes import TensorShape
 from globalstep.ops.conditional_ops import cond
 from globalstep.variables.named_variables import get_variable
+from globalstep.variables.partitioned_variables import PartitionedVariable
 from globalstep.variables.variable_scope import VariableScope, variable_scope
 
 __all__ = ["InputSpec", "Layer", "chosen", "known_rank", "last_size", "pair", "require_channels_last", "snake_case"]
@@ -187,6 +188,8 @@ class Layer:
         regularizer: Callable[..., Any] | None = None,
         trainable: bool = True,
         constraint: Any = None,
+        *,
+        partitioned: bool = True,
         **kwargs: Any,
     ) -> Any:
         """Make a Variable in the layer's scope, or take the one that exists under `reuse`.
@@ -199,6 +202,7 @@ class Layer:
             regularizer: As for `gs.get_variable`.
             trainable: Whether optimizers train it by default, if they do the layer.
             constraint: As for `gs.get_variable`.
+            partitioned: Whether the scope's partitioner may cut it into parts.
             **kwargs: Further arguments of `gs.get_variable`.
 
         Returns:
@@ -211,12 +215,14 @@ class Layer:
                 self.losses.append(loss)
             return loss
 
-        with self._entered():
+        with self._entered() as entered:
+            if not partitioned:
+                entered.set_partitioner(None)
             variable = get_variable(
                 name, shape, dtype or self._dtype, initializer, None if regularizer is None else regularized,
                 trainable and self.trainable, constraint=constraint, **kwargs,
             )  # fmt: skip
-        self._weights.append(variable)
+        self._weights += list(variable) if isinstance(variable, PartitionedVariable) else [variable]
         return variable
 
     add_variable = add_weight

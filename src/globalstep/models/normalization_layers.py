@@ -112,8 +112,9 @@ class BatchNormalization(Layer):
             if name == "beta" and self.center:
                 self.beta = self.add_weight("beta", size, **self._beta)
         mean, variance = self._moving
-        self.moving_mean = self.add_weight("moving_mean", size, initializer=mean, trainable=False)
-        self.moving_variance = self.add_weight("moving_variance", size, initializer=variance, trainable=False)
+        options: dict[str, Any] = {"trainable": False, "partitioned": False}
+        self.moving_mean = self.add_weight("moving_mean", size, initializer=mean, **options)
+        self.moving_variance = self.add_weight("moving_variance", size, initializer=variance, **options)
 
     def call(self, inputs: Node, training: Any = False, **kwargs: Any) -> Node:
         """See Layer."""
