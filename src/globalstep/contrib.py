@@ -15,10 +15,10 @@ _ARG_SCOPE = "add_arg_scope arg_scope arg_scoped_arguments current_arg_scope has
 _RESTORING = "assign_from_checkpoint assign_from_checkpoint_fn"
 _STEPS = "assert_global_step create_global_step get_global_step get_or_create_global_step"
 _MODEL_VARIABLES = (
-    "add_model_variable assert_or_get_global_step assign_from_values assign_from_values_fn filter_variables "
-    "get_local_variables get_model_variables get_trainable_variables get_unique_variable get_variable_full_name "
-    "get_variables get_variables_by_name get_variables_by_suffix get_variables_to_restore global_variable "
-    "local_variable model_variable variable"
+    "VariableDeviceChooser add_model_variable assert_or_get_global_step assign_from_values "
+    "assign_from_values_fn filter_variables get_local_variables get_model_variables get_trainable_variables "
+    "get_unique_variable get_variable_full_name get_variables get_variables_by_name get_variables_by_suffix "
+    "get_variables_to_restore global_variable local_variable model_variable variable"
 )
 _INITIALIZERS = "variance_scaling_initializer xavier_initializer xavier_initializer_conv2d=xavier_initializer"
 _LAYERS = (

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import globalstep as gs
+from globalstep.worker.running.planner import make_plan
 
 F, L = gs.contrib.framework, gs.contrib.layers
 
@@ -239,3 +240,26 @@ def test_values_for_variables(session):
     assert session.run(F.get_unique_variable("fc/weights")).tolist() == [[1], [2]]
     with pytest.raises(ValueError, match="Variable fc/w wasn't found"):
         F.assign_from_values({"fc/w": np.ones(1)})
+
+
+def test_variables_go_to_one_ps_after_the_other():
+    with F.arg_scope([F.variable, F.model_variable], device=F.VariableDeviceChooser(num_tasks=2)):
+        made = [F.model_variable(name, [2]) for name in "abc"]
+    assert [one.device for one in made] == [f"/job:ps/task:{task}/device:CPU:0" for task in (0, 1, 0)]
+    with F.arg_scope([F.variable], device=F.VariableDeviceChooser()):
+        assert F.variable("d", [2]).device == "/device:CPU:0"
+
+
+def test_update_ops_go_with_the_update_in_one_push():
+    x = gs.placeholder(gs.float32, [None, 2])
+    y = L.fully_connected(L.fully_connected(x, 3, normalizer_fn=L.batch_norm), 1)
+    gs.train.get_or_create_global_step()
+    loss = gs.reduce_mean(gs.square(y))
+    train_ops = [
+        L.optimize_loss(loss, None, 0.1, "Adam"),
+        gs.contrib.slim.learning.create_train_op(loss, gs.train.AdamOptimizer(0.1)),
+    ]
+    position = {node: number for number, node in enumerate(gs.get_default_graph().nodes)}
+    for train in train_ops:
+        (only,) = make_plan([train], frozenset([x]), position).rounds
+        assert len(only.mutations) == 3

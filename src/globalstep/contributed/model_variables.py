@@ -11,6 +11,7 @@ from typing import Any
 
 from globalstep.contributed.arg_scope import add_arg_scope
 from globalstep.dtypes import DTypeLike
+from globalstep.graph.device import DeviceSpec
 from globalstep.graph.graph import (
     Graph,
     GraphKeys,
@@ -28,6 +29,7 @@ from globalstep.variables.variable_scope import VariableScope
 from globalstep.variables.variables import Variable
 
 __all__ = [
+    "VariableDeviceChooser",
     "add_model_variable",
     "assert_or_get_global_step",
     "assign_from_values",
@@ -48,6 +50,41 @@ __all__ = [
     "renamed_getter",
     "variable",
 ]
+
+
+class VariableDeviceChooser:
+    """A device function that puts one Variable after the other on the next PS task: for the `device` of `variable`.
+
+    Args:
+        num_tasks: How many PS tasks there are; 0 for a device without a job.
+        job_name: Their job.
+        device_type: Type of the device.
+        device_index: Its index.
+        replica: Its replica.
+    """
+
+    def __init__(
+        self,
+        num_tasks: int = 0,
+        job_name: str = "ps",
+        device_type: str = "CPU",
+        device_index: int = 0,
+        replica: int | None = None,
+    ) -> None:
+        self._num_tasks, self._job_name = num_tasks, job_name
+        self._device = (device_type, device_index, replica)
+        self._next_task = 0
+
+    def __call__(self, op: Any) -> str:
+        """Give the device of a Variable; none for what belongs to it, such as its initial value."""
+        if op.type != "VariableV2":
+            return ""
+        kind, index, replica = self._device
+        spec = DeviceSpec(replica=replica, device_type=kind, device_index=index)
+        if self._num_tasks > 0:
+            spec.job, spec.task = self._job_name, self._next_task
+            self._next_task = (self._next_task + 1) % self._num_tasks
+        return spec.to_string()
 
 
 @add_arg_scope
@@ -98,9 +135,11 @@ def model_variable(
 ) -> Any:
     """Make or take a Variable that is in MODEL_VARIABLES, too; `name` and the others are those of `variable`."""
     keys = [*(collections or ()), GraphKeys.GLOBAL_VARIABLES, GraphKeys.MODEL_VARIABLES]
+    # By name: an arg_scope may have the same arguments for `variable`.
     return variable(
-        name, shape, dtype, initializer, regularizer, trainable, keys, caching_device, device, partitioner,
-        custom_getter,
+        name, shape=shape, dtype=dtype, initializer=initializer, regularizer=regularizer, trainable=trainable,
+        collections=keys, caching_device=caching_device, device=device, partitioner=partitioner,
+        custom_getter=custom_getter,
     )  # fmt: skip
 
 
