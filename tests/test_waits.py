@@ -68,7 +68,18 @@ ALLOWED = {
     "ps/service/slow_senders.py": {"SlowSenders.stop": _SHUT},
     "ps/store/cores.py": {"Cores.share": _COMPUTES, "Cores.close": _COMPUTES},
     "ps/shard/hogwild.py": {"Gate._wait_for_turn": _COMPUTES, "Gate.wait_for_those_inside": _COMPUTES},
+    "ps/links/sequencer_link.py": {
+        "SequencerLink.end": "tells the kernel only",
+        "LinkKeeper.stop": _SHUT,
+        "LinkKeeper._run": "until a link is missed, or the task ends",
+    },
     "ps/service/settler.py": {"Settler.stop": _SHUT},
+    "src/globalstep/security/dialing.py": {
+        "_dial_unix": _TIMEOUT,
+        "_connected": _TIMEOUT,
+        "_prove": _TIMEOUT,
+        "_expect": _TIMEOUT,
+    },
     "ps/service/socket_server.py": {
         "SocketServer.open": "a context variable",
         "SocketServer.close": _SHUT,
@@ -80,8 +91,7 @@ ALLOWED = {
         "ServedConnection._admitted": _TIMEOUT,
         "ServedConnection._received": _TIMEOUT,
     },
-    "ps/service/turns.py": {"Turns._next": f"{_PEER}; SocketServer.close shuts all connections down"},
-    "worker/client/calls.py": {"Retrying.answers": f"control plane: {_CALL}; data plane: {_WATCHED}"},
+    "worker/client/calls.py": {"Retrying.outcomes": f"control plane: {_CALL}; data plane: {_WATCHED}"},
     "worker/coordinator.py": {"Coordinator.wait_for_stop": "TensorFlow's: who gives no timeout asks for none"},
     "worker/running/executor.py": {"Executor.run": "each push under way has a limit, and says whom it tries to reach"},
     "worker/protocol/gradients_ahead.py": {"produced": "a context variable"},
@@ -104,10 +114,6 @@ ALLOWED = {
     "worker/transport/socket_transport.py": {
         "SocketConnection._wait_for_space": _WATCHED,
         "SocketConnection._end": "tells the kernel only",
-        "_dial_unix": _TIMEOUT,
-        "_connected": _TIMEOUT,
-        "_prove": _TIMEOUT,
-        "_expect": _TIMEOUT,
     },
     "worker/transport/tickets.py": {"ConnectionTicket.result": _WATCHED},
     "chief/checkpoints/background_saving.py": {

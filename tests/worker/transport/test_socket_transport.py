@@ -17,13 +17,13 @@ from served_tasks import joining, kinds, starting
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import ManualClock
+from globalstep.security import dialing
 from globalstep.testing.faults import AFTER, BEFORE
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, OptimizerUse, Push, Read, VariableDecl
 from globalstep.wire.expressions import constant
 from globalstep.wire.transports import chosen_transport, transports_to
 from globalstep.worker.client.client import ClusterClient, connect
 from globalstep.worker.protocol.push_protocol import PushProtocol
-from globalstep.worker.transport import socket_transport
 from globalstep.worker.transport.grpc_transport import CALL_SECS, GrpcTransport
 from globalstep.worker.transport.socket_choice import SOCKETS
 
@@ -172,15 +172,26 @@ class Cut:
 
 @pytest.mark.parametrize("point", [BEFORE, AFTER])
 @pytest.mark.parametrize(
-    ("shards", "task", "method"), [(1, 0, "push"), (2, 0, "stage"), (2, 1, "stage"), (2, 1, "admit"), (2, 0, "commit")]
+    ("shards", "task", "method", "votes"),
+    [
+        (1, 0, "push", False),
+        (2, 0, "stage", True),
+        (2, 1, "admit", True),
+        (2, 0, "stage", False),
+        (2, 1, "stage", False),
+        (2, 1, "admit", False),
+        (2, 0, "commit", False),
+    ],
 )
 def test_a_push_whose_connection_breaks_is_done_once(
-    serving, joined, transport, shards, task, method, point, monkeypatch
+    serving, joined, transport, shards, task, method, votes, point, monkeypatch
 ):
     """The points of docs/design/push-protocol.md: what was sent, or answered, is lost with its connection."""
     if method == "stage":  # to the sequencer too, as with parts that are too large to come with ADMIT
         monkeypatch.setattr(PushProtocol, "_piggybacked", lambda self, requests: None)
     servers = serving(shards)
+    for server in servers:
+        server.control.votes = votes
     cut = servers[task].control.handler._faults = Cut(point, method)
     cut.server = servers[task]
     initialize(joined(servers, "grpc"))
@@ -388,10 +399,10 @@ def test_a_server_that_ends_is_unavailable(serving, joined, transport):
 @pytest.mark.parametrize("transport", ["unix", "auto"])
 def test_a_unix_socket_of_another_user_is_told_no_token(serving, joined, monkeypatch, transport):
     """Its name may have been taken after the task's death. The client goes on over TCP, or gRPC."""
-    monkeypatch.setattr("globalstep.worker.transport.socket_transport.uid_of_unix", lambda connection: 54002)
-    told, prove = [], socket_transport._prove
+    monkeypatch.setattr("globalstep.security.dialing.uid_of_unix", lambda connection: 54002)
+    told, prove = [], dialing._prove
     monkeypatch.setattr(
-        socket_transport, "_prove", lambda connection, *more: (told.append(connection.family), prove(connection, *more))
+        dialing, "_prove", lambda connection, *more: (told.append(connection.family), prove(connection, *more))
     )
     client = joined(serving(), transport)
     initialize(client)

@@ -1,0 +1,163 @@
+"""Dialling: how a socket beside gRPC to a PS task is opened, once the task has said where it waits.
+
+docs/design/transports.md has the whole story. Clients do so, and PS tasks to reach their sequencer.
+
+Layer: shared. Threads: functions; they wait for the network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import socket
+import ssl
+
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.runtime.clock import SYSTEM_CLOCK
+from globalstep.security.connection_proofs import answer, claim, proof
+from globalstep.security.credentials import TlsFiles
+from globalstep.security.peer_uid import is_ours, uid_of_listener, uid_of_unix
+from globalstep.security.server_role import server_mistake
+from globalstep.security.tls_socket import TlsSocket
+from globalstep.wire.socket_messages import WELCOME, prepare
+
+__all__ = ["CONNECT_SECS", "dialled"]
+
+#: How long a connection may take to stand.
+CONNECT_SECS = 5.0
+
+
+def dialled(
+    kind: pb.LaneKind.ValueType,
+    address: str,
+    reply: pb.OpenLaneReply,
+    tls: TlsFiles | None = None,
+    secs: float = CONNECT_SECS,
+) -> socket.socket | TlsSocket:
+    """Connect to where a PS task waits for it.
+
+    Args:
+        kind: What was asked for.
+        address: "host:port" where gRPC reaches the task: TCP is dialled at the same host, and whose that port is may be
+            at the other end of a unix socket.
+        reply: The task's answer to OpenLane.
+        tls: What to speak TLS with over TCP; None for plain TCP.
+        secs: How long that may take in all.
+
+    Returns:
+        The socket, past its welcome.
+
+    Raises:
+        OSError: If there is no way to it, or it does not welcome us.
+    """
+    until = SYSTEM_CLOCK.monotonic() + secs
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    connection = (
+        _dial_tcp(host, int(reply.address), tls, until) if kind == pb.LANE_TCP else _dial_unix(host, int(port), reply)
+    )
+    try:
+        connection.settimeout(_left(until))
+        _prove(connection, reply, until)
+        _expect(connection, WELCOME, until)
+        prepare(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _dial_unix(host: str, port: int, reply: pb.OpenLaneReply) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.settimeout(CONNECT_SECS)
+        connection.connect("\0" + reply.address)
+        _check_user(connection, host, port)
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def _dial_tcp(host: str, port: int, tls: TlsFiles | None, until: float) -> socket.socket | TlsSocket:
+    try:
+        plain = _connected(host, port, until)
+    except TimeoutError:
+        raise TimeoutError(
+            f"port {port} of {host} does not answer: where a firewall is in the way, open the port that the PS task's "
+            "--tcp-port names"
+        ) from None
+    except OSError as error:
+        raise type(error)(f"port {port} of {host}: {error}") from None
+    if tls is None:
+        return plain
+    with contextlib.ExitStack() as spare:
+        spare.callback(plain.close)
+        connection = TlsSocket(plain, tls.context(ssl.PROTOCOL_TLS_CLIENT), host, _left(until))
+        mistake = server_mistake(tls.read().cert, connection.peer_certificate(), f"{host}:{port}")
+        if mistake:
+            connection.close()
+            raise ConnectionRefusedError(mistake)
+        spare.pop_all()
+    return connection
+
+
+def _connected(host: str, port: int, until: float) -> socket.socket:
+    """Connect to the first address of a host that answers; each has its share of the time that is left."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for at, (family, kind, number, _, address) in enumerate(found):
+        connection = socket.socket(family, kind, number)
+        try:
+            connection.settimeout(_left(until) / (len(found) - at))
+            connection.connect(address)
+        except OSError:
+            connection.close()
+            if at + 1 == len(found):
+                raise
+        else:
+            return connection
+    raise OSError(f"{host} has no address")
+
+
+def _left(until: float) -> float:
+    """Give the time that is left, for a socket: 0 would mean not to wait, and is no time."""
+    return max(until - SYSTEM_CLOCK.monotonic(), 0.001)
+
+
+def _prove(connection: socket.socket | TlsSocket, reply: pb.OpenLaneReply, until: float) -> None:
+    """Show the token; to a task that proves to know it, only a proof of it."""
+    if not reply.proves:
+        connection.sendall(reply.token)
+        return
+    claimed = claim(reply.token)
+    connection.sendall(claimed)
+    _expect(connection, answer(reply.token, claimed), until)
+    connection.sendall(proof(reply.token, claimed))
+
+
+def _check_user(connection: socket.socket, host: str, port: int) -> None:
+    """Refuse to send the token to another user's process, which has taken the name of a task that is gone.
+
+    Raises:
+        ConnectionRefusedError: If the other end is not this user's, root's, or whose the gRPC port is.
+    """
+    user = uid_of_unix(connection)
+    if not is_ours(user) and (user is None or user != uid_of_listener(host, port)):
+        raise ConnectionRefusedError(f"who listens there is user {user}, who is not known to be a PS task's")
+
+
+def _expect(connection: socket.socket | TlsSocket, wanted: bytes, until: float) -> None:
+    """Receive what a PS task says at the beginning.
+
+    Raises:
+        ConnectionRefusedError: If it is something else.
+    """
+    got = b""
+    while len(got) < len(wanted):
+        connection.settimeout(_left(until))
+        more = connection.recv(len(wanted) - len(got))
+        if not more:
+            raise ConnectionRefusedError("the task closed the connection without a welcome")
+        got += more
+    if not hmac.compare_digest(got, wanted):
+        raise ConnectionRefusedError("what answers there is no PS task of this version, or not the one that was asked")
