@@ -627,6 +627,7 @@ class StatusReply(_message.Message):
     FLOORS_FIELD_NUMBER: _builtins.int
     PROTOCOL_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
+    VOTES_FIELD_NUMBER: _builtins.int
     state: Global___State.ValueType
     incarnation: _builtins.int
     """Names the life of the run's state; each is greater than those before it. 0 while vacant."""
@@ -650,6 +651,8 @@ class StatusReply(_message.Message):
     directory: _builtins.str
     draining: _builtins.bool
     """Asked to end: waits for a checkpoint."""
+    votes: _builtins.bool
+    """Takes STAGE with `vote`, and ADMIT with `votes`."""
     @_builtins.property
     def variables(self) -> _containers.RepeatedCompositeFieldContainer[Global___VariableDecl]: ...
     @_builtins.property
@@ -730,10 +733,11 @@ class StatusReply(_message.Message):
         floors: _abc.Iterable[Global___Floor] | None = ...,
         protocol: Global___Protocol | None = ...,
         run: Global___RunIdentity | None = ...,
+        votes: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "load", b"load", "policy", b"policy", "protocol", b"protocol", "run", b"run", "statistics", b"statistics"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "chief", b"chief", "clients", b"clients", "directory", b"directory", "draining", b"draining", "floors", b"floors", "host", b"host", "incarnation", b"incarnation", "limits", b"limits", "load", b"load", "optimizers", b"optimizers", "owner", b"owner", "policy", b"policy", "process", b"process", "protocol", b"protocol", "run", b"run", "sequencer", b"sequencer", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "state", b"state", "statistics", b"statistics", "steps", b"steps", "told", b"told", "uninitialized", b"uninitialized", "variable_pushes", b"variable_pushes", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "chief", b"chief", "clients", b"clients", "directory", b"directory", "draining", b"draining", "floors", b"floors", "host", b"host", "incarnation", b"incarnation", "limits", b"limits", "load", b"load", "optimizers", b"optimizers", "owner", b"owner", "policy", b"policy", "process", b"process", "protocol", b"protocol", "run", b"run", "sequencer", b"sequencer", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "state", b"state", "statistics", b"statistics", "steps", b"steps", "told", b"told", "uninitialized", b"uninitialized", "variable_pushes", b"variable_pushes", "variables", b"variables", "votes", b"votes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3121,11 +3125,17 @@ class StageRequest(_message.Message):
     LAYOUT_FIELD_NUMBER: _builtins.int
     KNOWN_LAYOUT_FIELD_NUMBER: _builtins.int
     AHEAD_FIELD_NUMBER: _builtins.int
+    VOTE_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     layout: _builtins.int
     """As in PushRequest, for ops and reads."""
     known_layout: _builtins.bool
     ahead: _builtins.bool
+    vote: _builtins.bool
+    """Keep the part, vote for the push at the sequencer, and answer once the sequencer's entry has been applied: with a
+    CommitReply, or, where the push was refused, with an empty one. A task that has no link to the sequencer, or waits
+    for too long, answers with a StageReply: the part is kept, and the rest goes as without `vote`.
+    """
     @_builtins.property
     def id(self) -> Global___PushId: ...
     @_builtins.property
@@ -3142,10 +3152,11 @@ class StageRequest(_message.Message):
         layout: _builtins.int = ...,
         known_layout: _builtins.bool = ...,
         ahead: _builtins.bool = ...,
+        vote: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "id", b"id", "incarnation", b"incarnation", "known_layout", b"known_layout", "layout", b"layout", "ops", b"ops", "reads", b"reads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "id", b"id", "incarnation", b"incarnation", "known_layout", b"known_layout", "layout", b"layout", "ops", b"ops", "reads", b"reads", "vote", b"vote"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3250,6 +3261,7 @@ class AdmitRequest(_message.Message):
     NOT_FINITE_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
     READS_ONLY_FIELD_NUMBER: _builtins.int
+    VOTES_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     kind: Global___EntryKind.ValueType
     not_finite: _builtins.str
@@ -3260,6 +3272,8 @@ class AdmitRequest(_message.Message):
     """No participant changes anything, no step moves and no optimizer is used: a read that takes a place in the order.
     The sequencer, which sees its own part only, counts it apart from pushes.
     """
+    votes: _builtins.bool
+    """The other participants have their parts with `vote`: decide once all of them have voted."""
     @_builtins.property
     def id(self) -> Global___PushId: ...
     @_builtins.property
@@ -3294,14 +3308,123 @@ class AdmitRequest(_message.Message):
         not_finite: _builtins.str = ...,
         part: Global___StageRequest | None = ...,
         reads_only: _builtins.bool = ...,
+        votes: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "part", b"part"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["floors", b"floors", "id", b"id", "incarnation", b"incarnation", "increments", b"increments", "kind", b"kind", "not_finite", b"not_finite", "part", b"part", "participants", b"participants", "reads_only", b"reads_only", "seen_steps", b"seen_steps", "uses", b"uses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["floors", b"floors", "id", b"id", "incarnation", b"incarnation", "increments", b"increments", "kind", b"kind", "not_finite", b"not_finite", "part", b"part", "participants", b"participants", "reads_only", b"reads_only", "seen_steps", b"seen_steps", "uses", b"uses", "votes", b"votes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AdmitRequest: _TypeAlias = AdmitRequest  # noqa: Y015
+
+@_typing.final
+class VoteRequest(_message.Message):
+    """What a participant says to the sequencer over its link. Not answered: Decisions come when there are some."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    SHARD_FIELD_NUMBER: _builtins.int
+    VOTES_FIELD_NUMBER: _builtins.int
+    FLOOR_FIELD_NUMBER: _builtins.int
+    GREETING_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.int
+    shard: _builtins.int
+    greeting: _builtins.bytes
+    """In the first message of a link: that the sender is this shard, signed with the incarnation's key."""
+    @_builtins.property
+    def votes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Vote]: ...
+    @_builtins.property
+    def floor(self) -> Global___Floor:
+        """What it has applied, where that is news."""
+
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.int = ...,
+        shard: _builtins.int = ...,
+        votes: _abc.Iterable[Global___Vote] | None = ...,
+        floor: Global___Floor | None = ...,
+        greeting: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["floor", b"floor"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["floor", b"floor", "greeting", b"greeting", "incarnation", b"incarnation", "shard", b"shard", "votes", b"votes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VoteRequest: _TypeAlias = VoteRequest  # noqa: Y015
+
+@_typing.final
+class Vote(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUSH_FIELD_NUMBER: _builtins.int
+    NOT_FINITE_FIELD_NUMBER: _builtins.int
+    WITHHELD_FIELD_NUMBER: _builtins.int
+    not_finite: _builtins.str
+    """A Variable whose gradient is not finite there; the part was not kept."""
+    withheld: _builtins.bool
+    """The part was refused, and its client has the reason: the push is not to be admitted."""
+    @_builtins.property
+    def push(self) -> Global___PushId: ...
+    def __init__(
+        self,
+        *,
+        push: Global___PushId | None = ...,
+        not_finite: _builtins.str = ...,
+        withheld: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["push", b"push"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["not_finite", b"not_finite", "push", b"push", "withheld", b"withheld"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Vote: _TypeAlias = Vote  # noqa: Y015
+
+@_typing.final
+class Decisions(_message.Message):
+    """What the sequencer says to a participant over its link, whenever there is something to say."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
+    ADMITTED_FIELD_NUMBER: _builtins.int
+    UNDECIDED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___Entry]:
+        """Admitted and not known to be applied there, in order."""
+
+    @_builtins.property
+    def dropped(self) -> _containers.RepeatedCompositeFieldContainer[Global___PushId]:
+        """Voted for, and never to be admitted."""
+
+    @_builtins.property
+    def admitted(self) -> _containers.RepeatedCompositeFieldContainer[Global___PushId]:
+        """Voted for, and admitted before; its entry is applied, or among `entries`."""
+
+    @_builtins.property
+    def undecided(self) -> _containers.RepeatedCompositeFieldContainer[Global___PushId]:
+        """Not decided by votes: the part stays, and its client goes on as without a vote."""
+
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___Entry] | None = ...,
+        dropped: _abc.Iterable[Global___PushId] | None = ...,
+        admitted: _abc.Iterable[Global___PushId] | None = ...,
+        undecided: _abc.Iterable[Global___PushId] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "dropped", b"dropped", "entries", b"entries", "undecided", b"undecided"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Decisions: _TypeAlias = Decisions  # noqa: Y015
 
 @_typing.final
 class ShardEntries(_message.Message):
@@ -3338,11 +3461,14 @@ class AdmitReply(_message.Message):
     BARE_FIELD_NUMBER: _builtins.int
     APPLY_MICROS_FIELD_NUMBER: _builtins.int
     AS_OF_FIELD_NUMBER: _builtins.int
+    UNDECIDED_FIELD_NUMBER: _builtins.int
     bare: _builtins.bool
     apply_micros: _builtins.float
     """As in PushReply, on the sequencer."""
     as_of: _builtins.int
     """As in CommitReply."""
+    undecided: _builtins.bool
+    """With `votes`: they did not come, and nothing is decided. The rest goes as without `votes`."""
     @_builtins.property
     def outcome(self) -> Global___Outcome: ...
     @_builtins.property
@@ -3360,10 +3486,11 @@ class AdmitReply(_message.Message):
         bare: _builtins.bool = ...,
         apply_micros: _builtins.float = ...,
         as_of: _builtins.int = ...,
+        undecided: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply_micros", b"apply_micros", "as_of", b"as_of", "bare", b"bare", "outcome", b"outcome", "pending", b"pending", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply_micros", b"apply_micros", "as_of", b"as_of", "bare", b"bare", "outcome", b"outcome", "pending", b"pending", "undecided", b"undecided", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3862,6 +3989,7 @@ class Request(_message.Message):
     COMPLETE_FIELD_NUMBER: _builtins.int
     READ_SNAPSHOT_FIELD_NUMBER: _builtins.int
     AHEAD_FIELD_NUMBER: _builtins.int
+    VOTE_FIELD_NUMBER: _builtins.int
     SPANS_FIELD_NUMBER: _builtins.int
     REPLY_FORM_FIELD_NUMBER: _builtins.int
     reply_form: Global___Form.ValueType
@@ -3883,6 +4011,8 @@ class Request(_message.Message):
     @_builtins.property
     def ahead(self) -> Global___AheadRequest: ...
     @_builtins.property
+    def vote(self) -> Global___VoteRequest: ...
+    @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___Span]:
         """The data is packed: from its first byte to its last, in these spans. All else in the message speaks of
         the data as it was before.
@@ -3899,14 +4029,15 @@ class Request(_message.Message):
         complete: Global___CompleteRequest | None = ...,
         read_snapshot: Global___ReadSnapshotRequest | None = ...,
         ahead: Global___AheadRequest | None = ...,
+        vote: Global___VoteRequest | None = ...,
         spans: _abc.Iterable[Global___Span] | None = ...,
         reply_form: Global___Form.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "commit", b"commit", "complete", b"complete", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "commit", b"commit", "complete", b"complete", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage", "vote", b"vote"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "commit", b"commit", "complete", b"complete", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "reply_form", b"reply_form", "spans", b"spans", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "commit", b"commit", "complete", b"complete", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "reply_form", b"reply_form", "spans", b"spans", "stage", b"stage", "vote", b"vote"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "admit", "commit", "complete", "read_snapshot", "ahead"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "admit", "commit", "complete", "read_snapshot", "ahead", "vote"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -3924,6 +4055,7 @@ class Reply(_message.Message):
     COMPLETE_FIELD_NUMBER: _builtins.int
     READ_SNAPSHOT_FIELD_NUMBER: _builtins.int
     AHEAD_FIELD_NUMBER: _builtins.int
+    DECISIONS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     SPANS_FIELD_NUMBER: _builtins.int
     @_builtins.property
@@ -3943,6 +4075,10 @@ class Reply(_message.Message):
     @_builtins.property
     def ahead(self) -> Global___AheadReply: ...
     @_builtins.property
+    def decisions(self) -> Global___Decisions:
+        """Call 0: answers no request."""
+
+    @_builtins.property
     def error(self) -> Global___Error: ...
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___Span]:
@@ -3959,14 +4095,15 @@ class Reply(_message.Message):
         complete: Global___CompleteReply | None = ...,
         read_snapshot: Global___ReadSnapshotReply | None = ...,
         ahead: Global___AheadReply | None = ...,
+        decisions: Global___Decisions | None = ...,
         error: Global___Error | None = ...,
         spans: _abc.Iterable[Global___Span] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "commit", b"commit", "complete", b"complete", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "commit", b"commit", "complete", b"complete", "decisions", b"decisions", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "commit", b"commit", "complete", b"complete", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "spans", b"spans", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "commit", b"commit", "complete", b"complete", "decisions", b"decisions", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "spans", b"spans", "stage", b"stage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "admit", "commit", "complete", "read_snapshot", "ahead", "error"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "admit", "commit", "complete", "read_snapshot", "ahead", "decisions", "error"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

@@ -1,7 +1,7 @@
 """The process of a PS task: a grpc server around a shard, sockets beside it, health, a clean end.
 
-Layer: ps. Threads: the caller's of `join`, grpc's, one each named "globalstep-settler" and "globalstep-slow-senders",
-and those of the SocketServer.
+Layer: ps. Threads: the caller's of `join`, grpc's, one each named "globalstep-settler", "globalstep-link" and
+"globalstep-slow-senders", and those of the SocketServer.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from globalstep.cluster.cluster import is_port
 from globalstep.errors import AlreadyExistsError, InvalidArgumentError
 from globalstep.ps.access.door import KEPT_SEATS, SPARE_THREADS, CallThreads, Door
 from globalstep.ps.access.security import Security, SecurityOptions
+from globalstep.ps.links.sequencer_link import LinkKeeper
 from globalstep.ps.members.ending import Patience, Vigil
 from globalstep.ps.service.control import Control
 from globalstep.ps.service.handler import Handler
@@ -38,6 +39,7 @@ from globalstep.runtime.port_holder import why_not_bound
 from globalstep.runtime.waiting import wait_announced
 from globalstep.security.rpc import SERVER_OPTIONS, connection_limit
 from globalstep.testing.faults import NO_FAULTS, Faults
+from globalstep.testing.planned_faults import PlannedFaults
 
 __all__ = ["EXIT_TERMINATED", "TCP_PORT_VARIABLE", "PSOptions", "PSServer", "tcp_port_of"]
 
@@ -189,6 +191,8 @@ class PSServer:
             slow=self._slow,
         )
         self.control.open_lane = self._sockets.open
+        self.control.votes = not isinstance(faults, PlannedFaults) or faults.votes
+        self._links = LinkKeeper(handler, self._sockets.serve_link, lambda: security.credentials)
 
     def start(self) -> None:
         """Begin to serve; returns at once."""
@@ -196,6 +200,7 @@ class PSServer:
         self._server.start()
         self._health.serves = True
         self._settler.start()
+        self._links.start()
         if can_be_open(self._options.metrics_port):
             from globalstep.ps.service.metrics import PSCollector
 
@@ -258,6 +263,7 @@ class PSServer:
             self._metrics.close()
             self._metrics = None
         self._settler.stop()
+        self._links.stop()
         stopped: threading.Event = self._server.stop(self._options.grace_secs)
         self._sockets.close(self._options.grace_secs)
         calls = f"the calls that are under way at {self.address}"

@@ -64,7 +64,8 @@ METHODS: Mapping[str, frozenset[Role]] = {
     "Push": _CLIENTS,
     # What comes in a stream, or on a connection, is looked at call by call: KINDS.
     "Exchange": _CLIENTS,
-    "OpenLane": _CLIENTS,
+    # A PS task has a link to its sequencer.
+    "OpenLane": _CLIENTS | _PS_TASKS,
     # A worker declares what its program has. While a run is being initialized, only the chief's client is served.
     "Declare": _CLIENTS,
     "ClaimChief": _CHIEFS,
@@ -90,6 +91,7 @@ KINDS: Mapping[str, frozenset[Role]] = {
     "commit": _CLIENTS,
     "complete": _CLIENTS,
     "read_snapshot": _CHIEFS,
+    "vote": _PS_TASKS,
 }
 
 _ASSIGNS = frozenset({int(pb.OP_ASSIGN), int(pb.OP_ASSIGN_ADD), int(pb.OP_ASSIGN_SUB)})

@@ -66,12 +66,13 @@ class Signer:
         incarnation: Its number.
     """
 
-    __slots__ = ("_entries", "_floors")
+    __slots__ = ("_entries", "_floors", "_links")
 
     def __init__(self, key: bytes, incarnation: int) -> None:
         number = struct.pack("<Q", incarnation)
         self._entries = hashlib.blake2b(number, key=key, digest_size=_SIGNATURE_BYTES, person=b"globalstep-entry")
         self._floors = hashlib.blake2b(number, key=key, digest_size=_SIGNATURE_BYTES, person=b"globalstep-floor")
+        self._links = hashlib.blake2b(number, key=key, digest_size=_SIGNATURE_BYTES, person=b"globalstep-links")
 
     def decision(self, index: int, kind: EntryKind, push: PushId, hypers: Iterable[HyperValues]) -> Decision:
         """Begin the signatures of a decision's entries."""
@@ -97,6 +98,16 @@ class Signer:
         hashed = self._floors.copy()
         hashed.update(_PLACE.pack(shard, index))
         return hashed.digest()
+
+    def greeting(self, shard: int) -> bytes:
+        """Sign that the sender is a shard: with it a link to the sequencer begins."""
+        hashed = self._links.copy()
+        hashed.update(_PLACE.pack(shard, 0))
+        return hashed.digest()
+
+    def is_greeting(self, shard: int, signature: bytes) -> bool:
+        """Whether a shard of the incarnation has signed that."""
+        return hmac.compare_digest(self.greeting(shard), signature)
 
     def is_floor(self, shard: int, floor: Floor) -> bool:
         """Whether the shard itself has signed its floor."""

@@ -64,6 +64,7 @@ class Control:
         log_dir: Where write-ahead logs are; "" for the run's directory.
         log_files: Writes them.
         open_lane: Makes ready for a connection beside gRPC, as SocketServer.open; None where there are none.
+        votes: Whether this task has, or takes, links.
     """
 
     handler: Handler
@@ -73,6 +74,7 @@ class Control:
     log_dir: str = ""
     log_files: LogFiles = LOG_FILES
     open_lane: Callable[[pb.LaneKind.ValueType, bytes], tuple[str, bytes]] | None = None
+    votes: bool = False
 
     durability: Durability = field(init=False)
     load: LoadReport = field(init=False)
@@ -149,6 +151,7 @@ class Control:
             chief=_lease(view.chief),
             told=progress_messages(shard.members.known_progress),
             protocol=own_protocol(),
+            votes=self.votes,
             run=view.run.encode(),
             statistics=pb.Statistics(
                 secs=view.secs,

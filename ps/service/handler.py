@@ -8,7 +8,7 @@ Layer: ps. Threads: any number at once; the shard's lock orders them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from globalstep.errors import (
@@ -21,6 +21,8 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.authorization import CALLER, Authorization, Caller, TokenRevokedError
 from globalstep.ps.ledger import entries
 from globalstep.ps.ledger.signatures import Floor
+from globalstep.ps.links.parked_call import Line, OpenCall, ServedLine
+from globalstep.ps.links.voting import Voting
 from globalstep.ps.service.in_flight import RETRY_SECS, BufferInFlight, InFlightMemory, ShareInFlight
 from globalstep.ps.service.packed_data import pack_reply, unpack_request, unpacked_bytes
 from globalstep.ps.service.push_decoding import (
@@ -64,6 +66,7 @@ class Handler:
         in_flight: As given.
         authorization: Who may do what; everybody everything, until a server says otherwise.
         traffic: Counts the tensor bytes of all requests and replies.
+        voting: The votes for pushes over several shards.
     """
 
     def __init__(
@@ -79,15 +82,19 @@ class Handler:
         self.authorization = Authorization(SYSTEM_CLOCK)
         self.traffic = Traffic()
         self._faults = shard.resources.faults = faults
+        self.voting = Voting(shard, _encode_commit)
         self._methods: dict[str, Callable[[Any, memoryview, pb.Reply, TensorWriter, LayoutMemory], None]] = {
             "pull": self._pull,
             "push": self._push,
-            "stage": self._stage,
-            "admit": self._admit,
             "commit": self._commit,
             "complete": self._complete,
             "read_snapshot": self._read_snapshot,
             "ahead": self._ahead,
+        }
+        # They may have to wait.
+        self._waiting_methods: dict[str, Callable[[Any, memoryview, pb.Reply, TensorWriter, OpenCall], None]] = {
+            "stage": self._stage_and_vote,
+            "admit": self._admit_by_votes,
         }
 
     @property
@@ -113,6 +120,20 @@ class Handler:
     def handle(
         self, request: pb.Request, data: memoryview, memory: LayoutMemory, shared: bool = False
     ) -> tuple[pb.Reply, list[memoryview]]:
+        """Carry out a data-plane request; see `begin`. Waits for votes, where it has to."""
+        answered = self.begin(request, data, memory, shared)
+        assert answered is not None
+        return answered
+
+    def begin(
+        self,
+        request: pb.Request,
+        data: memoryview,
+        memory: LayoutMemory,
+        shared: bool = False,
+        line: ServedLine | None = None,
+        number: int = 0,
+    ) -> tuple[pb.Reply, list[memoryview]] | None:
         """Carry out a data-plane request.
 
         Args:
@@ -120,10 +141,12 @@ class Handler:
             data: Bytes of its tensors.
             memory: What its stream remembers.
             shared: The client may write to `data` at any time.
+            line: Its connection; None for one on which no call waits without a thread.
+            number: Of the call on its connection.
 
         Returns:
             The reply and the bytes of its tensors; an error is a reply too, and has changed nothing unless
-            a test injected it after the fact.
+            a test injected it after the fact. None where the call is parked: `finish` gives its reply.
 
         Raises:
             ConnectionCutError: If a test ends the connection here.
@@ -134,7 +157,7 @@ class Handler:
         self.traffic.arrive()
         bytes_out = 0
         try:
-            if method not in self._methods:
+            if method not in self._methods and method not in self._waiting_methods:
                 raise InvalidArgumentError("A Request must hold one of the data-plane messages.")
             if data.nbytes % ALIGNMENT:
                 raise InvalidArgumentError(
@@ -148,7 +171,14 @@ class Handler:
             unpacked = data
             if request.spans or not own:
                 unpacked = unpack_request(request, data, memory, self.shard.value_bytes, self._limit_bytes, own)
-            self._methods[method](getattr(request, method), unpacked, reply, tensors, memory)
+            message = getattr(request, method)
+            if (carry_out := self._methods.get(method)) is not None:
+                carry_out(message, unpacked, reply, tensors, memory)
+            else:
+                call = OpenCall(request, memory, line, number)
+                self._waiting_methods[method](message, unpacked, reply, tensors, call)
+                if call.parked is not None:
+                    return None
             pieces = pack_reply(request, reply, tensors, memory.memory)
             self.shard.secure(log)
             bytes_out = sum(padded(piece.nbytes) for piece in pieces) if reply.spans else tensors.size
@@ -161,6 +191,36 @@ class Handler:
         finally:
             self.traffic.leave(data.nbytes, bytes_out)
         return reply, pieces
+
+    def finish(self, call: OpenCall) -> tuple[pb.Reply, list[memoryview]]:
+        """Give the reply to a call that was parked, and is resumed; raises as `begin`."""
+        assert call.parked is not None
+        assert call.parked.make is not None
+        tensors, reply = TensorWriter(), pb.Reply()
+        self.traffic.arrive()
+        bytes_out = 0
+        try:
+            log = self.shard.log
+            self.voting.check_life(call.request)
+            call.parked.make(reply, tensors)
+            pieces = pack_reply(call.request, reply, tensors, call.memory.memory)
+            self.shard.secure(log)
+            bytes_out = sum(padded(piece.nbytes) for piece in pieces) if reply.spans else tensors.size
+        except Exception as error:
+            bytes_out = 0
+            return pb.Reply(error=encode_error(error)), []
+        finally:
+            self.traffic.leave(0, bytes_out)
+        return reply, pieces
+
+    def hear_votes(self, request: pb.Request, memory: LayoutMemory, line: Line) -> None:
+        """Take in what a participant says over its link.
+
+        Raises:
+            GlobalStepError: If that cannot be; the connection is to be ended.
+        """
+        self.authorization.check_request(memory.caller, request)
+        self.voting.count.hear(request.vote, line)
 
     def waits_for_memory(self, request: pb.Request, memory: LayoutMemory) -> bool:
         """Whether `handle` would wait for memory now; else it has what it needs."""
@@ -273,13 +333,10 @@ class Handler:
         codec.encode_outcome(admission.outcome, reply.push.outcome)
         _encode_answer(admission.answer, reply.push, tensors)
 
-    def _stage(
-        self, message: pb.StageRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
-    ) -> None:
+    def _stage(self, message: pb.StageRequest, data: memoryview, memory: LayoutMemory) -> str:
+        """Keep a part of a push; gives a Variable whose gradient is not finite, "" for none."""
         parts = parts_of(message, data, memory, self.shard)
-        push = codec.decode_push_id(message.id)
-        reply.stage.not_finite = self.shard.handle(events.Stage(message.incarnation, push, parts))
-        reply.stage.SetInParent()
+        return self.shard.handle(events.Stage(message.incarnation, codec.decode_push_id(message.id), parts))
 
     def _ahead(
         self, message: pb.AheadRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
@@ -287,13 +344,34 @@ class Handler:
         memory.put_early(message.layout, message.offset, data)
         reply.ahead.SetInParent()
 
-    def _admit(
-        self, message: pb.AdmitRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
+    def _stage_and_vote(
+        self, message: pb.StageRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, call: OpenCall
     ) -> None:
+        make = self.voting.stage(call, lambda: self._stage(message, data, call.memory))
+        if make is not None:
+            make(reply, tensors)
+
+    def _admit_by_votes(
+        self, message: pb.AdmitRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, call: OpenCall
+    ) -> None:
+        push = codec.decode_push_id(message.id)
+
+        def admission() -> events.Admit:
+            return self._admission(message, push, data, call.memory)
+
+        if not message.votes:
+            self._decide(admission(), reply, tensors)
+        elif (make := self.voting.admit(call, push, admission, self._decide)) is not None:
+            make(reply, tensors)
+
+    def _admission(
+        self, message: pb.AdmitRequest, push: PushId, data: memoryview, memory: LayoutMemory
+    ) -> events.Admit:
+        """Decode an ADMIT, and keep the part that comes with it."""
         kind = entries.ENTRY_KINDS.get(message.kind)
         if kind is None:
             raise InvalidArgumentError("An ADMIT must be for a push or a snapshot.")
-        push, not_finite = codec.decode_push_id(message.id), message.not_finite
+        not_finite = message.not_finite
         if message.HasField("part"):
             decision = None if message.part.known_layout else self._decision(message, memory.caller)
             parts = parts_of(message.part, data, memory, self.shard, decision)
@@ -301,24 +379,35 @@ class Handler:
             not_finite = self.shard.handle(events.Stage(message.incarnation, push, parts)) or not_finite
         else:
             increments, uses = self._decision(message, memory.caller)
-        admission = self.shard.handle(
-            events.Admit(
-                message.incarnation,
-                push,
-                kind,
-                sorted(set(message.participants)),
-                increments,
-                uses,
-                dict(message.seen_steps),
-                floors_of(message.floors),
-                not_finite,
-                message.reads_only,
-            )
+        return events.Admit(
+            message.incarnation,
+            push,
+            kind,
+            sorted(set(message.participants)),
+            increments,
+            uses,
+            dict(message.seen_steps),
+            floors_of(message.floors),
+            not_finite,
+            message.reads_only,
         )
+
+    def _decide(
+        self, admit: events.Admit, reply: pb.Reply, tensors: TensorWriter, voters: Collection[int] = ()
+    ) -> None:
+        """Have the ledger decide, and tell those who have voted."""
+        log = self.shard.log
+        admission = self.shard.handle(admit)
+        told: Collection[int] = ()
+        if voters:
+            self.shard.secure(log)
+            found = {shard: admission.pending.get(shard, ()) for shard in voters}
+            told = self.voting.count.announce(admit.push, admission.outcome, found)
         codec.encode_outcome(admission.outcome, reply.admit.outcome)
         for shard, pending in admission.pending.items():
-            item = reply.admit.pending.add(shard=shard)
-            item.entries.extend(entries.encode(entry) for entry in pending)
+            if shard not in told:
+                item = reply.admit.pending.add(shard=shard)
+                item.entries.extend(entries.encode(entry) for entry in pending)
         reply.admit.as_of = admission.answer.as_of
         _encode_answer(admission.answer, reply.admit, tensors)
 
@@ -327,9 +416,7 @@ class Handler:
     ) -> None:
         found = [entries.decode(entry) for entry in message.entries]
         answer = self.shard.handle(events.Commit(message.incarnation, codec.decode_push_id(message.id), found))
-        reply.commit.as_of, reply.commit.applied = answer.as_of, answer.applied
-        reply.commit.signature = answer.signature
-        _encode_answer(answer, reply.commit, tensors)
+        _encode_commit(answer, reply.commit, tensors)
 
     def _complete(
         self,
@@ -375,6 +462,12 @@ def encode_error(error: Exception) -> pb.Error:
     return pb.Error(
         code=code_of(error), message=text, type=type(error).__name__, retry_millis=math.ceil(retry_secs * 1000)
     )
+
+
+def _encode_commit(answer: Answer, into: pb.CommitReply, tensors: TensorWriter) -> None:
+    """Write what a shard that is not the sequencer answers to a push."""
+    into.as_of, into.applied, into.signature = answer.as_of, answer.applied, answer.signature
+    _encode_answer(answer, into, tensors)
 
 
 def _encode_answer(answer: Answer, into: Any, tensors: TensorWriter) -> None:

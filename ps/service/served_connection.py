@@ -7,12 +7,14 @@ Layer: ps. Threads: one at a time, whichever has the connection's turn (`ps/serv
 from __future__ import annotations
 
 import contextlib
-import enum
 import hmac
 import logging
 import os
 import socket
 import ssl
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
@@ -20,8 +22,10 @@ from google.protobuf.message import DecodeError
 from globalstep.errors import OpError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.caller import ANONYMOUS, Caller
+from globalstep.ps.links.parked_call import OpenCall, ParkedCall
 from globalstep.ps.service.handler import encode_error
 from globalstep.ps.service.shared_blocks import Placed, SharedBlocks
+from globalstep.ps.service.turns import Turn
 from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.security.connection_proofs import NAME_BYTES, PROOF_BYTES, answer, proof
 from globalstep.security.tls_socket import TlsSocket
@@ -33,7 +37,7 @@ from globalstep.wire.socket_messages import TOKEN_BYTES, WELCOME, Outgoing, Sock
 if TYPE_CHECKING:
     from globalstep.ps.service.socket_server import SocketServer
 
-__all__ = ["ServedConnection", "Turn"]
+__all__ = ["ServedConnection"]
 
 _log = logging.getLogger(__name__)
 
@@ -43,19 +47,6 @@ _HELLO_SECS = 5.0
 _MUCH_BYTES = 1 << 20
 #: A connection whose requests take time keeps a thread to itself until so many have come that do not.
 _QUICK_IN_A_ROW = 8
-
-
-class Turn(enum.Enum):
-    """What a connection does next."""
-
-    #: It waits for the client to say something.
-    RECEIVES = enum.auto()
-    #: It waits for the client to take its reply.
-    SENDS = enum.auto()
-    #: Its push only counts: `counting` gives it, and `counted` is to be given the reply.
-    COUNTS = enum.auto()
-    #: It has what may take time, or is at its end.
-    TAKES_TIME = enum.auto()
 
 
 class ServedConnection:
@@ -83,10 +74,13 @@ class ServedConnection:
         self._failed: Exception | None = None
         #: A push that only counts, with the number of its call, that is to be counted with others.
         self._counting: tuple[int, pb.Request] | None = None
-        #: What the client has not taken yet of the last reply.
-        self._unsent: Outgoing | None = None
-        #: What goes with it, and is closed then.
-        self._descriptor: int | None = None
+        #: What the client has not taken yet of replies; with what goes with one, and is closed then.
+        self._unsent: deque[tuple[Outgoing, int | None]] = deque()
+        #: Calls that are parked.
+        self._parked = 0
+        #: Keeps decisions whole on their way out: only they are sent by threads without the turn. A leaf.
+        self._telling = threading.Lock()
+        self._ended: Callable[[], None] | None = None
         #: Of tensors in the last reply: what is asked for next is most often alike.
         self._replied_bytes = 0
         self._took_time = False
@@ -189,7 +183,11 @@ class ServedConnection:
         self._server.slow.forget(self._memory)
         if self.blocks is not None:
             self.blocks.forget_unannounced()
-        self._socket.close()
+        with self._telling:
+            self._socket.close()
+            ended, self._ended = self._ended, None
+        if ended is not None:
+            ended()
         # Another object may refer to this one yet; the memory goes now.
         self._incoming.close()
         self._forget_unsent()
@@ -210,7 +208,7 @@ class ServedConnection:
             What comes next.
         """
         try:
-            if self._unsent is None:
+            if not self._unsent:
                 if not self._incoming.fill(socket.MSG_DONTWAIT):
                     return Turn.TAKES_TIME  # `answer` will see that it is the end
             elif self._send_rest(socket.MSG_DONTWAIT):
@@ -245,7 +243,7 @@ class ServedConnection:
                     self._counting = message.call, request
                     return Turn.COUNTS
                 self._serve(message, request, socket.MSG_DONTWAIT)
-                if self._unsent is not None:
+                if self._unsent:
                     return Turn.SENDS
                 if incoming.is_idle:
                     return Turn.RECEIVES
@@ -258,7 +256,7 @@ class ServedConnection:
     def counted(self, reply: pb.Reply) -> None:
         """Have the reply to it sent when `answer_quickly` is called next."""
         assert self._counting is not None
-        self._unsent = Outgoing(self._counting[0], reply.SerializeToString(), ())
+        self._unsent.append((Outgoing(self._counting[0], reply.SerializeToString(), ()), None))
         self._counting = None
 
     def answer(self) -> bool:
@@ -281,6 +279,8 @@ class ServedConnection:
         while quick < _QUICK_IN_A_ROW:
             if self._server.closing or not self._serve_next():
                 return False
+            if self._parked:
+                return True  # who has the turn answers them
             quick = 0 if self._took_time else quick + 1
         return True
 
@@ -323,20 +323,71 @@ class ServedConnection:
             self._refuse(message, message.refused, flags)
             return
         blocks = self.blocks
+        if request.HasField("vote"):
+            self._handler.hear_votes(request, self._memory, self)
+            return
         data = message.data if blocks is None else blocks.data_of(message)
         if blocks is not None and message.place is not None and message.place.new_bytes:
             self._give_block(message, blocks, message.place.new_bytes, flags)
             return
         shared = message.place is not None and message.place.block != 0
-        reply, pieces = self._handler.handle(request, data, self._memory, shared)
-        if message.call == NO_CALL:
+        answered = self._handler.begin(request, data, self._memory, shared, self, message.call)
+        if answered is None or message.call == NO_CALL:
             return
+        reply, pieces = answered
+        self._reply(message.call, reply, pieces, flags)
+
+    def _reply(self, number: int, reply: pb.Reply, pieces: Sequence[memoryview], flags: int) -> None:
+        """Send a reply, its tensors in shared memory where there are many bytes of them."""
+        blocks = self.blocks
         self._replied_bytes = sum([padded(piece.nbytes) for piece in pieces]) if pieces else 0
         placed = blocks.put(pieces) if blocks is not None and pieces else None
         if placed is None:
-            self._send(Outgoing(message.call, reply.SerializeToString(), pieces), flags)
+            self._send(Outgoing(number, reply.SerializeToString(), pieces), flags)
         else:
-            self._send_placed(message, reply, placed, self._replied_bytes, flags)
+            self._send_placed(number, reply, placed, self._replied_bytes, flags)
+
+    # ---- Calls that wait, and decisions -------------------------------------------------------
+
+    def park(self, call: OpenCall) -> ParkedCall | None:
+        """See parked_call.ServedLine."""
+        parked = self._server.park(self, call)
+        if parked is not None:
+            self._parked += 1
+        return parked
+
+    def finish(self, call: OpenCall) -> Turn:
+        """Send the reply to a call that was parked, as far as that needs no wait; gives what comes next."""
+        self._parked -= 1
+        if self.blocks is not None:
+            self.blocks.withdraw_offers()
+        try:
+            reply, pieces = self._handler.finish(call)
+            self._reply(call.number, reply, pieces, socket.MSG_DONTWAIT)
+        except Exception as error:
+            self._say(error)
+            self.end(socket.SHUT_RDWR)
+        return Turn.SENDS if self._unsent else Turn.RECEIVES
+
+    def tell(self, decisions: pb.Decisions) -> None:
+        """See parked_call.Line."""
+        outgoing = Outgoing(NO_CALL, pb.Reply(decisions=decisions).SerializeToString(), ())
+        try:
+            with self._telling:
+                outgoing.send(self._socket, socket.MSG_DONTWAIT)
+        except OSError as error:
+            # Where it takes no more: it connects anew, and is told all.
+            _log.info("%s: decisions could not be sent: %s", self._name, error)
+            self.end(socket.SHUT_RDWR)
+
+    def when_ended(self, ended: Callable[[], None]) -> None:
+        """See parked_call.Line."""
+        with self._telling:
+            gone = self._socket.fileno() < 0
+            if not gone:
+                self._ended = ended
+        if gone:
+            ended()
 
     def _give_block(self, message: SocketMessage, blocks: SharedBlocks, nbytes: int, flags: int) -> None:
         """Answer the wish for a block."""
@@ -345,34 +396,35 @@ class ServedConnection:
         except (OSError, OpError) as error:
             self._refuse(message, error, flags)
             return
-        self._send_placed(message, pb.Reply(), placed, 0, flags)
+        self._send_placed(message.call, pb.Reply(), placed, 0, flags)
 
     def _refuse(self, message: SocketMessage, error: Exception, flags: int) -> None:
         head = pb.Reply(error=encode_error(error)).SerializeToString()
         self._send(Outgoing(message.call, head, ()), flags)
 
-    def _send_placed(self, message: SocketMessage, reply: pb.Reply, placed: Placed, nbytes: int, flags: int) -> None:
+    def _send_placed(self, number: int, reply: pb.Reply, placed: Placed, nbytes: int, flags: int) -> None:
         """Send a reply whose tensors lie in shared memory."""
-        self._descriptor = placed.descriptor
-        outgoing = Outgoing(message.call, reply.SerializeToString(), (), placed.place, nbytes, placed.descriptor)
-        self._send(outgoing, flags)
+        outgoing = Outgoing(number, reply.SerializeToString(), (), placed.place, nbytes, placed.descriptor)
+        self._send(outgoing, flags, placed.descriptor)
 
-    def _send(self, outgoing: Outgoing, flags: int) -> None:
-        self._unsent = outgoing
+    def _send(self, outgoing: Outgoing, flags: int, descriptor: int | None = None) -> None:
+        self._unsent.append((outgoing, descriptor))
         self._send_rest(flags)
 
     def _send_rest(self, flags: int = 0) -> bool:
         """Send what has not been sent; gives whether there is some left."""
-        if self._unsent is not None:
+        while self._unsent:
             try:
-                self._unsent.send(self._socket, flags)
+                self._unsent[0][0].send(self._socket, flags)
             except BlockingIOError:
                 return True
-            self._forget_unsent()
+            self._forget(self._unsent.popleft()[1])
         return False
 
     def _forget_unsent(self) -> None:
-        self._unsent = None
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        while self._unsent:
+            self._forget(self._unsent.popleft()[1])
+
+    def _forget(self, descriptor: int | None) -> None:
+        if descriptor is not None:
+            os.close(descriptor)

@@ -102,6 +102,10 @@ class SharedBlocks:
         self._offered = [number for number in self._offered if number in self._blocks]
         return data
 
+    def withdraw_offers(self) -> None:
+        """Use none of the blocks that came with the last request: the next reply is another one's."""
+        self._offered = []
+
     def create(self, nbytes: int) -> tuple[int, Placed]:
         """Make a block.
 

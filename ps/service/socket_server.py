@@ -23,12 +23,15 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from typing import TypeAlias
 
 from globalstep.errors import ResourceExhaustedError, UnavailableError, UnimplementedError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.authorization import CALLER, Caller
 from globalstep.ps.access.door import check_share, whose_seat
 from globalstep.ps.access.log_limit import LogLimit
+from globalstep.ps.links.parked_call import OpenCall, ParkedCall
+from globalstep.ps.links.sequencer_link import SequencerLink
 from globalstep.ps.service.handler import Handler
 from globalstep.ps.service.served_connection import ServedConnection
 from globalstep.ps.service.slow_senders import SlowSenders
@@ -41,6 +44,9 @@ from globalstep.wire.shared_memory import is_offered
 from globalstep.wire.socket_messages import TOKEN_BYTES
 
 __all__ = ["SocketServer"]
+
+#: One that a client has opened, or that this task has, to the sequencer.
+Connection: TypeAlias = ServedConnection | SequencerLink
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +105,7 @@ class SocketServer:
         self.handler = handler
         self.limit_bytes = limit_bytes
         # None where each connection is served by its own thread.
-        self._turns = Turns(handler) if hasattr(select, "epoll") else None
+        self._turns: Turns[Connection] | None = Turns(handler) if hasattr(select, "epoll") else None
         self._clock = clock
         self._host = host
         self._port = port
@@ -110,7 +116,7 @@ class SocketServer:
         self._lock = threading.Lock()
         self._listeners: dict[pb.LaneKind.ValueType, _Listener] = {}
         self._threads: set[threading.Thread] = set()
-        self._connections: set[ServedConnection] = set()
+        self._connections: set[Connection] = set()
         #: Those that have shown no token yet, oldest first.
         #: Each with who it is: a host, or a user of this one.
         self._strangers: dict[ServedConnection, str] = {}
@@ -244,7 +250,27 @@ class SocketServer:
         del self._strangers[oldest]
         oldest.end(socket.SHUT_RDWR)
 
-    def _serve(self, connection: ServedConnection) -> None:
+    def park(self, connection: ServedConnection, call: OpenCall) -> ParkedCall | None:
+        """Have a call of a connection wait without a thread; None where this thread is to wait."""
+        return None if self._turns is None else self._turns.park(connection, call)
+
+    def serve_link(self, link: SequencerLink) -> None:
+        """Serve a link to the sequencer, in a thread of its own or in turns.
+
+        Raises:
+            UnavailableError: If the task is closing down.
+            RuntimeError: If the system gives no thread.
+        """
+        with self._lock:
+            if self._closed:
+                raise UnavailableError("This PS task is closing down.")
+            name = f"globalstep-connection-{next(self._numbers)}"
+            thread = threading.Thread(target=self._serve, args=(link,), name=name, daemon=True)
+            thread.start()
+            self._connections.add(link)
+            self._threads.add(thread)
+
+    def _serve(self, connection: Connection) -> None:
         """Let a connection in, and serve it, or others in its stead, until one of them has ended."""
         try:
             if connection.let_in():
@@ -256,13 +282,15 @@ class SocketServer:
         finally:
             self._end(connection)
 
-    def _end(self, connection: ServedConnection) -> None:
+    def _end(self, connection: Connection) -> None:
         """Close a connection, and take note that this thread ends with it."""
         connection.close()
         with self._lock:
             self._connections.discard(connection)
-            self._strangers.pop(connection, None)
             self._threads.discard(threading.current_thread())
+            if isinstance(connection, SequencerLink):
+                return
+            self._strangers.pop(connection, None)
             whose = self._held_by.pop(connection, "")
             if whose:
                 self._holders[whose] -= 1

@@ -12,18 +12,68 @@ Layer: ps. Threads: those of the connections, owned by the SocketServer.
 
 from __future__ import annotations
 
+import contextlib
+import enum
+import os
 import select
 import sys
 import threading
 from collections import deque
+from typing import Generic, Protocol, TypeVar
 
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.links.parked_call import OpenCall, ParkedCall
 from globalstep.ps.service.handler import Handler
-from globalstep.ps.service.served_connection import ServedConnection, Turn
+from globalstep.ps.shard.layouts import LayoutMemory
 
-__all__ = ["Turns"]
+__all__ = ["Served", "Turn", "Turns"]
 
 
-class Turns:
+class Turn(enum.Enum):
+    """What a connection does next."""
+
+    #: It waits for the client to say something.
+    RECEIVES = enum.auto()
+    #: It waits for the client to take its reply.
+    SENDS = enum.auto()
+    #: Its push only counts: `counting` gives it, and `counted` is to be given the reply.
+    COUNTS = enum.auto()
+    #: It has what may take time, or is at its end.
+    TAKES_TIME = enum.auto()
+
+
+class Served(Protocol):
+    """A connection, as far as threads take turns with it; see ServedConnection."""
+
+    def fileno(self) -> int:
+        """Give its socket's descriptor."""
+        ...
+
+    def answer_quickly(self, alone: bool) -> Turn:
+        """Go on as far as that needs no wait."""
+        ...
+
+    def answer(self) -> bool:
+        """Do what takes time; gives whether the connection goes on."""
+        ...
+
+    def counting(self) -> tuple[pb.Request, LayoutMemory]:
+        """Give the push that only counts."""
+        ...
+
+    def counted(self, reply: pb.Reply) -> None:
+        """Have the reply to it sent next."""
+        ...
+
+    def finish(self, call: OpenCall) -> Turn:
+        """Answer a call that was parked."""
+        ...
+
+
+S = TypeVar("S", bound=Served)
+
+
+class Turns(Generic[S]):
     """See the module's text. Thread-safe.
 
     Args:
@@ -45,9 +95,42 @@ class Turns:
         #: Of those that have a push that only counts, and wait for what else has come.
         self._counting: list[int] = []
         # Connections that are waited for, or ready, and for what; an entry is made and taken out by who serves it.
-        self._waiting: dict[int, tuple[ServedConnection, int]] = {}
+        self._waiting: dict[int, tuple[S, int]] = {}
+        # Calls that may be answered now, and their connections; any thread appends, the one with the turn takes out.
+        self._resumed: deque[tuple[S, OpenCall]] = deque()
+        # Wakes the thread with the turn, whose number `_at_turn` is.
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poller.register(self._wake, select.EPOLLIN)
+        self._at_turn = 0
 
-    def take_part(self, connection: ServedConnection) -> ServedConnection:
+    def park(self, connection: S, call: OpenCall) -> ParkedCall | None:
+        """Have a call wait without a thread, if this thread has the turn."""
+        if self._at_turn != threading.get_ident():
+            return None
+        return ParkedCall(self._handler.voting.now(), lambda _: self._resume(connection, call))
+
+    def _resume(self, connection: S, call: OpenCall) -> None:
+        self._resumed.append((connection, call))
+        if self._at_turn != threading.get_ident():
+            self._wake_up()
+
+    def _wake_up(self) -> None:
+        """Have the thread with the turn look at `_resumed`."""
+        with contextlib.suppress(OSError):  # the server has ended, and its connections with it
+            os.eventfd_write(self._wake, 1)
+
+    def _answer_resumed(self) -> None:
+        """Answer the calls that were resumed; one whose connection is another thread's is so when that comes back."""
+        for _ in range(len(self._resumed)):
+            connection, call = self._resumed.popleft()
+            descriptor = connection.fileno()
+            waiting = self._waiting.get(descriptor)
+            if waiting is not None and waiting[0] is connection:
+                self._wait_anew(descriptor, connection, connection.finish(call), waiting[1])
+            elif descriptor >= 0:
+                self._resumed.append((connection, call))
+
+    def take_part(self, connection: S) -> S:
         """Serve a connection, and others, until one of them comes to its end.
 
         Args:
@@ -59,31 +142,50 @@ class Turns:
         while True:
             self._wait_for(connection)
             with self._turn:
-                connection = self._next()
+                self._at_turn = threading.get_ident()
+                try:
+                    connection = self._next()
+                finally:
+                    self._at_turn = 0
             if not connection.answer():
                 return connection
 
     def close(self) -> None:
         """Give up what it waits with; to be called when all connections have ended."""
         self._poller.close()
+        wake, self._wake = self._wake, -1
+        if wake >= 0:
+            os.close(wake)
 
-    def _wait_for(self, connection: ServedConnection) -> None:
+    def _wait_for(self, connection: S) -> None:
         descriptor = connection.fileno()
         self._waiting[descriptor] = connection, select.EPOLLIN
         self._poller.register(descriptor, select.EPOLLIN)
+        if self._resumed:
+            self._wake_up()
 
-    def _next(self) -> ServedConnection:
+    def _next(self) -> S:
         """Do what is quick, until a connection needs more; gives that one, which is no longer waited for."""
         while True:
             while not self._ready:
                 if self._counting:
                     self._count()
                 else:
-                    for descriptor, _ in self._poller.poll():
-                        self._ready.append(descriptor)
+                    wait_secs = self._handler.voting.look_after_calls()
+                    if self._resumed:  # of calls that have waited for too long
+                        wait_secs = 0.0
+                    for descriptor, _ in self._poller.poll(wait_secs):
+                        if descriptor == self._wake:
+                            os.eventfd_read(self._wake)
+                        else:
+                            self._ready.append(descriptor)
+                    if self._resumed:
+                        self._answer_resumed()
             descriptor = self._ready.popleft()
             connection, waited_for = self._waiting[descriptor]
             turn = connection.answer_quickly(alone=not (self._ready or self._counting))
+            if self._resumed:
+                self._answer_resumed()
             if turn is Turn.TAKES_TIME:
                 self._poller.unregister(descriptor)
                 del self._waiting[descriptor]
@@ -91,10 +193,15 @@ class Turns:
             if turn is Turn.COUNTS:
                 self._counting.append(descriptor)
                 continue
-            wanted = select.EPOLLOUT if turn is Turn.SENDS else select.EPOLLIN
-            if wanted != waited_for:
-                self._waiting[descriptor] = connection, wanted
-                self._poller.modify(descriptor, wanted)
+            if turn is not Turn.RECEIVES or waited_for != select.EPOLLIN:
+                self._wait_anew(descriptor, connection, turn, waited_for)
+
+    def _wait_anew(self, descriptor: int, connection: S, turn: Turn, waited_for: int) -> None:
+        """Wait for what comes next of a connection."""
+        wanted = select.EPOLLOUT if turn is Turn.SENDS else select.EPOLLIN
+        if wanted != waited_for:
+            self._waiting[descriptor] = connection, wanted
+            self._poller.modify(descriptor, wanted)
 
     def _count(self) -> None:
         """Admit the pushes that only count, which have come meanwhile, in one go."""

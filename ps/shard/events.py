@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOGGED", "Admit", "Adopt", "Applied", "Begin", "Commit", "ConsistentPull", "CountTogether", "Decided", "Declare",
-    "DropShort", "Event", "Finish", "GetSteps", "Heartbeat", "Leave", "Lose", "Open", "Pull", "Push", "ReadJournal",
-    "ReadSnapshot", "Release", "Resolve", "Resolved", "Resume", "Stage",
+    "DropShort", "Event", "Finish", "GetSteps", "Greet", "Heartbeat", "Leave", "Lose", "Open", "Pull", "Push",
+    "ReadJournal", "ReadSnapshot", "Recorded", "Release", "Resolve", "Resolved", "Resume", "Stage",
 ]  # fmt: skip
 
 Array = npt.NDArray[Any]
@@ -239,6 +239,22 @@ class Resolve(Event[list[Entry]]):
     pushes: Sequence[PushId]
     shard: int
     applied: int
+
+
+@dataclass(slots=True)
+class Recorded(Event[Outcome | None]):
+    """Replies with what was decided of a push; None where that is not known, or this is not the sequencer."""
+
+    push: PushId
+
+
+@dataclass(slots=True)
+class Greet(Event[bool]):
+    """On the sequencer: replies whether the sender of a greeting is the shard that it says to be."""
+
+    incarnation: int
+    shard: int
+    greeting: bytes
 
 
 @dataclass(slots=True)

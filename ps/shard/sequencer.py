@@ -9,13 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from globalstep.errors import FailedPreconditionError, InvalidArgumentError, PermissionDeniedError
+from globalstep.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, PermissionDeniedError
 from globalstep.ps.ledger.admission_policy import refusal, scaled
 from globalstep.ps.ledger.ledger import Entry, EntryKind, HyperValues, Ledger
 from globalstep.ps.ledger.signatures import Floor
 from globalstep.ps.shard.applying import Applier
 from globalstep.ps.shard.event_log import NO_LOG
-from globalstep.ps.shard.events import Admit, Applied, CountTogether, Decided, Push, Resolve, Stage
+from globalstep.ps.shard.events import (
+    Admit,
+    Applied,
+    CountTogether,
+    Decided,
+    Greet,
+    Push,
+    Recorded,
+    Resolve,
+    Stage,
+)
 from globalstep.ps.shard.incarnation import Incarnation, Staged, check_staging
 from globalstep.ps.shard.layouts import PushParts
 from globalstep.ps.shard.replies import Admission
@@ -365,6 +375,18 @@ class Sequencer:
                 f"That PS task {shard} has applied entry {floor.index} counts only as it says so itself: pass on the "
                 "signature of its CommitReply, which this is not."
             )
+
+    def greet(self, now: Incarnation, event: Greet) -> bool:
+        """Look whether a link is the shard's that it says to be of; see Greet."""
+        is_other = now.ledger is not None and 0 <= event.shard < now.shards and event.shard != now.shard
+        return is_other and now.number == event.incarnation and now.signer.is_greeting(event.shard, event.greeting)
+
+    def recorded(self, now: Incarnation, event: Recorded) -> Outcome | None:
+        """Give what was decided of a push; see Recorded."""
+        try:
+            return None if now.ledger is None else now.ledger.recorded(event.push)
+        except AbortedError:
+            return Outcome(OutcomeKind.ABANDONED)  # its number is older than what is remembered
 
     def resolve(self, now: Incarnation, event: Resolve) -> list[Entry]:
         """Tell a shard what became of its overdue parts; see Ledger.settle."""

@@ -83,6 +83,8 @@ class Shard:
             events.CountTogether: sequencer.count,
             events.Commit: self._commit,
             events.Resolve: sequencer.resolve,
+            events.Recorded: sequencer.recorded,
+            events.Greet: sequencer.greet,
             events.Resolved: self._resolved,
             events.DropShort: self._drop_short,
             events.Pull: reader.pull,

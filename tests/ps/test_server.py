@@ -385,6 +385,7 @@ def test_the_settler_finishes_what_a_dead_worker_left(clusters):
     # The settler's own thread would spin on a manual clock: it is run by hand.
     for server in cluster.servers:
         server._settler.stop()
+        server.control.votes = False
     client = cluster.client(member=False)
     initialize(client)
 
@@ -415,6 +416,7 @@ def half_pushed(clusters, monkeypatch):
         cluster = clusters(2, clock=clock)
         for server in cluster.servers:
             server._settler.stop()
+            server.control.votes = False
         client = cluster.client(member=False)
         initialize(client)
 

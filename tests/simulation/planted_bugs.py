@@ -9,18 +9,26 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from globalstep.errors import AbortedError, NotFoundError
+from globalstep.errors import AbortedError, GlobalStepError, NotFoundError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.ledger import entries
 from globalstep.ps.ledger.ledger import Ledger
 from globalstep.ps.ledger.push_table import PushTable
+from globalstep.ps.links import vote_count
+from globalstep.ps.links.vote_count import VoteCount
+from globalstep.ps.links.voter import Voter
 from globalstep.ps.members.presence import State
 from globalstep.ps.service.control import Control
 from globalstep.ps.shard.applying import Applier
+from globalstep.ps.shard.events import Resolved
 from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.ps.shard.reads import StateReader
+from globalstep.ps.shard.replies import Answer
 from globalstep.ps.shard.sequencer import Sequencer
 from globalstep.ps.wal import durability, write_ahead_log
 from globalstep.ps.wal.log_file import _RECORD, LogFiles, LoggedRecord, SegmentReader
 from globalstep.ps.wal.write_ahead_log import WriteAheadLog
+from globalstep.wire import codec
 from globalstep.wire.declarations import OutcomeKind, padded
 from globalstep.worker.client import membership
 from globalstep.worker.protocol.push_protocol import PushProtocol
@@ -220,6 +228,46 @@ def _numbered_by_clocks_alone() -> Patch:
     return membership, "_newest_known", lambda ledger, progress: 0
 
 
+def _decided_at_a_vote_less() -> Patch:
+    def hasty(self: Any) -> bool:
+        return self.call is not None and len(self.needed - self.voted) <= 1
+
+    return vote_count._Round, "is_complete", hasty
+
+
+def _a_vote_for_a_part_that_was_refused() -> Patch:
+    def kind(self: Any, link: Any, push: Any, not_finite: str = "") -> None:
+        self._send(link, pb.Vote(push=codec.encode_push_id(push)))
+
+    return Voter, "object", kind
+
+
+def _a_sequencers_error_counts_as_a_fence() -> Patch:
+    refuse = VoteCount.refuse
+
+    def careless(self: Any, *args: Any) -> bool:
+        with contextlib.suppress(GlobalStepError):
+            refuse(self, *args)
+        return False
+
+    return VoteCount, "refuse", careless
+
+
+def _answered_before_it_is_applied() -> Patch:
+    def early(self: Any, incarnation: int, message: Any, answered: Any) -> None:
+        for item in message.entries:
+            call = self._take(codec.decode_push_id(item.push))
+            if call is not None:
+                now = self._shard.now
+                staged = now.staged.get(codec.decode_push_id(item.push))
+                reads = staged.parts.reads if staged is not None else ()
+                answer = Answer(reads, now.store.read(reads), None, item.index, item.index)
+                answered.append((call, self._answer(answer)))
+            self._shard.handle(Resolved(incarnation, (), [entries.decode(item)]))
+
+    return Voter, "_carry_out", early
+
+
 #: Name -> what makes the patch.
 PLANTED: dict[str, Callable[[], Patch]] = {
     "id remembered after the apply": _id_after_the_apply,
@@ -243,6 +291,10 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "unreadable counts as lost": _unreadable_counts_as_lost,
     "damage taken for a torn end": _damage_taken_for_a_torn_end,
     "numbered by clocks alone": _numbered_by_clocks_alone,
+    "decided at a vote less": _decided_at_a_vote_less,
+    "a vote for a part that was refused": _a_vote_for_a_part_that_was_refused,
+    "a sequencer's error counts as a fence": _a_sequencers_error_counts_as_a_fence,
+    "answered before it is applied": _answered_before_it_is_applied,
 }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from simulated_network import Call
 from simulated_task import SimulatedTask
-from simulated_violation import Violation
+from simulated_time import Violation
 from simulated_workload import EMPTY, OTHER, STEP, Content, State, names_on
 
 from globalstep.errors import AbortedError
@@ -114,9 +114,16 @@ class Watch:
 
     # ---- What a task did ----------------------------------------------------------------------
 
-    def handled(self, task: SimulatedTask, call: Call, error: pb.Error | None) -> None:
-        """Check a task right after it carried out a call."""
+    def handled(self, task: SimulatedTask, call: Call | None, error: pb.Error | None) -> None:
+        """Check a task right after it carried out a call; None for a message of a link."""
         shard = task.shard
+        if call is None:
+            life = self.lives.get(shard.now.number)
+            if life is not None and task.index not in life.emptied:
+                if shard.now.ledger is not None:
+                    self._check_book(task, life)
+                self._check_values(task, life)
+            return
         request = getattr(call.request, call.method) if call.connection is not None else call.request
         if error is None:
             if call.method == "Begin":

@@ -21,9 +21,11 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.members.presence import MAX_LEASE_SECS
 from globalstep.wire.frames import Assembler, Message, frames_of
 
-__all__ = ["Call", "Connection", "Network", "SimulatedTransport", "Weather"]
+__all__ = ["PARKED", "Call", "Connection", "Network", "SimulatedTransport", "Weather"]
 
 _LIMIT_BYTES = 1 << 20
+#: What a task gives for a call that it answers later, by Network.answer.
+PARKED: tuple[Any, None, Sequence[memoryview]] = (None, None, ())
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ class Network:
         self.lasting_leases = False
         self.watchers: list[Callable[[str, Process, str], None]] = []
         self.counts = {"messages": 0, "lost": 0, "doubled": 0, "late": 0, "broken": 0}
-        self._random = rng.random
+        self._random = self.draw = rng.random
 
     def send(self, call: Call, deadline_secs: float) -> None:
         """Put a request on its way, once or twice."""
@@ -157,7 +159,7 @@ class Network:
         self.counts["messages"] += 1
         task = self.tasks[call.shard]
         process = task.process if task.up else None
-        arrival = self._arrival()
+        arrival = self.arrival()
         if arrival is None:
             self._notice(call, "the request was lost")
         else:
@@ -165,12 +167,12 @@ class Network:
                 arrival = call.connection.last_arrival = max(arrival, call.connection.last_arrival)
             hub.at(arrival, self._arrive, call, process)
         if not self.calm and self._random() < weather.doubled:
-            copy = self._arrival()
+            copy = self.arrival()
             if copy is not None:
                 self.counts["doubled"] += 1
                 hub.at(copy, self._arrive, call, process)
 
-    def _arrival(self) -> float | None:
+    def arrival(self) -> float | None:
         """When a message that is sent now arrives; None if it never does."""
         weather, draw = self.weather, self._random
         secs = weather.delay_secs * (0.5 + draw())
@@ -211,11 +213,18 @@ class Network:
         answer = task.handle(call, memoryview(bytearray(call.data)))
         if answer is None:
             self._notice(call, "the task died")
-            return
+        elif answer is PARKED:
+            for watch in self.watchers:
+                watch("handled", task.process, call.method)
+        else:
+            self.answer(call, task, answer)
+
+    def answer(self, call: Call, task: Task, answer: tuple[Any, pb.Error | None, Sequence[memoryview]]) -> None:
+        """Bring a task's answer to its client."""
         reply = self._pack(call, *answer)
         for watch in self.watchers:
             watch("handled", task.process, call.method)
-        arrival = self._arrival()
+        arrival = self.arrival()
         if not task.up and self._random() < 0.5:
             arrival = None  # it died before the reply had left
         if arrival is None:

@@ -62,6 +62,7 @@ class Scenario:
         whole_pushes: Whether every push has a part on every shard.
         logged: Whether the run has durability="log".
         intruder: Whether a worker lies.
+        votes: Whether PS tasks take votes for pushes.
     """
 
     seed: int
@@ -78,6 +79,7 @@ class Scenario:
     whole_pushes: bool = False
     logged: bool = False
     intruder: bool = False
+    votes: bool = False
 
 
 def _loss(scenario: Scenario, rng: random.Random) -> None:
@@ -233,6 +235,16 @@ def _clocks_back(scenario: Scenario, rng: random.Random) -> None:
         scenario.faults.append(Fault("past", who, where, _frequent(scenario, rng), rng.randrange(6, 16), 0.05))
 
 
+def _votes(scenario: Scenario, rng: random.Random) -> None:
+    """Pushes over several shards are decided by votes; PS tasks die, or stop, around messages of their links."""
+    scenario.votes = True
+    for _ in range(rng.choice([0, 0, 1, 2])):
+        who = f"ps {rng.randrange(scenario.shards)}"
+        method, count = rng.choice(["vote", "decisions"]), 1 + int(20 * rng.random() ** 2)
+        kind, secs = rng.choice([("kill", 0.05), ("kill", 1.0), ("stop", 2.0), ("stop", 12.0)])
+        scenario.faults.append(Fault(kind, who, rng.choice(["arrive", "handled"]), method, count, secs))
+
+
 #: Drawn apart, since they came later: so that seeds mean what they did.
 _LATER = (
     "log",
@@ -242,6 +254,7 @@ _LATER = (
     "log damaged",
     "log unreadable",
     "clocks set back",
+    "votes",
 )
 
 #: Name -> (how likely it is on, what it adds).
@@ -268,6 +281,7 @@ FEATURES: dict[str, tuple[float, Callable[[Scenario, random.Random], None]]] = {
     "log damaged": (0.05, _log_damaged),
     "log unreadable": (0.05, _log_unreadable),
     "clocks set back": (0.1, _clocks_back),
+    "votes": (0.5, _votes),
 }
 
 

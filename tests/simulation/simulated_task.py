@@ -10,11 +10,12 @@ from typing import Any
 
 from greenlet import getcurrent
 from simulated_disk import Crashed, Disk
-from simulated_network import Call, Network, SimulatedTransport
-from simulated_time import Hub, Process, ProcessClock
-from simulated_violation import Violation
+from simulated_links import Links, SimulatedLine
+from simulated_network import PARKED, Call, Network, SimulatedTransport
+from simulated_time import Hub, Process, ProcessClock, Violation
 
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.links.parked_call import OpenCall
 from globalstep.ps.service.control import Control
 from globalstep.ps.service.handler import Handler, encode_error
 from globalstep.ps.service.settler import Settler
@@ -41,6 +42,7 @@ class SimulatedTask:
         handled: Told of every call that was carried out, with the error that it got, if any.
         interrupted: Told of every call within which the process was killed.
         disk: Where its logs are; None for a run without.
+        votes: Whether it takes votes for pushes.
 
     Attributes:
         up: Whether its process runs.
@@ -56,10 +58,12 @@ class SimulatedTask:
         index: int,
         skew_secs: float,
         failed: Callable[[Process, BaseException], None],
-        handled: Callable[[SimulatedTask, Call, pb.Error | None], None],
+        handled: Callable[[SimulatedTask, Call | None, pb.Error | None], None],
         interrupted: Callable[[SimulatedTask, Call], None],
         disk: Disk | None = None,
+        votes: bool = False,
     ) -> None:
+        self.votes = votes
         self.index = index
         self.up = False
         self.starts = 0
@@ -94,6 +98,8 @@ class SimulatedTask:
             log_files=LOG_FILES if self._disk is None else self._disk.files,
         )
         self._control.durability._clock = clock
+        self._control.votes = self.votes
+        self.links = Links(self, self.process, self._control.handler)
         # A stream's memory ends with its process.
         self._memories: defaultdict[Any, LayoutMemory] = defaultdict(LayoutMemory)
         self.process.start(Settler(self.shard, clock, partial(self._ask, self.process))._run)
@@ -109,6 +115,7 @@ class SimulatedTask:
             self._end_twin()
         self.up = False
         self.process.kill()
+        self.links.crash()
         if self._disk is not None:
             log = self.shard.log
             if isinstance(log, WriteAheadLog):
@@ -146,7 +153,15 @@ class SimulatedTask:
         self._rng = rng
         disk, at = self._disk, self._disk.at
         twin = self._twin = SimulatedTask(
-            self._hub, self._network, self.index, self._skew_secs, self._failed, lambda *_: None, lambda *_: None, disk
+            self._hub,
+            self._network,
+            self.index,
+            self._skew_secs,
+            self._failed,
+            lambda *_: None,
+            lambda *_: None,
+            disk,
+            self.votes,
         )
         disk.at = at
         self._routes.clear()
@@ -167,6 +182,8 @@ class SimulatedTask:
         self._control, twin._control = twin._control, self._control
         self._clock, twin._clock = twin._clock, self._clock
         self._memories, twin._memories = twin._memories, self._memories
+        self.links, twin.links = twin.links, self.links
+        self.links.task, twin.links.task = self, twin
         self._routes = {connection: not to_twin for connection, to_twin in self._routes.items()}
 
     def _end_twin(self) -> None:
@@ -209,21 +226,50 @@ class SimulatedTask:
                 raise Violation("log", f"two processes have the log of task {self.index}, after {call.method}")
             # The one that holds the state is the task, to which the watch looks.
             self._exchange(twin)
-        self._handled(self, call, answer[1])
+        if answer is not PARKED:
+            self._handled(self, call, answer[1])
         return answer
+
+    def finish(self, links: Links, call: OpenCall, asked: Call) -> None:
+        """Answer a call that was parked, and is resumed."""
+        try:
+            reply, pieces = links.handler.finish(call)
+        except Crashed:
+            self._interrupted(self, asked)
+            self._network._notice(asked, "the task died")
+            return
+        error = reply.error if reply.HasField("error") else None
+        self._check(asked.method)
+        self._handled(self, asked, error)
+        self._network.answer(asked, self, (reply, error, pieces))
+
+    def heard(self, links: Links) -> None:
+        """Check what a message of a link has come to."""
+        if self.links is links and self.shard.now.number:
+            self._check("a message of a link")
+            self._handled(self, None, None)
+
+    def _check(self, what: str) -> None:
+        if found := problems(self.shard.now):
+            raise Violation("state", f"task {self.index} after {what}: {'; '.join(found)}")
 
     def _carry_out(self, call: Call, data: memoryview) -> tuple[Any, pb.Error | None, Sequence[memoryview]]:
         value: Any = None
         error: pb.Error | None = None
         pieces: Sequence[memoryview] = ()
         if call.connection is not None:
-            value, pieces = self._control.handler.handle(call.request, data, self._memories[call.connection])
+            memory, line = self._memories[call.connection], SimulatedLine(self.links, call)
+            answered = self._control.handler.begin(call.request, data, memory, line=line)
+            self.links.answer_resumed()
+            self.links.look()
+            if answered is None:
+                return PARKED
+            value, pieces = answered
             error = value.error if value.HasField("error") else None
         else:
             try:
                 value = self._control.call(call.method, call.request)
             except Exception as failure:
                 error = encode_error(failure)
-        if found := problems(self.shard.now):
-            raise Violation("state", f"task {self.index} after {call.method}: {'; '.join(found)}")
+        self._check(call.method)
         return value, error, pieces

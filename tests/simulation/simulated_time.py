@@ -14,10 +14,22 @@ from typing import Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-__all__ = ["EPOCH", "Hub", "Process", "ProcessClock"]
+__all__ = ["EPOCH", "Hub", "Process", "ProcessClock", "Violation"]
 
 #: Wall clock time, seconds since the epoch, at which every simulation begins.
 EPOCH = 1.7e9
+
+
+class Violation(AssertionError):
+    """An invariant does not hold.
+
+    Attributes:
+        invariant: "I1" to "I5", "log" for a life that should have gone on, or "end" for a job that comes to none.
+    """
+
+    def __init__(self, invariant: str, text: str) -> None:
+        super().__init__(f"{invariant}: {text}")
+        self.invariant = invariant
 
 
 class Hub:

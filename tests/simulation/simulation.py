@@ -19,8 +19,7 @@ from simulated_network import Network
 from simulated_programs import Program, transports_beside
 from simulated_scenarios import Fault, Scenario, scenario_of
 from simulated_task import SimulatedTask
-from simulated_time import Hub, Process
-from simulated_violation import Violation
+from simulated_time import Hub, Process, Violation
 
 from globalstep.worker.client import snapshot
 
@@ -95,7 +94,17 @@ class Simulation:
                 self._disks.append(disk)
             watch = self.watch
             self.tasks.append(
-                SimulatedTask(self.hub, self.network, index, skew, self._failed, watch.handled, watch.interrupted, disk)
+                SimulatedTask(
+                    self.hub,
+                    self.network,
+                    index,
+                    skew,
+                    self._failed,
+                    watch.handled,
+                    watch.interrupted,
+                    disk,
+                    scenario.votes,
+                )
             )
         self.network.tasks.extend(self.tasks)
         self._programs: dict[str, Program] = {}

@@ -20,6 +20,7 @@ FOUND_BY = {
     "unreadable counts as lost": 69,
     "damage taken for a torn end": 206,
     "numbered by clocks alone": 66,
+    "a sequencer's error counts as a fence": 3360,
 }
 
 

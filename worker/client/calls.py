@@ -81,8 +81,26 @@ class Retrying:
         Raises:
             OpError: The first error that a task answered; the others have been waited for.
         """
+        replies = self.outcomes(calls, run, again, retry, retried)
+        failed = next((found for found in replies.values() if isinstance(found, Exception)), None)
+        try:
+            if failed is not None:
+                raise failed
+            return replies
+        finally:
+            # An error that its own frame refers to would keep everything below it, values too, until a collection.
+            del failed, replies
+
+    def outcomes(
+        self,
+        calls: dict[int, Any],
+        run: JoinedRun,
+        again: Callable[[int], Pending | Ticket],
+        retry: Callable[[int], Retry],
+        retried: tuple[type[OpError], ...] = RETRIED,
+    ) -> dict[int, Any]:
+        """Wait for calls as `answers` does; gives the error of each that has one in the place of its reply."""
         replies: dict[int, Any] = {}
-        failed: Exception | None = None
         for shard, call in calls.items():
             trying: Retry | None = None
             while True:
@@ -97,19 +115,15 @@ class Retrying:
                     try:
                         trying.wait(run.recover_from(error))
                     except OpError as final:
-                        failed = failed or final
+                        # Without what it came of: an error that its own frame refers to would keep everything below it.
+                        final.__context__ = None
+                        replies[shard] = final.with_traceback(None)
                         break
                     call = again(shard)
                 except Exception as error:
-                    failed = failed or error
+                    replies[shard] = error.with_traceback(None)
                     break
-        try:
-            if failed is not None:
-                raise failed
-            return replies
-        finally:
-            # An error that its own frame refers to would keep everything below it, values too, until a collection.
-            del failed
+        return replies
 
 
 class ControlCalls:

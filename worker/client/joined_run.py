@@ -45,6 +45,8 @@ class JoinedRun:
     #: Whether a PS task that lost its state comes back to it from a log.
     logged: bool = False
     directory: str = ""
+    #: Whether all PS tasks take votes for pushes over several of them.
+    votes: bool = False
     #: What this process has heard of the run's decisions, in this incarnation and those before it.
     known_progress: KnownProgress = field(default_factory=KnownProgress)
     identity: RunIdentity = NO_RUN

@@ -133,6 +133,7 @@ class RunView:
             check_protocol(status.protocol, "this client", label)
         self._heartbeat.introduce()
         with self.lock:
+            self.joined.votes = all(status.votes for status in found)
             incarnations = {status.incarnation for status in found}
             held = RunIdentity.decode(found[0].run)
             if len(incarnations) == 1 and found[0].incarnation and self.accepts(held):

@@ -24,6 +24,8 @@ class Floors:
     def learn(self, shard: int, answer: pb.CommitReply) -> None:
         """Take note of what a shard said in its answer to a COMMIT; an older one says nothing new."""
         known = self._by_shard.get(shard)
+        if not answer.applied:
+            return  # nothing was done
         if known is None or answer.applied > known.index:
             self._by_shard[shard] = pb.Floor(shard=shard, index=answer.applied, signature=answer.signature)
 

@@ -20,9 +20,10 @@ from globalstep.errors import (
     ResourceExhaustedError,
 )
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.runtime.clock import Clock
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
-from globalstep.wire.declarations import OutcomeKind, Push, PushId, Read
+from globalstep.wire.declarations import Outcome, OutcomeKind, Push, PushId, Read
 from globalstep.wire.frames import Message
 from globalstep.wire.transports import Ticket, Transport
 from globalstep.wire.wire_options import WireOptions
@@ -30,9 +31,10 @@ from globalstep.worker.client.calls import RETRIED, Retrying
 from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.client.retry import Retry
 from globalstep.worker.protocol.floors import Floors
+from globalstep.worker.protocol.push_by_votes import PushByVotes
 from globalstep.worker.protocol.push_layout import PIGGYBACK_BYTES, Part
 from globalstep.worker.protocol.push_messages import PushMessages
-from globalstep.worker.protocol.push_result import PushResult, applied_of
+from globalstep.worker.protocol.push_result import Applied, PushResult, applied_of
 from globalstep.worker.protocol.refused_pushes import not_finite_in, withdraw
 
 __all__ = ["PushProtocol"]
@@ -69,6 +71,7 @@ class PushProtocol:
         self._packing = self._messages.packing
         self._sequence = 0
         self._floors = Floors()
+        self._by_votes = PushByVotes(self)
         self.bytes_sent = 0
         self.bytes_received = 0
 
@@ -76,6 +79,11 @@ class PushProtocol:
     def messages(self) -> PushMessages:
         """How its pushes are put into messages."""
         return self._messages
+
+    @property
+    def clock(self) -> Clock:
+        """Its time."""
+        return self._clock
 
     @property
     def run(self) -> JoinedRun:
@@ -122,6 +130,19 @@ class PushProtocol:
         Raises:
             OpError: The first error that a shard answered; the others have been waited for.
         """
+        replies = self.ask(requests, patient)
+        failed = next((found for found in replies.values() if isinstance(found, Exception)), None)
+        try:
+            if failed is not None:
+                raise failed
+            return replies  # type: ignore[return-value]
+        finally:
+            del failed, replies  # see Retrying.answers
+
+    def ask(
+        self, requests: Mapping[int, tuple[pb.Request, Sequence[memoryview]]], patient: bool = True
+    ) -> dict[int, Message | Exception]:
+        """Do as `call`; gives the error of each shard that has one in the place of its reply."""
         packs = self._packing.active
         tickets = {}
         for shard, (request, pieces) in requests.items():
@@ -138,8 +159,10 @@ class PushProtocol:
             return self._retrying.retry(f"{kind} to {self._run.transports[shard].label}")
 
         retried = _RETRIED_PATIENTLY if patient else RETRIED
-        replies: dict[int, Message] = self._retrying.answers(tickets, self._run, again, retry, retried)
+        replies: dict[int, Message | Exception] = self._retrying.outcomes(tickets, self._run, again, retry, retried)
         for shard, message in replies.items():
+            if isinstance(message, Exception):
+                continue
             self.bytes_received += message.data.nbytes
             if packs:
                 replies[shard] = self._packing.unpack(message)
@@ -254,14 +277,14 @@ class PushProtocol:
         return PushResult(outcome, values, applied)
 
     def _push_together(self, push_id: PushId, push: Push, parts: Mapping[int, Part]) -> PushResult:
-        """Several participants: stage everywhere, have it admitted, tell the others."""
+        """Several participants: by votes; or stage everywhere, have it admitted, tell the others."""
+        if self._by_votes.is_open():
+            result = self._by_votes.push(push_id, push, parts)
+            if result is not None:
+                return result
 
         def staging(shard: int, afresh: bool) -> _Sent:
-            request = pb.Request()
-            request.stage.incarnation = self._run.incarnation
-            request.stage.id.client, request.stage.id.sequence = push_id.client, push_id.sequence
-            pieces = self._messages.encode(request.stage, push, shard, parts[shard], afresh)
-            return request, self._packing.pack(request, pieces)
+            return self.staging(push_id, push, shard, parts[shard], afresh)
 
         began = self._clock.monotonic()
         requests = {shard: staging(shard, False) for shard in parts}
@@ -294,20 +317,40 @@ class PushProtocol:
         if outcome.kind is not OutcomeKind.ACCEPTED:
             withdraw(self._run.transports, self._run.incarnation, push_id, others)
             return PushResult(outcome)
-        found: dict[int, list[Array]] = {
-            self._run.sequencer: self._messages.values(push, self._run.sequencer, admitted.reply.admit, admitted.data)
-        }
         applied = applied_of(self._run.sequencer, admitted.reply.admit, staged, decided)
         committed = self.commit(push_id, admitted, participants)
         done = self._clock.monotonic() - began
-        # A shard that has given its values before, in a reply that was lost, gives those of now; one that has taken
-        # this client for gone since gives none.
-        as_of = {self._run.sequencer: admitted.reply.admit.as_of}
         for shard, reply in committed.items():
             assert reply.reply is not None
             applied += applied_of(shard, reply.reply.commit, decided, done)
-            found[shard] = self._messages.values(push, shard, reply.reply.commit, reply.data)
-            as_of[shard] = reply.reply.commit.as_of
+        return self.gathered(push, parts, outcome, {self._run.sequencer: admitted} | committed, applied)
+
+    def staging(self, push_id: PushId, push: Push, shard: int, part: Part, afresh: bool = False) -> _Sent:
+        """Write a STAGE."""
+        request = pb.Request()
+        request.stage.incarnation = self._run.incarnation
+        request.stage.id.client, request.stage.id.sequence = push_id.client, push_id.sequence
+        pieces = self._messages.encode(request.stage, push, shard, part, afresh)
+        return request, self._packing.pack(request, pieces)
+
+    def gathered(
+        self,
+        push: Push,
+        parts: Mapping[int, Part],
+        outcome: Outcome,
+        answers: Mapping[int, Message],
+        applied: list[Applied],
+    ) -> PushResult:
+        """Give the result of a push that was accepted: its values, from the answers of all participants."""
+        found: dict[int, list[Array]] = {}
+        # A shard that has given its values before, in a reply that was lost, gives those of now; one that has taken
+        # this client for gone since gives none.
+        as_of: dict[int, int] = {}
+        for shard, message in answers.items():
+            assert message.reply is not None
+            answer = message.reply.admit if message.reply.HasField("admit") else message.reply.commit
+            found[shard] = self._messages.values(push, shard, answer, message.data)
+            as_of[shard] = answer.as_of
         places = [as_of[shard] for shard, part in parts.items() if part.reads]
         if 0 in places or (len(places) > 1 and any(place != outcome.index for place in places)):
             # Values of several places in the sequence are not consistent: read again.
@@ -338,6 +381,19 @@ class PushProtocol:
         part: _Sent | None = None,
     ) -> Message:
         """Have the sequencer decide, on a push whose own part comes along if it is given; gives its reply."""
+        request = self.admission(push_id, kind, participants, push, bad, part)
+        return self.call({self._run.sequencer: request})[self._run.sequencer]
+
+    def admission(
+        self,
+        push_id: PushId,
+        kind: pb.EntryKind.ValueType,
+        participants: Sequence[int],
+        push: Push,
+        bad: str = "",
+        part: _Sent | None = None,
+    ) -> _Sent:
+        """Write an ADMIT; see `admit`."""
         request = pb.Request()
         message = request.admit
         message.incarnation = self._run.incarnation
@@ -353,8 +409,9 @@ class PushProtocol:
         pieces: Sequence[memoryview] = ()
         if part is not None:
             message.part.CopyFrom(part[0].stage)
+            request.spans.extend(part[0].spans)
             pieces = part[1]
-        return self.call({self._run.sequencer: (request, pieces)})[self._run.sequencer]
+        return request, pieces
 
     def commit(self, push_id: PushId, admitted: Message, participants: Sequence[int]) -> dict[int, Message]:
         """Tell the participants besides the sequencer what was admitted; gives their replies."""
@@ -371,9 +428,13 @@ class PushProtocol:
         replies = self.call(requests)
         for shard, reply in replies.items():
             assert reply.reply is not None
-            self._floors.learn(shard, reply.reply.commit)
+            self.learn_floor(shard, reply.reply.commit)
         self._complete()
         return replies
+
+    def learn_floor(self, shard: int, answer: pb.CommitReply) -> None:
+        """Take note of what a shard says to have applied."""
+        self._floors.learn(shard, answer)
 
     def _complete(self) -> None:
         """Let the sequencer know what is applied, without waiting: every later message says it too."""

@@ -164,14 +164,14 @@ class SharedConnection(SocketConnection):
         """See SocketConnection."""
         return Outgoing(call, request.SerializeToString(), load.pieces, load.place, load.nbytes)
 
-    def _answered(self, ticket: ConnectionTicket, error: OpError | None) -> None:
+    def _answered(self, ticket: ConnectionTicket, reply: pb.Reply | None) -> None:
         """See Connection: let go of what the request held."""
         load, ticket.load = ticket.load, None
         if load is None:
             return
-        if load.stages is not None and error is not None:
+        if load.stages is not None and (reply is None or reply.HasField("commit")):
             self._pool.release(load.stages)
-        if load.ends is not None and error is None:
+        if load.ends is not None and reply is not None:
             self._pool.release(load.ends)
 
     def _data_of(self, message: SocketMessage) -> memoryview:

@@ -85,8 +85,8 @@ class Connection(abc.ABC):
         """Make what `_transmit` sends of a request's tensors. May make calls of its own."""
         return pieces
 
-    def _answered(self, ticket: ConnectionTicket, error: OpError | None) -> None:
-        """Take note that a call's reply has come, or an error in its stead; no other thread knows yet."""
+    def _answered(self, ticket: ConnectionTicket, reply: pb.Reply | None) -> None:
+        """Take note that a call's reply has come, None for an error in its stead; no other thread knows yet."""
         ticket.load = None
 
     @abc.abstractmethod
@@ -173,10 +173,10 @@ class Connection(abc.ABC):
             reply = message.reply.error
             text = f"{self._label}: {reply.message}"
             refusal = error_from_code(reply.code, text, reply.type, reply.retry_millis / 1000)
-            self._answered(ticket, refusal)
+            self._answered(ticket, None)
             ticket.error = refusal
         else:
-            self._answered(ticket, None)
+            self._answered(ticket, message.reply)
             ticket.message = message
 
     def break_off(self, error: OpError) -> None:

@@ -97,10 +97,14 @@ class PlannedFaults:
         task: Which this one is, "ps:1".
         trace: The file with a line for every fault that has happened.
         clock: Paces the waiting of "hold".
+
+    Attributes:
+        votes: Whether PS tasks are to take votes: not where the plan names a message that pushes by votes do not have.
     """
 
     def __init__(self, plan: Sequence[PlannedFault], task: str, trace: str, clock: Clock = SYSTEM_CLOCK) -> None:
         self._plan = plan
+        self.votes = not any(fault.method in ("commit", "complete") for fault in plan)
         self._task = task
         self._trace = trace
         self._clock = clock

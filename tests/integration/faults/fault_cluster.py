@@ -174,6 +174,7 @@ class FaultCluster:
             return
         for door in self.doors:
             self._servers.append(PSServer(PSOptions(grace_secs=0.2), clock=self.clock, faults=door))
+            self._servers[-1].control.votes = False  # the cells are of STAGE, ADMIT and COMMIT
             self._servers[-1].start()
         addresses = ",".join(server.address for server in self._servers)
         self._transports = lambda: transports_to(addresses, transport)

@@ -276,17 +276,21 @@ _ONE_PARTICIPANT = (
 _PACKED = "no numbers are packed here: tests/worker/protocol/test_wire_options.py"
 _NO_SHARED_MEMORY = "memory is not shared over this transport"
 #: Branch -> why no cell takes it, over any transport.
+_NO_VOTES = "the tasks of the matrix take no votes: tests/ps/links, the simulation"
 NOT_TAKEN = {
     "pull: not shards": "a read of nothing sends nothing",
     "push: except ResourceExhaustedError": _LITTLE_MEMORY,
-    "call: packs": _PACKED,
+    "ask: packs": _PACKED,
+    "answers: failed is not None": "control calls only, and none is refused here: tests/worker/client/test_policies.py",
+    "_push_together: self._by_votes.is_open()": _NO_VOTES,
+    "_push_together: result is not None": _NO_VOTES,
     "_push_together: except ResourceExhaustedError": _LITTLE_MEMORY,
     "push: set(parts) <= {self._run.sequencer}": _ONE_PARTICIPANT,
     "encoded: not message.known_layout": _ONE_PARTICIPANT,
     "_push_alone: except LayoutUnknownError": _ONE_PARTICIPANT,
     "_push_alone: outcome.kind is OutcomeKind.ACCEPTED and len(values) < len(part.reads)": _ONE_PARTICIPANT,
     "_push_together: except _REFUSES_ADMIT": "no push here is wrong: tests/worker/protocol/test_push_protocol.py",
-    "_push_together: 0 in places or (len(places) > 1 and any((place != outcome.index for place in places)))":
+    "gathered: 0 in places or (len(places) > 1 and any((place != outcome.index for place in places)))":
         "needs another push between a lost reply and its retry: test_push_protocol.py, the simulation",
     "_pull_at_once: shard not in decided.pull.last or reply.pull.applied != decided.pull.last[shard]":
         "needs a push between the parts of a read: tests/worker/protocol/test_push_protocol.py, the simulation",

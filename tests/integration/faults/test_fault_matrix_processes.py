@@ -163,6 +163,27 @@ def test_messages_that_are_cut_off_lost_doubled_and_late(played):
 
 
 @pytest.mark.processes
+def test_messages_of_pushes_by_votes_are_cut_off_lost_doubled_and_late(played):
+    """A plan that names no COMMIT: PS tasks take votes."""
+    plan = [
+        "worker:0 cut at stage.send nth=8", "worker:0 cut at stage.reply", "worker:0 drop at admit.reply",
+        "worker:0 double at stage.send", "worker:0 double at admit.send", "worker:0 late at stage.send",
+        "worker:0 late at admit.send", "chief:0 drop at stage.reply", "ps:1 cut at stage.before nth=8",
+        "ps:1 cut at stage.after nth=8", "ps:0 cut at admit.before nth=8", "ps:0 cut at admit.after nth=8",
+    ]  # fmt: skip
+    assert CAME_BACK not in played(plan, steps_a_fault=50)
+
+
+@pytest.mark.processes
+def test_tasks_die_in_the_middle_of_pushes_by_votes(played):
+    plan = [
+        "ps:1 kill at stage.before nth=30", "ps:1 kill at apply.after nth=30", "ps:0 kill at admit.before nth=30",
+        "ps:0 kill at apply.after nth=30", "worker:0 kill at admit.send nth=10", "worker:0 kill at stage.reply nth=10",
+    ]  # fmt: skip
+    played(plan)
+
+
+@pytest.mark.processes
 @pytest.mark.full_matrix
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("fault", ["kill", "stop"])

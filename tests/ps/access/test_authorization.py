@@ -108,7 +108,7 @@ def test_who_may_call_what(method, role):
     elif role is Role.WORKER:
         allowed = method in workers
     else:
-        allowed = method in ("Status", "Settle")
+        allowed = method in ("Status", "Settle", "OpenLane")
     decided = contextlib.nullcontext() if allowed else pytest.raises(PermissionDeniedError, match=f"{role}.*{method}")
     with decided:
         Authorization(ManualClock()).check_method(Caller(role), method)

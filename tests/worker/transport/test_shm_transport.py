@@ -164,9 +164,16 @@ def test_a_gradient_that_is_written_in_place_is_copied_by_nobody_and_its_values_
     assert kinds(client) == {"shm"}
 
 
-@pytest.mark.parametrize(("transport", "staged_on"), [("shm", [1]), ("unix", [0, 1])])
-def test_the_sequencers_part_comes_with_admit_however_large_it_is_where_memory_is_shared(train, transport, staged_on):
+@pytest.mark.parametrize(
+    ("transport", "votes", "staged_on"),
+    [("shm", True, [1]), ("unix", True, [1]), ("shm", False, [1]), ("unix", False, [0, 1])],
+)
+def test_the_sequencers_part_comes_with_admit_however_large_it_is_by_votes_or_where_memory_is_shared(
+    train, transport, votes, staged_on
+):
     trained = train(2)
+    for server in trained.servers:
+        server.control.votes = votes
     client = trained.client(transport)
     client.push(push_of(in_place(client, -1.0)))
     watched = [Watch() for _ in trained.servers]
@@ -370,10 +377,20 @@ class Cut:
 
 
 @pytest.mark.parametrize(
-    ("shards", "shard", "method"), [(1, 0, "push"), (2, 1, "stage"), (2, 0, "admit"), (2, 1, "commit")]
+    ("shards", "shard", "method", "votes"),
+    [
+        (1, 0, "push", False),
+        (2, 1, "stage", True),
+        (2, 0, "admit", True),
+        (2, 1, "stage", False),
+        (2, 0, "admit", False),
+        (2, 1, "commit", False),
+    ],
 )
-def test_a_push_whose_reply_is_lost_is_done_once_from_the_same_bytes(train, shards, shard, method):
+def test_a_push_whose_reply_is_lost_is_done_once_from_the_same_bytes(train, shards, shard, method, votes):
     trained = train(shards)
+    for server in trained.servers:
+        server.control.votes = votes
     client = trained.client()
     for _ in range(2):
         client.push(push_of(in_place(client, -1.0)))

@@ -1,0 +1,347 @@
+"""Pushes over several PS tasks by votes, over real connections in one process."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import numpy as np
+import pytest
+from counting_run import declarations, expected, initialize, state, step_push
+
+from globalstep.errors import InvalidArgumentError, PermissionDeniedError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.links.parked_call import LONGEST_SECS, blocked_call
+from globalstep.ps.links.vote_count import Asked, VoteCount
+from globalstep.ps.server import PSOptions, PSServer
+from globalstep.ps.shard import events
+from globalstep.ps.shard.shard import Shard
+from globalstep.runtime.clock import ManualClock
+from globalstep.wire.declarations import Op, OpKind, PushId
+from globalstep.worker.client.client import ClusterClient
+from globalstep.worker.transport.grpc_transport import transports_to
+
+KEY = bytes(range(32))
+
+
+@pytest.fixture
+def serving():
+    servers = []
+
+    def start(count):
+        servers.extend(PSServer(PSOptions(grace_secs=0.2)) for _ in range(count))
+        for server in servers:
+            server.start()
+        return servers
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def joined():
+    clients = []
+
+    def join(servers, transport):
+        addresses = ",".join(server.address for server in servers)
+        clients.append(ClusterClient(transports_to(addresses, transport), rng=random.Random(3)))
+        return clients[-1]
+
+    yield join
+    for client in clients:
+        client.close()
+
+
+def sent_by(client):
+    """Take note of the kinds of requests that a client sends."""
+    kinds = []
+    for transport in client.run.transports:
+        send = transport.send
+
+        def watched(request, pieces, send=send):
+            kinds.append(request.WhichOneof("kind"))
+            return send(request, pieces)
+
+        transport.send = watched
+    return kinds
+
+
+def linked(servers, client):
+    """Push until all tasks but the sequencer have links, and the sequencer has heard of them."""
+    others = [server for at, server in enumerate(servers) if at != client.sequencer]
+    lines = servers[client.sequencer].control.handler.voting.count._lines
+    pushes = 0
+    while len(lines) < len(others) or not all(server.control.handler.voting.voter._link for server in others):
+        client.push(step_push())
+        pushes += 1
+        client._protocol._by_votes._pause_secs = 0.0
+    client._protocol._by_votes._pause_secs = 0.0
+    return pushes
+
+
+@pytest.mark.parametrize("transport", ["auto", "unix", "tcp", "grpc"])
+@pytest.mark.parametrize("shards", [2, 3])
+def test_a_push_is_one_message_to_each_participant(serving, joined, transport, shards):
+    servers = serving(shards)
+    client = joined(servers, transport)
+    initialize(client)
+    pushes = linked(servers, client)
+    kinds = sent_by(client)
+    for _ in range(5):
+        client.push(step_push(reads=("w", "b", "e")))
+    parts = len({client.where[name] for name in ("w", "b", "e")} - {client.sequencer})
+    assert kinds == [*["stage"] * parts, "admit"] * 5
+    assert state(client) == expected(pushes + 5)
+
+
+def test_a_part_that_is_wrong_changes_nothing_anywhere(serving, joined):
+    servers = serving(2)
+    client = joined(servers, "auto")
+    initialize(client)
+    pushes = linked(servers, client)
+    elsewhere = next(name for name in ("w", "b", "e") if client.where[name] != client.sequencer)
+    before = state(client)
+    wrong = step_push()
+    wrong.ops.append(Op(OpKind.ASSIGN_ADD, elsewhere, value=np.zeros((7, 7), np.float32)))
+    with pytest.raises(InvalidArgumentError):
+        client.push(wrong)
+    assert state(client) == before
+    assert all(not server.shard.now.staged for server in servers)
+    client.push(step_push())
+    assert state(client) == expected(pushes + 1)
+
+
+def test_a_link_that_is_cut_costs_no_push_and_is_dialled_anew(serving, joined):
+    servers = serving(2)
+    client = joined(servers, "unix")
+    initialize(client)
+    pushes = linked(servers, client)
+    for _ in range(3):
+        for server in servers:
+            link = server.control.handler.voting.voter._link
+            if link is not None:
+                link.end()
+        for _ in range(4):
+            client.push(step_push())
+        pushes += 4 + linked(servers, client)
+        assert state(client) == expected(pushes)
+
+
+def test_tasks_without_links_take_pushes_the_longer_way(serving, joined):
+    servers = serving(2)
+    for server in servers:
+        server._links.stop()
+    client = joined(servers, "unix")
+    initialize(client)
+    kinds = sent_by(client)
+    for _ in range(3):
+        client.push(step_push())
+    assert "commit" in kinds
+    assert state(client) == expected(3)
+
+
+def test_a_cluster_with_a_task_that_takes_no_votes_is_asked_for_none(serving, joined):
+    servers = serving(2)
+    servers[1].control.votes = False
+    client = joined(servers, "unix")
+    initialize(client)
+    kinds = sent_by(client)
+    client.push(step_push())
+    assert kinds.count("commit") == 1
+
+
+@pytest.mark.long
+def test_clients_whose_links_are_cut_all_the_time_make_exactly_their_steps(serving, joined):
+    servers = serving(3)
+    initialize(joined(servers, "auto"))
+    clients = [joined(servers, transport) for transport in ("auto", "unix", "grpc")]
+    failures = []
+
+    def work(client):
+        try:
+            client.refresh()
+            for _ in range(40):
+                client._protocol._by_votes._pause_secs = 0.0
+                client.push(step_push())
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(client,), name="pusher") for client in clients]
+    for thread in threads:
+        thread.start()
+    rng = random.Random(5)
+    while any(thread.is_alive() for thread in threads):
+        link = rng.choice(servers).control.handler.voting.voter._link
+        if link is not None and rng.random() < 0.3:
+            link.end()
+        threads[0].join(0.01)
+    assert failures == []
+    assert state(clients[0]) == expected(120)
+
+
+# ---- The count of votes, without a connection ------------------------------------------------------------
+
+
+class PlayedLine:
+    """A connection that keeps what is sent on it."""
+
+    def __init__(self):
+        self.told = []
+        self.ended = None
+
+    def tell(self, decisions):
+        self.told.append(decisions)
+
+    def when_ended(self, ended):
+        self.ended = ended
+
+
+@pytest.fixture
+def sequencer():
+    shard = Shard(ManualClock())
+    begin = events.Begin(7, shard=0, shards=3, sequencer=0, owner="owner", opened=True, key=KEY)
+    shard.handle(begin)
+    variables, optimizers = declarations(1)
+    shard.handle(events.Declare(7, "owner", variables, optimizers))
+    return shard
+
+
+@pytest.fixture
+def count(sequencer):
+    return VoteCount(sequencer)
+
+
+def greet(count, sequencer, shard):
+    line = PlayedLine()
+    greeting = sequencer.now.signer.greeting(shard)
+    count.hear(pb.VoteRequest(incarnation=7, shard=shard, greeting=greeting), line)
+    return line
+
+
+def vote(count, line, shard, sequence=1, **more):
+    push = pb.PushId(client="a", sequence=sequence)
+    count.hear(pb.VoteRequest(incarnation=7, shard=shard, votes=[pb.Vote(push=push, **more)]), line)
+
+
+def ask(count, decided, sequence=1):
+    parked = []
+
+    def park():
+        call, _ = blocked_call(0.0)
+        parked.append(call)
+        return call
+
+    def decide(not_finite):
+        decided.append(not_finite)
+        return lambda reply, tensors: None
+
+    asked, _ = count.ask(PushId("a", sequence), {1, 2}, decide, park)
+    return asked, parked
+
+
+def test_a_push_is_decided_by_the_last_vote(count, sequencer):
+    lines = {shard: greet(count, sequencer, shard) for shard in (1, 2)}
+    decided = []
+    vote(count, lines[1], 1)
+    assert ask(count, decided)[0] is Asked.PARKED
+    vote(count, lines[1], 1)
+    assert decided == []
+    vote(count, lines[2], 2)
+    assert decided == [""]
+
+
+def test_votes_may_come_before_what_they_are_for(count, sequencer):
+    lines = {shard: greet(count, sequencer, shard) for shard in (1, 2)}
+    for shard, line in lines.items():
+        vote(count, line, shard)
+    assert ask(count, [])[0] is Asked.READY
+
+
+def test_what_is_not_finite_somewhere_comes_with_the_decision(count, sequencer):
+    lines = {shard: greet(count, sequencer, shard) for shard in (1, 2)}
+    decided = []
+    ask(count, decided)
+    vote(count, lines[1], 1, not_finite="w")
+    vote(count, lines[2], 2)
+    assert decided == ["w"]
+
+
+def test_a_second_copy_ends_the_count(count, sequencer):
+    """Its client may go on under another id from then on."""
+    lines = {shard: greet(count, sequencer, shard) for shard in (1, 2)}
+    decided = []
+    _, parked = ask(count, decided)
+    assert ask(count, decided)[0] is Asked.UNDECIDED
+    assert parked[0].make is not None
+    for shard, line in lines.items():
+        vote(count, line, shard)
+    assert ask(count, decided)[0] is Asked.UNDECIDED
+    assert decided == []
+
+
+def test_a_part_that_was_refused_fences_the_push(count, sequencer):
+    lines = {shard: greet(count, sequencer, shard) for shard in (1, 2)}
+    vote(count, lines[1], 1)
+    vote(count, lines[2], 2, withheld=True)
+    assert sequencer.handle(events.Recorded(PushId("a", 1))).kind.name == "ABANDONED"
+    assert [list(told.dropped) for told in lines[1].told] == [[pb.PushId(client="a", sequence=1)]]
+    assert ask(count, [])[0] is Asked.READY
+
+
+def test_without_a_line_to_each_nothing_is_decided_by_votes(count, sequencer):
+    greet(count, sequencer, 1)
+    assert ask(count, [])[0] is Asked.UNDECIDED
+
+
+def test_a_line_that_ends_answers_what_waits_for_it(count, sequencer):
+    greet(count, sequencer, 1)
+    line = greet(count, sequencer, 2)
+    _, parked = ask(count, [])
+    line.ended()
+    assert parked[0].make is not None
+    assert count.is_idle
+
+
+def test_calls_are_answered_after_a_while(count, sequencer):
+    for shard in (1, 2):
+        greet(count, sequencer, shard)
+    _, parked = ask(count, [])
+    assert count.look_after(LONGEST_SECS - 1.0) is not None
+    assert parked[0].make is None
+    count.look_after(2 * LONGEST_SECS)
+    assert parked[0].make is not None
+    assert count.look_after(3 * LONGEST_SECS) is None
+
+
+def test_calls_that_wait_are_bounded(count, sequencer, monkeypatch):
+    """A client may ask for pushes of which no part ever comes."""
+    monkeypatch.setattr("globalstep.ps.links.vote_count._MOST_ROUNDS", 3)
+    lines = {shard: greet(count, sequencer, shard) for shard in (1, 2)}
+    vote(count, lines[1], 1, sequence=9)
+    asked = [ask(count, [], sequence)[0] for sequence in (1, 2, 3, 4)]
+    assert asked == [Asked.PARKED, Asked.PARKED, Asked.PARKED, Asked.UNDECIDED]
+
+
+@pytest.mark.parametrize("said", ["another shard", "another incarnation", "no key", "itself"])
+def test_a_stranger_cannot_vote(count, sequencer, said):
+    """As a client that knows none of the incarnation's key, or a task of another incarnation."""
+    shard = 0 if said == "itself" else 1
+    greeting = {
+        "another shard": sequencer.now.signer.greeting(2),
+        "another incarnation": sequencer.now.signer.greeting(1),
+        "no key": bytes(16),
+        "itself": sequencer.now.signer.greeting(0),
+    }[said]
+    incarnation = 8 if said == "another incarnation" else 7
+    line = PlayedLine()
+    with pytest.raises(PermissionDeniedError):
+        count.hear(pb.VoteRequest(incarnation=incarnation, shard=shard, greeting=greeting), line)
+    with pytest.raises(PermissionDeniedError):
+        vote(count, line, 1)
+
+
+def test_a_line_votes_for_its_own_shard_only(count, sequencer):
+    first, _ = greet(count, sequencer, 1), greet(count, sequencer, 2)
+    with pytest.raises(PermissionDeniedError):
+        vote(count, first, 2)
