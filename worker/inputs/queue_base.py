@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +17,12 @@ from globalstep.dtypes import DType, as_dtype
 from globalstep.errors import InvalidArgumentError
 from globalstep.graph.graph import Node, as_node, get_default_graph, name_scope, tuple_item
 from globalstep.graph.shapes import TensorShape
-from globalstep.worker.inputs.queue_state import QueueState
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.worker.inputs.queue_state import Made, QueueState
+from globalstep.worker.inputs.shared_queue import SharedQueue, shared_place
+
+if TYPE_CHECKING:
+    from globalstep.worker.inputs.queue_calls import QueueCalls
 
 __all__ = ["QueueBase", "dtype_list", "shape_list", "static_shape"]
 
@@ -25,54 +30,71 @@ _log = logging.getLogger("globalstep")
 
 #: A queue's element or batch as programs give and get it: one component, a list, or a dict by name.
 Components = Any
+#: What holds a queue's elements: this process, or a PS task.
+Held = QueueState | SharedQueue
 
 
 class QueueBase:
     """What the queues have in common; made by its subclasses.
 
     Args:
-        kind: TensorFlow's name of the kind.
-        capacity: Most elements that it holds; less than 0 for no limit.
+        made: Its kind, its capacity, and how it chooses.
         dtypes: Dtype of each component of an element.
         shapes: Shape of each component; None where elements may differ.
         names: Name of each component; elements are then dicts.
-        shared_name: Queues of one graph with the same one are the same queue.
+        shared_name: Queues of one graph with the same one are the same queue; those on a PS task, of all tasks.
         name: Name of the queue's node.
-        state: Makes what it holds, given the name for messages.
+
+    Attributes:
+        state: What it holds in this process, outside of any graph.
     """
 
-    #: What it holds, outside of any graph.
-    state: QueueState
-
-    def __init__(
-        self,
-        kind: str,
-        dtypes: Any,
-        shapes: Any,
-        names: Any,
-        shared_name: str | None,
-        name: str,
-        state: Callable[[str], QueueState],
-    ) -> None:
+    def __init__(self, made: Made, dtypes: Any, shapes: Any, names: Any, shared_name: str | None, name: str) -> None:
         self._dtypes = dtype_list(dtypes)
         self._shapes = shape_list(shapes, len(self._dtypes))
         self._names = _name_list(names, len(self._dtypes))
         graph = get_default_graph()
         # What outlives a session: the states of the graph's queues, by shared name or alone.
         states: dict[Any, QueueState] = graph.extras.setdefault(__name__, {})
-        self._ref = Node(f"{kind}V2", (), lambda: self.state, name=name, dtype="string", shape=())
+        self._ref = Node(f"{made.kind}V2", (), None, name=name, dtype="string", shape=(), attrs={"queue": self})
         key: Any = shared_name or self._ref
         if key not in states:
-            states[key] = state(f"_{len(states)}_{self._ref.op_name}")
-        self.state = states[key]
+            states[key] = made.state(f"_{len(states)}_{self._ref.op_name}")
+        self.state: QueueState = states[key]
         self._restarts: list[Callable[[], None]] = []
-        if "/job:ps" in self._ref.device:
+        self._shared = None
+        if shared_name:
+            self._shared = shared_place(
+                self._ref.device,
+                pb.QueueAttributes(
+                    name=shared_name,
+                    kind=made.kind,
+                    capacity=made.capacity,
+                    dtypes=[dtype.name for dtype in self._dtypes],
+                    shapes=[str(shape) for shape in self._shapes],
+                    min_after_dequeue=made.min_after_dequeue,
+                    seed=made.seed,
+                ),
+            )
+        elif "/job:ps" in self._ref.device:
             _log.warning(
-                "Queue %r is placed on %s, but a queue lives in the process that uses it: other tasks do "
-                "not see what is put in. The PS end by themselves when the job is done.",
+                "Queue %r is placed on %s, but without a shared_name it is this process's own, as in TensorFlow: other "
+                "tasks do not see what is put in.",
                 self._ref.op_name,
                 self._ref.device,
             )
+
+    def held(self, calls: QueueCalls) -> Held:
+        """Give what holds its elements in a run of a session.
+
+        Args:
+            calls: The session's calls to queues on PS tasks.
+
+        Raises:
+            InvalidArgumentError: If it is on a PS task that the cluster does not have.
+        """
+        shared = None if self._shared is None else self._shared.queue(calls)
+        return self.state if shared is None else shared
 
     @property
     def queue_ref(self) -> Node:
@@ -112,7 +134,7 @@ class QueueBase:
         """
         nodes = self._nodes_of(vals, self._shapes)
 
-        def fn(state: QueueState, *values: Any) -> None:
+        def fn(state: Held, *values: Any) -> None:
             state.enqueue([self._element(values)])
 
         return self._operation("QueueEnqueueV2", "enqueue", fn, nodes, name)
@@ -130,7 +152,7 @@ class QueueBase:
         """
         nodes = self._nodes_of(vals, [_batched(shape, None) for shape in self._shapes])
 
-        def fn(state: QueueState, *values: Any) -> None:
+        def fn(state: Held, *values: Any) -> None:
             columns = [self._array(index, value) for index, value in enumerate(values)]
             if any(column.ndim == 0 for column in columns):
                 raise InvalidArgumentError(f"Queue {self.name!r}: enqueue_many needs arguments with rows.")
@@ -155,7 +177,7 @@ class QueueBase:
             OutOfRangeError: When run, if the queue is closed and empty.
         """
 
-        def fn(state: QueueState) -> Any:
+        def fn(state: Held) -> Any:
             return state.dequeue(1)[0]
 
         return self._values("QueueDequeueV2", "Dequeue", fn, [], self._shapes, name)
@@ -201,7 +223,7 @@ class QueueBase:
             name: Name of the operation.
         """
 
-        def fn(state: QueueState) -> None:
+        def fn(state: Held) -> None:
             state.close(cancel_pending_enqueues)
 
         attrs = {"cancel_pending_enqueues": cancel_pending_enqueues}
@@ -229,7 +251,7 @@ class QueueBase:
         count = as_node(n, "int32", name="n")
         fixed = None if allow_fewer or count.op_type != "Const" else int(count.attrs["value"])
 
-        def fn(state: QueueState, wanted: Any) -> Any:
+        def fn(state: Held, wanted: Any) -> Any:
             self._check_rows()
             taken = state.dequeue(int(wanted), allow_fewer)
             columns = list(zip(*taken, strict=True)) if taken else [()] * len(self._dtypes)

@@ -12,6 +12,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,33 @@ from globalstep.errors import CancelledError, OutOfRangeError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.waiting import Reminder
 
-__all__ = ["QueueState"]
+__all__ = ["Made", "QueueState"]
 
 #: One element: an array for each component of the queue.
 Element = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a queue is made with, besides the components of its elements.
+
+    Attributes:
+        kind: TensorFlow's name of the kind.
+        capacity: Most elements that it holds; less than 0 for no limit.
+        shuffle: Whether a dequeue takes a random element.
+        min_after_dequeue: Elements that a dequeue leaves as long as the queue is open.
+        seed: Of the random choice; None for another one each time.
+    """
+
+    kind: str
+    capacity: int
+    shuffle: bool = False
+    min_after_dequeue: int = 0
+    seed: int | None = None
+
+    def state(self, title: str) -> QueueState:
+        """Make what holds its elements in this process, under a name for messages."""
+        return QueueState(self.kind, title, self.capacity, self.shuffle, self.min_after_dequeue, self.seed)
 
 
 class QueueState:

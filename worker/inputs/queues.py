@@ -1,7 +1,8 @@
-"""Queues as nodes: FIFOQueue, RandomShuffleQueue and PaddingFIFOQueue between the threads of a worker.
+"""Queues as nodes: FIFOQueue, RandomShuffleQueue and PaddingFIFOQueue, of one process or shared by tasks.
 
-A queue belongs to its graph and to this process: sessions on the graph share it, other processes do not
-see it (docs/inputs.md). Follows TensorFlow 1.15, python/ops/data_flow_ops.py.
+A queue belongs to its graph and to this process: sessions on the graph share it. One with a shared_name, on the device
+of a PS task, lives there, and all tasks share it (docs/inputs.md). Follows TensorFlow 1.15,
+python/ops/data_flow_ops.py.
 
 Layer: worker.
 """
@@ -13,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from globalstep.errors import InvalidArgumentError
 from globalstep.graph.graph import get_default_graph
 from globalstep.worker.inputs.queue_base import QueueBase, dtype_list, shape_list
-from globalstep.worker.inputs.queue_state import QueueState
+from globalstep.worker.inputs.queue_state import Made
 
 __all__ = ["FIFOQueue", "PaddingFIFOQueue", "QueueBase", "RandomShuffleQueue"]
 
@@ -28,7 +30,8 @@ class FIFOQueue(QueueBase):
         dtypes: Dtype of each component of an element.
         shapes: Shape of each component; needed for `dequeue_many`.
         names: Name of each component; elements are then dicts.
-        shared_name: Queues of one graph with the same one are the same queue.
+        shared_name: Queues of one graph with the same one are the same queue; on a PS task's device, those of all
+            tasks.
         name: Name of the queue's node.
 
     >>> import globalstep as gs
@@ -48,10 +51,7 @@ class FIFOQueue(QueueBase):
         shared_name: str | None = None,
         name: str = "fifo_queue",
     ) -> None:
-        def state(title: str) -> QueueState:
-            return QueueState("FIFOQueue", title, capacity)
-
-        super().__init__("FIFOQueue", dtypes, shapes, names, shared_name, name, state)
+        super().__init__(Made("FIFOQueue", capacity), dtypes, shapes, names, shared_name, name)
 
 
 class RandomShuffleQueue(QueueBase):
@@ -64,8 +64,12 @@ class RandomShuffleQueue(QueueBase):
         shapes: Shape of each component; needed for `dequeue_many`.
         names: Name of each component; elements are then dicts.
         seed: Of the random choice; default the graph's seed, or another one each time.
-        shared_name: Queues of one graph with the same one are the same queue.
+        shared_name: Queues of one graph with the same one are the same queue; on a PS task's device, those of all
+            tasks.
         name: Name of the queue's node.
+
+    Raises:
+        InvalidArgumentError: If `min_after_dequeue` is less than 0.
     """
 
     def __init__(
@@ -79,12 +83,11 @@ class RandomShuffleQueue(QueueBase):
         shared_name: str | None = None,
         name: str = "random_shuffle_queue",
     ) -> None:
+        if min_after_dequeue < 0:
+            raise InvalidArgumentError(f"min_after_dequeue {min_after_dequeue} must be >= 0")
         chosen = seed if seed is not None else get_default_graph().seed
-
-        def state(title: str) -> QueueState:
-            return QueueState("RandomShuffleQueue", title, capacity, True, min_after_dequeue, chosen)
-
-        super().__init__("RandomShuffleQueue", dtypes, shapes, names, shared_name, name, state)
+        made = Made("RandomShuffleQueue", capacity, True, min_after_dequeue, chosen)
+        super().__init__(made, dtypes, shapes, names, shared_name, name)
 
 
 class PaddingFIFOQueue(QueueBase):
@@ -95,7 +98,8 @@ class PaddingFIFOQueue(QueueBase):
         dtypes: Dtype of each component of an element.
         shapes: Shape of each component, of known rank; None for a dimension that may vary.
         names: Name of each component; elements are then dicts.
-        shared_name: Queues of one graph with the same one are the same queue.
+        shared_name: Queues of one graph with the same one are the same queue; on a PS task's device, those of all
+            tasks.
         name: Name of the queue's node.
 
     Raises:
@@ -116,11 +120,7 @@ class PaddingFIFOQueue(QueueBase):
             raise ValueError(f"Shapes must be provided for all components, but received {count} dtypes and 0 shapes.")
         if any(shape.ndims is None for shape in shape_list(shapes, count)):
             raise ValueError("Shapes must have a known rank.")
-
-        def state(title: str) -> QueueState:
-            return QueueState("PaddingFIFOQueue", title, capacity)
-
-        super().__init__("PaddingFIFOQueue", dtypes, shapes, names, shared_name, name, state)
+        super().__init__(Made("PaddingFIFOQueue", capacity), dtypes, shapes, names, shared_name, name)
 
     def _check_rows(self) -> None:
         """Any shape will do: rows are padded."""

@@ -300,3 +300,8 @@ def test_a_queue_on_a_ps_is_warned_about(caplog):
     with Graph().as_default() as graph, graph.device("/job:ps/task:0"):
         FIFOQueue(10, "int32", name="done")
     assert "Queue 'done' is placed on /job:ps/task:0" in caplog.text
+
+
+def test_a_shuffle_queue_keeps_no_fewer_than_none_back():
+    with pytest.raises(InvalidArgumentError, match="min_after_dequeue -1 must be >= 0"):
+        RandomShuffleQueue(4, -1, "int32")

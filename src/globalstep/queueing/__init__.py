@@ -1,0 +1,4 @@
+"""Queues that tasks share, as both their ends know them.
+
+Layer: shared.
+"""
