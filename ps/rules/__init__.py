@@ -40,6 +40,9 @@ _BUILT_IN: dict[str, tuple[str, str]] = {
     "proximal_adagrad": ("proximal_adagrad", "RULE"),
     "proximal_gradient_descent": ("proximal_gradient_descent", "RULE"),
     "rmsprop": ("rmsprop", "RULE"),
+    "root_adagrad": ("root_epsilon", "ADAGRAD"),
+    "root_centered_rmsprop": ("root_epsilon", "CENTERED_RMSPROP"),
+    "root_rmsprop": ("root_epsilon", "RMSPROP"),
     "zero_debias_moving_average": ("moving_average", "ZERO_DEBIAS"),
 }
 

@@ -494,14 +494,6 @@ def test_what_is_no_variable_is_refused():
         optimizer.apply_gradients([(1.0, "w")])
 
 
-def test_a_variable_of_one_session_is_refused_where_an_optimizer_would_update_it():
-    local = gs.Variable(1.0, collections=[gs.GraphKeys.LOCAL_VARIABLES], name="mine")
-    optimizer = gs.train.GradientDescentOptimizer(0.1)
-    pairs = optimizer.compute_gradients(gs.square(local), [local])
-    with pytest.raises(ValueError, match=r"'mine' lives in each session.*assign_sub"):
-        optimizer.apply_gradients(pairs)
-
-
 def test_a_loss_that_is_not_floating_is_refused():
     w, _ = variables()
     with pytest.raises(ValueError, match="Invalid type gs.int32"):

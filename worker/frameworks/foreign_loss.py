@@ -85,7 +85,12 @@ def loss_node(
 
     def call(*values: Any) -> tuple[Any, ...]:
         wanted = tuple(i for i, value in enumerate(values) if isbox(value))
-        found = evaluate([_plain(value) for value in values], wanted)
+        try:
+            found = evaluate([_plain(value) for value in values], wanted)
+        except Exception as error:
+            # Also where the gradients are what is evaluated: it is the program's own, not that of a node.
+            error.__dict__["of_program"] = True
+            raise
         loss = np.asarray(found.loss)
         if loss.shape:
             raise InvalidArgumentError(

@@ -5,6 +5,7 @@ Layer: worker. jax is imported when it is used.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from globalstep.variables.variables import Variable
 from globalstep.wire.codec import DTYPES
 from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, LossNode, loss_node, require_extra
 
-__all__ = ["jax_loss"]
+__all__ = ["JaxNames", "jax", "jax_loss", "variable_of"]
 
 
 def jax_loss(
@@ -51,14 +52,24 @@ def jax_loss(
     jax = require_extra("jax", "gs.jax", "jax")
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
     with get_default_graph().name_scope(name or "model"):
-        variables = [_variable(jax, jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
+        variables = [variable_of(jax, jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
                      for path, leaf in leaves]  # fmt: skip
         sources = [(node, node.dtype.is_floating) for node in (*variables, *map(as_node, inputs))]
         evaluate = _Compiled(jax, structure, loss, jit)
         return loss_node(evaluate, sources, op_type="JaxLoss", variables=structure.unflatten(variables))[0]
 
 
-def _variable(jax: Any, path: str, leaf: Any) -> Node:
+def variable_of(jax: Any, path: str, leaf: Any) -> Any:
+    """Make the Variable of a leaf, or give the node that it is.
+
+    Args:
+        jax: jax.
+        path: The leaf's path, which becomes its name.
+        leaf: An array, or a node.
+
+    Raises:
+        TypeError: If it has a dtype that no Variable can have.
+    """
     if isinstance(leaf, Node) or hasattr(leaf, "__node__"):
         return as_node(leaf)
     # jax's own conversion decides on the dtype.
@@ -94,3 +105,33 @@ class _Compiled:
     def _flat(self, *values: Any) -> Any:
         count = self._structure.num_leaves
         return self._loss(self._structure.unflatten(values[:count]), *values[count:])
+
+
+class JaxNames:
+    """What `gs.jax` is: called, it makes a loss of parameters; its `Embedding` is a table on the parameter servers."""
+
+    __name__ = "jax"
+
+    def __init__(self) -> None:
+        self.__doc__ = jax_loss.__doc__
+
+    def __call__(
+        self,
+        params: Any,
+        loss: Callable[..., Any],
+        inputs: Sequence[Any] = (),
+        *,
+        name: str | None = None,
+        jit: bool = True,
+    ) -> LossNode:
+        """Make a loss of parameters; see `jax_loss`."""
+        return jax_loss(params, loss, inputs, name=name, jit=jit)
+
+    @property
+    def Embedding(self) -> Any:  # noqa: N802 (a class)
+        """`globalstep.worker.frameworks.jax_embedding.Embedding`, for the parameters of `gs.fit`."""
+        return importlib.import_module("globalstep.worker.frameworks.jax_embedding").Embedding
+
+
+#: `gs.jax`.
+jax = JaxNames()

@@ -7,6 +7,7 @@ each evaluation holds the module's lock from setting its parameters to taking it
 from __future__ import annotations
 
 import contextlib
+import importlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from globalstep.wire.codec import DTYPES
 from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, LossNode, loss_node, require_extra
 from globalstep.worker.protocol.gradients_ahead import produced
 
-__all__ = ["torch_loss"]
+__all__ = ["TorchModel", "TorchNames", "torch", "torch_loss"]
 
 
 def torch_loss(
@@ -59,10 +60,10 @@ def torch_loss(
     """
     pytorch = require_extra("torch", "gs.torch", "torch")
     graph = get_default_graph()
-    models: dict[Any, _Model] = graph.extras.setdefault(__name__, {})
+    models: dict[Any, TorchModel] = graph.extras.setdefault(__name__, {})
     with graph.name_scope(name or "model"):
         if module not in models:
-            models[module] = _Model(pytorch, module)
+            models[module] = TorchModel(pytorch, module)
         model = models[module]
         nodes = [as_node(item) for item in inputs]
         sources = [
@@ -84,8 +85,12 @@ def torch_loss(
     return node
 
 
-class _Model:
+class TorchModel:
     """A module, its Variables, and how values come in and gradients go out.
+
+    Args:
+        pytorch: PyTorch.
+        module: The module.
 
     Attributes:
         parameters: Name in the module -> Variable.
@@ -96,18 +101,18 @@ class _Model:
         self._torch = pytorch
         self._module = module
         self._tensors = dict(module.named_parameters())
-        kept = module.state_dict(keep_vars=True)
-        names = [name for name, _ in module.named_buffers() if name in kept]
+        found = ((name, *_place(module, name)) for name, _ in module.named_buffers())
         # A forward pass may put another tensor in the place of a buffer, so it is found anew each time.
-        self._places = {name: (module.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2])
-                        for name in names}  # fmt: skip
-        for name, tensor in (*self._tensors.items(), *((name, kept[name]) for name in names)):
+        self._places = {name: (owner, last) for name, owner, last in found
+                        if last not in owner._non_persistent_buffers_set}  # fmt: skip
+        kept = {name: getattr(owner, last) for name, (owner, last) in self._places.items()}
+        for name, tensor in (*self._tensors.items(), *kept.items()):
             _check(pytorch, name, tensor)
         self.parameters = {
             name: Variable(_copied(tensor), trainable=tensor.requires_grad, name=name)
             for name, tensor in self._tensors.items()
         }
-        self.buffers = {name: Variable(_copied(kept[name]), trainable=False, name=name) for name in names}
+        self.buffers = {name: Variable(_copied(held), trainable=False, name=name) for name, held in kept.items()}
         first = next(iter(self._tensors.values()), None)
         self._device = pytorch.device("cpu") if first is None else first.device
         # Guards the values in the module and its mode. The user's function is called under it, since it is
@@ -177,6 +182,12 @@ class _Model:
                 part.training = mode
 
 
+def _place(module: Any, name: str) -> tuple[Any, str]:
+    """Give the module that holds a buffer, and its name there."""
+    path, _, last = name.rpartition(".")
+    return module.get_submodule(path), last
+
+
 def _give(take: Any, name: str, grad: Any) -> None:
     """Hand on a gradient that lies in memory as a Variable does."""
     if grad.device.type == "cpu" and not grad.is_sparse and grad.is_contiguous():
@@ -204,3 +215,33 @@ def _gradient(grad: Any, value: Array) -> Array:
         return np.zeros_like(value)
     found: Array = (grad.to_dense() if grad.is_sparse else grad).detach().cpu().numpy()
     return found
+
+
+class TorchNames:
+    """What `gs.torch` is: called, it makes a loss of a module; its `Embedding` is a table on the parameter servers."""
+
+    __name__ = "torch"
+
+    def __init__(self) -> None:
+        self.__doc__ = torch_loss.__doc__
+
+    def __call__(
+        self,
+        module: Any,
+        loss: Callable[..., Any],
+        inputs: Sequence[Any] = (),
+        *,
+        name: str | None = None,
+        training: bool = True,
+    ) -> LossNode:
+        """Make a loss of a module; see `torch_loss`."""
+        return torch_loss(module, loss, inputs, name=name, training=training)
+
+    @property
+    def Embedding(self) -> Any:  # noqa: N802 (a class)
+        """`globalstep.worker.frameworks.torch_embedding.Embedding`, for the modules of `gs.fit`."""
+        return importlib.import_module("globalstep.worker.frameworks.torch_embedding").Embedding
+
+
+#: `gs.torch`.
+torch = TorchNames()

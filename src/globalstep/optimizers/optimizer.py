@@ -25,7 +25,6 @@ from globalstep.optimizers.optimizer_arguments import (
     is_floating_scalar,
     require_fit,
     require_floating,
-    require_shared,
     require_variable,
     unique_optimizer_name,
     variables_in,
@@ -58,9 +57,10 @@ class Slot:
 class _InGraph:
     """What an optimizer has made in one graph."""
 
-    spec: OptimizerSpec
-    #: The map in `spec`, which grows with the Variables.
-    slots: dict[Variable, tuple[Variable, ...]] = field(default_factory=dict)
+    #: Its rule, bound to Variables on the PS, and to those in LOCAL_VARIABLES, each from the first gradients on.
+    specs: dict[bool, OptimizerSpec] = field(default_factory=dict)
+    #: The maps in `specs`, which grow with the Variables.
+    slots: dict[bool, dict[Variable, tuple[Variable, ...]]] = field(default_factory=lambda: {False: {}, True: {}})
     #: How the gradients that are applied next were asked for.
     gate: int = 1
     #: The loss whose gradients were asked for last.
@@ -267,15 +267,14 @@ class Optimizer:
         if not applied:
             raise ValueError(f"No gradients provided for any variable: {[str(v) for _, v in pairs]}.")
         for grad, variable in applied:
-            require_shared(variable)
             require_fit(grad, variable)
         if global_step is not None and not is_floating_scalar(global_step):
             assert_global_step(global_step)
         graph = applied[0][1].graph
         with graph.as_default():
-            spec = self._spec(graph, [variable for _, variable in applied])
+            specs = [_spec(self, self._in_graph(graph), variables, local) for local, variables in _by_place(applied)]
             with graph.name_scope(name or self._name) as scope:
-                train_op = self._train_op(spec, applied, global_step, scope)
+                train_op = self._train_op(specs, applied, global_step, scope)
         remember_loss(train_op, self._in_graph(graph).loss)
         if train_op not in graph.get_collection(GraphKeys.TRAIN_OP):
             graph.add_to_collection(GraphKeys.TRAIN_OP, train_op)
@@ -289,14 +288,14 @@ class Optimizer:
             name: One of `get_slot_names()`.
         """
         made = self._graphs.get(var.graph)
-        if made is None or var not in made.slots:
+        if made is None or var not in made.slots[var.is_local]:
             return None
-        by_name = dict(zip((slot.name for slot in self.slots()), made.slots[var], strict=True))
+        by_name = dict(zip((slot.name for slot in self.slots()), made.slots[var.is_local][var], strict=True))
         return by_name.get(name)
 
     def get_slot_names(self) -> list[str]:
         """The names of the slots that were made, sorted; none before gradients are applied."""
-        has_slots = any(made.slots for made in self._graphs.values())
+        has_slots = any(slots for made in self._graphs.values() for slots in made.slots.values())
         return sorted(slot.name for slot in self.slots()) if has_slots else []
 
     def variables(self) -> list[Variable]:
@@ -304,66 +303,39 @@ class Optimizer:
         made = self._graphs.get(get_default_graph())
         if made is None:
             return []
-        slots = [slot for per_variable in made.slots.values() for slot in per_variable]
-        return sorted([*made.spec.scalars, *slots], key=lambda variable: variable.name)
+        slots = [slot for some in made.slots.values() for per_variable in some.values() for slot in per_variable]
+        scalars = [scalar for spec in made.specs.values() for scalar in spec.scalars]
+        return sorted([*scalars, *slots], key=lambda variable: variable.name)
 
     def _in_graph(self, graph: Graph) -> _InGraph:
         """What was made in a graph so far; its slots and scalars come with the first gradients."""
         if graph not in self._graphs:
-            self._graphs[graph] = _InGraph(OptimizerSpec(name="", kind=self.rule()))
+            self._graphs[graph] = _InGraph()
         return self._graphs[graph]
-
-    def _spec(self, graph: Graph, variables: Sequence[Variable]) -> OptimizerSpec:
-        """The rule bound to the Variables of a graph, with slots for those that have none yet."""
-        made = self._in_graph(graph)
-        if not made.spec.name:
-            unique = unique_optimizer_name(graph, self._name)
-            made.spec = OptimizerSpec(
-                name=unique,
-                kind=self.rule(),
-                hypers={name: _graph_time_value(value) for name, value in self.hypers().items()},
-                slots=made.slots,
-                scalars=tuple(
-                    scalar_variable(graph, name, initial, unique) for name, initial in self.scalars().items()
-                ),
-                use_locking=self._use_locking,
-            )
-        for variable in variables:
-            if variable not in made.slots:
-                made.slots[variable] = tuple(
-                    slot_variable(
-                        variable,
-                        slot.variable_name or self._name,
-                        initial=slot.initial,
-                        optimizer=made.spec.name,
-                        slot=slot.name,
-                    )
-                    for slot in self.slots()
-                )
-        return made.spec
 
     def _train_op(
         self,
-        spec: OptimizerSpec,
+        specs: Sequence[OptimizerSpec],
         applied: Sequence[tuple[Gradient, Variable]],
         global_step: Variable | None,
         scope: str,
     ) -> Node:
         graph = applied[0][1].graph
-        parts = [_part(grad, variable, spec) for grad, variable in applied]
+        by_place = {spec.is_local: spec for spec in specs}
+        parts = [_part(grad, variable, by_place[variable.is_local]) for grad, variable in applied]
         increments, counted = [], []
         if global_step is not None and global_step.dtype.is_integer:
             increments.append((global_step, 1))
         elif global_step is not None:
             counted.append(MutationPart(OpKind.ASSIGN_ADD, global_step, fill=1.0))
-        op_type = f"Apply{''.join(word.capitalize() for word in spec.kind.split('_'))}"
+        op_type = f"Apply{''.join(word.capitalize() for word in specs[0].kind.split('_'))}"
         constrained = [(v, v.constraint) for _, v in applied if v.constraint is not None]
         ungated = self._in_graph(graph).gate == self.GATE_NONE
         if not ungated and not constrained:
             return Mutation(
                 [*parts, *counted],
                 increments=increments,
-                uses=(spec,),
+                uses=specs,
                 op_type=op_type if len(parts) == 1 and not increments else "NoOp",
                 name=scope,
             )
@@ -376,11 +348,49 @@ class Optimizer:
             updates.append(update)
         with graph.control_dependencies(updates):
             updates += [assign(variable, constraint(variable)) for variable, constraint in constrained]
-        if increments or counted or spec.scalars:
+        if increments or counted or specs[0].scalars:
             return Mutation(
-                counted, increments=increments, uses=(spec,), op_type="NoOp", name=scope, control_inputs=updates
+                counted, increments=increments, uses=specs, op_type="NoOp", name=scope, control_inputs=updates
             )
         return Node("NoOp", name=scope, operation=True, control_inputs=updates)
+
+
+def _spec(optimizer: Optimizer, made: _InGraph, variables: Sequence[Variable], local: bool) -> OptimizerSpec:
+    """Give the rule bound to the Variables of a graph, with slots for those that have none yet."""
+    graph, name = variables[0].graph, optimizer.get_name()
+    slots = made.slots[local]
+    if local not in made.specs:
+        unique = unique_optimizer_name(graph, f"{name}_local" if local else name)
+        made.specs[local] = OptimizerSpec(
+            name=unique,
+            kind=optimizer.rule(),
+            hypers={hyper: _graph_time_value(value) for hyper, value in optimizer.hypers().items()},
+            slots=slots,
+            scalars=tuple(
+                scalar_variable(graph, scalar, initial, unique, local)
+                for scalar, initial in optimizer.scalars().items()
+            ),
+            use_locking=optimizer._use_locking,
+            is_local=local,
+        )
+    spec = made.specs[local]
+    for variable in variables:
+        if variable not in slots:
+            slots[variable] = tuple(
+                slot_variable(
+                    variable, slot.variable_name or name, initial=slot.initial, optimizer=spec.name, slot=slot.name
+                )
+                for slot in optimizer.slots()
+            )
+    return spec
+
+
+def _by_place(applied: Sequence[tuple[Gradient, Variable]]) -> Iterable[tuple[bool, list[Variable]]]:
+    """Give the Variables on the PS, and those in LOCAL_VARIABLES, each with whether they are the latter, if any are."""
+    for local in (False, True):
+        found = [variable for _, variable in applied if variable.is_local is local]
+        if found:
+            yield local, found
 
 
 def _graph_time_value(value: Hyper) -> Hyper:

@@ -24,7 +24,6 @@ __all__ = [
     "is_floating_scalar",
     "require_fit",
     "require_floating",
-    "require_shared",
     "require_variable",
     "unique_optimizer_name",
     "variables_in",
@@ -104,15 +103,6 @@ def require_variable(value: Any) -> None:
     """Refuse what is no Variable, with TypeError."""
     if not isinstance(value, Variable):
         raise TypeError(f"Argument is not a gs.Variable: {value}")
-
-
-def require_shared(variable: Variable) -> None:
-    """Refuse a Variable that is not on the PS, with ValueError."""
-    if variable.is_local:
-        raise ValueError(
-            f"Variable {variable.op_name!r} lives in each session (LOCAL_VARIABLES), but optimizers update what is on "
-            "the PS. Update it with variable.assign_sub(rate * gradient)."
-        )
 
 
 def require_floating(nodes: Sequence[Node]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from globalstep.graph.graph import Graph, Node
+from globalstep.graph.graph import Graph, GraphKeys, Node
 from globalstep.graph.mutations import Hyper
 from globalstep.ops.constant_ops import filled
 from globalstep.variables.variable_scope import store_of
@@ -36,8 +36,8 @@ def slot_variable(
         slot: The slot's name within the optimizer.
 
     Returns:
-        A Variable in GLOBAL_VARIABLES that is not trained. That of a part of a partitioned Variable is
-        the same part of the whole slot.
+        A Variable in GLOBAL_VARIABLES that is not trained; in LOCAL_VARIABLES where the primary is. That of a part
+        of a partitioned Variable is the same part of the whole slot.
     """
     graph = primary.graph
     # TensorFlow names slots under the current variable scope, whatever the name scope is.
@@ -46,6 +46,7 @@ def slot_variable(
         variable = Variable(
             initial_value=initial if isinstance(initial, Node) else lambda: _filled(primary, initial),
             trainable=False,
+            collections=_collections(primary.is_local),
             validate_shape=primary.shape.is_fully_defined(),
             name=f"{scope}/{primary.op_name}/{name}" if scope else f"{primary.op_name}/{name}",
             dtype=primary.dtype,
@@ -58,6 +59,10 @@ def slot_variable(
         own_name = variable.op_name.rpartition("/")[2]
         variable.save_slice_info = replace(part, full_name=f"{part.full_name}/{own_name}")
     return variable
+
+
+def _collections(local: bool) -> list[str] | None:
+    return [GraphKeys.LOCAL_VARIABLES] if local else None
 
 
 def _filled(primary: Variable, value: float) -> Node:
@@ -73,7 +78,7 @@ def _filled(primary: Variable, value: float) -> Node:
     )
 
 
-def scalar_variable(graph: Graph, name: str, initial: Hyper, optimizer: str) -> Variable:
+def scalar_variable(graph: Graph, name: str, initial: Hyper, optimizer: str, local: bool = False) -> Variable:
     """Make a float32 number of an optimizer's own state, such as a beta power.
 
     Args:
@@ -81,7 +86,16 @@ def scalar_variable(graph: Graph, name: str, initial: Hyper, optimizer: str) -> 
         name: The Variable's name, and the slot's.
         initial: Its initial value.
         optimizer: The optimizer's name in the graph.
+        local: Whether it is to be in LOCAL_VARIABLES.
     """
     # Without the program's device: it lives on the sequencer, and takes no turn of a round robin.
     with graph.device(None):
-        return Variable(initial, trainable=False, name=name, dtype="float32", optimizer=optimizer, slot=name)
+        return Variable(
+            initial,
+            trainable=False,
+            collections=_collections(local),
+            name=name,
+            dtype="float32",
+            optimizer=optimizer,
+            slot=name,
+        )

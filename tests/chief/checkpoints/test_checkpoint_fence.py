@@ -278,7 +278,7 @@ def test_a_program_without_a_term_replaces_a_chiefs_checkpoint(place, make_sessi
     assert read_index(storage, prefix).term == 0
     assert latest_checkpoint(str(tmp_path)) == prefix
     names = sorted(entry for entry in os.listdir(tmp_path) if not entry.startswith("."))
-    assert names == ["checkpoint", "m-5.index.json", "m-5.shard-00000-of-00001.r1.safetensors"]
+    assert names == ["checkpoint", "m-5.index.json", "m-5.meta", "m-5.shard-00000-of-00001.r1.safetensors"]
 
 
 def test_a_state_file_that_was_written_or_edited_by_hand_is_believed(place, tmp_path):

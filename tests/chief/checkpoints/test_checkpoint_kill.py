@@ -87,7 +87,7 @@ def save_for_ever(pipe, number, numbered):
         while True:
             number += 1
             session = Session()
-            session.cluster = Cluster(number, storage)
+            session.cluster, session.graph = Cluster(number, storage), step.graph
             saver.save(session, os.path.join(directory, "m"), global_step=step if numbered else None)
 
 

@@ -50,6 +50,7 @@ def test_a_checkpoint_is_a_file_for_each_ps_an_index_and_the_state_file(session,
     assert files_in(tmp_path) == [
         "checkpoint",
         "my-model-1000.index.json",
+        "my-model-1000.meta",
         "my-model-1000.shard-00000-of-00002.safetensors",
         "my-model-1000.shard-00001-of-00002.safetensors",
     ]

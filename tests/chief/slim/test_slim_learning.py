@@ -88,6 +88,36 @@ def test_a_worker_starts_late_and_ends_with_the_job(cluster, monkeypatch):
     assert all(step > 5 for step in first_of_worker)
 
 
+def test_workers_make_steps_together(cluster):
+    failed, ran = [], {}
+
+    def work(is_chief):
+        def counted(session, train_op, step, asked):
+            loss, stop = slim.learning.train_step(session, train_op, step, asked)
+            ran[is_chief] = ran.get(is_chief, 0) + 1
+            return loss, stop
+
+        try:
+            with gs.Graph().as_default():
+                x = gs.constant([[1.0], [2.0]])
+                y = slim.fully_connected(x, 1, activation_fn=None, weights_initializer=gs.zeros_initializer())
+                slim.losses.mean_squared_error(y, gs.constant([[2.0], [4.0]]))
+                together = gs.train.SyncReplicasOptimizer(gs.train.GradientDescentOptimizer(0.1), 2)
+                train_op = slim.learning.create_train_op(slim.losses.get_total_loss(), together)
+                options = {"is_chief": is_chief, "number_of_steps": 20, "sync_optimizer": together}
+                slim.learning.train(train_op, None, counted, master=cluster.target, **options)
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work, args=(False,), name="worker")
+    thread.start()
+    work(True)
+    thread.join()
+    assert not failed
+    assert 20 <= ran[True] <= 22
+    assert 20 <= ran[False] <= 22
+
+
 def test_a_lost_ps_is_restored_and_training_goes_on(cluster, tmp_path):
     lost = []
 
@@ -171,7 +201,7 @@ def test_init_fn_restores_a_part(tmp_path):
         ({"saver": object()}, "Cannot provide saver because logdir=None"),
         ({"summary_op": None}, "Cannot provide summary_op because logdir=None"),
         ({"trace_every_n_steps": 1}, "Cannot provide trace_every_n_steps because logdir=None"),
-        ({"sync_optimizer": object()}, "there is none here"),
+        ({"sync_optimizer": object()}, "must be a tf.train.SyncReplicasOptimizer, or several"),
     ],
 )
 def test_arguments_that_mean_nothing_are_refused(options, text):

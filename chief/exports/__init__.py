@@ -1,0 +1,4 @@
+"""Graphs and models as files that other programs import or serve.
+
+Layer: chief.
+"""

@@ -1,0 +1,4 @@
+"""The plain front: `gs.fit`, `gs.Trainer`, `gs.Evaluate`, `gs.load`, and callbacks.
+
+Layer: chief.
+"""

@@ -1,0 +1,174 @@
+"""Batches of a worker: its share of what the program gave, again and again, going on where the run was.
+
+Layer: chief.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from globalstep.errors import InvalidArgumentError
+from globalstep.worker.frameworks.training_model import described, part_seed, seed_torch
+
+__all__ = ["Share", "check_batches", "share_of"]
+
+#: What a function that gives batches may ask for by its arguments' names.
+_ASKED = ("rank", "world_size", "seed", "epoch", "start")
+#: In place of a rank, where all workers are to draw the same numbers.
+_ALL = -1
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which batches are a worker's.
+
+    Attributes:
+        rank: Which worker it is, from 0.
+        world_size: How many there are.
+        seed: The run's.
+        start: How many batches it has had before, in the run that is resumed.
+        claim: Gives the number of the step, from 0, whose batches this worker takes next, from the number of those that
+            it took last, or -1. None for every `world_size`-th step.
+        per_step: How many batches make a step.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    seed: int = 0
+    start: int = 0
+    claim: Callable[[int], int] | None = None
+    per_step: int = 1
+
+
+def check_batches(batches: Any) -> None:
+    """Refuse what gives no batches.
+
+    Raises:
+        InvalidArgumentError: If it is no iterable, or one whose items are no batches.
+    """
+    if hasattr(batches, "shape") or isinstance(batches, (str, bytes, Mapping)):
+        raise InvalidArgumentError(
+            f"batches is {described(batches)}; it must be an iterable of batches: a list, a torch DataLoader, or a "
+            "function that gives an iterator. For one batch over and over: [batch]."
+        )
+    if not callable(batches) and not isinstance(batches, Iterable):
+        raise InvalidArgumentError(
+            f"batches is a {type(batches).__name__}; it must be an iterable of batches, or a function that gives one."
+        )
+
+
+def share_of(batches: Any, share: Share, epochs: int | None = None) -> Iterator[Any]:
+    """Give a worker's batches: of an iterable those that it claims, or every `world_size`-th one, over and over.
+
+    Args:
+        batches: An iterable, gone through anew for each epoch, after `set_epoch` if it, or its sampler, has that; an
+            iterator, gone through once; or a function that gives either. A function with an argument `rank` or `seed`
+            gives this worker's own batches, all of which are taken; it may also ask for `world_size`, `epoch` and
+            `start`, the batches to leave out.
+        share: Which are this worker's.
+        epochs: How often to go through them; None for no end.
+
+    Raises:
+        InvalidArgumentError: If there are no batches, or fewer than workers.
+    """
+    check_batches(batches)
+    names = _asked_by(batches) if callable(batches) else ()
+    own = bool({"rank", "seed", "start"} & set(names)) or _is_divided(batches)
+    # Places in the sequence that all workers share, or in this one's own.
+    claim = None if own else share.claim
+    every, at = (1, 0) if own or claim else (share.world_size, share.rank)
+    skip = 0 if "start" in names or claim else share.start * every
+    wanted = -1 if claim is None else claim(-1)
+    if claim is not None:
+        skip = wanted * share.per_step
+    size = _size(batches)
+    first_epoch, skip = divmod(skip, size) if size else (0, skip)
+    past, had = first_epoch * (size or 0), 0
+    for epoch in itertools.count(first_epoch) if epochs is None else range(first_epoch, epochs):
+        _seed(share.seed, share.rank if own else _ALL, epoch)
+        found, place = 0, past
+        for place, batch in enumerate(_opened(batches, names, share, epoch), past):
+            found += 1
+            if skip:
+                skip -= 1
+            elif claim is not None:
+                # Where the run has gone back, the batches of before cannot be had again: the next ones are taken.
+                if place // share.per_step >= wanted:
+                    had += 1
+                    yield batch
+                    if place % share.per_step == share.per_step - 1:
+                        wanted = claim(place // share.per_step)
+            elif place % every == at % every:
+                had += 1
+                yield batch
+        past = place + 1 if found else past
+        if not found and epoch == first_epoch:
+            raise InvalidArgumentError("batches gave no batch: is the dataset empty, or the iterator used up?")
+        if _is_iterator(batches):
+            return
+        if claim is None and epoch > first_epoch + every and not had:
+            raise InvalidArgumentError(f"Worker {share.rank} of {share.world_size} gets none of {found} batches.")
+
+
+def _asked_by(function: Callable[..., Any]) -> tuple[str, ...]:
+    try:
+        names = tuple(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return ()
+    unknown = [name for name in names if name not in _ASKED]
+    if unknown:
+        raise InvalidArgumentError(
+            f"The function that gives batches has an argument {unknown[0]!r}; it may ask for {', '.join(_ASKED)}. To "
+            "give others, bind them first: functools.partial, or a lambda."
+        )
+    return names
+
+
+def _opened(batches: Any, names: tuple[str, ...], share: Share, epoch: int) -> Iterable[Any]:
+    if callable(batches):
+        values = {"rank": share.rank, "world_size": share.world_size, "seed": share.seed, "epoch": epoch,
+                  "start": share.start if epoch == 0 else 0}  # fmt: skip
+        given = batches(**{name: values[name] for name in names})
+        check_batches(given)
+        return given  # type: ignore[no-any-return]
+    holder: Any
+    for holder in (batches, getattr(batches, "sampler", None), getattr(batches, "batch_sampler", None)):
+        if hasattr(holder, "set_epoch"):
+            holder.set_epoch(epoch)
+    return batches  # type: ignore[no-any-return]
+
+
+def _is_divided(batches: Any) -> bool:
+    """Say whether a DataLoader's sampler divides the data among workers already."""
+    return getattr(getattr(batches, "sampler", None), "num_replicas", 1) > 1
+
+
+def _is_iterator(batches: Any) -> bool:
+    return not callable(batches) and isinstance(batches, Iterator)
+
+
+def _size(batches: Any) -> int:
+    """Give how many batches an epoch has; 0 where that is not known."""
+    if callable(batches):
+        return 0
+    try:
+        return len(batches)
+    except TypeError:
+        return 0
+
+
+def _seed(seed: int, rank: int, epoch: int) -> None:
+    """Have shuffling be decided by the seed and the epoch."""
+    number = part_seed(seed, rank, epoch)
+    random.seed(number)
+    np.random.seed(number & 0xFFFFFFFF)
+    if "torch" in sys.modules:
+        seed_torch(sys.modules["torch"], number)

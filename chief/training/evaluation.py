@@ -1,0 +1,297 @@
+"""`gs.Evaluate`: metrics of checkpoints, the best of which is kept, and the end of a run that no longer improves.
+
+Checkpoints are what is evaluated, by the chief when one is saved, or by an evaluator task that follows them: the same
+code, the same numbers, and `gs.load` gives the very model that a number is of.
+
+    RUN_DIR/evaluations.json      [{"step": 1000, "metrics": {"auc": 0.79}}, ...]
+    RUN_DIR/best/                 the best checkpoint
+    RUN_DIR/eval/                 the metrics for TensorBoard
+
+Layer: chief.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import logging
+import numbers
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from globalstep.chief.checkpoints.checkpoint import delete_checkpoint
+from globalstep.chief.checkpoints.checkpoint_format import find_index, prefixes_in, read_index
+from globalstep.chief.checkpoints.checkpoint_state import update_checkpoint_state
+from globalstep.chief.events.summaries import SummaryWriter
+from globalstep.chief.training.batches import check_batches
+from globalstep.chief.training.saved_model import BEST, framework_of, put_values, read_model, saved_step
+from globalstep.errors import InvalidArgumentError
+from globalstep.files.storage import Storage, atomic_write, directory_of, storage_for
+from globalstep.files.tensorboard_protos import Summary
+from globalstep.worker.frameworks.training_model import arguments, described
+
+__all__ = ["Evaluate", "Evaluations"]
+
+_log = logging.getLogger("globalstep")
+_log_progress = logging.getLogger("globalstep.progress")
+
+_FILE = "evaluations.json"
+_COPY_BYTES = 16 << 20
+
+
+class Evaluate:
+    """What to evaluate, how often, and what follows from it.
+
+    Args:
+        batches: Batches to evaluate on, as those of `gs.fit`; gone through anew each time.
+        metrics: Name -> function. With `predict` a function gets what that gave for all batches, joined, as arrays:
+            those of sklearn.metrics fit. Without it a function is called as `fn(model, batches)`. None for "loss", the
+            mean of the loss function over the batches.
+        predict: Called as `predict(model, *batch)`; gives a tuple of tensors or arrays, such as labels and scores.
+        every_steps: Evaluate every so many global steps, and at the end.
+        best: The metric by which the best checkpoint is kept in RUN_DIR/best; default the first.
+        mode: "max" or "min", which is better; default "min" for a metric called "loss", else "max".
+        patience: Stop training after so many evaluations in a row without a better one; None for never.
+        ema: Evaluate the moving averages that `gs.fit(ema_decay=...)` keeps.
+
+    Raises:
+        InvalidArgumentError: For arguments that cannot be.
+    """
+
+    def __init__(
+        self,
+        batches: Any,
+        metrics: Mapping[str, Callable[..., Any]] | None = None,
+        *,
+        predict: Callable[..., Any] | None = None,
+        every_steps: int = 1000,
+        best: str | None = None,
+        mode: str | None = None,
+        patience: int | None = None,
+        ema: bool = False,
+    ) -> None:
+        check_batches(batches)
+        names = ["loss"] if metrics is None else list(metrics)
+        if metrics is not None and (not metrics or not all(map(callable, metrics.values()))):
+            raise InvalidArgumentError('metrics must be functions by name: {"auc": roc_auc_score}.')
+        if predict is not None and metrics is None:
+            raise InvalidArgumentError("predict gives what metrics are computed from: give metrics too.")
+        if every_steps < 1 or (patience is not None and patience < 1):
+            raise InvalidArgumentError("every_steps and patience must be at least 1.")
+        if mode not in (None, "min", "max"):
+            raise InvalidArgumentError(f"mode is {mode!r}; it must be 'min' or 'max'.")
+        self.best = best or names[0]
+        if self.best not in names:
+            raise InvalidArgumentError(f"best is {best!r}; it must be one of the metrics: {', '.join(names)}.")
+        self.batches = batches
+        self.metrics = metrics
+        self.predict = predict
+        self.every_steps = every_steps
+        self.mode = mode or ("min" if self.best == "loss" else "max")
+        self.patience = patience
+        self.ema = ema
+
+    def of_model(self, model: Any, loss_fn: Callable[..., Any]) -> dict[str, float]:
+        """Evaluate a model, as it is.
+
+        Args:
+            model: A module, or parameters.
+            loss_fn: The loss function, for the metric "loss".
+
+        Returns:
+            Name -> number.
+
+        Raises:
+            InvalidArgumentError: If there is no batch, or a metric gives no number.
+        """
+        with _quiet(model):
+            if self.metrics is None:
+                return {"loss": self._mean_loss(model, loss_fn)}
+            if self.predict is None:
+                return {name: _number(name, fn(model, self._batches())) for name, fn in self.metrics.items()}
+            columns: list[tuple[Any, ...]] = []
+            for batch in self._batches():
+                given = self.predict(model, *arguments(batch))
+                columns.append(tuple(map(_array, given if isinstance(given, (tuple, list)) else (given,))))
+            if not columns:
+                raise InvalidArgumentError("There is no batch to evaluate on.")
+            joined = [np.concatenate([np.atleast_1d(part) for part in parts]) for parts in zip(*columns, strict=True)]
+            return {name: _number(name, fn(*joined)) for name, fn in self.metrics.items()}
+
+    def is_better(self, value: float, than: float | None) -> bool:
+        """Say whether a value of the metric `best` is better than another; NaN never is."""
+        if than is None or value != value:
+            return value == value
+        return value > than if self.mode == "max" else value < than
+
+    def _batches(self) -> Any:
+        return self.batches() if callable(self.batches) else self.batches
+
+    def _mean_loss(self, model: Any, loss_fn: Callable[..., Any]) -> float:
+        total, count = 0.0, 0
+        for batch in self._batches():
+            given = loss_fn(model, *arguments(batch))
+            loss = given[0] if isinstance(given, (tuple, list)) else given
+            size = _length(batch)
+            total, count = total + _number("loss", loss) * size, count + size
+        if not count:
+            raise InvalidArgumentError("There is no batch to evaluate on.")
+        return total / count
+
+
+class Evaluations:
+    """The evaluations of a run: done, written down, and judged.
+
+    Args:
+        evaluate: What to evaluate; None to look at what others did.
+        run_dir: Where checkpoints are, and results go.
+        model: The model; a copy is evaluated.
+        loss_fn: The loss function.
+    """
+
+    def __init__(self, evaluate: Evaluate, run_dir: str, model: Any, loss_fn: Callable[..., Any]) -> None:
+        self._evaluate = evaluate
+        self.directory = self._dir = run_dir
+        self._model = model
+        self._loss_fn = loss_fn
+        self._copy: Any = None
+        self._storage = storage_for(run_dir)
+        self.history: list[dict[str, Any]] = []
+        self.read()
+
+    def read(self) -> None:
+        """Read what has been evaluated so far, by this task or another."""
+        path = self._storage.join(self._dir, _FILE)
+        if not self._storage.exists(path):
+            return
+        try:
+            with self._storage.open_read(path) as file:
+                self.history = list(json.loads(file.read()))
+        except ValueError as error:
+            _log.warning("%s cannot be read, and begins anew: %s", path, error)
+
+    def forget_after(self, step: int) -> None:
+        """Leave out evaluations of steps that the run has gone back behind."""
+        self.history = [entry for entry in self.history if entry["step"] <= step]
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The best evaluation; None before the first."""
+        found: dict[str, Any] | None = None
+        for entry in self.history:
+            value = entry["metrics"].get(self._evaluate.best)
+            if value is not None and self._evaluate.is_better(
+                value, found["metrics"][self._evaluate.best] if found else None
+            ):
+                found = entry
+        return found
+
+    @property
+    def is_over(self) -> bool:
+        """Whether so many evaluations went by without a better one that training should end."""
+        patience, best = self._evaluate.patience, self.best
+        if patience is None or best is None:
+            return False
+        since = [entry for entry in self.history if entry["step"] > best["step"]]
+        return len(since) >= patience
+
+    def has(self, step: int) -> bool:
+        """Say whether a step has been evaluated."""
+        return any(entry["step"] == step for entry in self.history)
+
+    def of_checkpoint(self, prefix: str) -> dict[str, float]:
+        """Evaluate a checkpoint, and write down what came of it.
+
+        Args:
+            prefix: The checkpoint.
+
+        Returns:
+            Name -> number.
+        """
+        step = saved_step(prefix)
+        values = read_model(prefix, self._evaluate.ema)
+        if framework_of(self._model) == "torch":
+            if self._copy is None:
+                self._copy = copy.deepcopy(self._model)
+            model = put_values(self._copy, values)
+        else:
+            model = put_values(self._model, values)
+        metrics = self._evaluate.of_model(model, self._loss_fn)
+        self.history = [entry for entry in self.history if entry["step"] != step]
+        self.history.append({"step": step, "metrics": metrics})
+        shown = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
+        is_best = self.best is self.history[-1]
+        _log_progress.info("evaluation at step %d: %s%s", step, shown, " (best so far)" if is_best else "")
+        self._write(step, metrics)
+        if is_best:
+            _keep_best(self._storage, prefix, self._storage.join(self._dir, BEST))
+        return metrics
+
+    def _write(self, step: int, metrics: Mapping[str, float]) -> None:
+        with atomic_write(self._storage, self._storage.join(self._dir, _FILE)) as file:
+            file.write(json.dumps(self.history, indent=1).encode())
+        with SummaryWriter(self._storage.join(self._dir, "eval")) as writer:
+            values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+            writer.add_summary(Summary(value=values), step)
+
+
+def _keep_best(storage: Storage, prefix: str, directory: str) -> None:
+    """Copy a checkpoint, its index last, and delete the one before it."""
+    storage.make_directories(directory)
+    index = find_index(storage, prefix)
+    assert index is not None
+    source = directory_of(prefix)
+    target = storage.join(directory, prefix[len(source) :].lstrip("/"))
+    names = [file.file for file in read_index(storage, prefix).files]
+    for path in (*(storage.join(source, name) for name in names), index):
+        place = storage.join(directory, path[len(directory_of(path)) :].lstrip("/"))
+        with storage.open_read(path) as file, atomic_write(storage, place) as copied:
+            while piece := file.read(_COPY_BYTES):
+                copied.write(piece)
+    update_checkpoint_state(directory, target, [target], storage=storage, save_relative_paths=True)
+    for other in prefixes_in(storage, directory):
+        if other != target:
+            delete_checkpoint(other, storage)
+
+
+@contextlib.contextmanager
+def _quiet(model: Any) -> Iterator[None]:
+    """Put a module into `eval()`, without gradients, for a while."""
+    if framework_of(model) != "torch":
+        yield
+        return
+    import torch
+
+    modes = [(part, part.training) for part in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+def _array(value: Any) -> Any:
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    return np.asarray(value)
+
+
+def _number(name: str, value: Any) -> float:
+    found = _array(value)
+    if found.shape not in ((), (1,)) or found.dtype.kind not in "fiub":
+        given = described(value) if not isinstance(value, numbers.Number) else repr(value)
+        raise InvalidArgumentError(f"The metric {name!r} must be a real number; its function gave {given}.")
+    return float(found.reshape(()))
+
+
+def _length(batch: Any) -> int:
+    first = arguments(batch)[0] if arguments(batch) else None
+    if isinstance(first, Mapping):
+        first = next(iter(first.values()), None)
+    shape = getattr(first, "shape", None)
+    return int(shape[0]) if shape else 1

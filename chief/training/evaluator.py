@@ -1,0 +1,126 @@
+"""An evaluator task: it follows a run's checkpoints, and evaluates each that it finds, until the run has ended.
+
+    RUN_DIR/training.json      {"ended": true, "step": 1000}: written by the chief; {"ended": false} while it trains
+
+Layer: chief.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
+from globalstep.chief.sessions.polling_wait import PollingWait
+from globalstep.chief.training.callbacks import Callbacks
+from globalstep.chief.training.evaluation import Evaluate, Evaluations
+from globalstep.chief.training.saved_model import saved_step
+from globalstep.errors import InvalidArgumentError, OpError
+from globalstep.files.storage import atomic_write, storage_for
+from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+
+__all__ = ["Following", "note_training"]
+
+_FILE = "training.json"
+#: How long a run that had ended before this task was started may yet go on.
+_ENDED_BEFORE_SECS = 60.0
+
+
+def note_training(run_dir: str, step: int, ended: bool) -> None:
+    """Write down that a run trains, or has ended; for its evaluator.
+
+    Args:
+        run_dir: The run's directory.
+        step: The global step.
+        ended: Whether it has ended.
+    """
+    storage = storage_for(run_dir)
+    with atomic_write(storage, storage.join(run_dir, _FILE)) as file:
+        file.write(json.dumps({"ended": ended, "step": step}).encode())
+
+
+class Following:
+    """Evaluates the checkpoints of a run as they come.
+
+    Args:
+        evaluate: What to evaluate.
+        run_dir: The run's directory, which this task sees too.
+        model: The model.
+        loss_fn: The loss function.
+        steps: The step at which the run stops, if that is known.
+        clock: Where time comes from.
+
+    Raises:
+        InvalidArgumentError: Without something to evaluate, or a directory.
+    """
+
+    def __init__(
+        self,
+        evaluate: Evaluate | None,
+        run_dir: str | None,
+        model: Any,
+        loss_fn: Callable[..., Any],
+        steps: int | None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        if evaluate is None or run_dir is None:
+            raise InvalidArgumentError(
+                "This task is an evaluator, by TF_CONFIG: it evaluates the run's checkpoints, so gs.fit needs "
+                "evaluate= and run_dir=, a directory that all tasks see."
+            )
+        self._dir = str(run_dir)
+        self._steps = steps
+        self._clock = clock
+        self._storage = storage_for(self._dir)
+        self.evaluations = Evaluations(evaluate, self._dir, model, loss_fn)
+        self._ended_before = self._ended_at()
+
+    def run(self, callbacks: Callbacks, trainer: Any = None) -> int:
+        """Evaluate until the run has ended.
+
+        Args:
+            callbacks: Told of evaluations.
+            trainer: What they are given as trainer.
+
+        Returns:
+            The step of the last checkpoint that was evaluated; 0 for none.
+        """
+        last, wait = 0, PollingWait(self._clock, math.inf)
+        while True:
+            prefix = self._newest()
+            step = -1 if prefix is None else saved_step(prefix)
+            if prefix is not None and step > 0 and not self.evaluations.has(step):
+                try:
+                    metrics = self.evaluations.of_checkpoint(prefix)
+                except OpError:
+                    # Deleted meanwhile, for a newer one: then there is one.
+                    if self._newest() == prefix:
+                        raise
+                    continue
+                callbacks.on_evaluate(trainer, step, metrics)
+                last, wait = step, PollingWait(self._clock, math.inf)
+            if self._is_over(step, wait.waited_secs):
+                return max(last, step, 0)
+            wait.pause(f"a checkpoint later than step {max(step, 0)} in {self._dir}, which the chief saves")
+
+    def _is_over(self, step: int, waited_secs: float) -> bool:
+        if self._steps is not None and step >= self._steps:
+            return True
+        ended = self._ended_at()
+        if ended is None or ended != step:
+            return False
+        return ended != self._ended_before or waited_secs > _ENDED_BEFORE_SECS
+
+    def _newest(self) -> str | None:
+        return latest_checkpoint(self._dir, thorough=False) if self._storage.is_directory(self._dir) else None
+
+    def _ended_at(self) -> int | None:
+        """Give the step at which the run has ended; None while it trains."""
+        try:
+            with self._storage.open_read(self._storage.join(self._dir, _FILE)) as file:
+                found = json.loads(file.read())
+        except (OSError, OpError, ValueError):
+            return None
+        return int(found["step"]) if found.get("ended") else None

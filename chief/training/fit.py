@@ -1,0 +1,140 @@
+"""`gs.fit`: train a model on batches, alone or as a task of a cluster.
+
+Layer: chief.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from globalstep.chief.training.batches import check_batches
+from globalstep.chief.training.callbacks import Callback, Callbacks
+from globalstep.chief.training.evaluation import Evaluate
+from globalstep.chief.training.evaluator import Following
+from globalstep.chief.training.trainer import FitResult, Trainer, place_of
+from globalstep.errors import InvalidArgumentError
+
+__all__ = ["fit"]
+
+_log = logging.getLogger("globalstep")
+
+
+def fit(
+    model: Any,
+    loss_fn: Callable[..., Any],
+    batches: Any,
+    *,
+    optimizer: Any,
+    steps: int | None = None,
+    epochs: int | None = None,
+    run_dir: str | None = None,
+    evaluate: Evaluate | None = None,
+    callbacks: Sequence[Callback] = (),
+    accumulate: int = 1,
+    **options: Any,
+) -> FitResult:
+    """Train a model on batches.
+
+    The same script trains alone, its parameter server in the process, and as a task of a cluster, which TF_CONFIG
+    describes: under `globalstep launch` and every engine. A task that is a parameter server serves in this call, and
+    does not return from it; one that is an evaluator evaluates the run's checkpoints until it has ended.
+
+    Args:
+        model: See `gs.Trainer`.
+        loss_fn: See `gs.Trainer`.
+        batches: See `Trainer.batches`.
+        optimizer: See `gs.Trainer`.
+        steps: The global step to stop at, exactly; all workers' steps count.
+        epochs: Or how often to go through the batches, by all workers together; their number must be known. Without
+            either: once.
+        run_dir: See `gs.Trainer`.
+        evaluate: See `gs.Trainer`.
+        callbacks: See `gs.Trainer`.
+        accumulate: Batches that make one step: their gradients are averaged.
+        **options: Others of `gs.Trainer`, such as `seed` and `clip_grad_norm`.
+
+    Returns:
+        What came of it. `result.is_chief` says which task is to go on with it.
+
+    Raises:
+        InvalidArgumentError: For arguments that cannot be; says what to give instead.
+
+    >>> import numpy as np
+    >>> import globalstep as gs
+    >>> def loss_fn(w, x, y):
+    ...     error = x @ w - y
+    ...     return np.mean(error**2), 2 * x.T @ error / len(x)
+    >>> x = np.eye(3, dtype=np.float32)
+    >>> result = gs.fit(np.zeros(3, np.float32), loss_fn, [(x, x @ [1, -2, 3])], optimizer=gs.optim.SGD(0.5), steps=50)
+    >>> result.step, result.model.round(3).tolist()
+    (50, [1.0, -2.0, 3.0])
+    """
+    check_batches(batches)
+    if not isinstance(accumulate, int) or accumulate < 1:
+        raise InvalidArgumentError(f"accumulate is {accumulate!r}; it must be a whole number of at least 1.")
+    task = place_of()
+    if task.job == "ps":
+        # Of a higher layer, and never needed where it is not the task.
+        importlib.import_module("globalstep.deploy.server").Server().join()
+        raise SystemExit(0)
+    last = _last_step(batches, steps, epochs, accumulate)
+    if task.job == "evaluator":
+        return _followed(Following(evaluate, run_dir, model, loss_fn, last), Callbacks(callbacks), model)
+    trainer = Trainer(
+        model,
+        loss_fn,
+        optimizer=optimizer,
+        steps=last,
+        run_dir=run_dir,
+        evaluate=evaluate,
+        callbacks=callbacks,
+        **options,
+    )
+    once = 1 if last is None else None
+    with trainer:
+        parts = trainer.batches(batches, epochs=once, per_step=accumulate)
+        while group := list(itertools.islice(parts, accumulate)):
+            trainer.step(*group)
+    assert trainer.result is not None
+    return trainer.result
+
+
+def _followed(following: Following, callbacks: Callbacks, model: Any) -> FitResult:
+    """Evaluate the checkpoints of a run until it has ended."""
+    step = following.run(callbacks)
+    history, best = following.evaluations.history, following.evaluations.best
+    return FitResult(
+        model=model,
+        step=step,
+        metrics=history[-1]["metrics"] if history else {},
+        history=history,
+        best_step=None if best is None else best["step"],
+        run_dir=following.evaluations.directory,
+        is_chief=False,
+    )
+
+
+def _last_step(batches: Any, steps: int | None, epochs: int | None, accumulate: int) -> int | None:
+    """Give the step to stop at; None for the end of the batches."""
+    if steps is not None and epochs is not None:
+        raise InvalidArgumentError("Give steps or epochs, not both.")
+    if steps is not None:
+        return steps
+    try:
+        size = len(batches)
+    except TypeError:
+        if epochs is not None:
+            raise InvalidArgumentError(
+                "epochs needs batches whose number is known (a list, a DataLoader of a dataset with a length). "
+                "Give steps."
+            ) from None
+        return None
+    if not size:
+        raise InvalidArgumentError("batches gave no batch: is the dataset empty?")
+    if epochs is not None and (not isinstance(epochs, int) or epochs < 1):
+        raise InvalidArgumentError(f"epochs is {epochs!r}; it must be a whole number of at least 1.")
+    return max(1, (epochs or 1) * size // accumulate)

@@ -1,0 +1,169 @@
+"""`gs.load`: the values of a checkpoint, in a module, in parameters, or as a dict; without a session.
+
+Layer: chief.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy.typing as npt
+
+from globalstep.chief.checkpoints.checkpoint import CheckpointReader
+from globalstep.chief.checkpoints.checkpoint_format import prefixes_in
+from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists, latest_checkpoint
+from globalstep.errors import InvalidArgumentError, NotFoundError
+from globalstep.files.storage import storage_for
+from globalstep.worker.frameworks.training_model import SCOPE
+
+__all__ = ["BEST", "EMA", "framework_of", "load", "put_values", "read_model", "saved_step"]
+
+#: The folder of the best checkpoint, in the run's.
+BEST = "best"
+#: The name of the moving averages of `gs.fit(ema_decay=...)`.
+EMA = "ExponentialMovingAverage"
+
+
+def load(run_dir: str, into: Any = None, *, step: int | str | None = None, ema: bool = False) -> Any:
+    """Read the values of a trained model from a checkpoint.
+
+    Args:
+        run_dir: The run's directory, or a checkpoint's prefix.
+        into: A torch module, which is changed in place; or parameters (jax or numpy), which are made anew with the
+            values of the checkpoint. None for a dict of arrays.
+        step: Which checkpoint: the step, "best" for the one that `gs.Evaluate` found best; default the newest.
+        ema: Take the moving averages of the parameters that have one (`ema_decay` of `gs.fit`).
+
+    Returns:
+        `into` with the values, or the dict: name in the model -> array.
+
+    Raises:
+        NotFoundError: If there is no such checkpoint; names those that are there.
+        CheckpointError: If it is damaged.
+        InvalidArgumentError: If it is of another model.
+    """
+    values = read_model(_prefix(str(run_dir), step), ema)
+    return values if into is None else put_values(into, values)
+
+
+def read_model(prefix: str, ema: bool = False) -> dict[str, npt.NDArray[Any]]:
+    """Read the values of a checkpoint's model, by their names in the model.
+
+    Of a program that did not train with `gs.fit`: all Variables that are no slots, by their own names.
+
+    Args:
+        prefix: The checkpoint.
+        ema: See `load`.
+
+    Raises:
+        InvalidArgumentError: If there are no moving averages.
+    """
+    with CheckpointReader(prefix) as reader:
+        kinds = {name: saved.kind for name, saved in reader.index.variables.items()}
+        names = [name for name, kind in kinds.items() if kind == "variable"]
+        own = [name for name in names if name.startswith(f"{SCOPE}/")]
+        averages = {name.removesuffix(f"/{EMA}"): name for name in kinds if name.endswith(f"/{EMA}")}
+        if ema and not averages:
+            raise InvalidArgumentError(f"{prefix} holds no moving averages: train with ema_decay=0.999, say.")
+        wanted = [name for name in own or names if name not in averages.values()]
+        source = averages if ema else {}
+        return {name.removeprefix(f"{SCOPE}/"): reader.get_tensor(source.get(name, name)) for name in sorted(wanted)}
+
+
+def put_values(into: Any, values: Mapping[str, npt.NDArray[Any]]) -> Any:
+    """Put values into a model.
+
+    Args:
+        into: See `load`.
+        values: Name in the model -> value.
+
+    Returns:
+        The module, or new parameters.
+
+    Raises:
+        InvalidArgumentError: If they are not of this model.
+    """
+    framework = framework_of(into)
+    if framework == "torch":
+        from globalstep.worker.frameworks.torch_training import put_into_module
+
+        return put_into_module(into, values)
+    if framework == "jax":
+        from globalstep.worker.frameworks.jax_training import put_into_pytree
+
+        return put_into_pytree(into, values)
+    from globalstep.worker.frameworks.numpy_training import put_into_structure
+
+    return put_into_structure(into, values)
+
+
+def framework_of(model: Any) -> str:
+    """Say which framework a model is of: "torch", "jax" or "numpy".
+
+    Raises:
+        InvalidArgumentError: If it is no model.
+    """
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    if torch is not None and isinstance(model, torch.nn.Module):
+        return "torch"
+    if torch is not None and isinstance(model, type) and issubclass(model, torch.nn.Module):
+        raise InvalidArgumentError(f"{model.__name__} is a class of modules: give a module, {model.__name__}(...).")
+    if jax is not None and any(type(leaf).__module__.startswith(("jax", "globalstep.worker.frameworks.jax"))
+                               for leaf in _leaves(model)):  # fmt: skip
+        return "jax"
+    from globalstep.worker.frameworks.numpy_training import leaves_of
+
+    found = list(leaves_of(model))
+    if torch is not None and any(torch.is_tensor(leaf) for _, leaf in found):
+        raise InvalidArgumentError("Tensors by themselves are no model: put them into a torch.nn.Module as Parameters.")
+    for path, leaf in found:
+        if not hasattr(leaf, "dtype"):
+            raise InvalidArgumentError(
+                f"The model must be a torch module, or arrays in dicts, lists and tuples; {path!r} is a "
+                f"{type(leaf).__name__}."
+            )
+    return "numpy"
+
+
+def saved_step(prefix: str) -> int:
+    """Give the step of a checkpoint, by its name; -1 where that does not tell it."""
+    number = prefix.rpartition("-")[2]
+    return int(number) if number.isdecimal() else -1
+
+
+def _leaves(model: Any) -> list[Any]:
+    jax = sys.modules["jax"]
+    return list(jax.tree_util.tree_leaves(model, is_leaf=lambda leaf: type(leaf).__name__ == "Embedding"))
+
+
+def _prefix(path: str, step: int | str | None) -> str:
+    """Find a checkpoint.
+
+    Raises:
+        NotFoundError: If there is none.
+    """
+    if step is None and checkpoint_exists(path):
+        return path
+    storage = storage_for(path)
+    directory = storage.join(path, BEST) if step == BEST else path
+    steps = {saved_step(prefix): prefix for prefix in prefixes_in(storage, directory)} if _is_there(directory) else {}
+    if isinstance(step, str) and step != BEST:
+        raise InvalidArgumentError(f"step is {step!r}; it must be a number, 'best', or None for the newest.")
+    if isinstance(step, int):
+        found = steps.get(step)
+    else:
+        found = latest_checkpoint(directory, thorough=False) if steps else None
+    if found is None:
+        there = f"it has those of the steps {', '.join(map(str, sorted(steps)))}" if steps else "it has none"
+        which = (
+            "a checkpoint" if step is None else "a best checkpoint" if step == BEST else f"a checkpoint of step {step}"
+        )
+        hint = " gs.Evaluate(..., best=NAME) keeps one." if step == BEST else ""
+        raise NotFoundError(f"There should be {which} in {directory}; {there}.{hint}")
+    return found
+
+
+def _is_there(directory: str) -> bool:
+    return storage_for(directory).is_directory(directory)

@@ -1,0 +1,483 @@
+"""`gs.Trainer`: a model in training, alone or as a task of a cluster, for a loop of one's own.
+
+Layer: chief. Threads: a trainer belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from globalstep.chief.checkpoints.saver import Saver
+from globalstep.chief.events.file_writer import FileWriterCache
+from globalstep.chief.hooks.checkpoint import CheckpointSaverHook, CheckpointSaverListener
+from globalstep.chief.hooks.step import StopAtStepHook, step_now
+from globalstep.chief.scaffold import Scaffold
+from globalstep.chief.training.batches import Share, share_of
+from globalstep.chief.training.callbacks import Callback, Callbacks
+from globalstep.chief.training.evaluation import Evaluate, Evaluations
+from globalstep.chief.training.evaluator import note_training
+from globalstep.chief.training.training_graph import Gradients, TrainingGraph, training_model
+from globalstep.chief.training_session import MonitoredTrainingSession
+from globalstep.cluster.cluster import TaskConfig, from_tf_config, session_tasks
+from globalstep.errors import InvalidArgumentError, OpError
+from globalstep.files.storage import leave_probe, storage_for
+from globalstep.graph.graph import Graph
+from globalstep.worker.frameworks.training_model import MoreLookupsError, part_seed
+from globalstep.worker.session_run_hook import SessionRunContext, SessionRunHook, SessionRunValues
+
+if TYPE_CHECKING:
+    from globalstep.worker.coordinator import Coordinator
+    from globalstep.worker.session import Session
+
+__all__ = ["FitResult", "Trainer", "place_of"]
+
+_log = logging.getLogger("globalstep")
+_log_progress = logging.getLogger("globalstep.progress")
+
+_CHECKPOINT_SECS = 600
+#: Larger tables stay on the parameter servers and in checkpoints, from which `gs.load` takes them.
+_TABLE_BYTES = 256 << 20
+#: Batches that a loop may take without a step before it is told so.
+_UNUSED_BATCHES = 1000
+
+
+@dataclass
+class FitResult:
+    """What came of training.
+
+    Attributes:
+        model: The module, or new parameters, with the last values; of a table larger than 256 MiB `gs.load` has them.
+        step: The global step.
+        loss: The loss of this task's last step; NaN without one.
+        metrics: The last evaluation; empty without one, and on tasks that are not the chief.
+        history: All evaluations: step and metrics of each.
+        best_step: The step of the best one; None without one.
+        run_dir: Where the run is kept; None for nowhere.
+        is_chief: Whether this task is the chief: the one to go on with the result.
+    """
+
+    model: Any = field(repr=False)
+    step: int
+    loss: float = math.nan
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    history: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
+    best_step: int | None = None
+    run_dir: str | None = None
+    is_chief: bool = True
+
+
+class Trainer:
+    """Trains a model step by step; use it in a `with` block.
+
+    Without a cluster the parameter server is in this process. With TF_CONFIG, as `globalstep launch` and cluster
+    engines set it, this process is a task of the cluster.
+
+    Args:
+        model: A torch module; or parameters in jax or numpy: arrays in dicts, lists and tuples.
+        loss_fn: Called as `loss_fn(model, *batch)` where a batch is a tuple or list, else as `loss_fn(model, batch)`.
+            Gives a scalar loss; with numpy parameters, the loss and its gradients in the structure of the parameters.
+            If it has an argument `rng` it gets a key (jax) or a generator (numpy) of the step.
+        optimizer: One of `gs.optim`, or of `gs.train`; or a dict from patterns of parameters' names to optimizers.
+        steps: The global step to stop at, exactly; None to go on until the loop ends.
+        run_dir: Directory of checkpoints and TensorBoard's files; training goes on from the newest checkpoint there.
+            None to keep nothing.
+        evaluate: What to evaluate; a checkpoint is saved for each evaluation.
+        callbacks: Told of steps, evaluations and the end, on the chief.
+        seed: Decides on the order of batches and on random numbers of each step, on each worker others.
+        clip_grad_norm: Scale gradients down to this norm over all of them.
+        clip_grad_value: Clip each element of gradients to this magnitude.
+        ema_decay: Keep moving averages of the parameters, of tables not; `gs.load(run_dir, model, ema=True)`.
+        checkpoint_every_steps: Save every so many global steps; default as often as is evaluated, else every 10
+            minutes.
+        keep_checkpoints: How many checkpoints are kept.
+        config: A `gs.ConfigProto`: durability, what is sent, pushes in flight.
+
+    Attributes:
+        seed: As given.
+        rank: Which worker this is: 0 is the chief.
+        world_size: How many workers there are.
+
+    Raises:
+        InvalidArgumentError: For arguments that cannot be; says what to give instead.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        loss_fn: Callable[..., Any],
+        *,
+        optimizer: Any,
+        steps: int | None = None,
+        run_dir: str | None = None,
+        evaluate: Evaluate | None = None,
+        callbacks: Sequence[Callback] = (),
+        seed: int = 0,
+        clip_grad_norm: float | None = None,
+        clip_grad_value: float | None = None,
+        ema_decay: float | None = None,
+        checkpoint_every_steps: int | None = None,
+        keep_checkpoints: int = 5,
+        config: Any = None,
+    ) -> None:
+        if steps is not None and (not isinstance(steps, int) or isinstance(steps, bool) or steps < 1):
+            raise InvalidArgumentError(f"steps is {steps!r}; it must be a whole number of at least 1.")
+        if evaluate is not None and not isinstance(evaluate, Evaluate):
+            raise InvalidArgumentError(f"evaluate is {evaluate!r}; it must be a gs.Evaluate(batches, metrics).")
+        if wrong := [item for item in callbacks if not isinstance(item, Callback)]:
+            raise InvalidArgumentError(f"callbacks: {wrong[0]!r} is no gs.Callback.")
+        self._task = place_of()
+        if self._task.job in ("ps", "evaluator"):
+            raise InvalidArgumentError(
+                f"TF_CONFIG says that this task is {self._task.task}, which does not train: call gs.fit, which does "
+                "what such a task is to do."
+            )
+        self.rank, self.world_size = _rank(self._task)
+        self.seed = seed
+        self._model_given, self._loss_fn, self._optimizer = model, loss_fn, optimizer
+        self._steps, self._config, self._keep = steps, config, keep_checkpoints
+        self._run_dir = None if run_dir is None else str(run_dir)
+        self._evaluate, self._callbacks = evaluate, Callbacks(callbacks)
+        self._checkpoint_steps = checkpoint_every_steps
+        self._gradients = Gradients(clip_grad_norm, clip_grad_value, ema_decay)
+        self._stack = contextlib.ExitStack()
+        self._session: Any = None
+        self._step = self._start = self._own_step = 0
+        self._loss = math.nan
+        self._taken = 0
+        self._stopped = False
+        self._evaluations: Evaluations | None = None
+        self._reported: set[int] = set()
+        self._trained: Any = model
+        #: What came of training; None until the `with` block has ended without an error.
+        self.result: FitResult | None = None
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this task is the chief, which saves, evaluates and ends the run."""
+        return self._task.is_chief
+
+    @property
+    def global_step(self) -> int:
+        """The global step, as far as this task knows: exact after its own steps."""
+        return self._step
+
+    @property
+    def done(self) -> bool:
+        """Whether training is over: the last step has come, `stop()` was called, or the run has ended."""
+        over = self._stopped or self._session is None or (self._steps is not None and self._step >= self._steps)
+        return over or bool(self._session.should_stop())
+
+    def step(self, *batches: Any) -> float:
+        """Take a step: compute the loss and its gradients, push them, and count the step.
+
+        Args:
+            batches: A batch; of several the gradients are averaged, and make one step.
+
+        Returns:
+            The loss, the mean of those of several batches. If the run has ended meanwhile, so that the step does not
+            count, `done` is True afterwards.
+
+        Raises:
+            RuntimeError: Outside of a `with` block, or when training is over.
+            InvalidArgumentError: If the loss is no finite scalar; nothing was pushed then.
+        """
+        if self._session is None:
+            raise RuntimeError(
+                "A Trainer trains in a `with` block: with gs.Trainer(...) as trainer: trainer.step(batch)"
+            )
+        if self.done:
+            raise RuntimeError(
+                f"Training is over at step {self._step}. Loop with `for batch in trainer.batches(dataset)`, or ask "
+                "`trainer.done` before each step."
+            )
+        if not batches:
+            raise InvalidArgumentError("step() needs a batch: trainer.step(batch).")
+        seeds = [part_seed(self.seed, self.rank, self._step, at) for at in range(len(batches))]
+        loss = self._run(batches, seeds)
+        self._taken += 1
+        if loss is not None:
+            self._loss = float(loss)
+        if self.is_chief:
+            self._callbacks.on_step(self, self._step, self._loss)
+        return self._loss
+
+    def batches(self, batches: Any, *, epochs: int | None = None, per_step: int = 1) -> Iterator[Any]:
+        """Give this worker's batches until training is over: each of several workers gets others.
+
+        Args:
+            batches: An iterable that all workers have, or a function that gives one: each batch is had by one worker,
+                and a quick worker has more. An argument `rank` or `seed` of the function says that it gives this
+                worker's own. In a run that goes on from a checkpoint, the batches that were had before are left out.
+            epochs: How often to go through them; None for until training is over.
+            per_step: How many of them make a step.
+
+        Raises:
+            InvalidArgumentError: If there is no batch.
+            RuntimeError: If no step is taken with them.
+        """
+        start = self._start * per_step // self.world_size
+        share = Share(self.rank, self.world_size, self.seed, start, self._next_step, per_step)
+        unused, taken = 0, self._taken
+        for batch in share_of(batches, share, epochs):
+            if self.done:
+                return
+            yield batch
+            unused = 0 if self._taken != taken else unused + 1
+            taken = self._taken
+            if unused >= _UNUSED_BATCHES:
+                raise RuntimeError(f"{unused} batches were taken, and no step: call trainer.step(batch) in the loop.")
+
+    def _next_step(self, last: int) -> int:
+        """Give the step, from 0, whose batches are this worker's next.
+
+        The push that became step s of all gives its worker the batches of step s + world_size - 1: no two get the same,
+        and a worker that is slow gets fewer.
+        """
+        if last < 0:
+            return self._start + self.rank
+        return max(last + 1, self._own_step + self.world_size - 1)
+
+    def stop(self) -> None:
+        """End training after this step; on the chief, that of all workers."""
+        self._stopped = True
+
+    def __enter__(self) -> Self:
+        if self._session is not None or self.result is not None:
+            raise RuntimeError("A Trainer trains once: make another one for another run. The model keeps its values.")
+        try:
+            return self._enter()
+        except BaseException:
+            session, self._session = self._session, None
+            with self._stack:
+                if session is not None:
+                    session.__exit__(*sys.exc_info())
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        session, self._session = self._session, None
+        try:
+            with self._stack:
+                swallowed = bool(session.__exit__(kind, error, trace))
+                if kind is None or swallowed:
+                    self.result = self._result()
+                    if self.is_chief and self._run_dir is not None:
+                        note_training(self._run_dir, self._step, ended=True)
+        finally:
+            if self.is_chief:
+                self._callbacks.on_end(self, self.result)
+        return swallowed
+
+    def _enter(self) -> Self:
+        self._stack.enter_context(Graph().as_default())
+        directory = self._directory()
+        for written in (directory, directory and os.path.join(directory, "cluster")):
+            if written:
+                # Its thread would live as long as the process.
+                self._stack.callback(FileWriterCache.close, written)
+        self._model = training_model(self._model_given, self._loss_fn)
+        self._graph = TrainingGraph(self._model, self._optimizer, lambda: self._step, self._gradients)
+        scaffold = Scaffold(saver=Saver(max_to_keep=self._keep))
+        hooks: list[SessionRunHook] = [_Following(self)]
+        if self._steps is not None:
+            hooks.insert(0, StopAtStepHook(last_step=self._steps))
+        if self._evaluate is not None and directory is not None:
+            self._evaluations = Evaluations(self._evaluate, directory, self._model_given, self._loss_fn)
+        self._session = MonitoredTrainingSession(
+            checkpoint_dir=directory,
+            scaffold=scaffold,
+            hooks=hooks,
+            chief_only_hooks=[self._saver_hook(directory, scaffold)] if directory else [],
+            save_checkpoint_secs=None,
+            save_summaries_steps=100 if self._run_dir else None,
+            log_step_count_steps=100 if self._run_dir else None,
+            config=self._config,
+        )
+        if self.is_chief:
+            if self._run_dir is not None and not self.done:
+                note_training(self._run_dir, self._step, ended=False)
+            self._callbacks.on_start(self)
+        return self
+
+    def _directory(self) -> str | None:
+        """Give where checkpoints go: the run's directory, or one that is deleted at the end."""
+        if self._run_dir is None:
+            if self._evaluate is None or not self.is_chief:
+                return None
+            found = tempfile.mkdtemp(prefix="globalstep-run-")
+            self._stack.callback(shutil.rmtree, found, ignore_errors=True)
+            return found
+        if self.is_chief:
+            storage = storage_for(self._run_dir)
+            try:
+                storage.make_directories(self._run_dir)
+                with leave_probe(storage, self._run_dir):
+                    pass
+            except (OSError, OpError) as error:
+                raise InvalidArgumentError(
+                    f"run_dir {self._run_dir!r} cannot be written to: {error}. Give a directory that this user may "
+                    "write to, or None to keep nothing."
+                ) from error
+        return self._run_dir
+
+    def _saver_hook(self, directory: str, scaffold: Scaffold) -> CheckpointSaverHook:
+        steps = self._checkpoint_steps
+        if steps is None and self._evaluate is not None:
+            steps = self._evaluate.every_steps
+        listeners = [_EvaluatingCheckpoints(self)] if self._evaluations is not None else []
+        secs = _CHECKPOINT_SECS if steps is None else None
+        return CheckpointSaverHook(directory, secs, steps, scaffold=scaffold, listeners=listeners)
+
+    def _run(self, batches: Sequence[Any], seeds: Sequence[int]) -> Any:
+        for again in (True, False):
+            feeds = self._model.take(batches, seeds)
+            try:
+                return self._session.run([self._model.loss, self._graph.train_op], feeds)[0]
+            except MoreLookupsError:
+                if not again:
+                    raise
+                self._model.expect_all()
+        return None
+
+    def _result(self) -> FitResult:
+        evaluations = self._evaluations
+        history = list(evaluations.history) if evaluations is not None else []
+        best = evaluations.best if evaluations is not None else None
+        return FitResult(
+            model=self._trained,
+            step=self._step,
+            loss=self._loss,
+            metrics=history[-1]["metrics"] if history else {},
+            history=history,
+            best_step=None if best is None else best["step"],
+            run_dir=self._run_dir,
+            is_chief=self.is_chief,
+        )
+
+
+class _Following(SessionRunHook):
+    """Follows the session of a trainer: its step, and at the end its values."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self._is_new = True
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """See SessionRunHook."""
+        trainer = self._trainer
+        trainer._step = step_now(session, trainer._graph.step)
+        if self._is_new:
+            trainer._start, self._is_new = trainer._step, False
+        if trainer._evaluations is not None:
+            trainer._evaluations.forget_after(trainer._step)
+            trainer._reported = {entry["step"] for entry in trainer._evaluations.history}
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """See SessionRunHook."""
+        outcome = run_context.session.last_outcome
+        if outcome is not None:
+            trainer = self._trainer
+            trainer._step = trainer._own_step = outcome.steps.get(trainer._graph.step.op_name, trainer._step)
+
+    def end(self, session: Session) -> None:
+        """See SessionRunHook: brings the last values into the model."""
+        trainer = self._trainer
+        wanted = dict(trainer._model.variables)
+        if trainer.is_chief:
+            for table in trainer._model.tables:
+                rows, width = (int(size) for size in table.variable.shape)
+                if rows * width * 4 <= _TABLE_BYTES:
+                    wanted[table.name] = table.variable
+        try:
+            session.forget_values()
+            values, step = session.run([wanted, trainer._graph.step])
+        except OpError as error:
+            _log.warning("The last values could not be brought into the model, gs.load has them: %s", error)
+            return
+        trainer._step = int(step)
+        trainer._trained = trainer._model.put(values)
+
+
+class _EvaluatingCheckpoints(CheckpointSaverListener):
+    """Evaluates checkpoints as they are saved, or takes note of what the evaluator task found."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self._last: int | None = None
+        self._evaluator_does = "evaluator" in trainer._task.cluster.jobs
+
+    def after_save(self, session: Session, global_step_value: int) -> bool:
+        """See CheckpointSaverListener: says whether training should end."""
+        assert self._trainer._evaluate is not None
+        every = self._trainer._evaluate.every_steps
+        if self._last is None:
+            # The checkpoint of the beginning.
+            self._last = global_step_value
+            return False
+        if global_step_value // every > self._last // every:
+            self._last = global_step_value
+            self._attend_to(session, global_step_value)
+        return self._is_over()
+
+    def end(self, session: Session, global_step_value: int) -> None:
+        """See CheckpointSaverListener: the last checkpoint is evaluated too."""
+        if not session.cluster.shutdown.asked and global_step_value > self._trainer._start:
+            self._attend_to(session, global_step_value)
+
+    def _attend_to(self, session: Session, step: int) -> None:
+        trainer = self._trainer
+        evaluations = trainer._evaluations
+        assert evaluations is not None
+        if self._evaluator_does:
+            evaluations.read()
+        elif not evaluations.has(step):
+            directory = trainer._run_dir or evaluations.directory
+            evaluations.of_checkpoint(storage_for(directory).join(directory, f"model.ckpt-{step}"))
+        for entry in evaluations.history:
+            if entry["step"] not in trainer._reported:
+                trainer._reported.add(entry["step"])
+                trainer._callbacks.on_evaluate(trainer, entry["step"], entry["metrics"])
+
+    def _is_over(self) -> bool:
+        evaluations = self._trainer._evaluations
+        assert evaluations is not None
+        if not evaluations.is_over:
+            return False
+        best = evaluations.best
+        _log_progress.info(
+            "Training ends: no better evaluation since step %s.", best["step"] if best is not None else "the first"
+        )
+        return True
+
+
+def place_of() -> TaskConfig:
+    """Say which task this process is.
+
+    Raises:
+        InvalidArgumentError: If TF_CONFIG is malformed.
+    """
+    try:
+        return from_tf_config()
+    except ValueError as error:
+        raise InvalidArgumentError(str(error)) from error
+
+
+def _rank(task: TaskConfig) -> tuple[int, int]:
+    """Give a task's rank, the chief's being 0, and how many workers there are."""
+    if "ps" not in task.cluster.jobs:
+        return 0, 1
+    tasks = sorted(session_tasks(task.cluster), key=lambda name: "worker" in name)
+    if task.task not in tasks:
+        return 0, len(tasks)
+    return tasks.index(task.task), len(tasks)

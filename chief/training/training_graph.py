@@ -1,0 +1,187 @@
+"""From a model, a loss function and an optimizer to one training op.
+
+Layer: chief.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from globalstep.chief.training.saved_model import EMA, framework_of
+from globalstep.errors import InvalidArgumentError
+from globalstep.graph.graph import Node, control_dependencies, get_default_graph
+from globalstep.graph.indexed_slices import IndexedSlices
+from globalstep.ops.clipping import clip_by_global_norm, clip_by_value
+from globalstep.ops.control_flow_ops import group
+from globalstep.ops.summary_ops import scalar
+from globalstep.optimizers.moving_averages import ExponentialMovingAverage
+from globalstep.optimizers.optimizer import Optimizer
+from globalstep.optimizers.torch_optimizers import StepSource, TorchOptimizer
+from globalstep.variables.training_util import create_global_step
+from globalstep.variables.variables import Variable
+from globalstep.worker.frameworks.training_model import TrainingModel
+
+__all__ = ["Gradients", "TrainingGraph", "training_model"]
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What is done to gradients before they are pushed, and to parameters after.
+
+    Attributes:
+        clip_norm: Scale them down to this norm over all of them.
+        clip_value: Clip each element to this magnitude.
+        ema_decay: Keep moving averages of the parameters with this decay.
+    """
+
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    ema_decay: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("clip_grad_norm", self.clip_norm), ("clip_grad_value", self.clip_value)):
+            if value is not None and not value > 0:
+                raise InvalidArgumentError(f"{name} is {value!r}; it must be positive.")
+        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
+            raise InvalidArgumentError(f"ema_decay is {self.ema_decay!r}; it must lie between 0 and 1: 0.999, say.")
+
+
+@dataclass
+class TrainingGraph:
+    """The default graph, once a model is in it.
+
+    Args:
+        model: The model.
+        optimizer: An optimizer, or a dict from patterns of names to optimizers.
+        known_step: Gives the step that this worker knows of.
+        gradients: What is done to gradients.
+
+    Attributes:
+        step: The global step.
+        train_op: Takes a step.
+    """
+
+    model: TrainingModel
+    optimizer: Any
+    known_step: Callable[[], int]
+    gradients: Gradients
+    step: Variable = field(init=False)
+    train_op: Node = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.step = create_global_step()
+        trained = {name: variable for name, variable in self.model.variables.items() if variable.trainable}
+        trained |= {table.name: table.variable for table in self.model.tables}
+        groups = self._groups(trained)
+        first = groups[0][0]
+        pairs = first.compute_gradients(self.model.loss, var_list=list(trained.values()))
+        found = {variable: grad for grad, variable in pairs}
+        changed = [variable for variable, grad in found.items() if grad is not None]
+        clipped = dict(zip(changed, self._clipped([found[variable] for variable in changed]), strict=True))
+        ops: list[Node] = []
+        with control_dependencies(list(self.model.updates)):
+            for optimizer, names, decay in groups:
+                applied = [(_decayed(name, clipped[trained[name]], trained[name], decay), trained[name])
+                           for name in names if trained[name] in clipped]  # fmt: skip
+                if applied:
+                    ops.append(optimizer.apply_gradients(applied, global_step=None if ops else self.step))
+        train_op = ops[0] if len(ops) == 1 else group(*ops)
+        if self.gradients.ema_decay is not None:
+            followed = [variable for variable in self.model.variables.values() if variable.trainable]
+            with control_dependencies([train_op]):
+                train_op = ExponentialMovingAverage(self.gradients.ema_decay, name=EMA).apply(followed)
+        self.train_op = train_op
+        with get_default_graph().name_scope(None):
+            scalar("loss", self.model.loss)
+
+    def _groups(self, trained: Mapping[str, Variable]) -> list[tuple[Optimizer, list[str], float]]:
+        """Give each optimizer with the names of its parameters, and its weight decay."""
+        given = self.optimizer if isinstance(self.optimizer, Mapping) else {"*": self.optimizer}
+        source = StepSource(self.step, self.known_step)
+        left = list(trained)
+        groups = []
+        for pattern, optimizer in given.items():
+            names = [name for name in left if fnmatch.fnmatchcase(name, pattern)]
+            if not names:
+                raise InvalidArgumentError(
+                    f"optimizer: no parameter is left for {pattern!r}; the parameters are {', '.join(trained)}. The "
+                    "first pattern that fits a name counts."
+                )
+            left = [name for name in left if name not in names]
+            if isinstance(optimizer, TorchOptimizer):
+                groups.append((optimizer.make(source), names, optimizer.weight_decay))
+            elif isinstance(optimizer, Optimizer):
+                groups.append((optimizer, names, 0.0))
+            else:
+                raise InvalidArgumentError(_not_an_optimizer(optimizer))
+        if left:
+            raise InvalidArgumentError(
+                f'optimizer: no pattern fits {", ".join(left)}. End with "*", which fits all that is left.'
+            )
+        return groups
+
+    def _clipped(self, grads: Sequence[Any]) -> list[Any]:
+        found = list(grads)
+        if self.gradients.clip_value is not None:
+            limit = self.gradients.clip_value
+            found = [clip_by_value(grad, -limit, limit) for grad in found]
+        if self.gradients.clip_norm is not None:
+            found = clip_by_global_norm(found, self.gradients.clip_norm)[0]
+        return found
+
+
+def training_model(model: Any, loss_fn: Callable[..., Any]) -> TrainingModel:
+    """Put a model into the default graph.
+
+    Args:
+        model: A torch module, or parameters of jax or numpy.
+        loss_fn: Its loss function.
+
+    Raises:
+        InvalidArgumentError: If it is no model, or the function no function.
+    """
+    if not callable(loss_fn):
+        raise InvalidArgumentError(
+            f"loss_fn is {loss_fn!r}; it must be a function, called as loss_fn(model, *batch), that gives the loss."
+        )
+    framework = framework_of(model)
+    if framework == "torch":
+        from globalstep.worker.frameworks.torch_training import TorchTraining
+
+        return TorchTraining(model, loss_fn)
+    if framework == "jax":
+        from globalstep.worker.frameworks.jax_training import JaxTraining
+
+        return JaxTraining(model, loss_fn)
+    from globalstep.worker.frameworks.numpy_training import NumpyTraining
+
+    return NumpyTraining(model, loss_fn)
+
+
+def _decayed(name: str, grad: Any, variable: Variable, weight_decay: float) -> Any:
+    if not weight_decay:
+        return grad
+    if isinstance(grad, IndexedSlices):
+        raise InvalidArgumentError(
+            f"{name!r} is an Embedding, whose gradient has only the rows of a batch: weight_decay is not for it, as in "
+            f'PyTorch. Give it an optimizer of its own: optimizer={{"{name}": gs.optim.SparseAdam(), "*": ...}}.'
+        )
+    return grad + weight_decay * variable
+
+
+def _not_an_optimizer(given: Any) -> str:
+    if type(given).__module__.startswith("torch.optim"):
+        return (
+            f"optimizer is torch.optim.{type(given).__name__}, which would change the module in this process alone. "
+            f"Give gs.optim.{type(given).__name__}, which has the same arguments without the parameters."
+        )
+    if type(given).__module__.startswith("optax") or (isinstance(given, tuple) and hasattr(given, "update")):
+        return "optimizer is one of optax; the parameter servers apply gs.optim's: gs.optim.Adam(1e-3), say."
+    if isinstance(given, type):
+        return f"optimizer is the class {given.__name__}: give an optimizer, {given.__name__}(...)."
+    return (
+        f"optimizer is {given!r}; it must be one of gs.optim, or of gs.train, or a dict of such by patterns of names."
+    )

@@ -1,0 +1,14 @@
+# Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
+
+from globalstep.optimizers.torch_optimizers import Adadelta as Adadelta
+from globalstep.optimizers.torch_optimizers import Adagrad as Adagrad
+from globalstep.optimizers.torch_optimizers import Adam as Adam
+from globalstep.optimizers.torch_optimizers import AdamW as AdamW
+from globalstep.optimizers.torch_optimizers import RMSprop as RMSprop
+from globalstep.optimizers.torch_optimizers import SGD as SGD
+from globalstep.optimizers.torch_optimizers import SparseAdam as SparseAdam
+from globalstep.optimizers.torch_schedules import CosineAnnealingLR as CosineAnnealingLR
+from globalstep.optimizers.torch_schedules import ExponentialLR as ExponentialLR
+from globalstep.optimizers.torch_schedules import LinearLR as LinearLR
+from globalstep.optimizers.torch_schedules import MultiStepLR as MultiStepLR
+from globalstep.optimizers.torch_schedules import StepLR as StepLR

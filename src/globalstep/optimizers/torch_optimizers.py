@@ -1,0 +1,356 @@
+"""`gs.optim`: optimizers with PyTorch's names, arguments, defaults and numbers.
+
+Each is a description, made outside of any graph and used as often as wanted; `gs.fit` and `gs.Trainer` make the
+optimizer of the run from it. The parameter servers apply the formulas (`globalstep.ps.rules`). What differs from
+TensorFlow's optimizers of the same names: docs/frameworks.md.
+
+Layer: shared. Source of names, defaults and formulas: PyTorch 2.13 `torch.optim`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from globalstep.graph.graph import Node
+from globalstep.graph.mutations import Hyper
+from globalstep.ops.math_ops import cast, sqrt
+from globalstep.optimizers.optimizer import Optimizer, Slot
+from globalstep.optimizers.optimizers import (
+    AdadeltaOptimizer,
+    AdamOptimizer,
+    GradientDescentOptimizer,
+    MomentumOptimizer,
+)
+from globalstep.optimizers.optimizers_modern import AdamWOptimizer, LazyAdamOptimizer
+from globalstep.optimizers.torch_schedules import Schedule
+
+__all__ = ["SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "RMSprop", "SparseAdam", "StepSource", "TorchOptimizer"]
+
+#: A learning rate: a number, one of gs.optim's schedules, or a function of the step.
+Rate = float | Schedule | Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class StepSource:
+    """Where a run's step comes from.
+
+    Attributes:
+        node: The global step.
+        known: Gives the step that this worker knows of.
+    """
+
+    node: Node
+    known: Callable[[], int]
+
+
+class TorchOptimizer:
+    """Base of the optimizers of `gs.optim`.
+
+    Args:
+        lr: The learning rate: a number, a schedule of `gs.optim`, which the parameter servers evaluate at the
+            authoritative step, or a function of the step, which each worker calls with the step it knows.
+        weight_decay: Part of each parameter that is added to its gradient.
+
+    Attributes:
+        weight_decay: As given.
+
+    Raises:
+        ValueError: If a number is negative or not finite.
+    """
+
+    _fields: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
+
+    def __init__(self, lr: Rate, weight_decay: float = 0.0) -> None:
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self._check(weight_decay=weight_decay, **({"lr": lr} if isinstance(lr, (int, float)) else {}))
+        if not isinstance(lr, (int, float, Schedule)) and not callable(lr):
+            raise TypeError(
+                f"{type(self).__name__}: lr is {lr!r}; it must be a number, a schedule such as gs.optim.StepLR, or a "
+                "function of the step."
+            )
+
+    def make(self, step: StepSource) -> Optimizer:
+        """Make the optimizer of a graph.
+
+        Args:
+            step: The run's step.
+        """
+        raise TypeError(f"{type(self).__name__} must define make().")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._fields)})"
+
+    def _check(self, **numbers: Any) -> None:
+        for name, value in numbers.items():
+            if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+                raise ValueError(f"{type(self).__name__}: {name} is {value!r}; it must be a number of at least 0.")
+
+    def _check_betas(self, betas: Sequence[float]) -> tuple[float, float]:
+        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"{type(self).__name__}: betas are {betas!r}; they must be two numbers from 0 to below 1.")
+        return betas[0], betas[1]
+
+    def _rate(self, step: StepSource) -> Hyper:
+        if isinstance(self.lr, Schedule):
+            return self.lr.node(step.node)
+        if callable(self.lr):
+            rate = self.lr
+            return lambda: float(rate(step.known()))
+        return float(self.lr)
+
+
+class SGD(TorchOptimizer):
+    """Gradient descent, with momentum if wanted, as `torch.optim.SGD`.
+
+    Args:
+        lr: See TorchOptimizer.
+        momentum: How much of the last step is kept.
+        weight_decay: See TorchOptimizer.
+        nesterov: Whether to use Nesterov's momentum.
+
+    Raises:
+        ValueError: For numbers that cannot be; for `nesterov` without momentum.
+    """
+
+    _fields = ("lr", "momentum", "weight_decay", "nesterov")
+
+    def __init__(
+        self, lr: Rate = 1e-3, momentum: float = 0.0, weight_decay: float = 0.0, *, nesterov: bool = False
+    ) -> None:
+        super().__init__(lr, weight_decay)
+        self._check(momentum=momentum)
+        if nesterov and not momentum:
+            raise ValueError("SGD: nesterov needs a momentum.")
+        self.momentum = momentum
+        self.nesterov = nesterov
+
+    def make(self, step: StepSource) -> Optimizer:
+        """See TorchOptimizer."""
+        if not self.momentum:
+            return GradientDescentOptimizer(self._rate(step), name="SGD")
+        return MomentumOptimizer(self._rate(step), self.momentum, use_nesterov=self.nesterov, name="SGD")
+
+
+class Adam(TorchOptimizer):
+    """Adam, as `torch.optim.Adam`.
+
+    The rows of an embedding that a step does not touch move too, as in PyTorch with dense gradients: each push costs a
+    pass over the whole table. `SparseAdam` and `Adagrad` change only the rows of the step.
+
+    Args:
+        lr: See TorchOptimizer.
+        betas: Decay of the first and the second moment.
+        eps: Added to the root of the second moment.
+        weight_decay: See TorchOptimizer.
+
+    Raises:
+        ValueError: For numbers that cannot be.
+    """
+
+    _fields = ("lr", "betas", "eps", "weight_decay")
+
+    def __init__(
+        self, lr: Rate = 1e-3, betas: Sequence[float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(lr, weight_decay)
+        self._check(eps=eps)
+        self.betas = self._check_betas(betas)
+        self.eps = eps
+
+    def make(self, step: StepSource) -> Optimizer:
+        """See TorchOptimizer."""
+        return AdamOptimizer(self._rate(step), *self.betas, epsilon=self._epsilon_hat(step), name="Adam")
+
+    def _epsilon_hat(self, step: StepSource) -> Node:
+        """Give the epsilon of the rule, which divides after the correction of the moments: PyTorch before."""
+        count = cast(step.node, "float64") + 1.0
+        return self.eps * sqrt(1.0 - self.betas[1] ** count)
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay, as `torch.optim.AdamW`.
+
+    Args:
+        lr: See TorchOptimizer.
+        betas: See Adam.
+        eps: See Adam.
+        weight_decay: Each parameter shrinks by the rate times this part of itself.
+
+    Raises:
+        ValueError: For numbers that cannot be.
+    """
+
+    def __init__(
+        self, lr: Rate = 1e-3, betas: Sequence[float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 1e-2
+    ) -> None:
+        super().__init__(lr, betas, eps)
+        self._check(weight_decay=weight_decay)
+        self._decay = weight_decay
+
+    def make(self, step: StepSource) -> Optimizer:
+        """See TorchOptimizer."""
+        return AdamWOptimizer(self._rate(step), self._decay, *self.betas, epsilon=self._epsilon_hat(step), name="AdamW")
+
+
+class SparseAdam(TorchOptimizer):
+    """Adam that changes only the rows of the step, as `torch.optim.SparseAdam`: for embeddings.
+
+    Args:
+        lr: See TorchOptimizer.
+        betas: Decay of the first and the second moment.
+        eps: Added to the root of the second moment.
+
+    Raises:
+        ValueError: For numbers that cannot be.
+    """
+
+    _fields = ("lr", "betas", "eps")
+
+    def __init__(self, lr: Rate = 1e-3, betas: Sequence[float] = (0.9, 0.999), eps: float = 1e-8) -> None:
+        super().__init__(lr)
+        self._check(eps=eps)
+        self.betas = self._check_betas(betas)
+        self.eps = eps
+
+    def make(self, step: StepSource) -> Optimizer:
+        """See TorchOptimizer."""
+        return LazyAdamOptimizer(self._rate(step), *self.betas, epsilon=self.eps, name="SparseAdam")
+
+
+class Adagrad(TorchOptimizer):
+    """Adagrad, as `torch.optim.Adagrad`.
+
+    Args:
+        lr: See TorchOptimizer.
+        lr_decay: The rate of step t is `lr / (1 + t * lr_decay)`, the first step being 0.
+        weight_decay: See TorchOptimizer.
+        initial_accumulator_value: What the sums of squares start as.
+        eps: Added to the root.
+
+    Raises:
+        ValueError: For numbers that cannot be; for `lr_decay` beside a rate that is no number.
+    """
+
+    _fields = ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps")
+
+    def __init__(
+        self,
+        lr: Rate = 1e-2,
+        lr_decay: float = 0.0,
+        weight_decay: float = 0.0,
+        initial_accumulator_value: float = 0.0,
+        eps: float = 1e-10,
+    ) -> None:
+        super().__init__(lr, weight_decay)
+        self._check(lr_decay=lr_decay, initial_accumulator_value=initial_accumulator_value, eps=eps)
+        if lr_decay and not isinstance(lr, (int, float)):
+            raise ValueError("Adagrad: give lr_decay beside a number as lr, or a schedule as lr, not both.")
+        self.lr_decay = lr_decay
+        self.initial_accumulator_value = initial_accumulator_value
+        self.eps = eps
+
+    def make(self, step: StepSource) -> Optimizer:
+        """See TorchOptimizer."""
+        rate = self._rate(step)
+        if self.lr_decay and isinstance(rate, float):
+            rate = rate / (1.0 + cast(step.node, "float64") * self.lr_decay)
+        slots = (Slot("accumulator", self.initial_accumulator_value),)
+        return _OfRule("Adagrad", "root_adagrad", {"learning_rate": rate, "epsilon": self.eps}, slots)
+
+
+class Adadelta(TorchOptimizer):
+    """Adadelta, as `torch.optim.Adadelta`.
+
+    Args:
+        lr: See TorchOptimizer.
+        rho: Decay of both averages.
+        eps: Added under the roots.
+        weight_decay: See TorchOptimizer.
+
+    Raises:
+        ValueError: For numbers that cannot be.
+    """
+
+    _fields = ("lr", "rho", "eps", "weight_decay")
+
+    def __init__(self, lr: Rate = 1.0, rho: float = 0.9, eps: float = 1e-6, weight_decay: float = 0.0) -> None:
+        super().__init__(lr, weight_decay)
+        self._check(rho=rho, eps=eps)
+        self.rho = rho
+        self.eps = eps
+
+    def make(self, step: StepSource) -> Optimizer:
+        """See TorchOptimizer."""
+        return AdadeltaOptimizer(self._rate(step), self.rho, self.eps, name="Adadelta")
+
+
+class RMSprop(TorchOptimizer):
+    """RMSprop, as `torch.optim.RMSprop`.
+
+    Args:
+        lr: See TorchOptimizer.
+        alpha: Decay of the average of squares.
+        eps: Added to the root.
+        weight_decay: See TorchOptimizer.
+        momentum: How much of the last step is kept.
+        centered: Whether to divide by the root of the variance instead of the mean square.
+
+    Raises:
+        ValueError: For numbers that cannot be.
+    """
+
+    _fields = ("lr", "alpha", "eps", "weight_decay", "momentum", "centered")
+
+    def __init__(
+        self,
+        lr: Rate = 1e-2,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        centered: bool = False,
+    ) -> None:
+        super().__init__(lr, weight_decay)
+        self._check(alpha=alpha, eps=eps, momentum=momentum)
+        self.alpha = alpha
+        self.eps = eps
+        self.momentum = momentum
+        self.centered = centered
+
+    def make(self, step: StepSource) -> Optimizer:
+        """See TorchOptimizer."""
+        hypers: dict[str, Hyper] = {
+            "learning_rate": self._rate(step),
+            "decay": self.alpha,
+            "momentum": self.momentum,
+            "epsilon": self.eps,
+        }
+        middle = (Slot("mg"),) if self.centered else ()
+        kind = "root_centered_rmsprop" if self.centered else "root_rmsprop"
+        return _OfRule("RMSprop", kind, hypers, (Slot("rms"), *middle, Slot("momentum")))
+
+
+class _OfRule(Optimizer):
+    """An optimizer of a given rule."""
+
+    def __init__(self, name: str, rule: str, hypers: Mapping[str, Hyper], slots: Sequence[Slot]) -> None:
+        super().__init__(False, name)
+        self._rule = rule
+        self._hypers = dict(hypers)
+        self._slots = tuple(slots)
+
+    def rule(self) -> str:
+        """See Optimizer."""
+        return self._rule
+
+    def hypers(self) -> Mapping[str, Hyper]:
+        """See Optimizer."""
+        return self._hypers
+
+    def slots(self) -> Sequence[Slot]:
+        """See Optimizer."""
+        return self._slots

@@ -1,0 +1,132 @@
+"""Schedules of `gs.optim`: learning rates with the names of `torch.optim.lr_scheduler`, counted in global steps.
+
+They stand where an optimizer takes its `lr`, and the parameter servers evaluate them at the authoritative step, so all
+workers train at one rate. There is no `scheduler.step()`: the step is that of the run.
+
+Layer: shared. Source of names and formulas: PyTorch 2.13 `torch.optim.lr_scheduler`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from globalstep.graph.graph import Node
+from globalstep.optimizers.schedules import (
+    cosine_decay,
+    exponential_decay,
+    piecewise_constant,
+    polynomial_decay,
+)
+
+__all__ = ["CosineAnnealingLR", "ExponentialLR", "LinearLR", "MultiStepLR", "Schedule", "StepLR"]
+
+
+class Schedule:
+    """Base of the schedules."""
+
+    def node(self, step: Node) -> Node:
+        """Give the rate at a step, as a node that the parameter servers can evaluate.
+
+        Args:
+            step: The global step.
+        """
+        raise TypeError(f"{type(self).__name__} must define node().")
+
+
+@dataclass(frozen=True)
+class StepLR(Schedule):
+    """A rate that is multiplied by `gamma` every `step_size` steps.
+
+    Args:
+        lr: The rate at the start.
+        step_size: Global steps between two changes.
+        gamma: The factor.
+    """
+
+    lr: float
+    step_size: int
+    gamma: float = 0.1
+
+    def node(self, step: Node) -> Node:
+        """See Schedule."""
+        return exponential_decay(self.lr, step, self.step_size, self.gamma, staircase=True)
+
+
+@dataclass(frozen=True)
+class MultiStepLR(Schedule):
+    """A rate that is multiplied by `gamma` at each of some steps.
+
+    Args:
+        lr: The rate at the start.
+        milestones: The steps, ascending.
+        gamma: The factor.
+    """
+
+    lr: float
+    milestones: Sequence[int]
+    gamma: float = 0.1
+
+    def node(self, step: Node) -> Node:
+        """See Schedule."""
+        rates = [self.lr * self.gamma**count for count in range(len(self.milestones) + 1)]
+        # Here a boundary still has the rate before it.
+        return piecewise_constant(step, [int(at) - 1 for at in self.milestones], rates)
+
+
+@dataclass(frozen=True)
+class ExponentialLR(Schedule):
+    """A rate that is multiplied by `gamma` every step.
+
+    Args:
+        lr: The rate at the start.
+        gamma: The factor.
+    """
+
+    lr: float
+    gamma: float
+
+    def node(self, step: Node) -> Node:
+        """See Schedule."""
+        return exponential_decay(self.lr, step, 1, self.gamma)
+
+
+@dataclass(frozen=True)
+class CosineAnnealingLR(Schedule):
+    """A rate that falls from `lr` to `eta_min` in `T_max` steps along half a cosine, and stays there.
+
+    Args:
+        lr: The rate at the start.
+        T_max: Number of steps.
+        eta_min: The rate in the end.
+    """
+
+    lr: float
+    T_max: int
+    eta_min: float = 0.0
+
+    def node(self, step: Node) -> Node:
+        """See Schedule."""
+        return cosine_decay(self.lr, step, self.T_max, alpha=self.eta_min / self.lr)
+
+
+@dataclass(frozen=True)
+class LinearLR(Schedule):
+    """A rate that goes from `lr * start_factor` to `lr * end_factor` evenly, and stays there: a warm-up.
+
+    Args:
+        lr: The rate that the factors multiply.
+        start_factor: The factor at the start.
+        end_factor: The factor in the end.
+        total_iters: Number of steps between.
+    """
+
+    lr: float
+    start_factor: float = 1.0 / 3
+    end_factor: float = 1.0
+    total_iters: int = 5
+
+    def node(self, step: Node) -> Node:
+        """See Schedule."""
+        begin, end = self.lr * self.start_factor, self.lr * self.end_factor
+        return polynomial_decay(begin, step, self.total_iters, end)

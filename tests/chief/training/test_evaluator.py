@@ -1,0 +1,79 @@
+"""An evaluator task follows the checkpoints of a run, and the chief takes note."""
+
+import json
+
+import numpy as np
+import pytest
+
+import globalstep as gs
+from globalstep.chief.training.callbacks import Callbacks
+from globalstep.chief.training.evaluator import Following, note_training
+from globalstep.errors import InvalidArgumentError
+from globalstep.runtime.clock import ManualClock
+
+X = np.eye(3, dtype=np.float32)
+START = np.zeros(3, np.float32)
+
+
+def loss_fn(w, x, y):
+    error = x @ w - y
+    return np.mean(error**2), 2 * x.T @ error / len(x)
+
+
+def fit(steps, run_dir, **options):
+    given = {"optimizer": gs.optim.SGD(0.1), "steps": steps, "run_dir": run_dir, **options}
+    return gs.fit(START, loss_fn, [(X, X[0])], **given)
+
+
+def place(monkeypatch, job, index=0):
+    cluster = {"ps": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"], "evaluator": ["127.0.0.1:3"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": job, "index": index}}))
+
+
+def test_the_task_evaluates_what_the_others_trained(tmp_path, monkeypatch):
+    fit(6, tmp_path)
+    place(monkeypatch, "evaluator")
+    result = fit(6, tmp_path, evaluate=gs.Evaluate([(X, X[0])], every_steps=2))
+    assert [entry["step"] for entry in result.history] == [6]
+    assert not result.is_chief
+    assert np.isclose(result.metrics["loss"], loss_fn(gs.load(tmp_path, START), X, X[0])[0])
+    assert (tmp_path / "best").is_dir()
+
+
+def test_it_waits_for_checkpoints_until_the_run_has_ended(tmp_path):
+    """The clock stands for the other tasks: each look of the evaluator at it finds a further checkpoint."""
+    fit(2, tmp_path)
+
+    class Training(ManualClock):
+        def wait(self, event, timeout_secs):
+            if len(following.evaluations.history) < 3:
+                step = 2 + 2 * len(following.evaluations.history)
+                fit(step, tmp_path)
+                note_training(str(tmp_path), step, ended=step == 6)
+            self.advance(timeout_secs)
+            return False
+
+    told = []
+    callback = gs.Callback()
+    callback.on_evaluate = lambda trainer, step, metrics: told.append(step)
+    following = Following(gs.Evaluate([(X, X[0])]), tmp_path, START, loss_fn, None, Training())
+    assert following.run(Callbacks([callback])) == 6
+    assert told == [2, 4, 6]
+
+
+def test_an_end_of_an_earlier_run_is_not_believed_at_once(tmp_path):
+    fit(2, tmp_path)
+    clock = ManualClock()
+    following = Following(gs.Evaluate([(X, X[0])]), tmp_path, START, loss_fn, None, clock)
+    assert not following._is_over(2, 10.0)
+    assert following._is_over(2, 61.0)
+    note_training(str(tmp_path), 3, ended=False)
+    assert not following._is_over(2, 61.0)
+
+
+def test_it_needs_to_know_what_to_evaluate_and_where(monkeypatch):
+    place(monkeypatch, "evaluator")
+    with pytest.raises(InvalidArgumentError, match="This task is an evaluator.*needs evaluate= and run_dir="):
+        fit(6, None)
+    with pytest.raises(InvalidArgumentError, match="/job:evaluator/task:0, which does not train: call gs.fit"):
+        gs.Trainer(START, loss_fn, optimizer=gs.optim.SGD())

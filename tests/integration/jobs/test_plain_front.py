@@ -1,0 +1,55 @@
+"""One script of gs.fit as a launched job: two PS, two workers, an evaluator; and again, going on."""
+
+import json
+
+import pytest
+from processes import Processes
+
+import globalstep as gs
+
+pytestmark = pytest.mark.processes
+
+SCRIPT = """
+import sys
+import numpy as np
+import globalstep as gs
+
+x = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+y = x @ np.array([1.0, -2.0, 3.0], np.float32)
+
+
+def loss_fn(params, x, y):
+    error = x @ params["w"] - y
+    return np.mean(error**2), {"w": 2 * x.T @ error / len(x)}
+
+
+batches = [(x[at : at + 8], y[at : at + 8]) for at in range(0, 64, 8)]
+evaluate = gs.Evaluate([(x, y)], every_steps=50)
+result = gs.fit({"w": np.zeros(3, np.float32)}, loss_fn, batches, optimizer=gs.optim.SGD(0.05),
+                steps=int(sys.argv[1]), run_dir="run", evaluate=evaluate)
+print("RESULT", result.is_chief, result.step, flush=True)
+"""
+
+
+@pytest.fixture
+def processes(tmp_path):
+    with Processes(tmp_path) as running:
+        yield running
+
+
+def test_a_job_ends_at_its_step_and_goes_on(processes, tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    for steps in (200, 300):
+        name = f"launch {steps}"
+        processes.start(
+            name, "-m", "globalstep", "launch", "--ps", 2, "--workers", 2, "--evaluator", "train.py", steps
+        )  # fmt: skip
+        assert processes.wait()[name] == 0, processes.output(name)
+        printed = processes.output(name)
+        assert f"[worker:0] RESULT True {steps}" in printed
+        assert f"[worker:1] RESULT False {steps}" in printed
+        assert f"[evaluator:0] RESULT False {steps}" in printed
+        history = json.loads((tmp_path / "run" / "evaluations.json").read_text())
+        assert history[-1]["step"] == steps
+        assert history[-1]["metrics"]["loss"] < 1e-3
+    assert gs.load(tmp_path / "run")["w"].round(2).tolist() == [1, -2, 3]

@@ -1,0 +1,141 @@
+"""gs.optim: the numbers of torch.optim, step by step."""
+
+import numpy as np
+import pytest
+
+import globalstep as gs
+from globalstep.optimizers.torch_optimizers import StepSource
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; `pip install torch==2.13.0` runs these tests")
+
+RANDOM = np.random.default_rng(7)
+START = RANDOM.normal(size=(6, 3)).astype(np.float32)
+#: Some far from 1, so that an epsilon in another place would be seen.
+GRADIENTS = [RANDOM.normal(size=START.shape).astype(np.float32) * scale for scale in (1.0, 1e-3, 30.0, 1e-5, 0.3, 2.0)]
+OPTIMIZERS = {
+    "SGD": {},
+    "SGD momentum": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01},
+    "SGD nesterov": {"lr": 0.1, "momentum": 0.9, "nesterov": True},
+    "Adam": {},
+    "Adam eps": {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1},
+    "AdamW": {},
+    "AdamW decay": {"lr": 0.1, "weight_decay": 0.2},
+    "Adagrad": {},
+    "Adagrad decay": {"lr": 0.5, "lr_decay": 0.3, "initial_accumulator_value": 0.1, "eps": 1e-2, "weight_decay": 0.1},
+    "Adadelta": {},
+    "Adadelta rho": {"rho": 0.5, "eps": 1e-3},
+    "RMSprop": {},
+    "RMSprop momentum": {"lr": 0.05, "alpha": 0.9, "momentum": 0.8, "eps": 1e-2, "weight_decay": 0.1},
+    "RMSprop centered": {"centered": True, "eps": 1e-4},
+}
+
+
+def trained_here(optimizer, gradients):
+    """Apply gradients to START on a parameter server in the process."""
+    with gs.Graph().as_default(), gs.Session() as session:
+        step = gs.train.create_global_step()
+        w = gs.Variable(START, name="w")
+        grad = gs.placeholder(gs.float32, START.shape)
+        known = [0]
+        made = optimizer.make(StepSource(step, lambda: known[0]))
+        decayed = grad + optimizer.weight_decay * w
+        train_op = made.apply_gradients([(decayed, w)], global_step=step)
+        session.run(gs.global_variables_initializer())
+        values = []
+        for gradient in gradients:
+            session.run(train_op, {grad: gradient})
+            known[0] += 1
+            values.append(session.run(w))
+    return values
+
+
+def trained_there(make, gradients, make_schedule=None):
+    w = torch.nn.Parameter(torch.tensor(START))
+    optimizer = make([w])
+    schedule = make_schedule(optimizer) if make_schedule else None
+    values = []
+    for gradient in gradients:
+        w.grad = torch.tensor(gradient)
+        optimizer.step()
+        if schedule is not None:
+            schedule.step()
+        values.append(w.detach().numpy().copy())
+    return values
+
+
+@pytest.mark.parametrize("case", OPTIMIZERS)
+def test_a_step_is_that_of_torch(case):
+    name, options = case.split(" ", maxsplit=1)[0], OPTIMIZERS[case]
+    here = trained_here(getattr(gs.optim, name)(**options), GRADIENTS)
+    there = trained_there(lambda params: getattr(torch.optim, name)(params, **options), GRADIENTS)
+    for got, wanted in zip(here, there, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-6)
+
+
+def test_sparse_adam_and_adagrad_change_rows_as_torch_does():
+    ids, rows = np.array([4, 1, 4]), RANDOM.normal(size=(3, 3)).astype(np.float32)
+    for name in ("SparseAdam", "Adagrad", "SGD"):
+        with gs.Graph().as_default(), gs.Session() as session:
+            step = gs.train.create_global_step()
+            w = gs.Variable(START, name="w")
+            made = getattr(gs.optim, name)(lr=0.1).make(StepSource(step, lambda: 0))
+            slices = gs.IndexedSlices(gs.constant(rows), gs.constant(ids), gs.constant(list(START.shape)))
+            train_op = made.apply_gradients([(slices, w)], global_step=step)
+            session.run(gs.global_variables_initializer())
+            for _ in range(3):
+                session.run(train_op)
+            got = session.run(w)
+        param = torch.nn.Parameter(torch.tensor(START))
+        optimizer = getattr(torch.optim, name)([param], lr=0.1)
+        with torch.sparse.check_sparse_tensor_invariants():
+            for _ in range(3):
+                param.grad = torch.sparse_coo_tensor(torch.tensor(ids)[None], torch.tensor(rows), START.shape)
+                optimizer.step()
+        np.testing.assert_allclose(got, param.detach().numpy(), rtol=2e-5, atol=2e-6, err_msg=name)
+
+
+SCHEDULES = {
+    "StepLR": {"step_size": 2, "gamma": 0.5},
+    "MultiStepLR": {"milestones": [1, 4], "gamma": 0.5},
+    "ExponentialLR": {"gamma": 0.9},
+    "CosineAnnealingLR": {"T_max": 6, "eta_min": 0.01},
+    "LinearLR": {"start_factor": 0.25, "total_iters": 3},
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_is_that_of_torch(name):
+    options = SCHEDULES[name]
+    here = trained_here(gs.optim.SGD(getattr(gs.optim, name)(0.5, **options)), GRADIENTS)
+    there = trained_there(
+        lambda params: torch.optim.SGD(params, lr=0.5),
+        GRADIENTS,
+        lambda optimizer: getattr(torch.optim.lr_scheduler, name)(optimizer, **options),
+    )
+    for got, wanted in zip(here, there, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-6)
+
+
+def test_a_rate_may_be_a_function_of_the_step():
+    here = trained_here(gs.optim.SGD(lambda step: 0.1 * (step + 1)), GRADIENTS)
+    assert np.allclose(here[1], START - 0.1 * GRADIENTS[0] - 0.2 * GRADIENTS[1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: gs.optim.Adam(-1.0), "lr is -1.0; it must be a number of at least 0"),
+        (lambda: gs.optim.Adam(float("nan")), "lr is nan"),
+        (lambda: gs.optim.SGD(nesterov=True), "nesterov needs a momentum"),
+        (lambda: gs.optim.Adam(betas=(0.9, 1.0)), "two numbers from 0 to below 1"),
+        (lambda: gs.optim.Adagrad(gs.optim.ExponentialLR(0.1, 0.9), lr_decay=0.1), "not both"),
+    ],
+)
+def test_numbers_that_cannot_be(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_rate_that_is_none():
+    with pytest.raises(TypeError, match=r"lr is '0.1'; it must be a number, a schedule such as gs.optim.StepLR"):
+        gs.optim.SGD("0.1")

@@ -1,0 +1,271 @@
+"""Parameters of jax for `gs.fit`: the loss of a step's batches, compiled, and the rows of its embeddings.
+
+Which rows a batch needs, a compiled function tells that is traced from the loss function and gives the ids of its
+lookups: jax leaves out all that is not needed for them.
+
+Layer: worker. Importing this module imports jax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from globalstep.errors import InvalidArgumentError
+from globalstep.graph.graph import get_default_graph
+from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, loss_node
+from globalstep.worker.frameworks.jax_embedding import Embedding, checked_ids, jax
+from globalstep.worker.frameworks.jax_front import variable_of
+from globalstep.worker.frameworks.training_model import (
+    SCOPE,
+    Table,
+    TrainingModel,
+    arguments,
+    checked_loss,
+    described,
+    mean_of,
+    takes_rng,
+)
+
+__all__ = ["JaxTraining", "put_into_pytree"]
+
+
+class JaxTraining(TrainingModel):
+    """Parameters in the default graph.
+
+    Args:
+        params: Pytree of arrays, some of whose leaves may be Embeddings.
+        loss_fn: Called as `loss_fn(params, *batch)`, and with `rng=` a key if it has such an argument; gives a scalar.
+            A pure function.
+    """
+
+    def __init__(self, params: Any, loss_fn: Callable[..., Any]) -> None:
+        self._loss_fn = loss_fn
+        self._rng = takes_rng(loss_fn)
+        leaves, self._structure, paths = _leaves(params)
+        self._params = params
+        self._embeddings = {at: leaf for at, leaf in enumerate(leaves) if isinstance(leaf, Embedding)}
+        with get_default_graph().name_scope(SCOPE):
+            self.tables = [
+                Table.of(paths[at], leaf.initial_weight, (leaf.num_embeddings, leaf.embedding_dim))
+                for at, leaf in self._embeddings.items()
+            ]
+            self.variables = {
+                paths[at]: variable_of(jax, paths[at], leaf)
+                for at, leaf in enumerate(leaves)
+                if at not in self._embeddings
+            }
+            if not self.tables and not any(variable.trainable for variable in self.variables.values()):
+                raise InvalidArgumentError("The parameters hold no floating array, so there is nothing to train.")
+            sources = [(variable, variable.trainable) for variable in self.variables.values()]
+            self.loss = loss_node(
+                self._evaluate,
+                [*sources, *((table.rows, True) for table in self.tables)],
+                op_type="JaxLoss",
+                variables=self.variables,
+            )[0]
+        self._dtypes = [variable.dtype.as_numpy_dtype for variable in self.variables.values()]
+        self._shapes = [tuple(int(size) for size in variable.shape) for variable in self.variables.values()]
+        self._batches: list[Any] = []
+        self._keys: list[Array] = []
+        self._ids: list[list[list[Array]]] = []
+        self._ids_of = jax.jit(self._traced_ids)
+        # By the positions of the gradients that are wanted.
+        self._compiled: dict[tuple[int, ...], Any] = {}
+        self._value = jax.jit(self._loss)
+
+    def take(self, batches: Sequence[Any], seeds: Sequence[int]) -> dict[Any, Any]:
+        """See TrainingModel."""
+        self._batches = [arguments(batch) for batch in batches]
+        # A raw key of jax's: two words.
+        self._keys = [np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32) for seed in seeds]
+        if not self.tables:
+            return {}
+        self._ids = [
+            [[np.asarray(ids) for ids in of_table] for of_table in self._called(self._ids_of, batch, key)]
+            for batch, key in zip(self._batches, self._keys, strict=True)
+        ]
+        feeds = {}
+        for at, (table, embedding) in enumerate(zip(self.tables, self._embeddings.values(), strict=True)):
+            found = [ids.reshape(-1) for of_batch in self._ids for ids in of_batch[at]]
+            ids = np.concatenate(found).astype(np.int64) if found else np.zeros(0, np.int64)
+            wrong = ids[(ids < 0) | (ids >= embedding.num_embeddings)]
+            if wrong.size:
+                raise InvalidArgumentError(
+                    f"Id {wrong[0]} is not in {table.name!r}, an Embedding of {embedding.num_embeddings} rows: ids are "
+                    f"0 to {embedding.num_embeddings - 1}."
+                )
+            feeds[table.ids] = ids
+        return feeds
+
+    def put(self, values: Mapping[str, Array]) -> Any:
+        """See TrainingModel."""
+        return put_into_pytree(self._params, values)
+
+    def _evaluate(self, values: Sequence[Array], wanted: tuple[int, ...]) -> Evaluation:
+        dense = len(self.variables)
+        held, rows = list(values[:dense]), values[dense:]
+        losses, gradients, row_gradients = [], [], [[] for _ in rows]  # type: ignore[var-annotated]
+        taken = [0] * len(rows)
+        split = sum(position < dense for position in wanted)
+        for number, batch in enumerate(self._batches):
+            ids = self._ids[number] if self.tables else []
+            counts = [sum(part.size for part in of_table) for of_table in ids]
+            parts = [rows[at][taken[at] : taken[at] + count] for at, count in enumerate(counts)]
+            taken = [begin + count for begin, count in zip(taken, counts, strict=True)]
+            given = [*held, *parts]
+            if not wanted:
+                loss, same = self._called(self._value, given, ids, batch, self._keys[number])
+            else:
+                (loss, same), found = self._called(self._step(wanted), given, ids, batch, self._keys[number])
+                arrays = [np.asarray(gradient) for gradient in found]
+                gradients.append(arrays[:split])
+                for into, gradient in zip(row_gradients, arrays[split:], strict=False):
+                    into.append(gradient)
+            if not bool(same):
+                raise InvalidArgumentError(
+                    "The ids of a lookup depend on the parameters. Rows are asked for before the loss is computed: the "
+                    "ids must come from the batch."
+                )
+            losses.append(checked_loss(float(loss)))
+        share = np.float32(1.0 / len(self._batches))
+        if len(self._batches) == 1:
+            looked_up = [parts[0] for parts in row_gradients if parts]
+        else:
+            looked_up = [np.concatenate(parts) * share for parts in row_gradients if parts]
+        return Evaluation(np.mean(losses), [*mean_of(gradients), *looked_up] if wanted else ())
+
+    def _step(self, wanted: tuple[int, ...]) -> Any:
+        if wanted not in self._compiled:
+
+            def loss(trained: list[Any], given: list[Any], ids: Any, batch: Any, key: Any) -> Any:
+                values = list(given)
+                for position, value in zip(wanted, trained, strict=True):
+                    values[position] = value
+                return self._loss(values, ids, batch, key)
+
+            gradients = jax.value_and_grad(loss, has_aux=True)
+            self._compiled[wanted] = jax.jit(
+                lambda given, ids, batch, key: gradients([given[at] for at in wanted], given, ids, batch, key)
+            )
+        return self._compiled[wanted]
+
+    def _loss(self, given: Sequence[Any], ids: Any, batch: Any, key: Any) -> Any:
+        """Give the loss, and whether the ids were those that the rows are of."""
+        dense = len(self.variables)
+        serving = [_Rows(rows, known) for rows, known in zip(given[dense:], ids, strict=True)]
+        loss = self._call(self._filled(given[:dense], serving), batch, key)
+        same = jax.numpy.asarray(True)
+        for table in serving:
+            same = same & table.same
+        return _scalar(loss), same
+
+    def _traced_ids(self, batch: Any, key: Any) -> list[list[Any]]:
+        recording = [_Recording(embedding.embedding_dim) for embedding in self._embeddings.values()]
+        zeros = [jax.numpy.zeros(shape, dtype) for shape, dtype in zip(self._shapes, self._dtypes, strict=True)]
+        self._call(self._filled(zeros, recording), batch, key)
+        return [table.ids for table in recording]
+
+    def _filled(self, dense: Sequence[Any], tables: Sequence[Any]) -> Any:
+        arrays, lookups = iter(dense), iter(tables)
+        leaves = [next(lookups) if at in self._embeddings else next(arrays)
+                  for at in range(self._structure.num_leaves)]  # fmt: skip
+        return self._structure.unflatten(leaves)
+
+    def _call(self, params: Any, batch: Sequence[Any], key: Any) -> Any:
+        return self._loss_fn(params, *batch, **({"rng": key} if self._rng else {}))
+
+    def _called(self, function: Any, *args: Any) -> Any:
+        try:
+            return function(*args)
+        except InvalidArgumentError:
+            raise
+        except Exception as error:
+            batch = next(arg for arg in args if isinstance(arg, tuple))
+            error.add_note(
+                f"In the loss function, with the batch {described(batch)}. A batch that is a tuple or list gives "
+                "loss_fn(params, *batch); all of it must be arrays, since jax compiles the function."
+            )
+            raise
+
+
+class _Rows:
+    """A table while the loss is computed: the rows of its lookups, one after another."""
+
+    def __init__(self, rows: Any, known: Sequence[Any]) -> None:
+        self._rows = rows
+        self._known = iter(known)
+        self._at = 0
+        self.same: Any = jax.numpy.asarray(True)
+
+    def __call__(self, ids: Any) -> Any:
+        wanted = checked_ids(ids)
+        self.same = self.same & jax.numpy.all(wanted == next(self._known))
+        begin, self._at = self._at, self._at + wanted.size
+        return self._rows[begin : self._at].reshape(*wanted.shape, self._rows.shape[1])
+
+
+class _Recording:
+    """A table that takes note of the ids that it is asked for."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self.ids: list[Any] = []
+
+    def __call__(self, ids: Any) -> Any:
+        wanted = checked_ids(ids)
+        self.ids.append(wanted)
+        return jax.numpy.zeros((*wanted.shape, self._width))
+
+
+def put_into_pytree(params: Any, values: Mapping[str, Array]) -> Any:
+    """Give parameters of the same structure with other values.
+
+    Args:
+        params: Pytree.
+        values: Path of a leaf -> value; a leaf that is not named stays.
+
+    Raises:
+        InvalidArgumentError: If a path or shape is not that of a leaf.
+    """
+    leaves, structure, paths = _leaves(params)
+    if unknown := sorted(set(values) - set(paths)):
+        raise InvalidArgumentError(
+            f"The parameters have no {unknown[0]!r}; they have {', '.join(paths)}. The values are of another model."
+        )
+    made = []
+    for path, leaf in zip(paths, leaves, strict=True):
+        is_table = isinstance(leaf, Embedding)
+        shape = (leaf.num_embeddings, leaf.embedding_dim) if is_table else np.shape(leaf)
+        if path in values and tuple(values[path].shape) != tuple(shape):
+            raise InvalidArgumentError(
+                f"{path!r} of the parameters has shape {list(shape)}, and the value given for it "
+                f"{list(values[path].shape)}: it is of another model."
+            )
+        if path not in values:
+            made.append(leaf)
+        else:
+            value = jax.numpy.asarray(values[path])
+            made.append(leaf.with_weight(value) if is_table else value)
+    return structure.unflatten(made)
+
+
+def _leaves(params: Any) -> tuple[list[Any], Any, list[str]]:
+    found, structure = jax.tree_util.tree_flatten_with_path(params, is_leaf=lambda leaf: isinstance(leaf, Embedding))
+    paths = [jax.tree_util.keystr(path, simple=True, separator="/") or "params" for path, _ in found]
+    return [leaf for _, leaf in found], structure, paths
+
+
+def _scalar(loss: Any) -> Any:
+    if loss is None:
+        raise InvalidArgumentError("The loss function must give a scalar; it gave None: is `return` missing?")
+    shape, dtype = jax.numpy.shape(loss), jax.numpy.result_type(loss)
+    if shape:
+        raise InvalidArgumentError(
+            f"The loss function must give a scalar; it gave an array of shape {list(shape)}. Take its mean() or sum()."
+        )
+    if dtype.kind != "f":
+        raise InvalidArgumentError(f"The loss is {dtype.name}; it must be a real floating number.")
+    return loss

@@ -1,0 +1,172 @@
+"""Parameters in numpy for `gs.fit`: a function gives the loss of a batch and its gradients.
+
+Layer: worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from globalstep.errors import InvalidArgumentError
+from globalstep.graph.graph import get_default_graph
+from globalstep.variables.variables import Variable
+from globalstep.wire.codec import DTYPES
+from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, loss_node
+from globalstep.worker.frameworks.training_model import (
+    SCOPE,
+    TrainingModel,
+    arguments,
+    checked_loss,
+    described,
+    mean_of,
+    takes_rng,
+)
+
+__all__ = ["NumpyTraining", "leaves_of", "put_into_structure"]
+
+
+class NumpyTraining(TrainingModel):
+    """Parameters in the default graph.
+
+    Args:
+        params: A numpy array, or dicts, lists and tuples of them.
+        loss_fn: Called as `loss_fn(params, *batch)`, and with `rng=` a generator if it has such an argument; gives the
+            loss and the gradients, in the structure of `params`.
+    """
+
+    def __init__(self, params: Any, loss_fn: Callable[..., Any]) -> None:
+        self._params = params
+        self._loss_fn = loss_fn
+        self._rng = takes_rng(loss_fn)
+        self._batches: list[Any] = []
+        self._seeds: list[int] = []
+        with get_default_graph().name_scope(SCOPE):
+            self.variables = {path: _variable(path, leaf) for path, leaf in leaves_of(params)}
+            self._paths = list(self.variables)
+            if not any(variable.trainable for variable in self.variables.values()):
+                raise InvalidArgumentError("The parameters hold no floating array, so there is nothing to train.")
+            sources = [(variable, variable.trainable) for variable in self.variables.values()]
+            self.loss = loss_node(self._evaluate, sources, op_type="PyLoss", variables=self.variables)[0]
+
+    def take(self, batches: Sequence[Any], seeds: Sequence[int]) -> dict[Any, Any]:
+        """See TrainingModel."""
+        self._batches, self._seeds = list(batches), list(seeds)
+        return {}
+
+    def put(self, values: Mapping[str, Array]) -> Any:
+        """See TrainingModel."""
+        return put_into_structure(self._params, values)
+
+    def _evaluate(self, values: Sequence[Array], wanted: tuple[int, ...]) -> Evaluation:
+        losses, gradients = [], []
+        params = _filled(self._params, iter(values))
+        for batch, seed in zip(self._batches, self._seeds, strict=True):
+            loss, found = self._call(params, batch, seed)
+            losses.append(checked_loss(loss))
+            if wanted:
+                given = dict(leaves_of(found))
+                gradients.append([self._gradient(given, self._paths[at], values[at]) for at in wanted])
+        return Evaluation(sum(losses) / len(losses), mean_of(gradients) if wanted else ())
+
+    def _call(self, params: Any, batch: Any, seed: int) -> tuple[float, Any]:
+        rng = {"rng": np.random.default_rng(seed)} if self._rng else {}
+        try:
+            given = self._loss_fn(params, *arguments(batch), **rng)
+        except Exception as error:
+            error.add_note(f"In the loss function, with the batch {described(batch)}.")
+            raise
+        if not isinstance(given, (tuple, list)) or len(given) != 2:
+            jax = "jax" in type(given).__module__
+            raise InvalidArgumentError(
+                f"The parameters are numpy arrays, so the loss function must give (loss, gradients); it gave "
+                f"{described(given)}."
+                + (
+                    " For jax to compute the gradients, make the parameters jax arrays: jax.numpy.asarray."
+                    if jax
+                    else ""
+                )
+            )
+        loss = np.asarray(given[0])
+        if loss.shape or loss.dtype.kind not in "fiu":
+            raise InvalidArgumentError(f"The loss must be a real scalar; the loss function gave {described(loss)}.")
+        return float(loss), given[1]
+
+    def _gradient(self, given: Mapping[str, Any], path: str, value: Array) -> Array:
+        if given.get(path) is None:
+            return np.zeros_like(value)
+        gradient = np.asarray(given[path])
+        if gradient.shape != value.shape or gradient.dtype.kind != "f":
+            raise InvalidArgumentError(
+                f"The gradient of {path!r} is {described(gradient)}, and the parameter {described(value)}: they must "
+                "be of one shape, and floating."
+            )
+        # A view, since it will be made read-only and the array may be the function's own.
+        return gradient.astype(value.dtype, copy=False).view()
+
+
+def leaves_of(params: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Give the arrays of a structure of dicts, lists and tuples, each with its path.
+
+    >>> [path for path, _ in leaves_of({"layers": [1, 2], "bias": 3})]
+    ['layers/0', 'layers/1', 'bias']
+    """
+    if isinstance(params, Mapping):
+        inside = [(str(key), item) for key, item in params.items()]
+    elif isinstance(params, (list, tuple)):
+        inside = [(str(at), item) for at, item in enumerate(params)]
+    else:
+        yield path or "params", params
+        return
+    for key, item in inside:
+        yield from leaves_of(item, f"{path}/{key}" if path else key)
+
+
+def put_into_structure(params: Any, values: Mapping[str, Array], path: str = "") -> Any:
+    """Give a structure like `params` with other values.
+
+    Args:
+        params: An array, or dicts, lists and tuples of them.
+        values: Path -> value; an array that is not named stays.
+        path: Where `params` is in the whole.
+
+    Raises:
+        InvalidArgumentError: If a path or shape is not that of an array.
+    """
+    if not path:
+        known = dict(leaves_of(params))
+        for name, value in values.items():
+            if name not in known or np.shape(known[name]) != np.shape(value):
+                has = f"{name!r} has shape {list(np.shape(known[name]))}" if name in known else f"there is no {name!r}"
+                raise InvalidArgumentError(
+                    f"In the parameters {has}; the value is of shape {list(np.shape(value))}: it is of another model."
+                )
+    if isinstance(params, Mapping):
+        return {key: put_into_structure(item, values, f"{path}/{key}" if path else str(key))
+                for key, item in params.items()}  # fmt: skip
+    if isinstance(params, (list, tuple)):
+        made = [put_into_structure(item, values, f"{path}/{at}" if path else str(at)) for at, item in enumerate(params)]
+        return type(params)(*made) if hasattr(params, "_fields") else type(params)(made)
+    return values.get(path or "params", params)
+
+
+def _filled(params: Any, values: Iterator[Array]) -> Any:
+    """Give a structure like `params` with the values in order."""
+    if isinstance(params, Mapping):
+        return {key: _filled(item, values) for key, item in params.items()}
+    if isinstance(params, (list, tuple)):
+        made = [_filled(item, values) for item in params]
+        return type(params)(*made) if hasattr(params, "_fields") else type(params)(made)
+    return next(values)
+
+
+def _variable(path: str, leaf: Any) -> Variable:
+    array = np.array(leaf)
+    if array.dtype.name not in DTYPES:
+        raise InvalidArgumentError(
+            f"The parameter {path!r} is {described(array)}, and a parameter is one of {', '.join(DTYPES)}. Convert it "
+            "first, for example with .astype(np.float32)."
+        )
+    return Variable(array, trainable=array.dtype.kind == "f", name=path)

@@ -1,0 +1,282 @@
+"""A PyTorch module for `gs.fit`: its loss of a step's batches, and the rows of its embeddings.
+
+Which rows a batch needs is found out by calling the loss function without gradients, up to the last lookup: lookups
+usually come first, so that this costs little. Without `gs.torch.Embedding` in the module it is not done.
+
+Layer: worker. Importing this module imports PyTorch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from globalstep.errors import InvalidArgumentError
+from globalstep.graph.graph import get_default_graph
+from globalstep.variables.assignments import assign
+from globalstep.variables.variables import Variable
+from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, loss_node
+from globalstep.worker.frameworks.torch_embedding import Embedding, torch
+from globalstep.worker.frameworks.torch_front import TorchModel
+from globalstep.worker.frameworks.training_model import (
+    SCOPE,
+    MoreLookupsError,
+    Table,
+    TrainingModel,
+    arguments,
+    checked_loss,
+    described,
+    mean_of,
+    seed_torch,
+)
+
+__all__ = ["TorchTraining", "put_into_module"]
+
+
+class _EnoughError(Exception):
+    """All lookups of a batch were seen: the rest of the loss need not be computed."""
+
+
+class TorchTraining(TrainingModel):
+    """A module in the default graph.
+
+    Args:
+        module: The module.
+        loss_fn: Called as `loss_fn(module, *batch)`; gives a scalar tensor.
+    """
+
+    def __init__(self, module: Any, loss_fn: Callable[..., Any]) -> None:
+        self._module = module
+        self._loss_fn = loss_fn
+        self._embeddings = {name: part for name, part in module.named_modules() if isinstance(part, Embedding)}
+        self._batches: list[Any] = []
+        self._seeds: list[int] = []
+        # Of each batch, each lookup in order: which embedding, and the ids.
+        self._lookups: list[list[tuple[int, Any]]] = []
+        self._expected: int | None = None
+        self._always_all = False
+        with get_default_graph().name_scope(SCOPE):
+            self._model = TorchModel(torch, module)
+            self.tables = [self._table(name, part) for name, part in self._embeddings.items()]
+            self.variables = {**self._model.parameters, **self._model.buffers}
+            sources = [(variable, variable.trainable) for variable in self.variables.values()]
+            if not self.tables and not any(trained for _, trained in sources):
+                raise InvalidArgumentError(
+                    f"{type(module).__name__} has no parameter that requires a gradient, so there is nothing to train. "
+                    "Does it keep its layers in a plain list? Use torch.nn.ModuleList, or call requires_grad_()."
+                )
+            changed: list[Variable] = list(self._model.buffers.values())
+            self.loss, updates = loss_node(
+                self._evaluate,
+                [*sources, *((table.rows, True) for table in self.tables)],
+                op_type="TorchLoss",
+                variables=self.variables,
+                updates=changed,
+            )
+            self.updates = [assign(variable, update) for variable, update in zip(changed, updates, strict=True)]
+
+    def take(self, batches: Sequence[Any], seeds: Sequence[int]) -> dict[Any, Any]:
+        """See TrainingModel."""
+        self._batches, self._seeds = list(batches), list(seeds)
+        for batch in self._batches:
+            _refuse_gradients(batch)
+        if not self.tables:
+            return {}
+        self._lookups = [self._seen(batch, seed) for batch, seed in zip(batches, seeds, strict=True)]
+        return {table.ids: _joined(self._lookups, at) for at, table in enumerate(self.tables)}
+
+    def put(self, values: Mapping[str, Array]) -> Any:
+        """See TrainingModel."""
+        return put_into_module(self._module, values)
+
+    def expect_all(self) -> None:
+        """See TrainingModel."""
+        self._always_all = True
+
+    def _table(self, name: str, part: Embedding) -> Table:
+        shape = (part.num_embeddings, part.embedding_dim)
+        return Table.of(f"{name}.weight" if name else "weight", lambda: part.initial_weight().cpu().numpy(), shape)
+
+    def _seen(self, batch: Any, seed: int) -> list[tuple[int, Any]]:
+        """Give the lookups of a batch."""
+        seen: list[tuple[int, Any]] = []
+        limit = None if self._always_all else self._expected
+
+        def record(at: int, part: Embedding, ids: Any) -> Any:
+            seen.append((at, ids.detach().cpu().clone()))
+            if len(seen) == limit:
+                raise _EnoughError
+            return torch.zeros(*ids.shape, part.embedding_dim, device=ids.device)
+
+        seed_torch(torch, seed)
+        with torch.no_grad(), self._served(record), contextlib.suppress(_EnoughError):
+            self._call(batch)
+        self._expected = len(seen)
+        return seen
+
+    def _evaluate(self, values: Sequence[Array], wanted: tuple[int, ...]) -> Evaluation:
+        dense = len(self.variables)
+        held, rows = list(values[:dense]), values[dense:]
+        first_buffer = len(self._model.parameters)
+        losses, gradients, row_gradients = [], [], [[] for _ in rows]  # type: ignore[var-annotated]
+        taken = [0] * len(rows)
+        found = Evaluation(0.0)
+        for number, batch in enumerate(self._batches):
+            lookups = self._lookups[number] if self.tables else []
+            counts = [sum(ids.numel() for at, ids in lookups if at == table) for table in range(len(rows))]
+            parts = [rows[at][taken[at] : taken[at] + count] for at, count in enumerate(counts)]
+            taken = [begin + count for begin, count in zip(taken, counts, strict=True)]
+            seed_torch(torch, self._seeds[number])
+            found = self._model.evaluate(self._loss_of(batch, lookups), True, [*held, *parts], wanted)
+            # The running averages of one batch are what the next begins with.
+            held[first_buffer:] = found.updates
+            losses.append(checked_loss(float(found.loss)))
+            if wanted:
+                split = sum(position < dense for position in wanted)
+                gradients.append(found.gradients[:split])
+                for into, gradient in zip(row_gradients, found.gradients[split:], strict=False):
+                    into.append(gradient)
+        if len(self._batches) == 1:
+            return found
+        share = 1.0 / len(self._batches)
+        looked_up = [np.concatenate(parts) * np.float32(share) for parts in row_gradients if parts]
+        return Evaluation(np.mean(losses), [*mean_of(gradients), *looked_up], found.updates)
+
+    def _loss_of(self, batch: Any, lookups: list[tuple[int, Any]]) -> Callable[..., Any]:
+        def loss(module: Any, *rows: Any) -> Any:
+            pending = iter(lookups)
+            at_row = [0] * len(rows)
+
+            def serve(at: int, part: Embedding, ids: Any) -> Any:
+                known = next(pending, None)
+                if known is None:
+                    raise MoreLookupsError
+                if known[0] != at or not torch.equal(known[1], ids.detach().cpu()):
+                    raise InvalidArgumentError(
+                        "The loss function looked up other ids than when it was asked which rows it needs. It is "
+                        "called twice a step, so ids must come from the batch alone: draw random ones where the "
+                        "batches are made, or with torch's generator, which is seeded alike for both."
+                    )
+                begin, at_row[at] = at_row[at], at_row[at] + ids.numel()
+                return rows[at][begin : at_row[at]].reshape(*ids.shape, part.embedding_dim)
+
+            with self._served(serve):
+                return _scalar(self._call(batch))
+
+        return loss
+
+    def _call(self, batch: Any) -> Any:
+        try:
+            return self._loss_fn(self._module, *arguments(batch))
+        except (_EnoughError, MoreLookupsError):
+            raise
+        except Exception as error:
+            error.add_note(f"In the loss function, with the batch {described(batch)}; {self._hint(error)}")
+            raise
+
+    def _hint(self, error: Exception) -> str:
+        first = next(self._module.parameters(), None)
+        if first is None:
+            return "the module has no parameters."
+        dtype = str(first.dtype).removeprefix("torch.")
+        text = f"the module's parameters are {dtype} on {first.device}."
+        said = str(error)
+        if "device" in said:
+            return f"{text} Move the batch there: batch.to({str(first.device)!r})."
+        if "dtype" in said or "Double" in said or "scalar type" in said:
+            return f"{text} Make the batch's floats {dtype} where it is made: tensor.float(), array.astype(np.float32)."
+        if isinstance(error, TypeError) and "argument" in said:
+            called = "A batch that is a tuple or list gives loss_fn(module, *batch); any other, loss_fn(module, batch)."
+            return f"{text} {called}"
+        return text
+
+    @contextlib.contextmanager
+    def _served(self, serve: Callable[[int, Embedding, Any], Any]) -> Iterator[None]:
+        for at, part in enumerate(self._embeddings.values()):
+            part.serve(functools.partial(serve, at, part))
+        try:
+            yield
+        finally:
+            for part in self._embeddings.values():
+                part.serve(None)
+
+
+def put_into_module(module: Any, values: Mapping[str, Array]) -> Any:
+    """Set a module's parameters, buffers and tables, in place.
+
+    Args:
+        module: The module.
+        values: Name in its state dict -> value.
+
+    Returns:
+        The module.
+
+    Raises:
+        InvalidArgumentError: If a name or shape is not the module's; nothing has changed then.
+    """
+    held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    tables = {f"{name}.weight" if name else "weight": part for name, part in module.named_modules()
+              if isinstance(part, Embedding)}  # fmt: skip
+    shapes = {name: tuple(tensor.shape) for name, tensor in held.items()}
+    shapes |= {name: (part.num_embeddings, part.embedding_dim) for name, part in tables.items()}
+    if unknown := sorted(set(values) - set(shapes)):
+        raise InvalidArgumentError(
+            f"{type(module).__name__} has no {unknown[0]!r}; it has {', '.join(sorted(shapes)) or 'nothing'}. The "
+            "values are of another model."
+        )
+    for name, value in values.items():
+        if tuple(value.shape) != shapes[name]:
+            raise InvalidArgumentError(
+                f"{name!r} of {type(module).__name__} has shape {list(shapes[name])}, and the value given for it "
+                f"{list(value.shape)}: it is of another model."
+            )
+    with torch.no_grad():
+        for name, value in values.items():
+            # A copy where the array must not be written to: the module may.
+            tensor = torch.from_numpy(value if value.flags.writeable else np.array(value))
+            if name in tables:
+                tables[name].weight = tensor
+            else:
+                held[name].copy_(tensor)
+    return module
+
+
+def _joined(lookups: Sequence[Sequence[tuple[int, Any]]], table: int) -> Array:
+    found = [ids.reshape(-1).numpy() for of_batch in lookups for at, ids in of_batch if at == table]
+    return np.concatenate(found).astype(np.int64, copy=False) if found else np.zeros(0, np.int64)
+
+
+def _scalar(value: Any) -> Any:
+    """Check what a loss function gave."""
+    if not torch.is_tensor(value):
+        given = "None: is `return` missing?" if value is None else f"a {type(value).__name__}."
+        rest = " Return the tensor itself, not loss.item()." if isinstance(value, (float, int)) else ""
+        raise InvalidArgumentError(f"The loss function must give a scalar tensor; it gave {given}{rest}")
+    if value.shape:
+        raise InvalidArgumentError(
+            f"The loss function must give a scalar; it gave a tensor of shape {list(value.shape)}. Take its mean() "
+            "or sum()."
+        )
+    if value.is_complex():
+        raise InvalidArgumentError("The loss is complex; a loss must be real. Take .real or .abs().")
+    if torch.is_grad_enabled() and not value.requires_grad:
+        raise InvalidArgumentError(
+            "The loss does not depend on the module's parameters by gradients: detach(), .item(), no_grad() or numpy "
+            "on the way cuts them, and so does a loss of the batch alone."
+        )
+    return value
+
+
+def _refuse_gradients(batch: Any) -> None:
+    for at, item in enumerate(arguments(batch)):
+        for key, tensor in item.items() if isinstance(item, Mapping) else ((None, item),):
+            if torch.is_tensor(tensor) and tensor.requires_grad:
+                place = f"batch[{at}]" if key is None else f"batch[{key!r}]"
+                raise InvalidArgumentError(
+                    f"{place}, {described(tensor)}, requires a gradient: it would keep the graph of what it was "
+                    "computed from. Use tensor.detach() where the batch is made."
+                )

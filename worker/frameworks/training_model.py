@@ -1,0 +1,192 @@
+"""What `gs.fit` and `gs.Trainer` need of a framework: a model's Variables, its loss of a batch, and its tables' rows.
+
+A step's batches do not go through the graph: `TrainingModel.take` keeps them, and the loss node, whose inputs are the
+Variables alone, computes with them. So a batch may be of any structure. Only the ids that embeddings are asked for
+become feeds, because a run pulls just those rows.
+
+Layer: worker.
+"""
+
+from __future__ import annotations
+
+import abc
+import hashlib
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from globalstep.errors import InvalidArgumentError
+from globalstep.graph.graph import Node
+from globalstep.ops.constant_ops import placeholder
+from globalstep.ops.embedding_ops import embedding_lookup
+from globalstep.variables.variables import Variable
+from globalstep.worker.frameworks.foreign_loss import Array, LossNode
+
+__all__ = [
+    "SCOPE",
+    "MoreLookupsError",
+    "Table",
+    "TrainingModel",
+    "arguments",
+    "checked_loss",
+    "described",
+    "mean_of",
+    "part_seed",
+    "seed_torch",
+    "takes_rng",
+]
+
+#: The name scope of a model's Variables, and what their names begin with in a checkpoint.
+SCOPE = "model"
+
+
+class MoreLookupsError(Exception):
+    """The loss looked up more rows than were asked for; nothing was pushed. Trying again asks for all."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """An embedding on the parameter servers, as a graph has it.
+
+    Attributes:
+        name: Its name in the model.
+        variable: The table.
+        ids: Placeholder for the ids of a step, one after another.
+        rows: Their rows.
+    """
+
+    name: str
+    variable: Variable
+    ids: Node
+    rows: Node
+
+    @classmethod
+    def of(cls, name: str, initial: Callable[[], Array], shape: Sequence[int], dtype: Any = np.float32) -> Table:
+        """Make the Variable of a table, whose initial values are computed where it is initialized: on the chief."""
+        start = Node("EmbeddingInitial", (), initial, name=f"{name}/initial", dtype=dtype, shape=list(shape),
+                     stateful=True)  # fmt: skip
+        variable = Variable(start, name=name)
+        ids = placeholder(np.int64, [None], name=f"{name}/ids")
+        return cls(name, variable, ids, embedding_lookup(variable, ids))
+
+
+class TrainingModel(abc.ABC):
+    """A model in a graph, with the loss of the batches of the present step.
+
+    Attributes:
+        loss: The mean of the losses of the step's batches.
+        updates: Ops that go with the push, such as those of running averages.
+        variables: Name in the model -> Variable, without tables.
+        tables: The embeddings.
+    """
+
+    loss: LossNode
+    updates: Sequence[Node] = ()
+    variables: Mapping[str, Variable]
+    tables: Sequence[Table] = ()
+
+    @abc.abstractmethod
+    def take(self, batches: Sequence[Any], seeds: Sequence[int]) -> dict[Any, Any]:
+        """Keep the batches of the next step.
+
+        Args:
+            batches: Its batches; their gradients are averaged.
+            seeds: A seed for each.
+
+        Returns:
+            What is to be fed: the ids of each table's rows.
+        """
+
+    @abc.abstractmethod
+    def put(self, values: Mapping[str, Array]) -> Any:
+        """Give the model with these values: a module is changed in place, parameters are made anew.
+
+        Args:
+            values: Name in the model -> value; of tables too, as far as they are given.
+        """
+
+    def expect_all(self) -> None:  # noqa: B027 (most have nothing to do)
+        """Ask for the rows of every lookup from now on, however many there are."""
+
+
+def arguments(batch: Any) -> tuple[Any, ...]:
+    """Give what a batch is to a loss function: a tuple or list is its arguments, anything else is one.
+
+    >>> arguments((1, 2)), arguments({"x": 1})
+    ((1, 2), ({'x': 1},))
+    """
+    return tuple(batch) if type(batch) in (tuple, list) else (batch,)
+
+
+def takes_rng(function: Callable[..., Any]) -> bool:
+    """Say whether a loss function has an argument `rng`."""
+    try:
+        return "rng" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def part_seed(seed: int, rank: int, step: int, part: int = 0) -> int:
+    """Give the seed of a step's batch on a worker: always the same, and no other's.
+
+    >>> part_seed(0, 1, 100) == part_seed(0, 1, 100) != part_seed(0, 2, 100)
+    True
+    """
+    text = f"{seed} {rank} {step} {part}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1
+
+
+def seed_torch(torch: Any, seed: int) -> None:
+    """Seed PyTorch's generators; `torch.manual_seed` takes milliseconds where CUDA is not in use.
+
+    Args:
+        torch: PyTorch.
+        seed: The seed.
+    """
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
+
+
+def checked_loss(value: float) -> float:
+    """Refuse a loss that is not finite, before its gradients are pushed.
+
+    Raises:
+        InvalidArgumentError: If it is not.
+    """
+    if not math.isfinite(value):
+        raise InvalidArgumentError(
+            f"The loss is {value}: its gradients were not pushed. Look at the batch (an empty one has no mean; inputs "
+            "may be NaN), at the logarithm, root or division in the loss, and at the learning rate; clip_grad_norm=1.0 "
+            "may help."
+        )
+    return value
+
+
+def described(value: Any, depth: int = 0) -> str:
+    """Describe a batch for a message: what it is made of, with dtypes, shapes and devices."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        dtype = str(value.dtype).removeprefix("torch.")
+        device = getattr(value, "device", None)
+        where = f" on {device}" if getattr(device, "type", None) is not None else ""
+        return f"{dtype}{list(value.shape)}{where}"
+    if depth > 2:
+        return type(value).__name__
+    if isinstance(value, Mapping):
+        inside = [f"{key!r}: {described(item, depth + 1)}" for key, item in list(value.items())[:8]]
+        return "{" + ", ".join(inside) + "}"
+    if type(value) in (tuple, list):
+        return "(" + ", ".join(described(item, depth + 1) for item in value[:8]) + ")"
+    return type(value).__name__
+
+
+def mean_of(parts: Sequence[Sequence[npt.NDArray[Any]]]) -> list[Array]:
+    """Give the mean of the gradients of several batches, one after another of each."""
+    if len(parts) == 1:
+        return list(parts[0])
+    return [np.asarray(np.add.reduce(found) / found[0].dtype.type(len(parts))) for found in zip(*parts, strict=True)]
