@@ -32,6 +32,7 @@ __all__ = [
     "add_to_collection",
     "add_to_collections",
     "as_node",
+    "colocate_with",
     "control_dependencies",
     "device",
     "get_collection",
@@ -405,10 +406,11 @@ class Graph:
         self._collections.pop(name, None)
 
     def as_graph_def(self, from_version: int | None = None, add_shapes: bool = False) -> Any:
-        """The graph as a GraphDef, always whole and with shapes; see globalstep.graph.graph_def."""
-        from globalstep.graph.graph_def import graph_def
+        """The graph as a GraphDef, always whole and with shapes; `gs.import_graph_def` reads it."""
+        # That knows the classes of nodes, which import this module.
+        from globalstep.exporting.graph_files import portable_graph_def
 
-        return graph_def(self)
+        return portable_graph_def(self)
 
     def get_operations(self) -> list[Operation]:
         """All operations, in order of creation."""
@@ -562,9 +564,14 @@ def constant_array(value: Any, dtype: DTypeLike | None = None) -> np.ndarray[Any
     if dtype is not None:
         return np.asarray(value, dtype=as_dtype(dtype).as_numpy_dtype)
     typed = isinstance(value, (np.ndarray, np.generic))
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except UnicodeDecodeError:
+        # Bytes and text in one list.
+        array = np.asarray(value, dtype=object)
     if array.dtype.kind in "US":
-        return array.astype(object)
+        # numpy's own strings lose the zeros at their end.
+        return array.astype(object) if typed else np.asarray(value, dtype=object)
     if not typed and array.dtype == np.float64:
         return array.astype(np.float32)
     if not typed and array.dtype == np.int64 and (array.size == 0 or np.all(np.abs(array) < 2**31)):
@@ -585,6 +592,18 @@ def control_dependencies(control_inputs: Sequence[Any] | None) -> Any:
 def device(device_name_or_function: Any) -> Any:
     """Place what is created in the block; see Graph.device."""
     return get_default_graph().device(device_name_or_function)
+
+
+def colocate_with(op: Any, ignore_existing: bool = False) -> Any:
+    """Place what is created in the block where `op` is.
+
+    Args:
+        op: A node, a Variable or an operation.
+        ignore_existing: Accepted: the device of `op` goes before those of outer blocks anyway.
+    """
+    graph = get_default_graph()
+    place = graph.as_graph_element(op).device
+    return graph.device(place) if place else contextlib.nullcontext()
 
 
 def add_to_collection(name: str, value: Any) -> None:

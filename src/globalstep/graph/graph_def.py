@@ -24,7 +24,7 @@ from globalstep.graph.shapes import TensorShape
 from globalstep.variables.variables import Variable
 from globalstep.wire.declarations import OpKind
 
-__all__ = ["graph_def"]
+__all__ = ["graph_def", "tensor_proto"]
 
 #: Constants larger than this are drawn without their value: TensorBoard would not show it anyway.
 MAX_CONST_BYTES = 4096
@@ -36,12 +36,13 @@ _ASSIGN_TYPES = {OpKind.ASSIGN: "Assign", OpKind.ASSIGN_ADD: "AssignAdd", OpKind
 _RULE_NAMES = {"rmsprop": "RMSProp", "rms_prop": "RMSProp", "centered_rmsprop": "CenteredRMSProp"}
 
 
-def graph_def(graph: Graph, where: Mapping[str, int] | None = None) -> GraphDef:
+def graph_def(graph: Graph, where: Mapping[str, int] | None = None, whole: bool = False) -> GraphDef:
     """Give a graph as a GraphDef.
 
     Args:
         graph: The graph; it only gains inferred shapes.
         where: Variable name to PS task, for Variables that the program placed nowhere.
+        whole: Whether large constants are in it, too.
 
     Returns:
         A GraphDef with every node's op, inputs, device, and its dtype and shape where they are known.
@@ -52,14 +53,15 @@ def graph_def(graph: Graph, where: Mapping[str, int] | None = None) -> GraphDef:
     >>> [(node.name, list(node.input)) for node in graph_def(graph).node]
     [('a', []), ('b', []), ('total', ['a', 'b'])]
     """
-    return _Builder(graph, where or {}).build()
+    return _Builder(graph, where or {}, whole).build()
 
 
 class _Builder:
     """One conversion."""
 
-    def __init__(self, graph: Graph, where: Mapping[str, int]) -> None:
+    def __init__(self, graph: Graph, where: Mapping[str, int], whole: bool) -> None:
         self._graph = graph
+        self._whole = whole
         self._where = where
         self._def = GraphDef()
         self._names = {node.op_name for node in graph.nodes}
@@ -79,8 +81,8 @@ class _Builder:
             attr = _plain_attr(value)
             if attr is not None:
                 written.attr[name].CopyFrom(attr)
-        if node.op_type == "Const" and node.attrs["value"].nbytes <= MAX_CONST_BYTES:
-            written.attr["value"].tensor.CopyFrom(_tensor(node.attrs["value"]))
+        if node.op_type == "Const" and (self._whole or node.attrs["value"].nbytes <= MAX_CONST_BYTES):
+            written.attr["value"].tensor.CopyFrom(tensor_proto(node.attrs["value"]))
         self._describe(written, node)
 
     def _add_mutation(self, node: Mutation) -> None:
@@ -147,7 +149,7 @@ class _Builder:
     def _add_const(self, name: str, value: np.ndarray[Any, Any]) -> None:
         written = self._add(name, "Const", (), (), "")
         written.attr["dtype"].type = DATA_TYPES[value.dtype.name]
-        written.attr["value"].tensor.CopyFrom(_tensor(value))
+        written.attr["value"].tensor.CopyFrom(tensor_proto(value))
 
     def _add(
         self,
@@ -233,7 +235,8 @@ def _shape(shape: TensorShape) -> TensorShapeProto:
     return TensorShapeProto(dim=[TensorShapeProto.Dim(size=size) for size in sizes])
 
 
-def _tensor(value: np.ndarray[Any, Any]) -> TensorProto:
+def tensor_proto(value: np.ndarray[Any, Any]) -> TensorProto:
+    """Give an array as a TensorProto."""
     shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=size) for size in value.shape])
     if value.dtype.kind == "O":
         items = [item.encode() if isinstance(item, str) else bytes(item) for item in value.reshape(-1)]

@@ -39,6 +39,7 @@ class OptimizerSpec:
         slots: Variable to its slot Variables, in the rule's order.
         scalars: The rule's scalar state (Adam's beta powers), in the rule's order.
         use_locking: TensorFlow's flag.
+        is_local: Whether its Variables live in each session (LOCAL_VARIABLES): the worker applies it by itself.
     """
 
     name: str
@@ -47,6 +48,7 @@ class OptimizerSpec:
     slots: Mapping[Variable, tuple[Variable, ...]] = field(default_factory=dict)
     scalars: tuple[Variable, ...] = ()
     use_locking: bool = False
+    is_local: bool = False
 
     def declaration(self) -> OptimizerDecl:
         """Give the rule as it crosses the wire: every hyper-parameter that can be lowered, as an expression.
@@ -65,11 +67,11 @@ class OptimizerSpec:
         )
 
     def worker_hypers(self) -> dict[str, Node | Callable[[], Any]]:
-        """Give the parameters that the PS cannot evaluate: callables, and nodes that cannot be lowered."""
+        """Give the parameters that the worker evaluates: callables, and nodes that cannot be lowered, or all nodes."""
         return {
             name: value
             for name, value in self.hypers.items()
-            if (isinstance(value, Node) or callable(value)) and _lowered(value) is None
+            if (isinstance(value, Node) or callable(value)) and (self.is_local or _lowered(value) is None)
         }
 
 
@@ -154,6 +156,8 @@ class Mutation(Node):
         self.uses = tuple(uses)
         self.after_increment = after_increment
         self.value_of = value_of
+        #: Booleans, each with the value that it must have for the mutation to happen: it is in a branch of `gs.cond`.
+        self.guards: tuple[tuple[Node, bool], ...] = ()
         inputs = [node for part in self.parts for node in (part.operand, part.indices) if node is not None]
         touched = [part.variable for part in self.parts] + [step for step, _ in self.increments]
         super().__init__(

@@ -22,11 +22,20 @@ class Dimension:
     """One dimension of a static shape; equal to its int, or unknown.
 
     Args:
-        value: The size, or None where it is not known before a run.
+        value: The size, or None where it is not known before a run. A float that is a whole number is one, too:
+            programs divide sizes.
+
+    Raises:
+        ValueError: If it is no whole number.
     """
 
     def __init__(self, value: Any) -> None:
-        self.value: int | None = value.value if isinstance(value, Dimension) else value
+        size = value.value if isinstance(value, Dimension) else value
+        if isinstance(size, float):
+            if not size.is_integer():
+                raise ValueError(f"Ambiguous dimension: {size}")
+            size = int(size)
+        self.value: int | None = size
 
     def __int__(self) -> int:
         if self.value is None:
