@@ -23,6 +23,7 @@ from globalstep.lazy import Namespace
 #: described in the first.
 MODULES = (
     "",
+    "optim",
     "train",
     "nn",
     "nn.rnn_cell",
@@ -36,6 +37,10 @@ MODULES = (
     "flags",
     "logging",
     "gfile",
+    "image",
+    "lookup",
+    "sparse",
+    "strings",
     "python_io",
     "math",
     "random",
@@ -45,6 +50,7 @@ MODULES = (
     "contrib.framework.nest",
     "contrib.layers",
     "contrib.legacy_seq2seq",
+    "contrib.lookup",
     "contrib.losses",
     "contrib.metrics",
     "contrib.opt",
@@ -54,6 +60,8 @@ MODULES = (
     "contrib.slim.learning",
     "contrib.training",
     "train.queue_runner",
+    "saved_model",
+    "graph_util",
 )
 #: `gs.compat.v1` has every name of `gs`, and no page.
 NO_PAGE = ("compat.v1",)

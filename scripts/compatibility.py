@@ -21,6 +21,7 @@ from typing import Any
 import globalstep as gs
 from globalstep import absent
 from globalstep.lazy import Namespace
+from globalstep.module_paths import ModulePath
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = ROOT / "tests" / "compatibility" / "names.json"
@@ -36,6 +37,7 @@ MODULES = (
     "contrib.framework.nest",
     "contrib.layers",
     "contrib.legacy_seq2seq",
+    "contrib.lookup",
     "contrib.losses",
     "contrib.metrics",
     "contrib.opt",
@@ -47,9 +49,11 @@ MODULES = (
     "errors",
     "flags",
     "gfile",
+    "image",
     "initializers",
     "layers",
     "logging",
+    "lookup",
     "losses",
     "math",
     "metrics",
@@ -57,6 +61,8 @@ MODULES = (
     "nn.rnn_cell",
     "python_io",
     "random",
+    "sparse",
+    "strings",
     "summary",
     "test",
     "train",
@@ -67,10 +73,17 @@ ABSENT_FROM = {
     "contrib": absent.ABSENT_IN_CONTRIB,
     "contrib.framework": gs.contrib.framework.public_absent,
     "contrib.layers": gs.contrib.layers.public_absent,
+    "contrib.learn": absent.ABSENT_IN_LEARN,
+    "contrib.lookup": gs.contrib.lookup.public_absent,
     "contrib.seq2seq": gs.contrib.seq2seq.public_absent,
     "contrib.slim": absent.ABSENT_IN_SLIM,
+    "image": absent.ABSENT_IN_IMAGE,
     "layers": absent.ABSENT_IN_LAYERS,
+    "lookup": gs.lookup.public_absent,
     "nn": absent.ABSENT_IN_NN,
+    "python": absent.ABSENT_IN_PYTHON,
+    "sparse": gs.sparse.public_absent,
+    "strings": gs.strings.public_absent,
     "test": absent.ABSENT_IN_TEST,
     "train": absent.ABSENT_IN_TRAIN,
 }
@@ -125,7 +138,7 @@ def page() -> str:
     by_hand, mark, _ = PAGE.read_text().partition(MARK)
     if not mark:
         raise ValueError(f"{PAGE.name} has no line {MARK!r}")
-    parts = [*_shares(), *_used(), *_without_effect(), *_absent(), *_present(), *_read()]
+    parts = [*_shares(), *_used(), *_without_effect(), *_absent(), *_present(), *_paths(), *_read()]
     return "\n".join([by_hand.rstrip(), "", MARK, "", *parts])
 
 
@@ -176,6 +189,16 @@ def _present() -> Iterator[str]:
             continue
         public = sorted(name for name in namespace.__all__ if not isinstance(getattr(namespace, name), Namespace))
         yield f"**`gs{'.' + module if module else ''}`**: {', '.join(f'`{name}`' for name in public)}\n"
+
+
+def _paths() -> Iterator[str]:
+    importlib.import_module("globalstep.contrib")
+    for name in ("core", "examples", "python"):
+        importlib.import_module(f"globalstep.{name}")
+    found = [(name, module) for name, module in sys.modules.items() if isinstance(module, ModulePath)]
+    yield "## Paths of TensorFlow's own modules\n"
+    yield "Programs import from them what has a public name; a name that is not here says so.\n"
+    yield f"{', '.join(f'`{name}`' for name, module in sorted(found) if module.sources)}\n"
 
 
 def _read() -> Iterator[str]:

@@ -19,12 +19,17 @@ NAMESPACES = (
         f"globalstep.{name}"
         for name in (
             "initializers",
+            "image",
             "layers",
+            "lookup",
             "math",
             "metrics",
             "nn",
+            "optim",
             "python_io",
             "random",
+            "sparse",
+            "strings",
             "summary",
             "test",
             "train",

@@ -5,8 +5,9 @@ from evaluate import evaluate
 from globalstep.autodiff.gradients import gradients
 from globalstep.errors import InvalidArgumentError
 from globalstep.graph.indexed_slices import IndexedSlices
+from globalstep.graph.sparse_tensor import SparseTensor
 from globalstep.ops import constant_ops as c
-from globalstep.ops.embedding_ops import SparseTensor, embedding_lookup, embedding_lookup_sparse
+from globalstep.ops.embedding_ops import embedding_lookup, embedding_lookup_sparse
 from globalstep.ops.reduction_ops import reduce_sum
 from globalstep.ops.sampling_ops import nce_loss, sampled_softmax_loss
 from globalstep.variables.variables import Variable

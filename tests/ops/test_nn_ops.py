@@ -120,8 +120,8 @@ def test_convolutions_check_their_arguments():
         nn.conv2d(x, w, [1, 1, 1, 1], "SAME")
     with pytest.raises(ValueError, match="Unknown padding scheme"):
         nn.max_pool(x, [1, 2, 2, 1], [1, 2, 2, 1], "HALF")
-    with pytest.raises(ValueError, match="NHWC"):
-        nn.avg_pool(x, [1, 2, 2, 1], [1, 2, 2, 1], "SAME", "NCHW")
+    with pytest.raises(ValueError, match="use 'NHWC' or 'NCHW'"):
+        nn.avg_pool(x, [1, 2, 2, 1], [1, 2, 2, 1], "SAME", "NCHW_VECT_C")
     with pytest.raises(ValueError, match="batch or channels"):
         nn.max_pool(x, [2, 2, 2, 1], [1, 2, 2, 1], "SAME")
 
@@ -133,3 +133,10 @@ def test_same_padding_puts_the_odd_element_behind():
     averaged = nn.avg_pool(x, [1, 1, 2, 1], [1, 1, 2, 1], "SAME")
     np.testing.assert_array_equal(evaluate(averaged).reshape(-1), [1.5, 3.5, 5])
     assert pooled.shape.as_list() == [1, 1, 3, 1]
+
+
+def test_labels_of_another_dtype_are_cast_to_that_of_the_scores():
+    scores = np.array([[1.0, 2.0, 0.5]], np.float32)
+    whole = nn.softmax_cross_entropy_with_logits(labels=c.constant([[0, 1, 0]]), logits=c.constant(scores))
+    floating = nn.softmax_cross_entropy_with_logits(labels=[[0.0, 1.0, 0.0]], logits=c.constant(scores))
+    np.testing.assert_allclose(evaluate(whole), evaluate(floating))

@@ -348,6 +348,10 @@ class ShardReader:
                 "it was cut off or appended to."
             )
 
+    def offset_of(self, name: str) -> int:
+        """Give where in the file the bytes of a tensor begin."""
+        return self._data_start + self._offsets[name]
+
     def read(self, name: str) -> Array:
         """Read one tensor.
 

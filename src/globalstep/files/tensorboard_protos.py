@@ -6,14 +6,14 @@ Importing it costs about 30 ms, so only modules that write or read them do.
 Layer: shared. Imports nothing of globalstep.
 """
 
-# pyright: reportAttributeAccessIssue=false
-
 from tensorboard.compat.proto import types_pb2
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
+from tensorboard.compat.proto.config_pb2 import RunMetadata
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog, TaggedRunMetadata
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
+from tensorboard.compat.proto.step_stats_pb2 import DeviceStepStats, NodeExecStats, StepStats
 from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary, SummaryDescription
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
@@ -21,12 +21,16 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 __all__ = [
     "DATA_TYPES",
     "AttrValue",
+    "DeviceStepStats",
     "Event",
     "GraphDef",
     "HistogramProto",
     "MetaGraphDef",
     "NodeDef",
+    "NodeExecStats",
+    "RunMetadata",
     "SessionLog",
+    "StepStats",
     "Summary",
     "SummaryDescription",
     "TaggedRunMetadata",

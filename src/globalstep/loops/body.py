@@ -24,7 +24,7 @@ from globalstep.graph.mutations import Mutation
 from globalstep.graph.shapes import TensorShape
 from globalstep.variables.variables import Variable
 
-__all__ = ["Body", "Record", "parameter"]
+__all__ = ["Body", "Record", "parameter", "raise_named"]
 
 
 def parameter(dtype: DType, shape: TensorShape, name: str = "Identity") -> Node:
@@ -270,14 +270,24 @@ def _tuple_item(index: int) -> Callable[[Any], Any]:
 
 
 def _raise_named(error: Exception, step: _BodyStep | None, values: Sequence[Any]) -> NoReturn:
-    """Raise the error of a step of a loop again, with the node's name, as a run does with that of a node."""
     assert step is not None
-    node = step.node
+    raise_named(error, step.node, [np.shape(values[at]) for at in step.inputs], "in a loop")
+
+
+def raise_named(error: Exception, node: Node, shapes: Sequence[Any], place: str) -> NoReturn:
+    """Raise the error of a node within a loop or a branch again, with the node's name, as a run does.
+
+    Args:
+        error: What was raised.
+        node: What raised it.
+        shapes: Those of its inputs.
+        place: "in a loop" or "in a branch".
+    """
     where = f", defined at {node.defined_at}" if node.defined_at else ""
     if isinstance(error, (ValueError, IndexError)) and not isinstance(error, GlobalStepError) and not node.stateful:
-        shapes = ", ".join(str(np.shape(values[at])) for at in step.inputs)
         raise InvalidArgumentError(
-            f"{error} [node {node.op_name!r} ({node.op_type}) in a loop, inputs of shapes {shapes}{where}]"
+            f"{error} [node {node.op_name!r} ({node.op_type}) {place}, inputs of shapes "
+            f"{', '.join(map(str, shapes))}{where}]"
         ) from error
-    error.add_note(f"In node {node.op_name!r} ({node.op_type}{where}), in a loop.")
+    error.add_note(f"In node {node.op_name!r} ({node.op_type}{where}), {place}.")
     raise error

@@ -189,6 +189,7 @@ def transpose(a: Any, perm: Any = None, name: str = "transpose", conjugate: bool
         name=name,
         dtype=node.dtype,
         shape=TensorShape(known),
+        attrs={"perm": order},
     )
 
 
@@ -232,6 +233,7 @@ def expand_dims(input: Any, axis: Any = None, name: str | None = None, dim: Any 
         name=name,
         dtype=node.dtype,
         shape=TensorShape(known),
+        attrs={"axis": place},
     )
 
 
@@ -259,4 +261,5 @@ def squeeze(input: Any, axis: Any = None, name: str | None = None, squeeze_dims:
         name=name,
         dtype=node.dtype,
         shape=TensorShape(known),
+        attrs={"axis": places},
     )

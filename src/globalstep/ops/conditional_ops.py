@@ -1,24 +1,22 @@
-"""`gs.cond`: a choice between two values while the graph runs.
-
-There are no loops and no parts of a graph that only run sometimes; both values are computed and one of them
-is given. So a branch may not do anything besides giving a value, which is checked when the graph is built.
+"""`gs.cond` and `gs.case`: choices between parts of the graph while it runs.
 
 Layer: shared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from autograd.tracer import getval
 
 from globalstep.graph.graph import Graph, Node, as_node
-from globalstep.graph.mutations import Mutation
 from globalstep.graph.shapes import TensorShape
-from globalstep.variables.variables import Variable
+from globalstep.loops.branches import taken_only
+from globalstep.ops.control_flow_ops import Assert
+from globalstep.ops.math_ops import add_n, cast
 
-__all__ = ["cond"]
+__all__ = ["case", "cond"]
 
 _Branch = Callable[[], Any]
 
@@ -34,25 +32,25 @@ def cond(
 ) -> Any:
     """Give what `true_fn` or `false_fn` gives, as `pred` is true or false in the run.
 
-    Both are computed in every run, unlike TensorFlow's; the gradient flows to the one that was taken. A
-    branch may draw random numbers and read Variables, but not change them, take from a queue, print or
-    call Python: then choose in the program, between two `run` calls.
+    Both are called once, when the graph is built. Of what they make, only what the taken one makes is evaluated in a
+    run: it may draw random numbers, change Variables, take from a queue, print and call Python. What was made before,
+    and the Variables that either reads, is there in any case. Gradients go through the branch that was taken.
 
     Args:
         pred: Boolean scalar node.
-        true_fn: Function without arguments that gives a node, or a list or tuple of nodes.
-        false_fn: The same; as many nodes, of the same dtypes.
+        true_fn: Function without arguments that gives a node or operation, or a list or tuple of such.
+        false_fn: The same; as many, of the same dtypes. An operation counts as a boolean.
         strict: Whether a list of one node is given back as a list.
         name: Name scope of the nodes; default "cond".
         fn1: Older name of `true_fn`.
         fn2: Older name of `false_fn`.
 
     Returns:
-        A node, or a list of nodes.
+        A node, or a list of nodes. For an operation it is what runs it: its value is that of `pred`.
 
     Raises:
         TypeError: If a branch is no function, or `pred` a Python bool.
-        ValueError: If the branches do not match, or one does more than give a value.
+        ValueError: If the branches do not match.
 
     >>> import globalstep as gs
     >>> x = gs.placeholder(gs.float32, [])
@@ -71,66 +69,51 @@ def cond(
     condition = as_node(pred)
     graph = condition.graph
     with graph.name_scope(name or "cond"):
-        taken, several = _values(graph, "true_fn", first)
-        other, also_several = _values(graph, "false_fn", second)
+        # The condition of nested choices, and of mutations in a branch, is a value of its own.
+        condition = Node("Identity", (condition,), _same, name="pred_id", dtype=condition.dtype, shape=condition.shape)
+        taken, several, start = _values(graph, "true_fn", first, condition)
+        other, also_several, other_start = _values(graph, "false_fn", second, condition)
         if several is not also_several or len(taken) != len(other):
             raise ValueError(f"true_fn and false_fn must return the same structure, but returned {taken} and {other}.")
-        merged = [_merge(condition, one, two) for one, two in zip(taken, other, strict=True)]
+        for one, two in zip(taken, other, strict=True):
+            if one.dtype != two.dtype:
+                raise ValueError(
+                    f"Outputs of true_fn and false_fn must have the same type: {one.dtype.name}, {two.dtype.name}"
+                )
+        # The second branch first: its nodes are the last ones of the graph.
+        no = taken_only(condition, False, other, other_start)
+        yes = taken_only(condition, True, taken, start)
+        merged = [_merge(condition, *both) for both in zip(yes, no, taken, other, strict=True)]
     return merged[0] if len(merged) == 1 and not (strict and several) else merged
 
 
-def _values(graph: Graph, what: str, branch: _Branch) -> tuple[list[Node], bool]:
-    """Build a branch; give its nodes, and whether it gave a list of them."""
-    before = set(graph.nodes)
+def _same(value: Any) -> Any:
+    return value
+
+
+def _values(graph: Graph, what: str, branch: _Branch, condition: Node) -> tuple[list[Node], bool, int]:
+    """Build a branch; give its nodes, whether it gave a list of them, and how many nodes there were before."""
+    start = len(graph.nodes)
     with graph.name_scope(what):
         given = branch()
         if given is None:
             raise ValueError(f"{what} must have a return value.")
         several = isinstance(given, (list, tuple))
-        nodes = [_value(graph, item) for item in (given if several else [given])]
-    _require_only_values(nodes, before, what)
-    return nodes, several
+        nodes = [_value(graph, item, condition) for item in (given if several else [given])]
+    return nodes, several, start
 
 
-def _value(graph: Graph, item: Any) -> Node:
-    # An operation is a node too, once it is looked up; it has no value and is refused below.
-    return graph.as_graph_element(item) if hasattr(item, "outputs") else as_node(item)
+def _value(graph: Graph, item: Any, condition: Node) -> Node:
+    node = graph.as_graph_element(item) if hasattr(item, "outputs") else as_node(item)
+    if not node.is_operation:
+        return node
+    return Node("Identity", (condition,), _same, name="ran", dtype=condition.dtype, shape=[], control_inputs=[node])
 
 
-def _require_only_values(nodes: Sequence[Node], before: set[Node], what: str) -> None:
-    waiting, seen = list(nodes), set(before)
-    for node in nodes:
-        if node.is_operation:
-            raise _refusal(node, what)
-    while waiting:
-        node = waiting.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if isinstance(node, Variable):
-            continue
-        # Only random nodes are both stateful and without gradient by nature.
-        if isinstance(node, Mutation) or (node.stateful and not node.attrs.get("stops_gradient")):
-            raise _refusal(node, what)
-        waiting += [*node.inputs, *node.control_inputs]
-
-
-def _refusal(node: Node, what: str) -> ValueError:
-    return ValueError(
-        f"{what} of gs.cond may only give values, because both branches are computed in every run; "
-        f"{node.op_name!r} ({node.op_type}) does more. Make it outside of the branches and decide in the program "
-        "whether to run it."
-    )
-
-
-def _merge(condition: Node, taken: Node, other: Node) -> Node:
-    if taken.dtype != other.dtype:
-        raise ValueError(
-            f"Outputs of true_fn and false_fn must have the same type: {taken.dtype.name}, {other.dtype.name}"
-        )
+def _merge(condition: Node, yes: Node, no: Node, taken: Node, other: Node) -> Node:
     return Node(
         "Merge",
-        (condition, taken, other),
+        (condition, yes, no),
         lambda holds, one, two: one if getval(holds) else two,
         dtype=taken.dtype,
         shape=_common_shape(taken.shape, other.shape),
@@ -142,3 +125,73 @@ def _common_shape(one: TensorShape, two: TensorShape) -> TensorShape:
     if one.ndims is None or one.ndims != two.ndims:
         return TensorShape(None)
     return TensorShape([m if m == n else None for m, n in zip(one.as_list(), two.as_list(), strict=True)])
+
+
+def case(
+    pred_fn_pairs: Any,
+    default: _Branch | None = None,
+    exclusive: bool = False,
+    strict: bool = False,
+    name: str = "case",
+) -> Any:
+    """Give what the function of the first true condition gives; see `cond`.
+
+    Args:
+        pred_fn_pairs: List of pairs, or a dict, of boolean scalar nodes and functions without arguments.
+        default: The function for when none is true; without one the run fails then.
+        exclusive: Whether the run fails if several are true.
+        strict: As for `cond`.
+        name: Name scope of the nodes; default "case".
+
+    Returns:
+        A node, or a list of nodes.
+
+    Raises:
+        TypeError: If the pairs are none, or a function is none.
+        ValueError: Without pairs, or if the functions' results do not match.
+
+    >>> import globalstep as gs
+    >>> x = gs.placeholder(gs.float32, [])
+    >>> y = gs.case([(x < 0, lambda: -x), (x < 10, lambda: 2 * x)], default=lambda: gs.constant(20.0))
+    >>> with gs.Session() as sess:
+    ...     print([float(sess.run(y, {x: value})) for value in (-1, 3, 50)])
+    [1.0, 6.0, 20.0]
+    """
+    pairs = list(pred_fn_pairs.items()) if isinstance(pred_fn_pairs, Mapping) else pred_fn_pairs
+    if not isinstance(pairs, (list, tuple)):
+        raise TypeError("fns must be a list, tuple, or dict")
+    if not pairs:
+        raise ValueError("You must provide at least one pred/fn pair.")
+    for pair in pairs:
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            raise TypeError("Each entry in pred_fn_pairs must be a 2-tuple")
+        if not callable(pair[1]):
+            raise TypeError(f"fn for pred {pair[0]} must be callable.")
+    if default is not None and not callable(default):
+        raise TypeError("default must be callable.")
+    conditions = [as_node(condition) for condition, _ in pairs]
+    graph = conditions[0].graph
+    with graph.name_scope(name):
+        checks: list[Any] = []
+        if exclusive:
+            count = add_n([cast(condition, "int32") for condition in conditions])
+            checks = [Assert(count < 2, ["More than one condition evaluated as True but exclusive=True.", *conditions])]
+        with graph.control_dependencies(checks):
+            return _chosen(graph, list(zip(conditions, (fn for _, fn in pairs), strict=True)), default, strict)
+
+
+def _chosen(graph: Graph, pairs: Sequence[tuple[Node, _Branch]], default: _Branch | None, strict: bool) -> Any:
+    (condition, function), *rest = pairs
+    if rest:
+        return cond(condition, function, lambda: _chosen(graph, rest, default, strict), strict)
+    if default is not None:
+        return cond(condition, function, default, strict)
+    with graph.control_dependencies([Assert(condition, ["None of the conditions evaluated as True."])]):
+        given = function()
+        return [_held(item) for item in given] if isinstance(given, (list, tuple)) else _held(given)
+
+
+def _held(item: Any) -> Node:
+    """Give a value that is there only once the conditions were checked."""
+    node = as_node(item)
+    return Node("Identity", (node,), _same, dtype=node.dtype, shape=node.shape)

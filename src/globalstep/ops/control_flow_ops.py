@@ -15,7 +15,15 @@ from autograd.tracer import getval
 
 from globalstep.dtypes import as_dtype
 from globalstep.errors import InvalidArgumentError
-from globalstep.graph.graph import Node, as_node, control_dependencies, get_default_graph, tuple_item
+from globalstep.graph.graph import (
+    GraphKeys,
+    Node,
+    as_node,
+    control_dependencies,
+    get_collection,
+    get_default_graph,
+    tuple_item,
+)
 from globalstep.graph.indexed_slices import IndexedSlices
 from globalstep.ops.array_ops import identity
 
@@ -42,8 +50,12 @@ def no_op(name: str | None = None) -> Node:
 
 
 def tables_initializer(name: str = "init_all_tables") -> Node:
-    """Give an operation that does nothing: there are no lookup tables to initialize."""
-    return no_op(name)
+    """Give the operation that fills the lookup tables of the graph: what TABLE_INITIALIZERS holds.
+
+    Args:
+        name: Its name.
+    """
+    return group(*get_collection(GraphKeys.TABLE_INITIALIZERS), name=name)
 
 
 def group(*inputs: Any, name: str | None = None, **kwargs: Any) -> Node:

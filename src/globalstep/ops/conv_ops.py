@@ -20,7 +20,21 @@ from globalstep.graph.shapes import TensorShape
 from globalstep.ops.building import operands, require_float
 from globalstep.ops.primitives import largest
 
-__all__ = ["avg_pool", "conv2d", "max_pool"]
+__all__ = [
+    "avg_pool",
+    "checked_padding",
+    "conv2d",
+    "is_channels_first",
+    "last_order",
+    "margins",
+    "max_pool",
+    "output_shape",
+    "overlay",
+    "prepared",
+    "to_channels_first",
+    "to_channels_last",
+    "two_sizes",
+]
 
 
 @primitive
@@ -32,7 +46,7 @@ def _patches(images: Any, size: tuple[int, int], strides: tuple[int, int]) -> An
 
 
 @primitive
-def _overlay(windows: Any, size: tuple[int, int], strides: tuple[int, int], shape: tuple[int, ...]) -> Any:
+def overlay(windows: Any, size: tuple[int, int], strides: tuple[int, int], shape: tuple[int, ...]) -> Any:
     """Add windows up where `_patches` took them from."""
     out = np.zeros(shape, windows.dtype)
     rows, columns = windows.shape[1:3]
@@ -43,11 +57,11 @@ def _overlay(windows: Any, size: tuple[int, int], strides: tuple[int, int], shap
     return out
 
 
-defvjp(_patches, lambda ans, x, size, strides: lambda g: _overlay(g, size, strides, np.shape(x)))
-defvjp(_overlay, lambda ans, w, size, strides, shape: lambda g: _patches(g, size, strides))
+defvjp(_patches, lambda ans, x, size, strides: lambda g: overlay(g, size, strides, np.shape(x)))
+defvjp(overlay, lambda ans, w, size, strides, shape: lambda g: _patches(g, size, strides))
 
 
-def _pair(values: Any, what: str) -> tuple[int, int]:
+def two_sizes(values: Any, what: str) -> tuple[int, int]:
     """Take the two spatial sizes out of TensorFlow's four."""
     given = [int(v) for v in values] if isinstance(values, Sequence) else [int(values)] * 2
     if len(given) == 4:
@@ -59,7 +73,7 @@ def _pair(values: Any, what: str) -> tuple[int, int]:
     return given[0], given[1]
 
 
-def _margins(length: int, size: int, stride: int, padding: str) -> tuple[int, int]:
+def margins(length: int, size: int, stride: int, padding: str) -> tuple[int, int]:
     """Give how many elements are put before and after a dimension."""
     if padding == "VALID":
         return 0, 0
@@ -67,30 +81,84 @@ def _margins(length: int, size: int, stride: int, padding: str) -> tuple[int, in
     return missing // 2, missing - missing // 2
 
 
-def _prepare(images: Any, size: tuple[int, int], strides: tuple[int, int], padding: str, fill: float) -> Any:
+def prepared(images: Any, size: tuple[int, int], strides: tuple[int, int], padding: str, fill: float) -> Any:
+    """Give the windows of images, with `fill` put around them as the padding says; see `_patches`."""
     height, width = np.shape(images)[1:3]
-    margins = (
+    around = (
         (0, 0),
-        _margins(height, size[0], strides[0], padding),
-        _margins(width, size[1], strides[1], padding),
+        margins(height, size[0], strides[0], padding),
+        margins(width, size[1], strides[1], padding),
         (0, 0),
     )
-    if any(a or b for a, b in margins):
-        images = anp.pad(images, margins, "constant", constant_values=fill)
+    if any(a or b for a, b in around):
+        images = anp.pad(images, around, "constant", constant_values=fill)
     return _patches(images, size, strides)
 
 
-def _check(padding: str, data_format: str) -> str:
-    if padding.upper() not in ("SAME", "VALID"):
+def checked_padding(padding: str) -> str:
+    """Give the padding in capitals.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    if not isinstance(padding, str) or padding.upper() not in ("SAME", "VALID"):
         raise ValueError(f"Unknown padding scheme {padding!r}: use 'SAME' or 'VALID'.")
-    if data_format != "NHWC":
-        raise ValueError(f"data_format {data_format!r} is not supported: use 'NHWC'.")
     return padding.upper()
 
 
-def _output_shape(
+#: Rank -> the two orders of dimensions, channels last and first, each by its names.
+_ORDERS = {
+    3: (("NWC", "NHWC"), ("NCW", "NCHW")),
+    4: (("NHWC",), ("NCHW",)),
+}
+
+
+def is_channels_first(data_format: str | None, rank: int) -> bool:
+    """Say whether the channels of inputs of a rank come before the other dimensions.
+
+    Raises:
+        ValueError: If `data_format` is no order of dimensions.
+    """
+    last, first = _ORDERS[rank]
+    if data_format is None or data_format in last:
+        return False
+    if data_format in first:
+        return True
+    raise ValueError(f"data_format {data_format!r} is not supported: use {last[0]!r} or {first[0]!r}.")
+
+
+def _moved(node: Node, source: int, target: int) -> Node:
+    shape = None
+    if node.shape.dims is not None:
+        shape = node.shape.as_list()
+        shape.insert(target % len(shape), shape.pop(source))
+    return Node(
+        "Transpose", (node,), lambda x: anp.moveaxis(x, source, target), name="transpose", dtype=node.dtype,
+        shape=TensorShape(shape), attrs={"moved": (source, target)},
+    )  # fmt: skip
+
+
+def to_channels_last(node: Node) -> Node:
+    """Give [batch, channels, ...] as [batch, ..., channels]."""
+    return _moved(node, 1, -1)
+
+
+def to_channels_first(node: Node) -> Node:
+    """Give [batch, ..., channels] as [batch, channels, ...]."""
+    return _moved(node, -1, 1)
+
+
+def last_order(values: Any) -> Any:
+    """Give four numbers for [batch, channels, height, width] in the order with the channels last."""
+    if isinstance(values, Sequence) and len(values) == 4:
+        return [values[0], values[2], values[3], values[1]]
+    return values
+
+
+def output_shape(
     x: Node, size: tuple[int, int], strides: tuple[int, int], padding: str, channels: int | None
 ) -> TensorShape:
+    """Give the static shape of what windows over images give; `channels` None for as many as `x` has."""
     if x.shape.dims is None:
         return TensorShape([None] * 4)
     n, height, width, own = x.shape.as_list()
@@ -121,7 +189,7 @@ def conv2d(
         strides: Four ints, the first and last 1.
         padding: "SAME" or "VALID".
         use_cudnn_on_gpu: Accepted; without effect.
-        data_format: "NHWC".
+        data_format: "NHWC", or "NCHW": then `input` and the result have their channels second.
         name: Name of the node.
         filters: Newer name of `filter`.
 
@@ -135,7 +203,9 @@ def conv2d(
     require_float("Conv2D", x, "input")
     if strides is None or padding is None:
         raise ValueError("conv2d needs strides and padding.")
-    steps, fit = _pair(strides, "strides"), _check(padding, data_format)
+    if is_channels_first(data_format, 4):
+        return to_channels_first(conv2d(to_channels_last(x), w, last_order(strides), padding, name=name))
+    steps, fit = two_sizes(strides, "strides"), checked_padding(padding)
     rows, columns, channels, outputs = w.shape.as_list()
     if rows is None or columns is None:
         raise ValueError(f"The size of the filters must be known: {w.shape}.")
@@ -144,13 +214,14 @@ def conv2d(
     size = (rows, columns)
 
     def convolve(images: Any, kernels: Any) -> Any:
-        windows = _prepare(images, size, steps, fit, 0)
+        windows = prepared(images, size, steps, fit, 0)
         lead = np.shape(windows)[:3]
         flat = anp.reshape(windows, (int(np.prod(lead)), -1))
         return anp.reshape(anp.matmul(flat, anp.reshape(kernels, (-1, np.shape(kernels)[-1]))), (*lead, -1))
 
-    shape = _output_shape(x, size, steps, fit, outputs)
-    return Node("Conv2D", (x, w), convolve, name=name or "Conv2D", dtype=x.dtype, shape=shape)
+    shape = output_shape(x, size, steps, fit, outputs)
+    attrs = {"strides": steps, "padding": fit}
+    return Node("Conv2D", (x, w), convolve, name=name or "Conv2D", dtype=x.dtype, shape=shape, attrs=attrs)
 
 
 def max_pool(
@@ -163,21 +234,26 @@ def max_pool(
         ksize: Size of the windows: four ints, the first and last 1.
         strides: Four ints, the first and last 1.
         padding: "SAME" or "VALID".
-        data_format: "NHWC".
+        data_format: "NHWC", or "NCHW": then `value` and the result have their channels second.
         name: Name of the node.
 
     Returns:
         A node [batch, rows, columns, channels].
     """
     x = require_float("MaxPool", as_node(value), "value")
-    size, steps, fit = _pair(ksize, "ksize"), _pair(strides, "strides"), _check(padding, data_format)
+    if is_channels_first(data_format, 4):
+        return to_channels_first(
+            max_pool(to_channels_last(x), last_order(ksize), last_order(strides), padding, name=name)
+        )
+    size, steps, fit = two_sizes(ksize, "ksize"), two_sizes(strides, "strides"), checked_padding(padding)
 
     def pool(images: Any) -> Any:
-        windows = _prepare(images, size, steps, fit, -np.inf)
+        windows = prepared(images, size, steps, fit, -np.inf)
         return anp.squeeze(largest(windows, (3, 4)), axis=(3, 4))
 
-    shape = _output_shape(x, size, steps, fit, None)
-    return Node("MaxPool", (x,), pool, name=name or "MaxPool", dtype=x.dtype, shape=shape)
+    shape = output_shape(x, size, steps, fit, None)
+    attrs = {"ksize": size, "strides": steps, "padding": fit}
+    return Node("MaxPool", (x,), pool, name=name or "MaxPool", dtype=x.dtype, shape=shape, attrs=attrs)
 
 
 def avg_pool(
@@ -190,19 +266,24 @@ def avg_pool(
         ksize: Size of the windows: four ints, the first and last 1.
         strides: Four ints, the first and last 1.
         padding: "SAME" or "VALID".
-        data_format: "NHWC".
+        data_format: "NHWC", or "NCHW": then `value` and the result have their channels second.
         name: Name of the node.
 
     Returns:
         A node [batch, rows, columns, channels].
     """
     x = require_float("AvgPool", as_node(value), "value")
-    size, steps, fit = _pair(ksize, "ksize"), _pair(strides, "strides"), _check(padding, data_format)
+    if is_channels_first(data_format, 4):
+        return to_channels_first(
+            avg_pool(to_channels_last(x), last_order(ksize), last_order(strides), padding, name=name)
+        )
+    size, steps, fit = two_sizes(ksize, "ksize"), two_sizes(strides, "strides"), checked_padding(padding)
 
     def pool(images: Any) -> Any:
-        total = anp.sum(_prepare(images, size, steps, fit, 0), axis=(3, 4))
+        total = anp.sum(prepared(images, size, steps, fit, 0), axis=(3, 4))
         inside = np.ones((1, *np.shape(images)[1:3], 1), images.dtype)
-        return total / np.sum(_prepare(inside, size, steps, fit, 0), axis=(3, 4))
+        return total / np.sum(prepared(inside, size, steps, fit, 0), axis=(3, 4))
 
-    shape = _output_shape(x, size, steps, fit, None)
-    return Node("AvgPool", (x,), pool, name=name or "AvgPool", dtype=x.dtype, shape=shape)
+    shape = output_shape(x, size, steps, fit, None)
+    attrs = {"ksize": size, "strides": steps, "padding": fit}
+    return Node("AvgPool", (x,), pool, name=name or "AvgPool", dtype=x.dtype, shape=shape, attrs=attrs)

@@ -71,6 +71,13 @@ def _vjp(logits: Any, labels: Any, axis: int) -> Found:
     )
 
 
+def _like(labels: Any, logits: Any) -> Any:
+    """Give labels in the dtype of the scores, as TensorFlow casts them: one_hot gives integers by itself."""
+    if not isinstance(logits, Node) or (wanted := as_node(labels)).dtype == logits.dtype:
+        return labels
+    return math_ops.cast(wanted, logits.dtype)
+
+
 def softmax_cross_entropy_with_logits_v2(
     _sentinel: Any = None,
     labels: Any = None,
@@ -83,8 +90,8 @@ def softmax_cross_entropy_with_logits_v2(
 
     Args:
         _sentinel: Must not be given: call it with named arguments.
-        labels: Floating node or array [..., classes]: each row a distribution.
-        logits: Floating node or array of the same shape and dtype: unscaled scores.
+        labels: Node or array [..., classes]: each row a distribution; cast to the dtype of `logits`.
+        logits: Floating node or array of the same shape: unscaled scores.
         dim: Older name of `axis`.
         name: Name of the node.
         axis: The axis of the classes; default the last.
@@ -96,7 +103,7 @@ def softmax_cross_entropy_with_logits_v2(
         ValueError: If an argument is missing, or the shapes differ.
     """
     _check_arguments("softmax_cross_entropy_with_logits", _sentinel, labels, logits)
-    scores, wanted = operands("SoftmaxCrossEntropyWithLogits", logits, labels, ("logits", "labels"))
+    scores, wanted = operands("SoftmaxCrossEntropyWithLogits", logits, _like(labels, logits), ("logits", "labels"))
     require_float("SoftmaxCrossEntropyWithLogits", scores, "features")
     if not scores.shape.is_compatible_with(wanted.shape):
         raise ValueError(
@@ -130,7 +137,7 @@ def softmax_cross_entropy_with_logits(
     The arguments are those of `softmax_cross_entropy_with_logits_v2`.
     """
     _check_arguments("softmax_cross_entropy_with_logits", _sentinel, labels, logits)
-    _, wanted = operands("SoftmaxCrossEntropyWithLogits", logits, labels, ("logits", "labels"))
+    _, wanted = operands("SoftmaxCrossEntropyWithLogits", logits, _like(labels, logits), ("logits", "labels"))
     return softmax_cross_entropy_with_logits_v2(
         labels=stop_gradient(wanted), logits=logits, dim=dim, name=name, axis=axis
     )

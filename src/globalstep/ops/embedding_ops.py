@@ -17,13 +17,14 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.graph.graph import Node, as_node, tuple_item
 from globalstep.graph.shapes import TensorShape
+from globalstep.graph.sparse_tensor import SparseTensor
 from globalstep.ops import math_ops
 from globalstep.ops.building import is_node, sizes_of
 from globalstep.ops.indexing_ops import gather
-from globalstep.ops.primitives import distinct_ids, scatter_rows, take_rows
+from globalstep.ops.primitives import distinct_ids, scatter_rows, select, take_rows
 from globalstep.ops.primitives import maximum as maximum_array
 
-__all__ = ["SparseTensor", "embedding_lookup", "embedding_lookup_sparse"]
+__all__ = ["embedding_lookup", "embedding_lookup_sparse", "safe_embedding_lookup_sparse"]
 
 
 def _tables(params: Any) -> list[Node]:
@@ -72,7 +73,7 @@ def embedding_lookup(
         place_of = _contiguous(tables)
     else:
         raise ValueError(f"Unrecognized partition strategy: {partition_strategy}")
-    return _clipped(_spread(tables, numbers, place_of, name), numbers, max_norm)
+    return _clipped(_spread(tables, numbers, place_of, partition_strategy, name), numbers, max_norm)
 
 
 #: From ids [n] to the table that each is in, and its row there.
@@ -101,7 +102,7 @@ def _contiguous(tables: list[Node]) -> _PlaceOf:
     return place_of
 
 
-def _spread(tables: list[Node], ids: Node, place_of: _PlaceOf, name: str | None) -> Node:
+def _spread(tables: list[Node], ids: Node, place_of: _PlaceOf, strategy: str, name: str | None) -> Node:
     """Look up ids in several tables: each id once in its table, and its row given to all who name it."""
     count = len(tables)
 
@@ -131,7 +132,7 @@ def _spread(tables: list[Node], ids: Node, place_of: _PlaceOf, name: str | None)
         shape = TensorShape([*ids.shape.as_list(), *tables[0].shape.as_list()[1:]])
     return Node(
         "EmbeddingLookup", (ids, position, *found), restore, name=name or "embedding_lookup",
-        dtype=tables[0].dtype, shape=shape,
+        dtype=tables[0].dtype, shape=shape, attrs={"partition_strategy": strategy},
     )  # fmt: skip
 
 
@@ -145,21 +146,6 @@ def _clipped(rows: Node, ids: Node, max_norm: float | None) -> Node:
         return values * max_norm / maximum_array(norms, np.asarray(max_norm, values.dtype))
 
     return Node("ClipByNorm", (rows, ids), clip, dtype=rows.dtype, shape=rows.shape)
-
-
-class SparseTensor:
-    """A matrix given by its filled places, as `embedding_lookup_sparse` takes it.
-
-    Args:
-        indices: int64 node or array [n, 2]: row and column, rows in ascending order.
-        values: Node or array [n].
-        dense_shape: int64 node or array [2].
-    """
-
-    def __init__(self, indices: Any, values: Any, dense_shape: Any) -> None:
-        self.indices = as_node(indices, None if is_node(indices) else "int64")
-        self.values = as_node(values)
-        self.dense_shape = as_node(dense_shape, None if is_node(dense_shape) else "int64")
 
 
 def embedding_lookup_sparse(
@@ -218,5 +204,79 @@ def embedding_lookup_sparse(
         shape = [known[0] if known else None, *found.shape.as_list()[1:]]
     return Node(
         "EmbeddingLookupSparse", inputs, combine, name=name or "embedding_lookup_sparse", dtype=found.dtype,
-        shape=TensorShape(shape),
+        shape=TensorShape(shape), attrs={"combiner": combiner},
     )  # fmt: skip
+
+
+def safe_embedding_lookup_sparse(
+    embedding_weights: Any,
+    sparse_ids: SparseTensor,
+    sparse_weights: SparseTensor | None = None,
+    combiner: str = "mean",
+    default_id: int | None = None,
+    name: str | None = None,
+    partition_strategy: str = "div",
+    max_norm: float | None = None,
+) -> Node:
+    """Look up several ids for each row, where a row may have none, and ids may be invalid.
+
+    Ids below 0, and those whose weight is not above 0 (but for `combiner` "sum"), are left out.
+
+    Args:
+        embedding_weights: As `params` of `embedding_lookup`.
+        sparse_ids: The ids of each row.
+        sparse_weights: What each id weighs, at the same places; None for 1.
+        combiner: As for `embedding_lookup_sparse`.
+        default_id: The id of rows without any; None for a row of zeros.
+        name: Name scope of the nodes; default "embedding_lookup".
+        partition_strategy: As for `embedding_lookup`.
+        max_norm: As for `embedding_lookup`.
+
+    Returns:
+        A node [rows, ...].
+
+    Raises:
+        ValueError: Without a table.
+    """
+    if embedding_weights is None or (isinstance(embedding_weights, (list, tuple)) and not embedding_weights):
+        raise ValueError(f"Missing embedding_weights {embedding_weights}.")
+    with sparse_ids.graph.name_scope(name or "embedding_lookup"):
+        weights = [] if sparse_weights is None else [sparse_weights.values]
+
+        def fill(places: Any, ids: Any, shape: Any, given: Any = None) -> Any:
+            kept = np.asarray(ids) >= 0
+            if given is not None and combiner != "sum":
+                kept = kept & (given > 0)
+            places, ids = places[kept], ids[kept]
+            given = np.ones(len(ids), np.float32) if given is None else given[kept]
+            empty = np.setdiff1d(np.arange(int(shape[0])), places[:, 0])
+            added = np.zeros((len(empty), places.shape[1]), places.dtype)
+            added[:, 0] = empty
+            places = np.concatenate([places, added])
+            order = np.lexsort(tuple(places[:, axis] for axis in reversed(range(places.shape[1]))))
+            ids = np.concatenate([ids, np.full(len(empty), default_id or 0, ids.dtype)])
+            given = np.concatenate([given, np.ones(len(empty), given.dtype)])
+            bare = np.zeros(int(shape[0]), np.bool_)
+            bare[empty] = True
+            return places[order], ids[order], given[order], bare
+
+        parts = Node(
+            "SparseFillEmptyRows", (sparse_ids.indices, sparse_ids.values, sparse_ids.dense_shape, *weights), fill,
+            attrs={"tuple": True, "stops_gradient": True},
+        )  # fmt: skip
+        places = tuple_item(parts, 0, dtype="int64", shape=[None, 2])
+        ids = SparseTensor(places, tuple_item(parts, 1, dtype=sparse_ids.dtype, shape=[None]), sparse_ids.dense_shape)
+        weighed = None
+        if sparse_weights is not None:
+            values = tuple_item(parts, 2, dtype=sparse_weights.dtype, shape=[None])
+            weighed = SparseTensor(places, values, sparse_ids.dense_shape)
+        found = embedding_lookup_sparse(embedding_weights, ids, weighed, partition_strategy, None, combiner, max_norm)
+        if default_id is not None:
+            return found
+        bare = tuple_item(parts, 3, dtype="bool", shape=[None])
+
+        def clear(rows: Any, none: Any) -> Any:
+            return select(np.reshape(none, (-1, *(1,) * (np.ndim(rows) - 1))), np.zeros((), found_dtype), rows)
+
+        found_dtype = found.dtype.as_numpy_dtype
+        return Node("Select", (found, bare), clear, dtype=found.dtype, shape=found.shape)

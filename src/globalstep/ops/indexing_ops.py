@@ -10,6 +10,7 @@ from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
+from autograd.tracer import getval
 
 from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.errors import InvalidArgumentError
@@ -39,6 +40,8 @@ __all__ = [
 ]
 
 _slice = slice
+#: As an index: a new axis.
+newaxis = None
 
 
 def getitem(node: Node, key: Any, name: str = "strided_slice") -> Node:
@@ -64,7 +67,7 @@ def getitem(node: Node, key: Any, name: str = "strided_slice") -> Node:
     def resolve(part: Any, values: Sequence[Any]) -> Any:
         if isinstance(part, _slice):
             return _slice(*(resolve(p, values) for p in (part.start, part.stop, part.step)))
-        return int(values[part[1]]) if isinstance(part, tuple) else part
+        return int(getval(values[part[1]])) if isinstance(part, tuple) else part
 
     static = None if dynamic else tuple(plan)
 
@@ -75,25 +78,53 @@ def getitem(node: Node, key: Any, name: str = "strided_slice") -> Node:
         except IndexError as error:
             raise InvalidArgumentError(f"slice index of {node.name!r} is out of bounds: {error}") from None
 
-    shape = None if dynamic else _sliced_shape(node, tuple(plan))
+    shape = TensorShape(None)
+    if dynamic:
+        shape = _dynamic_shape(node, plan)
+    elif node.shape.dims is not None:
+        shape = _sliced_shape(node.name, node.shape.as_list(), tuple(plan))
     attrs = {} if dynamic else {"index": plan[0] if len(plan) == 1 else tuple(plan)}
     return Node(
         "StridedSlice", inputs, evaluate, name=name, dtype=node.dtype,
-        shape=None if shape is None else shape, attrs=attrs,
+        shape=shape, attrs=attrs,
     )  # fmt: skip
 
 
-def _sliced_shape(node: Node, index: tuple[Any, ...]) -> TensorShape:
-    """Slice an array that takes no memory, of the node's shape, with a large size for unknown ones."""
+def _dynamic_shape(node: Node, plan: Sequence[Any]) -> TensorShape:
+    """Give what is known of the shape of a part whose bounds are nodes."""
+
+    def is_dynamic(part: Any) -> bool:
+        bounds = (part.start, part.stop, part.step) if isinstance(part, _slice) else ()
+        return any(isinstance(bound, tuple) for bound in bounds)
+
     if node.shape.dims is None:
         return TensorShape(None)
+    # An index that is a node takes its axis away; a slice by nodes keeps it, of a size that is not known.
+    index = tuple(0 if isinstance(part, tuple) else _slice(None) if is_dynamic(part) else part for part in plan)
+    sizes = node.shape.as_list()
+    axis = 0
+    places = len(sizes) - sum(part is not None and part is not ... for part in plan)
+    for part in plan:
+        if part is ...:
+            axis += places
+        elif part is not None:
+            if is_dynamic(part) and axis < len(sizes):
+                sizes[axis] = None
+            elif isinstance(part, tuple) and axis < len(sizes):
+                sizes[axis] = max(sizes[axis] or 1, 1)
+            axis += 1
+    return _sliced_shape(node.name, sizes, index)
+
+
+def _sliced_shape(name: str, known: Sequence[int | None], index: tuple[Any, ...]) -> TensorShape:
+    """Slice an array that takes no memory, of a node's shape, with a large size for unknown ones."""
     results = []
     for guess in (10**6, 10**6 + 2):
-        sizes = [guess if n is None else n for n in node.shape.as_list()]
+        sizes = [guess if n is None else n for n in known]
         try:
             results.append(np.broadcast_to(np.int8(0), sizes)[index].shape)
         except IndexError as error:
-            raise ValueError(f"slice index of {node.name!r} is out of bounds: {error}") from None
+            raise ValueError(f"slice index of {name!r} is out of bounds: {error}") from None
     return TensorShape([a if a == b else None for a, b in zip(*results, strict=True)])
 
 
@@ -147,34 +178,57 @@ def strided_slice(
 
     Args:
         input_: Node or array.
-        begin: First index of each axis; constant ints.
-        end: Index behind the last one of each axis; constant ints.
-        strides: Step of each axis, default 1.
+        begin: First index of each axis: ints, a list of ints and nodes, or an integer node.
+        end: Index behind the last one of each axis; the same.
+        strides: Step of each axis, default 1; the same.
         begin_mask: Bit i: axis i begins at its start, whatever `begin` says.
         end_mask: Bit i: axis i goes to its end.
-        ellipsis_mask: 0.
-        new_axis_mask: 0.
+        ellipsis_mask: Bit i: place i stands for all axes that no other place is for; one bit at most.
+        new_axis_mask: Bit i: place i is a new axis of size 1.
         shrink_axis_mask: Bit i: axis i is taken at `begin[i]` and falls away.
         var: Ignored.
-        name: Ignored.
+        name: Name of the node; default "strided_slice".
 
     Returns:
         A node of the dtype of `input_`.
 
     Raises:
-        ValueError: With `ellipsis_mask` or `new_axis_mask`; use `x[...]` for those.
+        ValueError: If the number of places is not known, or several are an ellipsis.
     """
-    if ellipsis_mask or new_axis_mask:
-        raise ValueError("ellipsis_mask and new_axis_mask are not supported: write x[..., gs.newaxis] instead.")
-    starts, ends = static_ints(begin, "begin"), static_ints(end, "end")
-    steps = (1,) * len(starts) if strides is None else static_ints(strides, "strides")
+    if ellipsis_mask & (ellipsis_mask - 1):
+        raise ValueError("Multiple ellipses not allowed")
+    starts = _each_place(begin, "begin")
+    ends = _each_place(end, "end")
+    steps = [1] * len(starts) if strides is None else _each_place(strides, "strides")
+    if not len(starts) == len(ends) == len(steps):
+        raise ValueError(
+            f"begin, end and strides must have one length, but have {len(starts)}, {len(ends)} and {len(steps)}."
+        )
     parts: list[Any] = []
     for i, (b, e, s) in enumerate(zip(starts, ends, steps, strict=True)):
-        if shrink_axis_mask >> i & 1:
+        if ellipsis_mask >> i & 1:
+            parts.append(...)
+        elif new_axis_mask >> i & 1:
+            parts.append(None)
+        elif shrink_axis_mask >> i & 1:
             parts.append(b)
         else:
             parts.append(_slice(None if begin_mask >> i & 1 else b, None if end_mask >> i & 1 else e, s))
-    return getitem(as_node(input_), tuple(parts))
+    return getitem(as_node(input_), tuple(parts), name or "strided_slice")
+
+
+def _each_place(values: Any, what: str) -> list[Any]:
+    """Give ints, or nodes, for the places of a vector of them."""
+    if isinstance(values, (list, tuple)):
+        return [item if is_node(item) else int(item) for item in values]
+    known = static_value(values)
+    if known is not None:
+        return [int(item) for item in np.asarray(known).reshape(-1)]
+    node = as_node(values)
+    count = node.shape.as_list()[0] if node.shape.ndims == 1 else None
+    if count is None:
+        raise ValueError(f"How many numbers {what} has must be known when the graph is built: {node.name!r}.")
+    return [node[at] for at in range(count)]
 
 
 def gather(params: Any, indices: Any, validate_indices: Any = None, name: str | None = None, axis: Any = 0) -> Node:
@@ -342,7 +396,7 @@ def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None)
     shape = broadcast_shapes("Select", a, b)
     if not rows and shape.dims is not None and truth.shape.ndims not in (0, None):
         shape = broadcast_shapes("Select", truth, a if a.shape.ndims else b)
-    return Node("Select", (truth, a, b), choose, name=name, dtype=a.dtype, shape=shape)
+    return Node("Select", (truth, a, b), choose, name=name, dtype=a.dtype, shape=shape, attrs={"rows": rows})
 
 
 def one_hot(
@@ -396,4 +450,5 @@ def one_hot(
         count = static_value(length)
         sizes.insert(place if place >= 0 else len(sizes) + 1 + place, None if count is None else int(count))
         shape = TensorShape(sizes)
-    return Node("OneHot", (ids, length, on, off), expand, name=name or "one_hot", dtype=kind, shape=shape)
+    inputs, attrs = (ids, length, on, off), {"axis": place}
+    return Node("OneHot", inputs, expand, name=name or "one_hot", dtype=kind, shape=shape, attrs=attrs)

@@ -153,7 +153,7 @@ def unstack(value: Any, num: int | None = None, axis: int = 0, name: str = "unst
         lead = (slice(None),) * place
         return tuple(array[(*lead, i)] for i in range(num))
 
-    parts = Node("Unpack", (node,), take_apart, name=name, attrs={"tuple": True})
+    parts = Node("Unpack", (node,), take_apart, name=name, attrs={"tuple": True, "axis": place, "num": num})
     return [tuple_item(parts, i, dtype=node.dtype, shape=TensorShape(rest)) for i in range(num)]
 
 
@@ -217,7 +217,7 @@ def split(
         lead = (slice(None),) * place
         return tuple(array[(*lead, slice(e - n, e))] for n, e in zip(lengths, ends, strict=True))
 
-    parts = Node("Split", (node,), cut, name=name, attrs={"tuple": True})
+    parts = Node("Split", (node,), cut, name=name, attrs={"tuple": True, "axis": place, "sizes": tuple(sizes)})
     shapes = [
         None if known is None else [(None if n < 0 else n) if i == place else k for i, k in enumerate(known)]
         for n in sizes
@@ -281,7 +281,8 @@ def pad(tensor: Any, paddings: Any, mode: str = "CONSTANT", name: str | None = N
     result = (
         None if sizes is None else [None if n is None else n + a + b for n, (a, b) in zip(sizes, widths, strict=True)]
     )
-    return Node("PadV2", (node,), widen, name=name or "Pad", dtype=node.dtype, shape=TensorShape(result))
+    attrs = {"paddings": tuple(widths), "mode": mode.upper(), "constant_values": constant_values}
+    return Node("PadV2", (node,), widen, name=name or "Pad", dtype=node.dtype, shape=TensorShape(result), attrs=attrs)
 
 
 def reverse(tensor: Any, axis: Any, name: str | None = None) -> Node:
@@ -298,7 +299,7 @@ def reverse(tensor: Any, axis: Any, name: str | None = None) -> Node:
         )
     node = as_node(tensor)
     axes = normal_axes(axis, node)
-    return elementwise("ReverseV2", node, lambda value: flip_array(value, axes), name)
+    return elementwise("ReverseV2", node, lambda value: flip_array(value, axes), name, axis=axes)
 
 
 reverse_v2 = reverse

@@ -103,7 +103,7 @@ def selu(features: Any, name: str | None = None) -> Node:
 def leaky_relu(features: Any, alpha: float = 0.2, name: str | None = None) -> Node:
     """Give features where positive and alpha * features elsewhere."""
     node = as_node(features)
-    return elementwise("LeakyRelu", node, lambda x: maximum_array(alpha * x, x), name or "LeakyRelu")
+    return elementwise("LeakyRelu", node, lambda x: maximum_array(alpha * x, x), name or "LeakyRelu", alpha=alpha)
 
 
 def softplus(features: Any, name: str | None = None) -> Node:
@@ -164,14 +164,14 @@ def softmax(logits: Any, axis: int | None = None, name: str | None = None, dim: 
     """
     node = require_float("Softmax", as_node(logits), "logits")
     place = _one_axis(axis, dim, node)
-    return elementwise("Softmax", node, lambda x: _softmax(x, place), name or "Softmax")
+    return elementwise("Softmax", node, lambda x: _softmax(x, place), name or "Softmax", axis=place)
 
 
 def log_softmax(logits: Any, axis: int | None = None, name: str | None = None, dim: int | None = None) -> Node:
     """Give log(softmax(logits)) without overflow; the arguments are those of `softmax`."""
     node = require_float("LogSoftmax", as_node(logits), "logits")
     place = _one_axis(axis, dim, node)
-    return elementwise("LogSoftmax", node, lambda x: _log_softmax(x, place), name or "LogSoftmax")
+    return elementwise("LogSoftmax", node, lambda x: _log_softmax(x, place), name or "LogSoftmax", axis=place)
 
 
 def l2_loss(t: Any, name: str | None = None) -> Node:
@@ -203,7 +203,10 @@ def bias_add(value: Any, bias: Any, data_format: str | None = None, name: str | 
     def evaluate(values: Any, vector: Any) -> Any:
         return values + anp.reshape(vector, (-1,) + (1,) * (np.ndim(values) - 2))
 
-    return Node("BiasAdd", (x, b), evaluate if first else anp.add, name=name or "BiasAdd", dtype=x.dtype, shape=x.shape)
+    return Node(
+        "BiasAdd", (x, b), evaluate if first else anp.add, name=name or "BiasAdd", dtype=x.dtype, shape=x.shape,
+        attrs={"data_format": "NCHW" if first else "NHWC"},
+    )  # fmt: skip
 
 
 def xw_plus_b(x: Any, weights: Any, biases: Any, name: str | None = None) -> Node:
@@ -305,7 +308,7 @@ def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) 
         flat = take_rows(anp.reshape(values, (-1,)), rows + order.reshape(-1))
         return anp.reshape(flat, order.shape), order.astype(np.int32)
 
-    parts = Node("TopKV2", (node,), largest, name=name or "TopKV2", attrs={"tuple": True})
+    parts = Node("TopKV2", (node,), largest, name=name or "TopKV2", attrs={"tuple": True, "k": count})
     shape = TensorShape(None if known is None else [*known[:-1], count])
     return (
         tuple_item(parts, 0, dtype=node.dtype, shape=shape),

@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import autograd.numpy as anp
 import numpy as np
+from autograd.tracer import isbox
 from google.protobuf.message import DecodeError
 
 from globalstep.dtypes import DType, DTypeLike, as_dtype
@@ -20,7 +22,8 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.files.example import Example
 from globalstep.graph.graph import Node, as_node, name_scope, tuple_item
 from globalstep.graph.shapes import TensorShape
-from globalstep.ops.embedding_ops import SparseTensor
+from globalstep.graph.sparse_tensor import SparseTensor
+from globalstep.ops.primitives import scatter_rows
 
 __all__ = [
     "FixedLenFeature",
@@ -243,12 +246,17 @@ def sparse_tensor_to_dense(
     default = b"" if dtype.name == "string" and default_value == 0 else default_value
 
     def fn(indices: Any, values: Any, dense_shape: Any) -> Any:
-        dense = np.full([int(size) for size in dense_shape], default, dtype=dtype.as_numpy_dtype)
+        sizes = [int(size) for size in dense_shape]
+        if isbox(values):
+            flat = np.ravel_multi_index(tuple(np.asarray(indices).T), sizes)
+            filled = scatter_rows(values - np.asarray(default, dtype.as_numpy_dtype), flat, (int(np.prod(sizes)),))
+            return np.full(sizes, default, dtype.as_numpy_dtype) + anp.reshape(filled, sizes)
+        dense = np.full(sizes, default, dtype=dtype.as_numpy_dtype)
         dense[tuple(np.asarray(indices).T)] = values
         return dense
 
     inputs = [sp_input.indices, sp_input.values, sp_input.dense_shape]
-    return Node("SparseToDense", inputs, fn, name=name or "SparseToDense", dtype=dtype, shape=TensorShape(None))
+    return Node("SparseToDense", inputs, fn, name=name or "SparseToDense", dtype=dtype, shape=sp_input.shape)
 
 
 def sparse_to_dense(

@@ -117,7 +117,9 @@ def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Node:
     """
     x, y = operands("Tensordot", a, b, ("a", "b"))
     pairs = axes if isinstance(axes, int) else tuple(list(static_ints(part, "axes")) for part in axes)
-    return Node("Tensordot", (x, y), lambda u, v: anp.tensordot(u, v, pairs), name=name, dtype=x.dtype)
+    return Node(
+        "Tensordot", (x, y), lambda u, v: anp.tensordot(u, v, pairs), name=name, dtype=x.dtype, attrs={"axes": pairs}
+    )
 
 
 def einsum(equation: str, *inputs: Any, name: str | None = None) -> Node:
@@ -132,4 +134,7 @@ def einsum(equation: str, *inputs: Any, name: str | None = None) -> Node:
         A node.
     """
     nodes = operand_list("Einsum", inputs, "inputs")
-    return Node("Einsum", nodes, lambda *values: anp.einsum(equation, *values), name=name, dtype=nodes[0].dtype)
+    attrs = {"equation": equation}
+    return Node(
+        "Einsum", nodes, lambda *values: anp.einsum(equation, *values), name=name, dtype=nodes[0].dtype, attrs=attrs
+    )

@@ -195,6 +195,7 @@ def _position(op_type: str, find: Callable[..., Any]) -> Callable[..., Node]:
             name=name,
             dtype=wanted,
             shape=_reduced_shape(node, (place,), False),
+            attrs={"axis": place},
         )
 
     word = "largest" if op_type == "ArgMax" else "smallest"
@@ -240,7 +241,7 @@ def cumsum(x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False
         total = total - turned if exclusive else total
         return flip(total, (place,)) if reverse else total
 
-    return elementwise("Cumsum", node, running, name)
+    return elementwise("Cumsum", node, running, name, axis=place, exclusive=exclusive, reverse=reverse)
 
 
 def norm(
@@ -265,7 +266,9 @@ def norm(
     norms["fro"] = norms[2] = norms["euclidean"]
     if ord not in norms:
         raise ValueError(f"'ord' must be a supported vector norm (1, 2, np.inf, 'euclidean'), got {ord}.")
-    return _reduce("Norm", as_node(tensor), axis, kept, name or "norm", norms[ord])
+    found = _reduce("Norm", as_node(tensor), axis, kept, name or "norm", norms[ord])
+    found.attrs["ord"] = 2 if norms[ord] is norms[2] else float(ord)
+    return found
 
 
 def _segments(op_type: str, combine: Callable[[Any, Any, tuple[int, ...]], Any]) -> Callable[..., Node]:

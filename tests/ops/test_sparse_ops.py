@@ -1,0 +1,67 @@
+"""Feeding and fetching of sparse tensors, and what is refused; tests/golden/values has what functions give."""
+
+import numpy as np
+import pytest
+
+import globalstep as gs
+
+VALUE = gs.SparseTensorValue([[0, 1], [1, 2]], [2.0, 3.0], [2, 3])
+
+
+@pytest.fixture
+def session():
+    with gs.Graph().as_default(), gs.Session() as opened:
+        yield opened
+
+
+def test_sparse_tensors_are_fed_and_fetched(session):
+    x = gs.sparse_placeholder(gs.float32, [None, 3], name="x")
+    assert (x.shape.as_list(), x.dtype, x.op.name) == ([None, 3], gs.float32, "x/values")
+    found = session.run({"x": x, "turned": gs.sparse_transpose(x)}, {x: VALUE})
+    assert isinstance(found["x"], gs.SparseTensorValue)
+    assert found["turned"].indices.tolist() == [[1, 0], [2, 1]]
+    assert found["turned"].dense_shape.tolist() == [3, 2]
+    again = session.run(x, {x: found["x"]})
+    np.testing.assert_array_equal(again.values, [2, 3])
+    with session.as_default():
+        assert x.eval({x: tuple(VALUE)}).dense_shape.tolist() == [2, 3]
+    empty = session.run(gs.sparse_reduce_sum(x, 1), {x: (np.zeros((0, 2)), [], [4, 3])})
+    assert empty.tolist() == [0, 0, 0, 0]
+
+
+def test_what_does_not_fit_is_refused(session):
+    x = gs.sparse_placeholder(gs.float32, [2, 3])
+    with pytest.raises(ValueError, match="Cannot feed a value of dense_shape"):
+        session.run(x, {x: VALUE._replace(dense_shape=[4, 3])})
+    with pytest.raises(TypeError, match="is fed with a SparseTensorValue"):
+        session.run(x, {x: np.zeros((2, 3))})
+    with pytest.raises(TypeError, match="Neither a SparseTensor nor SparseTensorValue"):
+        gs.SparseTensor.from_value([1, 2, 3])
+    made = gs.SparseTensor.from_value(VALUE)
+    with pytest.raises(gs.errors.InvalidArgumentError, match="inner dimension does not match: 3 vs. 2"):
+        session.run(gs.sparse_tensor_dense_matmul(made, gs.ones([2, 2])))
+    with pytest.raises(gs.errors.InvalidArgumentError, match="6 dense values, but the requested shape has 8"):
+        session.run(gs.sparse_reshape(made, [2, 4]))
+    with pytest.raises(TypeError, match="At least one input should be SparseTensor"):
+        gs.sparse_add([1.0], [2.0])
+    with pytest.raises(gs.errors.InvalidArgumentError, match="out of bound"):
+        session.run(gs.confusion_matrix([0, 5], [0, 1], 3))
+
+
+def test_a_dense_value_becomes_sparse(session):
+    found = session.run(gs.sparse.from_dense([[0, 2], [3, 0]]))
+    assert found.indices.tolist() == [[0, 1], [1, 0]]
+    assert found.values.tolist() == [2, 3]
+
+
+def test_colocation_and_server_defs():
+    with gs.Graph().as_default():
+        with gs.device("/job:ps/task:1"):
+            w = gs.Variable(1.0)
+        with gs.device("/job:worker"), gs.colocate_with(w):
+            assert gs.constant(1.0).device == "/job:ps/task:1"
+        with gs.device("/job:worker"), gs.colocate_with(gs.constant(1.0)):
+            assert gs.constant(1.0).device == "/job:worker"
+    cluster = gs.train.ClusterSpec({"worker": ["127.0.0.1:0"]})
+    server = gs.train.Server(gs.train.ServerDef(cluster.as_cluster_def(), "worker", 0), start=False)
+    assert server.server_def[1:] == ("worker", 0)
