@@ -86,6 +86,30 @@ LANE_SHM: LaneKind.ValueType  # 3
 """A unix socket beside which tensors lie in memory that the task shares with the client."""
 Global___LaneKind: _TypeAlias = LaneKind  # noqa: Y015
 
+class _QueueWhat:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _QueueWhatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_QueueWhat.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    QUEUE_UNSPECIFIED: _QueueWhat.ValueType  # 0
+    QUEUE_ENQUEUE: _QueueWhat.ValueType  # 1
+    QUEUE_DEQUEUE: _QueueWhat.ValueType  # 2
+    QUEUE_CLOSE: _QueueWhat.ValueType  # 3
+    QUEUE_LOOK: _QueueWhat.ValueType  # 4
+    """How many elements it has, and whether it is closed."""
+
+class QueueWhat(_QueueWhat, metaclass=_QueueWhatEnumTypeWrapper):
+    """---- Queues ------------------------------------------------------------------------------------"""
+
+QUEUE_UNSPECIFIED: QueueWhat.ValueType  # 0
+QUEUE_ENQUEUE: QueueWhat.ValueType  # 1
+QUEUE_DEQUEUE: QueueWhat.ValueType  # 2
+QUEUE_CLOSE: QueueWhat.ValueType  # 3
+QUEUE_LOOK: QueueWhat.ValueType  # 4
+"""How many elements it has, and whether it is closed."""
+Global___QueueWhat: _TypeAlias = QueueWhat  # noqa: Y015
+
 class _OpKind:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -120,6 +144,10 @@ class _OutcomeKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OutcomeKi
     OUTCOME_ABANDONED: _OutcomeKind.ValueType  # 4
     OUTCOME_DROPPED_NAN: _OutcomeKind.ValueType  # 5
     OUTCOME_STOPPED_NAN: _OutcomeKind.ValueType  # 6
+    OUTCOME_LATE: _OutcomeKind.ValueType  # 7
+    """A contribution that does not count: its step has been made, or its client has given as many as it may. Nothing was
+    applied.
+    """
 
 class OutcomeKind(_OutcomeKind, metaclass=_OutcomeKindEnumTypeWrapper): ...
 
@@ -130,6 +158,10 @@ OUTCOME_DROPPED_STALE: OutcomeKind.ValueType  # 3
 OUTCOME_ABANDONED: OutcomeKind.ValueType  # 4
 OUTCOME_DROPPED_NAN: OutcomeKind.ValueType  # 5
 OUTCOME_STOPPED_NAN: OutcomeKind.ValueType  # 6
+OUTCOME_LATE: OutcomeKind.ValueType  # 7
+"""A contribution that does not count: its step has been made, or its client has given as many as it may. Nothing was
+applied.
+"""
 Global___OutcomeKind: _TypeAlias = OutcomeKind  # noqa: Y015
 
 class _EntryKind:
@@ -141,12 +173,24 @@ class _EntryKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EntryKind.V
     ENTRY_UNSPECIFIED: _EntryKind.ValueType  # 0
     ENTRY_PUSH: _EntryKind.ValueType  # 1
     ENTRY_SNAPSHOT: _EntryKind.ValueType  # 2
+    ENTRY_CONTRIBUTION: _EntryKind.ValueType  # 3
+    """Its gradients are added to the step's aggregate; the first one of an aggregate drops what was held of the step."""
+    ENTRY_LAST_CONTRIBUTION: _EntryKind.ValueType  # 4
+    """A contribution, and the last: the aggregate's mean is applied."""
+    ENTRY_CLOSING: _EntryKind.ValueType  # 5
+    """The mean of the contributions that are there is applied."""
 
 class EntryKind(_EntryKind, metaclass=_EntryKindEnumTypeWrapper): ...
 
 ENTRY_UNSPECIFIED: EntryKind.ValueType  # 0
 ENTRY_PUSH: EntryKind.ValueType  # 1
 ENTRY_SNAPSHOT: EntryKind.ValueType  # 2
+ENTRY_CONTRIBUTION: EntryKind.ValueType  # 3
+"""Its gradients are added to the step's aggregate; the first one of an aggregate drops what was held of the step."""
+ENTRY_LAST_CONTRIBUTION: EntryKind.ValueType  # 4
+"""A contribution, and the last: the aggregate's mean is applied."""
+ENTRY_CLOSING: EntryKind.ValueType  # 5
+"""The mean of the contributions that are there is applied."""
 Global___EntryKind: _TypeAlias = EntryKind  # noqa: Y015
 
 class _Form:
@@ -628,6 +672,8 @@ class StatusReply(_message.Message):
     PROTOCOL_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
     VOTES_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    AGGREGATES_FIELD_NUMBER: _builtins.int
     state: Global___State.ValueType
     incarnation: _builtins.int
     """Names the life of the run's state; each is greater than those before it. 0 while vacant."""
@@ -653,6 +699,8 @@ class StatusReply(_message.Message):
     """Asked to end: waits for a checkpoint."""
     votes: _builtins.bool
     """Takes STAGE with `vote`, and ADMIT with `votes`."""
+    aggregates: _builtins.bool
+    """Takes contributions: increments with `contributions`, and AWAIT_STEP."""
     @_builtins.property
     def variables(self) -> _containers.RepeatedCompositeFieldContainer[Global___VariableDecl]: ...
     @_builtins.property
@@ -703,6 +751,10 @@ class StatusReply(_message.Message):
     def run(self) -> Global___RunIdentity:
         """The run that this task holds; empty while vacant."""
 
+    @_builtins.property
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueInfo]:
+        """The queues that tasks share here, the first 100 by name."""
+
     def __init__(
         self,
         *,
@@ -734,10 +786,12 @@ class StatusReply(_message.Message):
         protocol: Global___Protocol | None = ...,
         run: Global___RunIdentity | None = ...,
         votes: _builtins.bool = ...,
+        queues: _abc.Iterable[Global___QueueInfo] | None = ...,
+        aggregates: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "load", b"load", "policy", b"policy", "protocol", b"protocol", "run", b"run", "statistics", b"statistics"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "chief", b"chief", "clients", b"clients", "directory", b"directory", "draining", b"draining", "floors", b"floors", "host", b"host", "incarnation", b"incarnation", "limits", b"limits", "load", b"load", "optimizers", b"optimizers", "owner", b"owner", "policy", b"policy", "process", b"process", "protocol", b"protocol", "run", b"run", "sequencer", b"sequencer", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "state", b"state", "statistics", b"statistics", "steps", b"steps", "told", b"told", "uninitialized", b"uninitialized", "variable_pushes", b"variable_pushes", "variables", b"variables", "votes", b"votes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregates", b"aggregates", "applied", b"applied", "chief", b"chief", "clients", b"clients", "directory", b"directory", "draining", b"draining", "floors", b"floors", "host", b"host", "incarnation", b"incarnation", "limits", b"limits", "load", b"load", "optimizers", b"optimizers", "owner", b"owner", "policy", b"policy", "process", b"process", "protocol", b"protocol", "queues", b"queues", "run", b"run", "sequencer", b"sequencer", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "state", b"state", "statistics", b"statistics", "steps", b"steps", "told", b"told", "uninitialized", b"uninitialized", "variable_pushes", b"variable_pushes", "variables", b"variables", "votes", b"votes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2193,6 +2247,259 @@ class RecoverReply(_message.Message):
 Global___RecoverReply: _TypeAlias = RecoverReply  # noqa: Y015
 
 @_typing.final
+class QueueAttributes(_message.Message):
+    """What a queue is made with. The first call that names one makes it; the others are to say the same."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    CAPACITY_FIELD_NUMBER: _builtins.int
+    DTYPES_FIELD_NUMBER: _builtins.int
+    SHAPES_FIELD_NUMBER: _builtins.int
+    MIN_AFTER_DEQUEUE_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    kind: _builtins.str
+    """"FIFOQueue", "PaddingFIFOQueue" or "RandomShuffleQueue"."""
+    capacity: _builtins.int
+    """Less than 0 for no limit."""
+    min_after_dequeue: _builtins.int
+    """Of a RandomShuffleQueue."""
+    seed: _builtins.int
+    @_builtins.property
+    def dtypes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """TensorFlow's names, a component each."""
+
+    @_builtins.property
+    def shapes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As texts, a component each; compared only."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        capacity: _builtins.int = ...,
+        dtypes: _abc.Iterable[_builtins.str] | None = ...,
+        shapes: _abc.Iterable[_builtins.str] | None = ...,
+        min_after_dequeue: _builtins.int = ...,
+        seed: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "seed", b"seed"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "capacity", b"capacity", "dtypes", b"dtypes", "kind", b"kind", "min_after_dequeue", b"min_after_dequeue", "name", b"name", "seed", b"seed", "shapes", b"shapes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
+    _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
+
+Global___QueueAttributes: _TypeAlias = QueueAttributes  # noqa: Y015
+
+@_typing.final
+class QueueComponent(_message.Message):
+    """One component of an element."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHAPE_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """Raw little-endian elements in row-major order. Of strings: the number of bytes of each, as int64, and then those."""
+    @_builtins.property
+    def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        shape: _abc.Iterable[_builtins.int] | None = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "shape", b"shape"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueComponent: _TypeAlias = QueueComponent  # noqa: Y015
+
+@_typing.final
+class QueueElement(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMPONENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def components(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueComponent]: ...
+    def __init__(
+        self,
+        *,
+        components: _abc.Iterable[Global___QueueComponent] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["components", b"components"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueElement: _TypeAlias = QueueElement  # noqa: Y015
+
+@_typing.final
+class QueueRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: _builtins.int
+    WHAT_FIELD_NUMBER: _builtins.int
+    CLIENT_FIELD_NUMBER: _builtins.int
+    SLOT_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    TAKEN_FIELD_NUMBER: _builtins.int
+    ELEMENTS_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    ALLOW_FEWER_FIELD_NUMBER: _builtins.int
+    CANCEL_FIELD_NUMBER: _builtins.int
+    WAIT_MILLIS_FIELD_NUMBER: _builtins.int
+    PROCESS_FIELD_NUMBER: _builtins.int
+    what: Global___QueueWhat.ValueType
+    client: _builtins.str
+    """Who calls, and its slot and number: a repeat bears the same. QUEUE_LOOK needs none."""
+    slot: _builtins.int
+    number: _builtins.int
+    taken: _builtins.int
+    """The last number in this slot whose answer the client has: what a dequeue took need not be kept any more."""
+    total: _builtins.int
+    """How many they are."""
+    count: _builtins.int
+    """Of QUEUE_DEQUEUE: how many, and whether fewer will do when the queue is closed."""
+    allow_fewer: _builtins.bool
+    cancel: _builtins.bool
+    """Of QUEUE_CLOSE: cancel the enqueues that wait."""
+    wait_millis: _builtins.int
+    """How long the call may wait within the task before it is answered "waiting"; the task has a limit of its own."""
+    process: _builtins.str
+    """As of an earlier reply; "" for a client's first call. A task that is another process has lost its queues: ABORTED."""
+    @_builtins.property
+    def queue(self) -> Global___QueueAttributes: ...
+    @_builtins.property
+    def elements(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Of QUEUE_ENQUEUE: each a QueueElement. None while the call waits, and asks only whether there is space."""
+
+    def __init__(
+        self,
+        *,
+        queue: Global___QueueAttributes | None = ...,
+        what: Global___QueueWhat.ValueType = ...,
+        client: _builtins.str = ...,
+        slot: _builtins.int = ...,
+        number: _builtins.int = ...,
+        taken: _builtins.int = ...,
+        elements: _abc.Iterable[_builtins.bytes] | None = ...,
+        total: _builtins.int = ...,
+        count: _builtins.int = ...,
+        allow_fewer: _builtins.bool = ...,
+        cancel: _builtins.bool = ...,
+        wait_millis: _builtins.int = ...,
+        process: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_fewer", b"allow_fewer", "cancel", b"cancel", "client", b"client", "count", b"count", "elements", b"elements", "number", b"number", "process", b"process", "queue", b"queue", "slot", b"slot", "taken", b"taken", "total", b"total", "wait_millis", b"wait_millis", "what", b"what"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueRequest: _TypeAlias = QueueRequest  # noqa: Y015
+
+@_typing.final
+class QueueReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WAITING_FIELD_NUMBER: _builtins.int
+    SPACE_FIELD_NUMBER: _builtins.int
+    ENTERED_FIELD_NUMBER: _builtins.int
+    ELEMENTS_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    CLOSED_FIELD_NUMBER: _builtins.int
+    PROCESS_FIELD_NUMBER: _builtins.int
+    waiting: _builtins.bool
+    """The call cannot go on now; it is to be asked again under the same number."""
+    space: _builtins.bool
+    """Of an enqueue that waits: its elements may come now."""
+    entered: _builtins.int
+    """Of an enqueue: how many elements are in. Of a dequeue: how many it has."""
+    size: _builtins.int
+    closed: _builtins.bool
+    process: _builtins.str
+    """Of StatusReply."""
+    @_builtins.property
+    def elements(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Of a dequeue that is over: each a QueueElement."""
+
+    def __init__(
+        self,
+        *,
+        waiting: _builtins.bool = ...,
+        space: _builtins.bool = ...,
+        entered: _builtins.int = ...,
+        elements: _abc.Iterable[_builtins.bytes] | None = ...,
+        size: _builtins.int = ...,
+        closed: _builtins.bool = ...,
+        process: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "elements", b"elements", "entered", b"entered", "process", b"process", "size", b"size", "space", b"space", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueReply: _TypeAlias = QueueReply  # noqa: Y015
+
+@_typing.final
+class QueueInfo(_message.Message):
+    """A queue, as Status tells of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    CAPACITY_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    CLOSED_FIELD_NUMBER: _builtins.int
+    ENTERING_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    kind: _builtins.str
+    size: _builtins.int
+    capacity: _builtins.int
+    bytes: _builtins.int
+    closed: _builtins.bool
+    entering: _builtins.int
+    """Calls that wait for space, and for elements."""
+    leaving: _builtins.int
+    kept: _builtins.int
+    """Elements that are kept for consumers until these say that they have them."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        size: _builtins.int = ...,
+        capacity: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        closed: _builtins.bool = ...,
+        entering: _builtins.int = ...,
+        leaving: _builtins.int = ...,
+        kept: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "capacity", b"capacity", "closed", b"closed", "entering", b"entering", "kept", b"kept", "kind", b"kind", "leaving", b"leaving", "name", b"name", "size", b"size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueInfo: _TypeAlias = QueueInfo  # noqa: Y015
+
+@_typing.final
 class LogPart(_message.Message):
     """---- The write-ahead log ------------------------------------------------------------------------
     Records of ps/wal/log_file.py: what happened to a shard, in the order in which it happened there.
@@ -2392,6 +2699,7 @@ class LogBase(_message.Message):
     LEDGER_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
     BEGIN_FIELD_NUMBER: _builtins.int
+    AGGREGATES_FIELD_NUMBER: _builtins.int
     state: Global___State.ValueType
     applied: _builtins.int
     ledger: _builtins.bytes
@@ -2410,6 +2718,10 @@ class LogBase(_message.Message):
     def begin(self) -> Global___BeginRequest:
         """The one that the incarnation began with, without a ledger."""
 
+    @_builtins.property
+    def aggregates(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogAggregate]:
+        """What it holds of aggregates that are not closed."""
+
     def __init__(
         self,
         *,
@@ -2421,14 +2733,40 @@ class LogBase(_message.Message):
         ledger: _builtins.bytes = ...,
         kept: _abc.Iterable[Global___LogReads] | None = ...,
         begin: Global___BeginRequest | None = ...,
+        aggregates: _abc.Iterable[Global___LogAggregate] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "snapshot", b"snapshot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "begin", b"begin", "kept", b"kept", "ledger", b"ledger", "optimizers", b"optimizers", "snapshot", b"snapshot", "state", b"state", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregates", b"aggregates", "applied", b"applied", "begin", b"begin", "kept", b"kept", "ledger", b"ledger", "optimizers", b"optimizers", "snapshot", b"snapshot", "state", b"state", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LogBase: _TypeAlias = LogBase  # noqa: Y015
+
+@_typing.final
+class LogAggregate(_message.Message):
+    """What a shard holds of a step's aggregate: sums of dense gradients, and the rows of sparse ones."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    OPS_FIELD_NUMBER: _builtins.int
+    step: _builtins.str
+    @_builtins.property
+    def ops(self) -> _containers.RepeatedCompositeFieldContainer[Global___Op]: ...
+    def __init__(
+        self,
+        *,
+        step: _builtins.str = ...,
+        ops: _abc.Iterable[Global___Op] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ops", b"ops", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogAggregate: _TypeAlias = LogAggregate  # noqa: Y015
 
 @_typing.final
 class LogRecord(_message.Message):
@@ -2604,17 +2942,31 @@ class Increment(_message.Message):
 
     STEP_FIELD_NUMBER: _builtins.int
     BY_FIELD_NUMBER: _builtins.int
+    CONTRIBUTIONS_FIELD_NUMBER: _builtins.int
+    MOST_OF_CLIENT_FIELD_NUMBER: _builtins.int
+    CLOSES_FIELD_NUMBER: _builtins.int
     step: _builtins.str
     by: _builtins.int
+    contributions: _builtins.int
+    """The push is a contribution: so many of them, computed from the same value of the step, move it on together. 0 for a
+    push that moves it on by itself. "Aggregates" in docs/design/push-protocol.md.
+    """
+    most_of_client: _builtins.int
+    """Of a contribution: how many of one client count for one step; 0 for one."""
+    closes: _builtins.bool
+    """The push is no contribution, and asks that the step be made of those that are there."""
     def __init__(
         self,
         *,
         step: _builtins.str = ...,
         by: _builtins.int = ...,
+        contributions: _builtins.int = ...,
+        most_of_client: _builtins.int = ...,
+        closes: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "closes", b"closes", "contributions", b"contributions", "most_of_client", b"most_of_client", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2834,12 +3186,17 @@ class Entry(_message.Message):
     PREVIOUS_FIELD_NUMBER: _builtins.int
     HYPERS_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    CONTRIBUTIONS_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     kind: Global___EntryKind.ValueType
     previous: _builtins.int
     """The entry before this one that this shard takes part in; 0 for none."""
     signature: _builtins.bytes
     """By which the shard knows that the sequencer says so ("What is signed" in docs/design/push-protocol.md)."""
+    step: _builtins.str
+    """Of a contribution, and of what closes an aggregate: whose it is, and how many contributions it has with this one."""
+    contributions: _builtins.int
     @_builtins.property
     def push(self) -> Global___PushId: ...
     @_builtins.property
@@ -2853,10 +3210,12 @@ class Entry(_message.Message):
         previous: _builtins.int = ...,
         hypers: _abc.Iterable[Global___HyperValues] | None = ...,
         signature: _builtins.bytes = ...,
+        step: _builtins.str = ...,
+        contributions: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["push", b"push"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hypers", b"hypers", "index", b"index", "kind", b"kind", "previous", b"previous", "push", b"push", "signature", b"signature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contributions", b"contributions", "hypers", b"hypers", "index", b"index", "kind", b"kind", "previous", b"previous", "push", b"push", "signature", b"signature", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3632,9 +3991,102 @@ class CompleteReply(_message.Message):
 Global___CompleteReply: _TypeAlias = CompleteReply  # noqa: Y015
 
 @_typing.final
-class ReadSnapshotRequest(_message.Message):
-    """Reads part of a snapshot."""
+class AwaitStepRequest(_message.Message):
+    """Reads part of a snapshot.
+    On the sequencer: asks whether a step has moved on from where a contribution was computed.
+    """
 
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    CLIENT_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    BASE_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.int
+    client: _builtins.str
+    step: _builtins.str
+    base: _builtins.int
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.int = ...,
+        client: _builtins.str = ...,
+        step: _builtins.str = ...,
+        base: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "client", b"client", "incarnation", b"incarnation", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitStepRequest: _TypeAlias = AwaitStepRequest  # noqa: Y015
+
+@_typing.final
+class AwaitStepReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class StepsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    STEPS_FIELD_NUMBER: _builtins.int
+    OVER_FIELD_NUMBER: _builtins.int
+    CONTRIBUTIONS_FIELD_NUMBER: _builtins.int
+    WANTED_FIELD_NUMBER: _builtins.int
+    WAITS_FOR_FIELD_NUMBER: _builtins.int
+    DUE_FIELD_NUMBER: _builtins.int
+    over: _builtins.bool
+    """The step is another one, or will not be made any more: the job is done."""
+    contributions: _builtins.int
+    """Contributions that are there, and that are wanted."""
+    wanted: _builtins.int
+    due: _builtins.bool
+    """No further contribution will come: a push that `closes` is accepted now."""
+    @_builtins.property
+    def steps(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """As visible: applied on every shard."""
+
+    @_builtins.property
+    def waits_for(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Tasks (or clients) whose contributions are waited for, and why."""
+
+    def __init__(
+        self,
+        *,
+        steps: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        over: _builtins.bool = ...,
+        contributions: _builtins.int = ...,
+        wanted: _builtins.int = ...,
+        waits_for: _abc.Iterable[_builtins.str] | None = ...,
+        due: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contributions", b"contributions", "due", b"due", "over", b"over", "steps", b"steps", "waits_for", b"waits_for", "wanted", b"wanted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitStepReply: _TypeAlias = AwaitStepReply  # noqa: Y015
+
+@_typing.final
+class ReadSnapshotRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     INCARNATION_FIELD_NUMBER: _builtins.int
@@ -3990,6 +4442,7 @@ class Request(_message.Message):
     READ_SNAPSHOT_FIELD_NUMBER: _builtins.int
     AHEAD_FIELD_NUMBER: _builtins.int
     VOTE_FIELD_NUMBER: _builtins.int
+    AWAIT_STEP_FIELD_NUMBER: _builtins.int
     SPANS_FIELD_NUMBER: _builtins.int
     REPLY_FORM_FIELD_NUMBER: _builtins.int
     reply_form: Global___Form.ValueType
@@ -4013,6 +4466,8 @@ class Request(_message.Message):
     @_builtins.property
     def vote(self) -> Global___VoteRequest: ...
     @_builtins.property
+    def await_step(self) -> Global___AwaitStepRequest: ...
+    @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___Span]:
         """The data is packed: from its first byte to its last, in these spans. All else in the message speaks of
         the data as it was before.
@@ -4030,14 +4485,15 @@ class Request(_message.Message):
         read_snapshot: Global___ReadSnapshotRequest | None = ...,
         ahead: Global___AheadRequest | None = ...,
         vote: Global___VoteRequest | None = ...,
+        await_step: Global___AwaitStepRequest | None = ...,
         spans: _abc.Iterable[Global___Span] | None = ...,
         reply_form: Global___Form.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "commit", b"commit", "complete", b"complete", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage", "vote", b"vote"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "await_step", b"await_step", "commit", b"commit", "complete", b"complete", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage", "vote", b"vote"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "commit", b"commit", "complete", b"complete", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "reply_form", b"reply_form", "spans", b"spans", "stage", b"stage", "vote", b"vote"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "await_step", b"await_step", "commit", b"commit", "complete", b"complete", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "reply_form", b"reply_form", "spans", b"spans", "stage", b"stage", "vote", b"vote"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "admit", "commit", "complete", "read_snapshot", "ahead", "vote"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "admit", "commit", "complete", "read_snapshot", "ahead", "vote", "await_step"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -4056,6 +4512,7 @@ class Reply(_message.Message):
     READ_SNAPSHOT_FIELD_NUMBER: _builtins.int
     AHEAD_FIELD_NUMBER: _builtins.int
     DECISIONS_FIELD_NUMBER: _builtins.int
+    AWAIT_STEP_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     SPANS_FIELD_NUMBER: _builtins.int
     @_builtins.property
@@ -4079,6 +4536,8 @@ class Reply(_message.Message):
         """Call 0: answers no request."""
 
     @_builtins.property
+    def await_step(self) -> Global___AwaitStepReply: ...
+    @_builtins.property
     def error(self) -> Global___Error: ...
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___Span]:
@@ -4096,14 +4555,15 @@ class Reply(_message.Message):
         read_snapshot: Global___ReadSnapshotReply | None = ...,
         ahead: Global___AheadReply | None = ...,
         decisions: Global___Decisions | None = ...,
+        await_step: Global___AwaitStepReply | None = ...,
         error: Global___Error | None = ...,
         spans: _abc.Iterable[Global___Span] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "commit", b"commit", "complete", b"complete", "decisions", b"decisions", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "await_step", b"await_step", "commit", b"commit", "complete", b"complete", "decisions", b"decisions", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "commit", b"commit", "complete", b"complete", "decisions", b"decisions", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "spans", b"spans", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "await_step", b"await_step", "commit", b"commit", "complete", b"complete", "decisions", b"decisions", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "spans", b"spans", "stage", b"stage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "admit", "commit", "complete", "read_snapshot", "ahead", "decisions", "error"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "admit", "commit", "complete", "read_snapshot", "ahead", "decisions", "await_step", "error"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

@@ -134,6 +134,11 @@ class ParameterServerStub:
                 request_serializer=globalstep_dot_proto_dot_globalstep__pb2.StopRequest.SerializeToString,
                 response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.StopReply.FromString,
                 _registered_method=True)
+        self.Queue = channel.unary_unary(
+                '/globalstep.v1.ParameterServer/Queue',
+                request_serializer=globalstep_dot_proto_dot_globalstep__pb2.QueueRequest.SerializeToString,
+                response_deserializer=globalstep_dot_proto_dot_globalstep__pb2.QueueReply.FromString,
+                _registered_method=True)
 
 
 class ParameterServerServicer:
@@ -281,6 +286,13 @@ class ParameterServerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Queue(self, request, context):
+        """An operation on a queue that tasks share (docs/design/queues.md). Answers in every state.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ParameterServerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -383,6 +395,11 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.Stop,
                     request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.StopRequest.FromString,
                     response_serializer=globalstep_dot_proto_dot_globalstep__pb2.StopReply.SerializeToString,
+            ),
+            'Queue': grpc.unary_unary_rpc_method_handler(
+                    servicer.Queue,
+                    request_deserializer=globalstep_dot_proto_dot_globalstep__pb2.QueueRequest.FromString,
+                    response_serializer=globalstep_dot_proto_dot_globalstep__pb2.QueueReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -925,6 +942,33 @@ class ParameterServer:
             '/globalstep.v1.ParameterServer/Stop',
             globalstep_dot_proto_dot_globalstep__pb2.StopRequest.SerializeToString,
             globalstep_dot_proto_dot_globalstep__pb2.StopReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Queue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/globalstep.v1.ParameterServer/Queue',
+            globalstep_dot_proto_dot_globalstep__pb2.QueueRequest.SerializeToString,
+            globalstep_dot_proto_dot_globalstep__pb2.QueueReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -88,6 +88,8 @@ class ParameterServerStub:
     """Has a vacant task come back, in its old incarnation, to what its write-ahead log says."""
     Stop: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.StopRequest, _globalstep_pb2.StopReply]
     """Ends the process: at once when the job is done, else only when `force` is set."""
+    Queue: _grpc.UnaryUnaryMultiCallable[_globalstep_pb2.QueueRequest, _globalstep_pb2.QueueReply]
+    """An operation on a queue that tasks share (docs/design/queues.md). Answers in every state."""
 
 @_typing.type_check_only
 class ParameterServerAsyncStub(ParameterServerStub):
@@ -136,6 +138,8 @@ class ParameterServerAsyncStub(ParameterServerStub):
     """Has a vacant task come back, in its old incarnation, to what its write-ahead log says."""
     Stop: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.StopRequest, _globalstep_pb2.StopReply]  # type: ignore[assignment]
     """Ends the process: at once when the job is done, else only when `force` is set."""
+    Queue: _aio.UnaryUnaryMultiCallable[_globalstep_pb2.QueueRequest, _globalstep_pb2.QueueReply]  # type: ignore[assignment]
+    """An operation on a queue that tasks share (docs/design/queues.md). Answers in every state."""
 
 class ParameterServerServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -301,5 +305,13 @@ class ParameterServerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_globalstep_pb2.StopReply, _abc.Awaitable[_globalstep_pb2.StopReply]]:
         """Ends the process: at once when the job is done, else only when `force` is set."""
+
+    @_abc_1.abstractmethod
+    def Queue(
+        self,
+        request: _globalstep_pb2.QueueRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_globalstep_pb2.QueueReply, _abc.Awaitable[_globalstep_pb2.QueueReply]]:
+        """An operation on a queue that tasks share (docs/design/queues.md). Answers in every state."""
 
 def add_ParameterServerServicer_to_server(servicer: ParameterServerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

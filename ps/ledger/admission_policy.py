@@ -22,7 +22,12 @@ LEARNING_RATE = "learning_rate"
 
 
 def refusal(
-    policy: RunPolicy, ledger: Ledger, increments: Sequence[Increment], staleness: int, not_finite: str
+    policy: RunPolicy,
+    ledger: Ledger,
+    increments: Sequence[Increment],
+    staleness: int,
+    not_finite: str,
+    late: bool | None = None,
 ) -> OutcomeKind | None:
     """Say why a push is not accepted; None where it is.
 
@@ -32,11 +37,14 @@ def refusal(
         increments: Of the push.
         staleness: Of the push, in steps.
         not_finite: A Variable whose gradient was found not to be finite; "" for none.
+        late: Of a contribution: whether it does not count. Lag is no question of the policy for it.
     """
     if ledger.over_limit(increments):
         return OutcomeKind.REFUSED_DONE
     if not_finite:
         return OutcomeKind.STOPPED_NAN if policy.on_nan == "stop" else OutcomeKind.DROPPED_NAN
+    if late is not None:
+        return OutcomeKind.LATE if late else None
     if policy.staleness == "drop" and staleness > policy.max_staleness:
         return OutcomeKind.DROPPED_STALE
     return None

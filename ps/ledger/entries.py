@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.ledger.ledger import Entry, EntryKind, HyperValues
+from globalstep.ps.ledger.ledger import AggregatePlace, Entry, EntryKind, HyperValues
 from globalstep.wire import codec
 
 __all__ = ["ENTRY_KINDS", "decode", "encode"]
@@ -27,6 +27,8 @@ def encode(entry: Entry) -> pb.Entry:
         previous=entry.previous,
         signature=entry.signature,
     )
+    if entry.place is not None:
+        message.step, message.contributions = entry.place
     for item in entry.hypers:
         message.hypers.add(optimizer=item.optimizer, after_increment=item.after_increment, values=dict(item.values))
     return message
@@ -48,4 +50,5 @@ def decode(message: pb.Entry) -> Entry:
         message.previous,
         tuple(HyperValues(item.optimizer, item.after_increment, dict(item.values)) for item in message.hypers),
         message.signature,
+        AggregatePlace(message.step, message.contributions) if message.step else None,
     )

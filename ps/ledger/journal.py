@@ -36,6 +36,8 @@ _NOT_ACCEPTED = {
     OutcomeKind.DROPPED_NAN: EventKind.DROPPED_NAN,
     OutcomeKind.STOPPED_NAN: EventKind.DROPPED_NAN,
     OutcomeKind.ABANDONED: EventKind.ABANDONED,
+    # Too late for its step.
+    OutcomeKind.LATE: EventKind.DROPPED_STALE,
 }
 
 

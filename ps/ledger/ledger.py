@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from globalstep.errors import AbortedError, DataLossError, InvalidArgumentError, NotFoundError
 from globalstep.files.journal_records import MAX_STALENESS, EventKind
+from globalstep.ps.ledger.aggregates import Aggregates
 from globalstep.ps.ledger.push_table import PushTable
 from globalstep.ps.ledger.signatures import Signer
 from globalstep.wire.declarations import Increment, Outcome, OutcomeKind, PushId, StopLimit
@@ -26,7 +27,7 @@ from globalstep.wire.declarations import Increment, Outcome, OutcomeKind, PushId
 if TYPE_CHECKING:
     from globalstep.ps.ledger.journal import Journal
 
-__all__ = ["LIMIT_SHARDS", "Entry", "EntryKind", "HyperValues", "Ledger", "Unfinished"]
+__all__ = ["LIMIT_SHARDS", "Entry", "EntryKind", "HyperValues", "Ledger", "AggregatePlace", "Unfinished"]
 
 
 #: Shards of a run: the sequencer keeps a little of each.
@@ -40,6 +41,26 @@ class EntryKind(IntEnum):
 
     PUSH = 1
     SNAPSHOT = 2
+    #: A push whose gradients are added to those of its step's open aggregate.
+    CONTRIBUTION = 3
+    #: The same, and the last: the mean is applied.
+    LAST_CONTRIBUTION = 4
+    #: The mean of the contributions that are there is applied.
+    CLOSING = 5
+
+    @property
+    def closes(self) -> bool:
+        """Whether an aggregate's mean is applied."""
+        return self in (EntryKind.LAST_CONTRIBUTION, EntryKind.CLOSING)
+
+
+class AggregatePlace(NamedTuple):
+    """Of a contribution, and of what closes an aggregate."""
+
+    #: Whose aggregate it is.
+    step: str
+    #: How many contributions that has with this one.
+    contributions: int
 
 
 @dataclass(slots=True)
@@ -63,6 +84,8 @@ class Entry:
     hypers: tuple[HyperValues, ...] = ()
     #: Of the sequencer.
     signature: bytes = b""
+    #: Of a contribution, and of what closes an aggregate.
+    place: AggregatePlace | None = None
 
     @property
     def hyper_map(self) -> dict[tuple[str, bool], Mapping[str, float]]:
@@ -94,6 +117,7 @@ class Ledger:
         table: What became of each client's last pushes.
         incarnation: The one that it is the book of; 0 where that does not matter.
         parent: The incarnation of the checkpoint that it was loaded from; 0 for none.
+        aggregates: The contributions that were accepted for each step's next value. A checkpoint's ledger has none.
         stopped: Whether a gradient that was not finite has ended the job: limits do not count any more.
         signer: Signs entries for the other shards.
         journal: Where every decision is written down; None where no chief is going to store it.
@@ -113,6 +137,7 @@ class Ledger:
         self.stopped = False
         self._last_push = PushId("", 0)
         self.table = PushTable()
+        self.aggregates = Aggregates()
         self._last_of_shard = [0] * shards
         self._floors = [0] * shards
         self._pending: list[deque[Entry]] = [deque() for _ in range(shards)]
@@ -222,16 +247,18 @@ class Ledger:
         increments: Sequence[Increment],
         hypers: tuple[HyperValues, ...],
         staleness: int,
+        place: AggregatePlace | None = None,
     ) -> Outcome:
         """Accept a push: give it the next index, move the steps on, record the outcome.
 
         Args:
             push: Its id, which `recorded` has not answered.
-            kind: Push or snapshot.
+            kind: What it is.
             participants: Shards with a part in it.
             increments: Steps to move on, checked by `check_increments` and `over_limit`.
             hypers: Evaluated hyper-parameters.
             staleness: As of `staleness`.
+            place: Of a contribution, and of what closes an aggregate.
 
         Returns:
             The outcome, accepted.
@@ -240,14 +267,14 @@ class Ledger:
         for item in increments:
             self.steps[item.step] += item.by
         others = {shard for shard in participants if shard != self.sequencer}
-        decision = self.signer.decision(self.index, kind, push, hypers) if others else None
+        decision = self.signer.decision(self.index, kind, push, hypers, place) if others else None
         for shard in participants:
             previous, self._last_of_shard[shard] = self._last_of_shard[shard], self.index
             if decision is None or shard == self.sequencer:
                 self._floors[shard] = self.index
             else:
                 signature = decision.for_shard(shard, previous)
-                self._pending[shard].append(Entry(self.index, kind, push, previous, hypers, signature))
+                self._pending[shard].append(Entry(self.index, kind, push, previous, hypers, signature, place))
         if others or self._unfinished:
             self._unfinished.append(Unfinished(self.index, others, dict(self.steps)))
         else:
@@ -256,7 +283,8 @@ class Ledger:
         self._record(push, outcome)
         self._last_push = push
         if self.journal is not None:
-            self.journal.accepted(push, EventKind(int(kind)), self.index, increments, self.steps, staleness)
+            event = EventKind.SNAPSHOT if kind is EntryKind.SNAPSHOT else EventKind.PUSH
+            self.journal.accepted(push, event, self.index, increments, self.steps, staleness)
         return outcome
 
     def assign_step(self, name: str, value: int) -> None:

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from globalstep.errors import DataLossError, InvalidArgumentError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.ledger import entries
+from globalstep.ps.ledger.aggregates import Aggregates
 from globalstep.ps.ledger.ledger import Ledger, Unfinished
 
 __all__ = ["ledger_image", "ledger_of_image"]
@@ -35,6 +36,7 @@ def ledger_image(ledger: Ledger) -> Callable[[], bytes]:
         "limits": dict(ledger.limits),
         "floors": list(floors),
         "last_of_shard": list(last_of_shard),
+        "aggregates": ledger.aggregates.image(),
         "unfinished": [[item.index, sorted(item.waiting), dict(item.steps)] for item in unfinished],
     }
 
@@ -62,6 +64,7 @@ def ledger_of_image(image: bytes, shards: int, sequencer: int) -> Ledger:
         ledger.stopped = bool(state["stopped"])
         ledger.visible = {name: int(value) for name, value in state["visible"].items()}
         ledger.limits = {name: int(value) for name, value in state["limits"].items()}
+        ledger.aggregates = Aggregates.of_image(state.get("aggregates", ()))
         ledger.resume(
             [int(floor) for floor in state["floors"]],
             [int(last) for last in state["last_of_shard"]],

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from globalstep.ps.ledger.ledger import Entry, EntryKind, HyperValues
+    from globalstep.ps.ledger.ledger import AggregatePlace, Entry, EntryKind, HyperValues
     from globalstep.wire.declarations import PushId
 
 __all__ = ["KEY_BYTES", "Decision", "Floor", "Signer"]
@@ -74,7 +74,14 @@ class Signer:
         self._floors = hashlib.blake2b(number, key=key, digest_size=_SIGNATURE_BYTES, person=b"globalstep-floor")
         self._links = hashlib.blake2b(number, key=key, digest_size=_SIGNATURE_BYTES, person=b"globalstep-links")
 
-    def decision(self, index: int, kind: EntryKind, push: PushId, hypers: Iterable[HyperValues]) -> Decision:
+    def decision(
+        self,
+        index: int,
+        kind: EntryKind,
+        push: PushId,
+        hypers: Iterable[HyperValues],
+        place: AggregatePlace | None = None,
+    ) -> Decision:
         """Begin the signatures of a decision's entries."""
         client = push.client.encode()
         pieces = [_DECISION.pack(index, kind, push.sequence, len(client)), client]
@@ -84,13 +91,16 @@ class Signer:
             for hyper, value in sorted(item.values.items()):
                 key = hyper.encode()
                 pieces += (_LENGTH.pack(len(key)), key, _NUMBER.pack(value))
+        if place is not None:
+            step = place.step.encode()
+            pieces += (_LENGTH.pack(len(step)), step, _LENGTH.pack(place.contributions))
         hashed = self._entries.copy()
         hashed.update(b"".join(pieces))
         return Decision(hashed)
 
     def is_entry(self, shard: int, entry: Entry) -> bool:
         """Whether the sequencer has signed an entry, and for this shard."""
-        decision = self.decision(entry.index, entry.kind, entry.push, entry.hypers)
+        decision = self.decision(entry.index, entry.kind, entry.push, entry.hypers, entry.place)
         return hmac.compare_digest(decision.for_shard(shard, entry.previous), entry.signature)
 
     def floor(self, shard: int, index: int) -> bytes:

@@ -18,7 +18,7 @@ from globalstep.errors import (
     PermissionDeniedError,
     ResourceExhaustedError,
 )
-from globalstep.ps.ledger.ledger import Entry, EntryKind, Ledger
+from globalstep.ps.ledger.ledger import AggregatePlace, Entry, EntryKind, Ledger
 from globalstep.ps.shard.events import Applied
 from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.ps.shard.layouts import PushParts
@@ -29,7 +29,7 @@ from globalstep.ps.store.ignoring import ignoring_float_errors
 from globalstep.ps.store.snapshots import no_ledger
 from globalstep.ps.store.store import PushPlan
 from globalstep.testing.faults import AFTER, APPLY, BEFORE, CUT
-from globalstep.wire.declarations import Op, OptimizerUse, PushId
+from globalstep.wire.declarations import Op, OpKind, OptimizerUse, PushId
 
 __all__ = ["Applier", "Deferred"]
 
@@ -85,7 +85,7 @@ class Applier:
         fail_stop = self._resources.fail_stop
         for entry in new:
             with fail_stop.during(entry.push):
-                if entry.kind is EntryKind.PUSH and not self._can_apply(now, entry):
+                if entry.kind is not EntryKind.SNAPSHOT and not self._can_apply(now, entry):
                     now.staged.pop(entry.push, None)
                     self._resources.of_nothing.append(entry.push)
                 self.apply_entry(now, entry)
@@ -125,6 +125,8 @@ class Applier:
     def _can_apply(self, now: Incarnation, entry: Entry) -> bool:
         """Whether the part of an admitted push is here, and the decision has all that applying it takes."""
         staged = now.staged.get(entry.push)
+        if entry.kind is EntryKind.CONTRIBUTION:
+            return staged is not None  # its numbers come with what closes the aggregate
         try:
             if staged is not None:
                 check_covered(staged.parts.optimizers, entry.hypers, now.store)
@@ -156,11 +158,43 @@ class Applier:
         staged = now.staged.pop(entry.push, None)
         parts = staged.parts if staged is not None else _NO_PARTS
         hypers = entry.hyper_map
-        plan, apply_secs = self.make_changes(now, parts, hypers)
-        if now.ledger is not None:
-            self._move_on(now, now.ledger, parts.ops, uses, hypers)
-        self.keep(now, entry, parts, self.read_after(now, parts, plan), plan, apply_secs)
+        if entry.place is not None:
+            changes = PushParts(self._aggregated(now, entry, entry.place, parts))
+            plan, apply_secs = self.make_changes(now, changes, hypers)
+            if now.ledger is not None and entry.kind.closes:
+                self._move_on(now, now.ledger, (), uses, hypers)
+            self.keep(now, entry, parts, self.read_after(now, parts, None), None, apply_secs)
+        else:
+            plan, apply_secs = self.make_changes(now, parts, hypers)
+            if now.ledger is not None:
+                self._move_on(now, now.ledger, parts.ops, uses, hypers)
+            self.keep(now, entry, parts, self.read_after(now, parts, plan), plan, apply_secs)
         faults.at(AFTER, APPLY)
+
+    def _aggregated(self, now: Incarnation, entry: Entry, place: AggregatePlace, parts: PushParts) -> Sequence[Op]:
+        """Add a contribution to those that are held; give the changes that the aggregate makes, if it is complete."""
+        held = now.contributions
+        if entry.kind is not EntryKind.CLOSING:
+            ops: Sequence[Op] = parts.ops
+            if not ops and parts.layout is not None and parts.data is not None:
+                ops = parts.layout.bind(parts.data)
+            held.add(place.step, ops, first=place.contributions == 1)
+        if not entry.kind.closes:
+            return ()
+        found = held.close(place.step, place.contributions)
+        if now.ledger is not None:
+            return found  # examined before it was decided
+        return [op for op in found if self._is_covered(now, op, entry)]
+
+    def _is_covered(self, now: Incarnation, op: Op, entry: Entry) -> bool:
+        """Whether the decision has the numbers that one of an aggregate's changes is made with."""
+        try:
+            if op.kind is OpKind.APPLY:
+                check_covered([(op.optimizer, op.after_increment)], entry.hypers, now.store)
+        except OpError:
+            self._resources.of_nothing.append(entry.push)
+            return False
+        return True
 
     def _take_snapshot(self, now: Incarnation, push: PushId, ledger_dump: Callable[[], bytes]) -> None:
         """Take a snapshot; clients that are gone are forgotten on the way."""

@@ -16,6 +16,7 @@ from globalstep.cluster.task_state import State
 from globalstep.wire.declarations import PushId
 
 if TYPE_CHECKING:
+    from globalstep.ps.aggregates.contributions import Contributions
     from globalstep.ps.ledger.ledger import Ledger
     from globalstep.ps.shard.events import Event
     from globalstep.ps.shard.incarnation import Staged
@@ -35,6 +36,7 @@ class Image:
     ledger: Ledger | None
     staged: Mapping[PushId, Staged]
     kept: Mapping[str, Kept]
+    contributions: Contributions
 
 
 class EventLog:

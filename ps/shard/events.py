@@ -25,10 +25,11 @@ from globalstep.ps.members.chief_lease import ChiefLeaseView
 from globalstep.ps.members.presence import NO_STANDING, Standing
 from globalstep.ps.shard.event_log import NO_LOG, EventLog
 from globalstep.ps.shard.layouts import PushParts
-from globalstep.ps.shard.replies import Admission, Answer, Kept
+from globalstep.ps.shard.replies import Admission, Answer, Kept, StepWait
 from globalstep.ps.store.reading import ReplyBuffer
 from globalstep.wire.declarations import (
     Increment,
+    Op,
     OptimizerDecl,
     OptimizerUse,
     Outcome,
@@ -42,9 +43,9 @@ if TYPE_CHECKING:
     from globalstep.ps.shard.incarnation import Incarnation
 
 __all__ = [
-    "LOGGED", "Admit", "Adopt", "Applied", "Begin", "Commit", "ConsistentPull", "CountTogether", "Decided", "Declare",
-    "DropShort", "Event", "Finish", "GetSteps", "Greet", "Heartbeat", "Leave", "Lose", "Open", "Pull", "Push",
-    "ReadJournal", "ReadSnapshot", "Recorded", "Release", "Resolve", "Resolved", "Resume", "Stage",
+    "LOGGED", "Admit", "Adopt", "Applied", "AwaitStep", "Begin", "Commit", "ConsistentPull", "CountTogether",
+    "Decided", "Declare", "DropShort", "Event", "Finish", "GetSteps", "Greet", "Heartbeat", "Leave", "Lose", "Open",
+    "Pull", "Push", "ReadJournal", "ReadSnapshot", "Recorded", "Release", "Resolve", "Resolved", "Resume", "Stage",
 ]  # fmt: skip
 
 Array = npt.NDArray[Any]
@@ -232,6 +233,17 @@ class Commit(Event[Answer]):
 
 
 @dataclass(slots=True)
+class AwaitStep(Event[StepWait]):
+    """On the sequencer: how it stands with what follows a value of a step; see StepWait."""
+
+    incarnation: int
+    client: str
+    step: str
+    #: The value that the caller's contribution was computed from.
+    base: int
+
+
+@dataclass(slots=True)
 class Resolve(Event[list[Entry]]):
     """On the sequencer: tell a shard what became of parts whose client is silent; see Ledger.settle."""
 
@@ -395,6 +407,8 @@ class Resume(Event[None]):
     ledger: Ledger | None
     applied: int
     kept: Sequence[Kept]
+    #: What it held of open aggregates: step -> ops that make it when they are added.
+    contributions: Mapping[str, Sequence[Op]] = field(default_factory=dict[str, Sequence[Op]])
 
 
 @dataclass(slots=True)

@@ -124,7 +124,7 @@ class Racing:
     def handle(self, event: Event[Any]) -> Any:
         """Carry out an event that was prepared; see Shard.handle."""
         carry_out = self._shard.carry_out
-        if type(event) is events.Push and all(op.kind is OpKind.APPLY for op in event.parts.ops):
+        if type(event) is events.Push and _may_race(event):
             return self._push(event)
         if type(event) in _ALONE:
             # Finding another policy under the lock than before is finding another incarnation, which refuses.
@@ -194,6 +194,13 @@ class Racing:
             steps = dict(ledger.visible) if ledger is not None else {}
         self.gate.wait_for_those_inside()
         return steps
+
+
+def _may_race(event: events.Push) -> bool:
+    """Whether a push has nothing but gradients, and is no contribution."""
+    if any(item.contributions for item in event.increments):
+        return False
+    return all(op.kind is OpKind.APPLY for op in event.parts.ops)
 
 
 def _set_steps(values: Sequence[Array], reads: Sequence[Read], steps: Mapping[str, int]) -> None:

@@ -21,6 +21,7 @@ from globalstep.errors import (
     LostStateError,
     ResourceExhaustedError,
 )
+from globalstep.ps.aggregates.contributions import Contributions
 from globalstep.ps.ledger.ledger import Ledger
 from globalstep.ps.ledger.signatures import Signer
 from globalstep.ps.service.in_flight import RETRY_SECS
@@ -99,12 +100,17 @@ class Incarnation:
         staged: Parts that wait for the decision.
         replies: To each client's last push.
         snapshots: Those that are not released.
+        contributions: What it holds of open aggregates.
+        gave: On the sequencer: step -> client -> when its last contribution was decided, by the clock.
+        gave_first: Step -> when the first contribution of all was decided.
+        fewer: Step -> of how many contributions it was made last, where those were fewer than wanted.
         raised: Low-water marks that have risen since the last ones were logged: they come with the next decision.
     """
 
     __slots__ = (
-        "applied", "begun_at", "ledger", "log", "number", "owner", "policy", "raised", "replies", "run", "sequencer",
-        "sequencer_address", "shard", "shards", "signer", "snapshots", "staged", "state", "store",
+        "applied", "begun_at", "contributions", "fewer", "gave", "gave_first", "ledger", "log",
+        "number", "owner", "policy", "raised", "replies", "run", "sequencer", "sequencer_address",
+         "shard", "shards", "signer", "snapshots", "staged", "state", "store",
     )  # fmt: skip
 
     def __init__(self, most_read_bytes: int) -> None:
@@ -121,6 +127,10 @@ class Incarnation:
         self.staged: dict[PushId, Staged] = {}
         self.replies = ReplyCache()
         self.snapshots = Snapshots()
+        self.contributions = Contributions()
+        self.gave: dict[str, dict[str, float]] = {}
+        self.gave_first: dict[str, float] = {}
+        self.fewer: dict[str, int] = {}
         self.raised: dict[int, int] = {}
 
     def emptied(self, most_read_bytes: int) -> Incarnation:
@@ -173,4 +183,6 @@ class Incarnation:
 
     def image(self) -> Image:
         """Give what it holds besides the values."""
-        return Image(self.state, self.applied, self.store, self.ledger, self.staged, self.replies.by_client)
+        return Image(
+            self.state, self.applied, self.store, self.ledger, self.staged, self.replies.by_client, self.contributions
+        )

@@ -239,7 +239,9 @@ class LayoutMemory:
     def only_counts(self, number: int) -> bool:
         """Whether a layout is known, and has increments and nothing else."""
         found = self._layouts.get(number)
-        return found is not None and found.decides and not (found.ops or found.reads or found.uses)
+        if found is None or not found.decides or found.ops or found.reads or found.uses:
+            return False
+        return not any(item.contributions for item in found.increments)
 
     def recall(self, number: int, data: memoryview) -> Layout:
         """Give a layout that was sent before.

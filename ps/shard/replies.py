@@ -14,12 +14,29 @@ import numpy.typing as npt
 from globalstep.ps.ledger.ledger import Entry
 from globalstep.wire.declarations import Outcome, PushId, Read
 
-__all__ = ["Admission", "Answer", "Kept", "Packing", "ReplyCache"]
+__all__ = ["Admission", "Answer", "Kept", "Packing", "ReplyCache", "StepWait"]
 
 Array = npt.NDArray[Any]
 
 #: Clients whose last reply is kept.
 _MOST_KEPT = 1024
+
+
+@dataclass(slots=True)
+class StepWait:
+    """How it stands with what follows a value of a step."""
+
+    #: As visible.
+    steps: Mapping[str, int]
+    #: The step has another value, or will not be moved on any more.
+    over: bool = False
+    #: Contributions that are there, and that are wanted.
+    contributions: int = 0
+    wanted: int = 0
+    #: Who may yet contribute, each with why it is waited for.
+    waits_for: Sequence[str] = ()
+    #: No contribution will come any more: a push that closes the aggregate is accepted.
+    due: bool = False
 
 
 @dataclass(slots=True)

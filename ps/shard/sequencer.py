@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from globalstep.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, PermissionDeniedError
+from globalstep.ps.aggregates.closing import Closing
 from globalstep.ps.ledger.admission_policy import refusal, scaled
+from globalstep.ps.ledger.aggregates import contribution_in
 from globalstep.ps.ledger.ledger import Entry, EntryKind, HyperValues, Ledger
 from globalstep.ps.ledger.signatures import Floor
 from globalstep.ps.shard.applying import Applier
@@ -52,6 +54,7 @@ class Sequencer:
     def __init__(self, resources: Resources, applier: Applier) -> None:
         self._resources = resources
         self._applier = applier
+        self._closing = Closing(resources)
 
     # ---- Staging ------------------------------------------------------------------------------
 
@@ -240,10 +243,12 @@ class Sequencer:
         if asked.kind is EntryKind.SNAPSHOT and not self._resources.replaying:
             clients = self._resources.members.presence.clients()
             now.snapshots.check_count({push.client, *(view.client for view in clients)}, _MOST_SNAPSHOTS)
-        for item in increments:
-            store.scalar(item.step)
+        contribution = contribution_in(increments, asked.seen_steps)
+        if contribution is not None:
+            ledger.aggregates.check(contribution, ledger.steps[contribution.step], participants)
         after = dict(ledger.steps)
         for item in increments:
+            store.scalar(item.step)
             after[item.step] += item.by
         for item in increments:
             check_step(item.step, store.step(item.step), ledger.steps[item.step], after[item.step])
@@ -255,6 +260,8 @@ class Sequencer:
         hypers = tuple(evaluate_use(use, after if use.after_increment else ledger.steps, store) for use in asked.uses)
         if staged is not None:
             check_covered(staged.parts.optimizers, hypers, store)
+        if contribution is not None:
+            check_covered(now.contributions.optimizers(contribution.step), hypers, store)
         return hypers
 
     def _make_place(self, ledger: Ledger, client: str) -> None:
@@ -286,16 +293,16 @@ class Sequencer:
             hypers: Evaluated hyper-parameters.
             parts: The part that no Stage has brought to the log.
         """
-        # A snapshot holds the ledger as it was before.
-        dumped = ledger.dumped_later() if asked.kind is EntryKind.SNAPSHOT else no_ledger
+        snapshot = asked.kind is EntryKind.SNAPSHOT
+        # It holds the ledger as it was before.
+        dumped = ledger.dumped_later() if snapshot else no_ledger
         with self._resources.fail_stop.during(asked.push):
-            outcome, hypers = self._accept(now, ledger, asked, participants, hypers)
-            if outcome.kind is OutcomeKind.ACCEPTED:
-                entry = Entry(outcome.index, asked.kind, asked.push, now.applied, hypers)
+            outcome, entry = self._accept(now, ledger, asked, participants, hypers)
+            if entry is not None:
                 self._applier.apply_entry(now, entry, asked.uses, dumped)
             raised, now.raised = now.raised, {}
             self._log(now, asked, outcome, raised, parts if outcome.kind is OutcomeKind.ACCEPTED else None)
-            if asked.kind is EntryKind.SNAPSHOT:
+            if snapshot:
                 now.log.begin_base(asked.push, now.image())
         return outcome
 
@@ -321,26 +328,36 @@ class Sequencer:
         asked: Admit,
         participants: Sequence[int],
         hypers: tuple[HyperValues, ...],
-    ) -> tuple[Outcome, tuple[HyperValues, ...]]:
-        """Accept a push that was examined, or refuse it; in the ledger only."""
+    ) -> tuple[Outcome, Entry | None]:
+        """Accept a push that was examined, or refuse it; in the ledger only. Gives its entry, if it is accepted."""
         push, increments, seen_steps = asked.push, asked.increments, asked.seen_steps
         staleness = ledger.staleness(increments, seen_steps)
         statistics = self._resources.statistics
-        refused = refusal(now.policy, ledger, increments, staleness, asked.not_finite)
+        late, contribution = None, contribution_in(increments, seen_steps)
+        if contribution is not None:
+            late = self._closing.is_late(now, ledger, asked, contribution)
+        refused = refusal(now.policy, ledger, increments, staleness, asked.not_finite, late)
         if refused is not None:
             now.staged.pop(push, None)
             statistics.refuse(refused)
-            return ledger.refuse(push, refused, staleness, asked.not_finite), ()
-        hypers = scaled(now.policy, hypers, staleness)
-        outcome = ledger.admit(push, asked.kind, participants, increments, hypers, staleness)
+            return ledger.refuse(push, refused, staleness, asked.not_finite), None
+        kind, place = asked.kind, None
+        if contribution is not None:
+            kind, place = self._closing.count(now, ledger, asked, contribution, participants)
+            if not kind.closes:
+                increments, hypers = (), ()
+        else:
+            hypers = scaled(now.policy, hypers, staleness)
+        outcome = ledger.admit(push, kind, participants, increments, hypers, staleness, place)
+        entry = Entry(outcome.index, kind, push, now.applied, hypers, place=place)
         if asked.reads_only:
             statistics.read()
         elif asked.kind is EntryKind.PUSH:
             known = any(item.step in seen_steps for item in increments)
             statistics.accept(staleness if known else None)
-            if increments:
+            if increments or contribution is not None:
                 self._resources.members.presence.pushed(push.client, outcome.steps, staleness if known else 0)
-        return outcome, hypers
+        return outcome, entry
 
     def _admission(self, now: Incarnation, ledger: Ledger, outcome: Outcome, event: Admit) -> Admission:
         pending = {shard: ledger.pending(shard, outcome.index) for shard in event.participants if shard != now.shard}

@@ -16,6 +16,7 @@ from typing import Any
 
 from globalstep.cluster.task_state import State
 from globalstep.errors import DataLossError
+from globalstep.ps.aggregates.closing import Closing
 from globalstep.ps.ledger.journal import Journal
 from globalstep.ps.ledger.ledger import EntryKind, Ledger
 from globalstep.ps.ledger.signatures import Signer
@@ -83,6 +84,7 @@ class Shard:
             events.CountTogether: sequencer.count,
             events.Commit: self._commit,
             events.Resolve: sequencer.resolve,
+            events.AwaitStep: Closing(self.resources).await_step,
             events.Recorded: sequencer.recorded,
             events.Greet: sequencer.greet,
             events.Resolved: self._resolved,
@@ -287,6 +289,8 @@ class Shard:
         now.store.apply(changes, {})
         if event.ledger is not None:
             self._sequence(now, event.ledger)
+        for step, ops in event.contributions.items():
+            now.contributions.add(step, ops, first=True)
         for kept in event.kept:
             now.replies.by_client[kept.push.client] = kept
 

@@ -59,7 +59,7 @@ class Statistics:
         accepted: Pushes that the sequencer accepted.
         ordered_reads: Reads that it gave a place in the order of pushes.
         refused: Pushes that it refused because the job was done.
-        dropped_stale: Pushes that it dropped because they were too late.
+        dropped_stale: Pushes that it dropped because they were too late, contributions among them.
         dropped_nan: Pushes that it dropped because a gradient was not finite.
         duplicates: Retries that it answered with what was recorded.
         applied: Pushes whose changes were made to the values here.
@@ -103,7 +103,7 @@ class Statistics:
         """Count a push that was not accepted."""
         if kind is OutcomeKind.REFUSED_DONE:
             self.refused += 1
-        elif kind is OutcomeKind.DROPPED_STALE:
+        elif kind in (OutcomeKind.DROPPED_STALE, OutcomeKind.LATE):
             self.dropped_stale += 1
         elif kind in (OutcomeKind.DROPPED_NAN, OutcomeKind.STOPPED_NAN):
             self.dropped_nan += 1

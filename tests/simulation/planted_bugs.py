@@ -12,7 +12,8 @@ from unittest import mock
 from globalstep.errors import AbortedError, GlobalStepError, NotFoundError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.ledger import entries
-from globalstep.ps.ledger.ledger import Ledger
+from globalstep.ps.ledger.aggregates import Aggregates
+from globalstep.ps.ledger.ledger import EntryKind, Ledger
 from globalstep.ps.ledger.push_table import PushTable
 from globalstep.ps.links import vote_count
 from globalstep.ps.links.vote_count import VoteCount
@@ -268,6 +269,41 @@ def _answered_before_it_is_applied() -> Patch:
     return Voter, "_carry_out", early
 
 
+def _a_contribution_counts_twice() -> Patch:
+    admit = Ledger.admit
+
+    def forgetful(self: Any, push: Any, kind: Any, *args: Any) -> Any:
+        outcome = admit(self, push, kind, *args)
+        if kind is EntryKind.CONTRIBUTION:
+            # A retry finds neither the outcome, nor that its client has given one.
+            del self.table._clients[push.client].outcomes[push.sequence]
+            for item in self.aggregates._open.values():
+                item.given = {f"{client} {push.sequence}": count for client, count in item.given.items()}
+        return outcome
+
+    return Ledger, "admit", forgetful
+
+
+def _a_late_contribution_counts() -> Patch:
+    is_late = Aggregates.is_late
+
+    def lenient(self: Any, wanted: Any, client: str, base: int, present: int) -> bool:
+        return wanted.closes and is_late(self, wanted, client, base, present)
+
+    return Aggregates, "is_late", lenient
+
+
+def _shards_with_different_sets() -> Patch:
+    aggregated = Applier._aggregated
+
+    def hasty(self: Any, now: Any, entry: Any, place: Any, parts: Any) -> Any:
+        if now.ledger is None and entry.kind is EntryKind.LAST_CONTRIBUTION and place.contributions > 1:
+            entry = replace(entry, kind=EntryKind.CLOSING)  # without its own part
+        return aggregated(self, now, entry, place, parts)
+
+    return Applier, "_aggregated", hasty
+
+
 #: Name -> what makes the patch.
 PLANTED: dict[str, Callable[[], Patch]] = {
     "id remembered after the apply": _id_after_the_apply,
@@ -295,6 +331,9 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "a vote for a part that was refused": _a_vote_for_a_part_that_was_refused,
     "a sequencer's error counts as a fence": _a_sequencers_error_counts_as_a_fence,
     "answered before it is applied": _answered_before_it_is_applied,
+    "a contribution counts twice after a retry": _a_contribution_counts_twice,
+    "a late contribution counts": _a_late_contribution_counts,
+    "shards with different sets of contributions": _shards_with_different_sets,
 }
 
 

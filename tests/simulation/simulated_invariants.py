@@ -80,6 +80,8 @@ class Life:
     emptied: set[int] = field(default_factory=set)
     #: Shard -> the last entry that it was seen to have applied.
     applied: dict[int, int] = field(default_factory=dict)
+    #: Contributions for the next value of the step.
+    open: list[Content] = field(default_factory=list)
     #: Shards that let everybody in.
     opened: set[int] = field(default_factory=set)
 
@@ -258,7 +260,9 @@ class Watch:
             raise Violation("I1", f"what push {push} brings was admitted before, under another id")
         cut = list(life.cut)
         steps = dict(life.steps)
-        if content is not None:
+        if content is not None and (content.contributes or content.closes):
+            self._contributed(life, content, cut, steps)
+        elif content is not None:
             life.contents.add(content)
             rate = steps.get(STEP, 0) + 1.0
             if content.start is None:
@@ -278,6 +282,26 @@ class Watch:
         life.index, life.steps, life.cut, life.last = ledger.index, steps, tuple(cut), last
         life.entries[ledger.index] = Entry(ledger.index, push, content, steps, life.cut, last)
         life.pushes.add(push)
+
+    def _contributed(self, life: Life, content: Content, cut: list[State | None], steps: Steps) -> None:
+        """A contribution was accepted, or what closes its step."""
+        if content.base != life.steps[STEP]:
+            raise Violation("I1", f"a contribution to what follows step {content.base} counts at {life.steps[STEP]}")
+        if content.contributes:
+            life.contents.add(content)
+            life.open.append(content)
+        if not life.open:
+            raise Violation("I1", f"step {content.base + 1} is made of no contribution")
+        if not content.closes and len(life.open) < content.contributes:
+            return
+        count = len(life.open)
+        mean = tuple(sum(each) / count for each in zip(*(item.gradient for item in life.open), strict=True))
+        life.open.clear()
+        self.admitted += 1
+        for shard, state in enumerate(cut):
+            assert state is not None
+            cut[shard] = state.moved(mean, steps[STEP] + 1.0)
+        steps[STEP] += 1
 
     def _check_book(self, task: SimulatedTask, life: Life) -> None:
         """The sequencer's steps, limit and visible step."""
@@ -341,10 +365,18 @@ class Watch:
             if content in life.contents or life.limit is None or life.steps[STEP] < life.limit:
                 raise Violation("I5", f"push {content.number} was refused at {life.steps}; the limit is {life.limit}")
             return
+        if outcome.kind is OutcomeKind.LATE:
+            if content in life.contents:
+                raise Violation("I1", f"contribution {content.number} counts, and was told that it is late")
+            return
         entry = life.entries.get(outcome.index)
         if outcome.kind is not OutcomeKind.ACCEPTED or entry is None or entry.content is not content:
             raise Violation("I1", f"push {content.number} was told {outcome}, and that is not so")
-        if dict(outcome.steps) != entry.steps:
+        if content.contributes:
+            # It has waited since.
+            if outcome.steps[STEP] <= content.base and life.limit != content.base:
+                raise Violation("I1", f"contribution {content.number} to step {content.base + 1} waited for nothing")
+        elif dict(outcome.steps) != entry.steps:
             raise Violation(
                 "I1", f"entry {outcome.index} was told steps {dict(outcome.steps)}; they were {entry.steps}"
             )

@@ -40,6 +40,7 @@ class Job(Protocol):
     limit: int
     heartbeats: bool
     whole_pushes: bool
+    contributions: int
     logged: bool
     save_every: int
     #: Set once the chief has declared the job done.
@@ -214,7 +215,10 @@ class Program:
     def _sending(self, method: str, request: Any) -> None:
         # What only reads has no content, as the client's own second look for a cut.
         brings = request.part if method == "admit" else request
-        if method in ("stage", "push", "admit") and (brings.ops or brings.known_layout):
+        if method in ("push", "admit") and any(item.closes for item in request.increments):
+            closes = Content(0, closes=True, base=request.seen_steps[STEP])
+            self.job.watch.contents[PushId(request.id.client, request.id.sequence)] = closes
+        elif method in ("stage", "push", "admit") and (brings.ops or brings.known_layout):
             self.job.watch.contents[PushId(request.id.client, request.id.sequence)] = self._content
 
     # ---- The loop -----------------------------------------------------------------------------
@@ -285,6 +289,9 @@ class Program:
             shards = tuple(shard for shard in shards if rng.random() < 0.6) or (rng.randrange(job.shards),)
         increments = {STEP: 1} if rng.random() < 0.7 else {STEP: 1, OTHER: 2}
         content = Content(job.next_number(), shards, rng.random() < 0.5, increments)
+        if job.contributions:
+            base = int(self.client.pull([Read(STEP)])[0])
+            content = Content(content.number, shards, False, {STEP: 1}, contributes=job.contributions, base=base)
         reads: tuple[str, ...] = ()
         if rng.random() < 0.5:
             reads = tuple(f"{letter}{shard}" for shard in shards for letter in "ab")
@@ -299,6 +306,11 @@ class Program:
             result = self.client.push(push)
         finally:
             self._content = None
+        if content.contributes and len({self.client.where[name] for name in reads}) == 1:
+            # Read by itself, after the wait: see `pull`.
+            kept = [at for at, name in enumerate(reads) if name != STEP]
+            reads = tuple(reads[at] for at in kept)
+            result.values = [result.values[at] for at in kept if result.values]
         self.job.watch.pushed(self.client.incarnation, content, result, reads)
         self._seen = max(self._seen, result.outcome.index)
         return result.outcome.kind is not OutcomeKind.REFUSED_DONE

@@ -63,6 +63,7 @@ class Scenario:
         logged: Whether the run has durability="log".
         intruder: Whether a worker lies.
         votes: Whether PS tasks take votes for pushes.
+        contributions: Of how many contributions a step is made; 0 where each push moves it on by itself.
     """
 
     seed: int
@@ -80,6 +81,7 @@ class Scenario:
     logged: bool = False
     intruder: bool = False
     votes: bool = False
+    contributions: int = 0
 
 
 def _loss(scenario: Scenario, rng: random.Random) -> None:
@@ -245,6 +247,12 @@ def _votes(scenario: Scenario, rng: random.Random) -> None:
         scenario.faults.append(Fault(kind, who, rng.choice(["arrive", "handled"]), method, count, secs))
 
 
+def _contributions(scenario: Scenario, rng: random.Random) -> None:
+    """Steps are made of the mean of several workers' gradients."""
+    scenario.whole_pushes = True
+    scenario.contributions = rng.choice([1, 2, 2, 2])
+
+
 #: Drawn apart, since they came later: so that seeds mean what they did.
 _LATER = (
     "log",
@@ -255,6 +263,7 @@ _LATER = (
     "log unreadable",
     "clocks set back",
     "votes",
+    "contributions",
 )
 
 #: Name -> (how likely it is on, what it adds).
@@ -282,6 +291,7 @@ FEATURES: dict[str, tuple[float, Callable[[Scenario, random.Random], None]]] = {
     "log unreadable": (0.05, _log_unreadable),
     "clocks set back": (0.1, _clocks_back),
     "votes": (0.5, _votes),
+    "contributions": (0.25, _contributions),
 }
 
 

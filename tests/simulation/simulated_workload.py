@@ -35,13 +35,18 @@ class State:
 
     def after(self, content: Content, rate: float) -> State:
         """Give the state after a push."""
-        slots = tuple(slot + grad for slot, grad in zip(self.slots, content.gradient, strict=True))
-        values = tuple(value - rate * slot for value, slot in zip(self.values, slots, strict=True))
-        counters = self.counters
+        moved = self.moved(content.gradient, rate)
+        slots, values, counters = moved.slots, moved.values, self.counters
         if content.counted:
             row = content.number % ROWS
             counters = (*counters[:row], counters[row] + 1, *counters[row + 1 :])
         return State(values, slots, counters)
+
+    def moved(self, gradient: tuple[float, ...], rate: float) -> State:
+        """Give the state after a gradient."""
+        slots = tuple(slot + grad for slot, grad in zip(self.slots, gradient, strict=True))
+        values = tuple(value - rate * slot for value, slot in zip(self.values, slots, strict=True))
+        return State(values, slots, self.counters)
 
     def arrays(self) -> list[np.ndarray]:
         """Give it as the Variables of `names_on`."""
@@ -75,6 +80,9 @@ class Content:
         increments: What it carries.
         start: For the push that gives values: the state of each shard after it.
         steps: For that push: the steps after it.
+        contributes: Of how many contributions its step is to be made; 0 for a push that moves it on by itself.
+        base: For a contribution: the step that it was computed at.
+        closes: It brings nothing, and asks that a step be made of what is there.
     """
 
     number: int
@@ -83,6 +91,9 @@ class Content:
     increments: dict[str, int] = field(default_factory=dict)
     start: dict[int, State] | None = None
     steps: dict[str, int] = field(default_factory=dict)
+    contributes: int = 0
+    base: int = 0
+    closes: bool = False
 
     @property
     def gradient(self) -> tuple[float, ...]:
@@ -135,9 +146,9 @@ def step_push(content: Content, reads: tuple[str, ...], seen: dict[str, int]) ->
             ops.append(Op(OpKind.ASSIGN_ADD, f"c{shard}", np.array([1]), indices=row))
     return Push(
         ops=ops,
-        increments=[Increment(name, by) for name, by in content.increments.items()],
+        increments=[Increment(name, by, content.contributes) for name, by in content.increments.items()],
         uses=[OptimizerUse("sgd")],
         reads=[Read(name) for name in reads],
-        seen_steps=seen,
-        layout=None if content.counted else (content.shards, reads, tuple(content.increments)),
+        seen_steps={STEP: content.base} if content.contributes else seen,
+        layout=None if content.counted else (content.shards, reads, tuple(content.increments), content.contributes),
     )

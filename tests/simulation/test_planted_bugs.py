@@ -14,7 +14,7 @@ MOST_SEEDS = 600
 #: all are tried, and the test prints which one it was.
 FOUND_BY = {
     "ids lost in a restore": 268,
-    "torn record accepted": 263,
+    "torn record accepted": 224,
     "adopted without a sync": 105,
     "recovered without floors": 73,
     "unreadable counts as lost": 69,

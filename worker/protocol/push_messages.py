@@ -86,6 +86,8 @@ class PushMessages:
             parts.setdefault(self.shard_of(op.variable), Part()).ops.append(at)
         for read in push.reads:
             parts.setdefault(self.shard_of(read.variable), Part()).reads.append(read)
+        for shard in push.beside:
+            parts.setdefault(shard, Part())
         parts = dict(sorted(parts.items()))
         if may_be_remembered(push):
             by_shard = sorted(range(len(push.reads)), key=lambda at: self.shard_of(push.reads[at].variable))

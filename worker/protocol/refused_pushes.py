@@ -55,6 +55,7 @@ class DroppedPushes:
     Attributes:
         stale: Dropped because they were too late.
         not_finite: Dropped because a gradient was not finite.
+        late: Contributions that did not count, since their step had been made.
     """
 
     def __init__(self, task: str, clock: Clock) -> None:
@@ -64,6 +65,7 @@ class DroppedPushes:
         self._lock = threading.Lock()
         self._said: float | None = None
         self.stale = 0
+        self.late = 0
         self.not_finite = 0
 
     def take(self, outcome: Outcome) -> None:
@@ -72,6 +74,9 @@ class DroppedPushes:
         Raises:
             NotFiniteGradientError: If the run's policy ends the job with it.
         """
+        if outcome.kind is OutcomeKind.LATE:
+            self._take_late(outcome)
+            return
         steps = ", ".join(f"{name} = {value}" for name, value in sorted(outcome.steps.items()))
         finding = f"The gradient of Variable {outcome.not_finite!r} that {self._task} pushed at {steps} is not finite"
         with self._lock:
@@ -92,3 +97,19 @@ class DroppedPushes:
             )
         if say:
             _log.warning("%s; it was dropped, as the run's policy is (%d of this session so far).", finding, dropped)
+
+    def _take_late(self, outcome: Outcome) -> None:
+        """Count a contribution that did not count. With backup workers that is usual."""
+        steps = ", ".join(f"{name} = {value}" for name, value in sorted(outcome.steps.items()))
+        with self._lock:
+            self.late += 1
+            late, now = self.late, self._clock.monotonic()
+            say = self._said is None or now - self._said >= _SAY_SECS
+            if say:
+                self._said = now
+        if say:
+            _log.info(
+                "A contribution of %s did not count: its step was made without it, and now %s (%d of this session so "
+                "far).",
+                self._task, steps, late,
+            )  # fmt: skip

@@ -49,7 +49,7 @@ def evaluate(steps: Sequence[Step], values: list[Any], plan: Plan, executor: Exe
     except GlobalStepError:
         raise
     except (ValueError, IndexError) as error:
-        if node.stateful:
+        if node.stateful or getattr(error, "of_program", False):
             # A user's own function, or an input: its exception is part of the program.
             error.add_note(_where(node))
             raise
@@ -77,6 +77,8 @@ def _special(node: Node, inputs: Sequence[int], values: list[Any], plan: Plan, e
         ids = np.asarray(values[inputs[0]])
         (rows,) = executor.pull([Read(node.inputs[0].op_name, ids.astype(np.int64).reshape(-1))])
         return rows.reshape(*ids.shape, *rows.shape[1:])
+    if "queue" in node.attrs:
+        return node.attrs["queue"].held(executor.cluster.queues)
     if node.op_type == "IsVariableInitialized":
         return np.array(executor.are_initialized(node.attrs["variables"]), dtype=np.bool_)
     if node.op_type == "InitializedValue":

@@ -22,12 +22,12 @@ from globalstep.variables.variables import Variable, variables_of
 from globalstep.wire.declarations import Outcome, OutcomeKind, Push, Read
 from globalstep.worker.client.causes import why_pushes_wait
 from globalstep.worker.client.declared_alike import check_optimizers, check_variables
+from globalstep.worker.protocol.pushes_in_flight import PushesInFlight
 from globalstep.worker.protocol.refused_pushes import DroppedPushes
 from globalstep.worker.running.local_variables import LocalVariables
 from globalstep.worker.running.plan import Plan
 from globalstep.worker.running.planner import make_plan
 from globalstep.worker.running.prefetching import Fresh, Lookup, lookups_of
-from globalstep.worker.running.pushes_in_flight import PushesInFlight
 from globalstep.worker.running.pushing import Declarer
 from globalstep.worker.running.run import PlanRun
 from globalstep.worker.running.tracing import Trace
@@ -58,6 +58,7 @@ class Executor:
         last_outcome: What became of the last push of any thread; None before the first.
         dropped: Counts those that the run's policy dropped.
         local: Values of the local Variables.
+        own_task: As given.
         trace: Where runs record what they do; None for nowhere.
         in_flight: As given.
         gradients_ahead: As given.
@@ -83,7 +84,7 @@ class Executor:
         self.last_outcome: Outcome | None = None
         self.dropped = DroppedPushes(cluster.task, clock)
         self.local = LocalVariables(graph)
-        self._own_task = own_task
+        self.own_task = own_task
         claim_own_variables(graph, own_task)
         self.trace: Trace | None = None
         self._clock = clock
@@ -139,7 +140,7 @@ class Executor:
             plan = self._plans.get(key)
             if plan is None:
                 if len(self._position) < len(self.graph.nodes):
-                    claim_own_variables(self.graph, self._own_task)
+                    claim_own_variables(self.graph, self.own_task)
                 for node in self.graph.nodes[len(self._position) :]:
                     self._position[node] = len(self._position)
                 plan = self._plans[key] = make_plan(fetches, fed, self._position)

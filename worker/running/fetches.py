@@ -14,6 +14,7 @@ import numpy as np
 from globalstep.graph.graph import Graph, Node
 from globalstep.graph.indexed_slices import IndexedSlices
 from globalstep.graph.shapes import TensorShape
+from globalstep.graph.sparse_tensor import SparseTensor, SparseTensorValue
 
 __all__ = ["feeds_of", "flatten"]
 
@@ -50,6 +51,9 @@ def _flatten(fetch: Any, graph: Graph, nodes: list[Node]) -> Rebuild:
         parts = [_flatten(part, graph, nodes) for part in (fetch.values, fetch.indices)]
         shape = fetch.dense_shape
         return lambda values: IndexedSlices(parts[0](values), parts[1](values), shape)
+    if isinstance(fetch, SparseTensor):
+        three = [_flatten(part, graph, nodes) for part in (fetch.indices, fetch.values, fetch.dense_shape)]
+        return lambda values: SparseTensorValue(*[part(values) for part in three])
     if isinstance(fetch, (list, tuple)):
         items = [_flatten(item, graph, nodes) for item in fetch]
         kind: Any = type(fetch)
@@ -104,6 +108,21 @@ def _add_feed(key: Any, value: Any, graph: Graph, feeds: dict[Node, Any]) -> Non
         pair = (value.values, value.indices) if isinstance(value, IndexedSlices) else value
         _add_feed(key.values, pair[0], graph, feeds)
         _add_feed(key.indices, pair[1], graph, feeds)
+        return
+    if isinstance(key, SparseTensor):
+        if not isinstance(value, tuple | list) or len(value) != 3:
+            raise TypeError(f"A SparseTensor is fed with a SparseTensorValue, or three arrays, not {value!r}.")
+        indices, filled, sizes = value
+        rank = len(np.asarray(sizes).reshape(-1))
+        _add_feed(key.indices, np.asarray(indices, np.int64).reshape(-1, rank), graph, feeds)
+        _add_feed(key.values, filled, graph, feeds)
+        if key.dense_shape.op_type == "Const":
+            if list(np.asarray(sizes).reshape(-1)) != key.shape.as_list():
+                raise ValueError(
+                    f"Cannot feed a value of dense_shape {list(sizes)} for {key!r}, which has {key.shape}."
+                )
+        else:
+            _add_feed(key.dense_shape, sizes, graph, feeds)
         return
     if isinstance(key, tuple):
         for inner, item in zip(key, value, strict=True):

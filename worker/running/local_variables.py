@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,10 @@ import numpy.typing as npt
 
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.graph.graph import Graph
+from globalstep.graph.mutations import OptimizerSpec
 from globalstep.variables.variables import Variable
 from globalstep.wire.declarations import OpKind
+from globalstep.worker.running.local_optimizers import apply_rule
 
 __all__ = ["LocalVariables"]
 
@@ -69,15 +72,9 @@ class LocalVariables:
 
         Raises:
             FailedPreconditionError: If it has no value and is not assigned whole.
-            InvalidArgumentError: If an optimizer is applied to it, a shape does not fit, or a row is out
-                of range.
+            InvalidArgumentError: If a shape does not fit, or a row is out of range.
         """
         name = variable.op_name
-        if kind is OpKind.APPLY:
-            raise InvalidArgumentError(
-                f"Variable {name!r} {_where(variable)}; optimizers apply to Variables on the PS. Leave it out of "
-                "var_list, or make it in GLOBAL_VARIABLES and on no worker's device."
-            )
         operand = np.asarray(operand, dtype=variable.dtype.as_numpy_dtype)
         with _lock:
             values = self._values(variable)
@@ -91,11 +88,53 @@ class LocalVariables:
             new.flags.writeable = False
             values[name] = new
 
+    def apply(
+        self,
+        optimizer: OptimizerSpec,
+        variable: Variable,
+        gradient: Array,
+        indices: Array | None,
+        hypers: Mapping[str, float],
+    ) -> None:
+        """Apply an optimizer to it and its slots, whole or by rows.
 
-def _where(variable: Variable) -> str:
-    if variable.is_own:
-        return f"lies on the device {variable.device} and lives in this process"
-    return "is in LOCAL_VARIABLES and lives in the session"
+        Args:
+            optimizer: The optimizer.
+            variable: What it is applied to.
+            gradient: The gradient.
+            indices: Its rows; None for all.
+            hypers: The numbers of the optimizer's rule.
+
+        Raises:
+            FailedPreconditionError: If it, or a slot, has no value.
+            InvalidArgumentError: If a shape does not fit, or a row is out of range.
+        """
+        changed = (variable, *optimizer.slots[variable])
+        with _lock:
+            values = self._values(variable)
+            for one in changed:
+                if one.op_name not in values:
+                    raise FailedPreconditionError(
+                        f"Attempting to use uninitialized value {one.op_name}; run local_variables_initializer() first."
+                    )
+            old = values[variable.op_name]
+            rows = None if indices is None else indices.astype(np.int64, copy=False).reshape(-1)
+            if rows is not None:
+                _check_rows(variable.op_name, old, rows)
+            elif gradient.shape != old.shape:
+                raise InvalidArgumentError(
+                    f"Variable {variable.op_name!r} has shape {old.shape}; its gradient has shape {gradient.shape}."
+                )
+            new = tuple(values[one.op_name].copy() for one in changed)
+            apply_rule(optimizer, new, gradient, rows, hypers)
+            for one, value in zip(changed, new, strict=True):
+                value.flags.writeable = False
+                values[one.op_name] = value
+
+
+def _check_rows(name: str, old: Array, indices: Array) -> None:
+    if indices.size and (indices.min() < 0 or indices.max() >= len(old)):
+        raise InvalidArgumentError(f"Variable {name!r} has {len(old)} rows; rows {indices} were named.")
 
 
 def _changed(kind: OpKind, name: str, old: Array, operand: Array, indices: Array | None) -> Array:
@@ -105,8 +144,7 @@ def _changed(kind: OpKind, name: str, old: Array, operand: Array, indices: Array
                 f"Variable {name!r} has shape {old.shape}; the operand has shape {operand.shape}."
             )
         return np.asarray(old + operand if kind is OpKind.ASSIGN_ADD else old - operand, dtype=old.dtype)
-    if indices.size and (indices.min() < 0 or indices.max() >= len(old)):
-        raise InvalidArgumentError(f"Variable {name!r} has {len(old)} rows; rows {indices} were named.")
+    _check_rows(name, old, indices)
     new = old.copy()
     if kind is OpKind.ASSIGN:
         new[indices] = operand

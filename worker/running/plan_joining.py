@@ -34,8 +34,12 @@ def may_join(
         fed: Nodes whose value is given.
     """
     for other in push:
+        if mutation.guards != other.guards:
+            return False  # in branches that are not taken together
         if mutation.attrs.get("eager") or other.attrs.get("eager"):
             return False  # GATE_NONE: to be pushed by itself
+        if mutation.attrs.get("contribution") != other.attrs.get("contribution"):
+            return False  # what is done when a step is made of several contributions is done by nothing else
         if _share_what_a_push_does_once(mutation, other):
             return False
         if _comes_after(mutation, other, follows) and _sees_the_difference(mutation, other, wanted, fed):

@@ -92,7 +92,7 @@ class _Planner:
                 for value in self._worker_hypers(spec).values()
                 if isinstance(value, Node)
             ]
-            return (*node.inputs, *hypers)
+            return (*node.inputs, *hypers, *(guard for guard, _ in node.guards))
         return node.inputs
 
     def _worker_hypers(self, spec: OptimizerSpec) -> dict[str, Any]:

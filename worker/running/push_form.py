@@ -6,6 +6,7 @@ Layer: worker. Threads: a PushForm is not changed by use.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from globalstep.graph.graph import Node
 from globalstep.graph.mutations import Mutation, MutationPart, OptimizerSpec
 from globalstep.variables.variables import Variable
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, Push, Read
+from globalstep.worker.running.local_optimizers import LocalUse
 from globalstep.worker.running.pushing import as_fill, is_declaring, operand_of
 
 __all__ = ["Change", "PushForm"]
@@ -73,6 +75,7 @@ class PushForm:
 
     Attributes:
         local: Changes of Variables that live in the session.
+        local_uses: The optimizers that are applied to these.
         wanted: Those of the mutations whose value is wanted, each with its Variable.
         shared: Variables of these that live on the PS.
         ahead: As given.
@@ -93,8 +96,12 @@ class PushForm:
         self._changes = tuple(change for change in changes if not change.part.variable.is_local)
         self.local = tuple(change for change in changes if change.part.variable.is_local)
         self._declaring = tuple(change for change in self._changes if is_declaring(change.part))
-        self._increments = [Increment(step.op_name, by) for mutation in mutations for step, by in mutation.increments]
-        self._uses = _uses(mutations, slot_for, worker_hypers)
+        self._increments = _increments(mutations)
+        uses = _uses(mutations, slot_for, worker_hypers)
+        self._uses = [(use, hypers) for spec, use, hypers in uses if not spec.is_local]
+        self.local_uses = tuple(
+            LocalUse(spec, use.finish, partial(_numbers, hypers)) for spec, use, hypers in uses if spec.is_local
+        )
         self._known_uses = [use for use, hypers in self._uses if not hypers]
         self.wanted = tuple((m, m.value_of) for m in mutations if m in wanted and m.value_of is not None)
         self.shared = tuple(variable for _, variable in self.wanted if not variable.is_local)
@@ -148,6 +155,23 @@ class PushForm:
         return shapes
 
 
+def _increments(mutations: Sequence[Mutation]) -> list[Increment]:
+    """The steps that a push moves on, by itself or together with other workers' contributions."""
+    found = [
+        Increment(step.op_name, by, *mutation.attrs.get("contribution", ()))
+        for mutation in mutations
+        for step, by in mutation.increments
+    ]
+    if not found and any("contribution" in mutation.attrs for mutation in mutations):
+        names = ", ".join(mutation.name for mutation in mutations)
+        raise InvalidArgumentError(
+            f"{names} belongs to a step that is made of several contributions, and cannot be part of the push that "
+            "makes it: what it computes with changes within that push. Average Variables, with a decay that depends on "
+            "nothing but the step."
+        )
+    return found
+
+
 def _change(part: MutationPart, mutation: Mutation, slot_for: SlotFor) -> Change:
     return Change(
         part,
@@ -181,7 +205,7 @@ class _Hyper(NamedTuple):
 
 def _uses(
     mutations: Sequence[Mutation], slot_for: SlotFor, worker_hypers: Mapping[OptimizerSpec, Mapping[str, Any]]
-) -> list[tuple[OptimizerUse, list[_Hyper]]]:
+) -> list[tuple[OptimizerSpec, OptimizerUse, list[_Hyper]]]:
     """The optimizers that a push uses, each with the hyper-parameters that the worker evaluates."""
     uses: dict[OptimizerSpec, tuple[OptimizerUse, list[_Hyper]]] = {}
     for mutation in mutations:
@@ -200,12 +224,15 @@ def _uses(
                 ]
             )
             uses[spec] = OptimizerUse(spec.name, mutation.after_increment, finish), hypers
-    return list(uses.values())
+    return [(spec, use, hypers) for spec, (use, hypers) in uses.items()]
 
 
 def _evaluated(use: OptimizerUse, hypers: Sequence[_Hyper], values: Sequence[Any]) -> OptimizerUse:
-    overrides = {hyper.name: _number(hyper, values) for hyper in hypers}
-    return OptimizerUse(use.optimizer, use.after_increment, use.finish, overrides)
+    return OptimizerUse(use.optimizer, use.after_increment, use.finish, _numbers(hypers, values))
+
+
+def _numbers(hypers: Sequence[_Hyper], values: Sequence[Any]) -> dict[str, float]:
+    return {hyper.name: _number(hyper, values) for hyper in hypers}
 
 
 def _number(hyper: _Hyper, values: Sequence[Any]) -> float:

@@ -14,11 +14,12 @@ import numpy as np
 from globalstep.errors import JobDoneError
 from globalstep.graph.graph import Node
 from globalstep.variables.variables import Variable
-from globalstep.wire.declarations import Push, Read
+from globalstep.wire.declarations import OpKind, Push, Read
 from globalstep.worker.protocol.gradients_ahead import sending
 from globalstep.worker.running.evaluation import evaluate
+from globalstep.worker.running.local_optimizers import moved_scalars
 from globalstep.worker.running.plan import EMPTY, Plan, Round
-from globalstep.worker.running.push_form import Change, PushForm
+from globalstep.worker.running.push_form import PushForm
 from globalstep.worker.running.pushing import operand_of
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class PlanRun:
     def _gradients_ahead(self, current: Round, number: int) -> contextlib.AbstractContextManager[None]:
         """Have the gradients of the round's push sent as they are produced, where that is asked for."""
         cluster = self._executor.cluster
-        if not self._executor.gradients_ahead or not current.mutations:
+        if not self._executor.gradients_ahead or not current.mutations or current.mutations[0].guards:
             return contextlib.nullcontext()
         return sending(lambda variable, gradient: cluster.send_ahead((self._plan, number), variable, gradient))
 
@@ -119,6 +120,8 @@ class PlanRun:
     def _push(self, current: Round, number: int) -> bool:
         """Send the round's push; say whether it brought what the next round reads."""
         plan, executor = self._plan, self._executor
+        if not self._is_taken(current):
+            return False
         form = plan.forms.get(number) or self._form_of(current, number)
         ends, looks_up = number + 1 == len(plan.rounds), bool(plan.rounds[0].row_reads)
         lookups = executor.lookups_ahead(plan) if ends and looks_up else []
@@ -145,7 +148,7 @@ class PlanRun:
                 executor.pushes_in_flight.submit(send)
             else:
                 values = send()
-        self._change_local(form.local)
+        self._change_local(form)
         ahead: Mapping[Variable, int] = plan.rounds[number + 1].reads if form.ahead else {}
         if values is None:
             values = dict(zip(form.shared, executor.pull([Read(v.op_name) for v in form.shared]), strict=True))
@@ -158,6 +161,17 @@ class PlanRun:
                 return False
             self.values[slot] = values[variable]
         return bool(ahead)
+
+    def _is_taken(self, current: Round) -> bool:
+        """Say whether the round's mutations happen; if not, something stands for their values, which nobody uses."""
+        plan = self._plan
+        first = current.mutations[0]
+        if all(bool(self.values[plan.slot_for(guard, first)]) is holds for guard, holds in first.guards):
+            return True
+        for mutation in current.mutations:
+            if mutation in plan.wanted:
+                self.values[plan.slots[mutation]] = np.zeros((), mutation.dtype.as_numpy_dtype)
+        return False
 
     def _form_of(self, current: Round, number: int) -> PushForm:
         """Find the form of the round's push, when it is first sent."""
@@ -186,15 +200,23 @@ class PlanRun:
     def _is_fed(self, array: Any) -> bool:
         return any(np.may_share_memory(array, feed) for feed in self._fed)
 
-    def _change_local(self, changes: Sequence[Change]) -> None:
+    def _change_local(self, form: PushForm) -> None:
         local, values = self._executor.local, self.values
-        for part, _, _, operand_slot, indices_slot in changes:
+        hypers = {use.spec: use.hypers(values, lambda v: float(local.read(v))) for use in form.local_uses}
+        for part, _, _, operand_slot, indices_slot in form.local:
             if operand_slot is None:
                 operand: Any = part.fill if part.source is None else local.read(part.source)
             else:
                 operand = operand_of(part, values[operand_slot])
             rows = None if indices_slot is None else np.asarray(values[indices_slot])
-            local.change(part.kind, part.variable, operand, rows)
+            if part.optimizer is None:
+                local.change(part.kind, part.variable, operand, rows)
+            else:
+                local.apply(part.optimizer, part.variable, operand, rows, hypers[part.optimizer])
+        for use in form.local_uses:
+            if use.finish and use.spec.scalars:
+                for scalar, moved in zip(use.spec.scalars, moved_scalars(use.spec, hypers[use.spec]), strict=True):
+                    local.change(OpKind.ASSIGN, scalar, moved)
 
 
 def _owned(value: Any, constant: Any) -> Any:

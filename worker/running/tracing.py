@@ -13,11 +13,14 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 
-__all__ = ["Trace"]
+if TYPE_CHECKING:
+    from globalstep.worker.session import Session
+
+__all__ = ["Trace", "traced_run"]
 
 _MICROS = 1e6
 #: Rows that are no thread of this process are numbered from here: Linux has no thread ids beyond 2^22.
@@ -31,6 +34,9 @@ class Trace:
         process: What viewers call the process, e.g. "/job:worker/task:1".
         clock: Where time comes from.
 
+    Attributes:
+        process: As given.
+
     >>> trace = Trace("worker")
     >>> with trace.span("pull", variables=3):
     ...     pass
@@ -39,7 +45,7 @@ class Trace:
     """
 
     def __init__(self, process: str = "", clock: Clock = SYSTEM_CLOCK) -> None:
-        self._process = process
+        self.process = process
         self._clock = clock
         # Guards _events, _threads and _rows; a leaf.
         self._lock = threading.Lock()
@@ -52,6 +58,12 @@ class Trace:
         """The spans that have ended, in that order: name, start and length in microseconds, thread, facts."""
         with self._lock:
             return list(self._events)
+
+    @property
+    def threads(self) -> Mapping[int, str]:
+        """The rows of the spans so far: number, which spans have as `tid`, and name."""
+        with self._lock:
+            return dict(self._threads)
 
     @contextlib.contextmanager
     def span(self, name: str, **facts: Any) -> Iterator[None]:
@@ -100,9 +112,40 @@ class Trace:
         """Give the trace as a file's content."""
         pid = os.getpid()
         with self._lock:
-            names = [_named("process_name", pid, 0, self._process)] if self._process else []
+            names = [_named("process_name", pid, 0, self.process)] if self.process else []
             names += [_named("thread_name", pid, tid, name) for tid, name in sorted(self._threads.items())]
             return json.dumps({"traceEvents": [*names, *self._events], "displayTimeUnit": "ms"})
+
+
+@contextlib.contextmanager
+def traced_run(session: Session, run_metadata: Any) -> Iterator[None]:
+    """Record what a session does within a `with` block, as TensorFlow's StepStats.
+
+    Runs of other threads of the session that overlap it are recorded, too.
+
+    Args:
+        session: A `gs.Session`.
+        run_metadata: A `gs.RunMetadata`, whose `step_stats` are replaced.
+    """
+    before, session.trace = session.trace, Trace(session.cluster.task or "session")
+    trace = session.trace
+    try:
+        yield
+    finally:
+        session.trace = before
+    run_metadata.ClearField("step_stats")
+    device = run_metadata.step_stats.dev_stats.add(device=trace.process)
+    device.thread_names.update(trace.threads)
+    for event in trace.events:
+        label = ", ".join(f"{name}={value}" for name, value in event["args"].items())
+        device.node_stats.add(
+            node_name=event["name"],
+            all_start_micros=round(event["ts"]),
+            op_end_rel_micros=round(event["dur"]),
+            all_end_rel_micros=round(event["dur"]),
+            timeline_label=label,
+            thread_id=event["tid"],
+        )
 
 
 def _named(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:

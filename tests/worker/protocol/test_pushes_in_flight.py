@@ -9,11 +9,11 @@ import pytest
 
 import globalstep as gs
 from globalstep.chief.events.summaries import SummaryWriterCache
-from globalstep.errors import AbortedError, InvalidArgumentError, JobDoneError
+from globalstep.errors import AbortedError, CancelledError, InvalidArgumentError, JobDoneError
 from globalstep.graph.graph import Graph
 from globalstep.ps.local import drop, named
 from globalstep.runtime import waiting
-from globalstep.worker.running.pushes_in_flight import PushesInFlight
+from globalstep.worker.protocol.pushes_in_flight import PushesInFlight
 
 LONG = 30.0
 
@@ -93,6 +93,36 @@ def test_close_gives_what_nobody_has_heard_of():
     failing.may_end.set()
     made.submit(failing)
     assert isinstance(made.close(), AbortedError)
+
+
+def test_a_ticket_gives_what_its_push_brought(pushes):
+    ticket = pushes.submit(lambda: 7)
+    assert ticket.result() == 7
+    assert ticket.done()
+    assert ticket.result() == 7
+
+
+def test_what_a_ticket_has_told_is_not_told_again(pushes):
+    failing = Push([], AbortedError("lost"))
+    failing.may_end.set()
+    ticket = pushes.submit(failing)
+    with pytest.raises(AbortedError, match="lost"):
+        ticket.result()
+    pushes.wait()
+    assert pushes.submit(lambda: 1).result() == 1
+
+
+def test_what_follows_a_push_that_failed_is_not_sent():
+    made = PushesInFlight(3)
+    done = []
+    failing = Push(done, AbortedError("lost"))
+    tickets = [made.submit(failing), *(made.submit(Push(done)) for _ in range(2))]
+    failing.may_end.set()
+    for ticket in tickets[1:]:
+        with pytest.raises(CancelledError, match="one before it failed.*lost"):
+            ticket.result()
+    assert isinstance(made.close(), AbortedError)
+    assert not done
 
 
 @pytest.fixture

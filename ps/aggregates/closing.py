@@ -1,0 +1,138 @@
+"""When a step is made of its contributions: by their number, or, where no more will come, of those that are there.
+
+docs/design/push-protocol.md, "Aggregates", is the specification. Whom a step waits for depends on who is here, so it is
+looked at only for a push that asks to close; what such a push led to is in the log.
+
+Layer: ps. Threads: used under the shard's lock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from globalstep.cluster.task_state import State
+from globalstep.ps.ledger.aggregates import OpenAggregate
+from globalstep.ps.ledger.ledger import AggregatePlace, EntryKind, Ledger
+from globalstep.ps.members.presence import LINGER_SECS, ClientView
+from globalstep.ps.shard.events import Admit, AwaitStep
+from globalstep.ps.shard.incarnation import Incarnation
+from globalstep.ps.shard.replies import StepWait
+from globalstep.ps.shard.resources import Resources
+from globalstep.wire.declarations import Increment
+
+__all__ = ["UNLEASED_SECS", "Closing"]
+
+_log = logging.getLogger("globalstep")
+
+#: How long a contributor is waited for that keeps no lease here: one of a PS task that was started again, perhaps.
+UNLEASED_SECS = 15.0
+#: Tasks that a wait names.
+_MOST_NAMED = 8
+
+
+class Closing:
+    """Counts contributions, and closes aggregates; on the sequencer.
+
+    Args:
+        resources: Of the shard.
+    """
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+
+    def is_late(self, now: Incarnation, ledger: Ledger, asked: Admit, wanted: Increment) -> bool:
+        """Whether a contribution does not count, or an aggregate is not to be closed. Changes no aggregate."""
+        client, step = asked.push.client, wanted.step
+        base, present = asked.seen_steps[step], ledger.steps[step]
+        if not wanted.closes:
+            at = self._resources.clock.monotonic()
+            now.gave_first.setdefault(step, at)
+            now.gave.setdefault(step, {})[client] = at
+        if ledger.aggregates.is_late(wanted, client, base, present):
+            return True
+        found = ledger.aggregates.open(step, base)
+        if not wanted.closes or self._resources.replaying or found is None:
+            return False
+        return bool(self._waited_for(now, step, found))
+
+    def count(
+        self, now: Incarnation, ledger: Ledger, asked: Admit, wanted: Increment, participants: Sequence[int]
+    ) -> tuple[EntryKind, AggregatePlace]:
+        """Count a contribution that is not late, or close the aggregate; gives what its entry is to say."""
+        step, base, book = wanted.step, asked.seen_steps[wanted.step], ledger.aggregates
+        if wanted.closes:
+            found = book.open(step, base)
+            assert found is not None
+            kind, number = EntryKind.CLOSING, book.close(step)
+            if not self._resources.replaying and now.fewer.get(step) != number:
+                now.fewer[step] = number
+                _log.warning(
+                    "Step %d of %s is made of %d instead of %d contributions: no other worker is here that would give "
+                    "one; so are those after it until that changes.",
+                    base + 1, step, number, found.wanted,
+                )  # fmt: skip
+        else:
+            last = book.is_last(wanted, base)
+            number = book.count(wanted, asked.push.client, base, participants)
+            kind = EntryKind.LAST_CONTRIBUTION if last else EntryKind.CONTRIBUTION
+            if last:
+                book.close(step)
+                now.fewer.pop(step, None)
+        if kind.closes:
+            self._forget_gone(now, step)
+        return kind, AggregatePlace(step, number)
+
+    def await_step(self, now: Incarnation, event: AwaitStep) -> StepWait:
+        """Say how it stands with what follows a value of a step; see AwaitStep."""
+        now.check(event.incarnation, event.client)
+        ledger = now.sequencing()
+        # Whose wait is over reads values next: the step must have been applied on every shard.
+        steps = ledger.visible
+        visible = steps.get(event.step)
+        ended = visible is not None and visible >= ledger.limits.get(event.step, visible + 1)
+        if visible != event.base or ended or ledger.stopped or now.state is State.DONE:
+            return StepWait(dict(steps), over=True)
+        found = ledger.aggregates.open(event.step, event.base)
+        if found is None:
+            return StepWait(dict(steps))
+        names = self._waited_for(now, event.step, found)
+        most = names[:_MOST_NAMED] + ([f"{len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else [])
+        return StepWait(dict(steps), False, found.count, found.wanted, most, not names)
+
+    def _waited_for(self, now: Incarnation, step: str, found: OpenAggregate) -> list[str]:
+        """Say who may yet contribute, each with why it is waited for; nobody where no contribution will come."""
+        clock, presence = self._resources.clock.monotonic(), self._resources.members.presence
+        here = {view.client: view for view in presence.clients()}
+        gave = now.gave.get(step, {})
+        names = []
+        for client, at in gave.items():
+            if found.given.get(client, 0) >= found.most_of_client:
+                continue
+            view = here.get(client)
+            if view is not None:
+                names.append(f"{_name(view)}, which was heard of {view.silent_secs:.0f} s ago")
+            elif not presence.has_been_here(client) and clock - at < UNLEASED_SECS:
+                names.append(f"client {client}, which contributed {clock - at:.0f} s ago")
+        since_secs = clock - now.gave_first.get(step, clock)
+        for view in here.values():
+            new = min(view.joined_secs, since_secs) < LINGER_SECS
+            if view.client not in gave and view.standing.takes_task and new:
+                names.append(f"{_name(view)}, which came {view.joined_secs:.0f} s ago and has not contributed yet")
+        if since_secs < LINGER_SECS:
+            names += [f"{task}, which has not come yet" for task in presence.absence().missing]
+            if not names and len(gave) * found.most_of_client < found.wanted:
+                names.append(f"a worker that has not contributed yet: {len(gave)} have so far")
+        return names
+
+    def _forget_gone(self, now: Incarnation, step: str) -> None:
+        """Forget contributors of long ago that are not here any more."""
+        clock, presence = self._resources.clock.monotonic(), self._resources.members.presence
+        gave = now.gave.get(step, {})
+        if len(gave) > 2 * len(presence.clients()) + 16:
+            here = {view.client for view in presence.clients()}
+            now.gave[step] = {c: at for c, at in gave.items() if c in here or clock - at < UNLEASED_SECS}
+
+
+def _name(view: ClientView) -> str:
+    return view.task or f"client {view.client}"

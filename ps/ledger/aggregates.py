@@ -1,0 +1,171 @@
+"""The sequencer's book of open aggregates: which contributions make the next value of each step.
+
+"Aggregates" in docs/design/push-protocol.md is the specification.
+
+Layer: ps. Single thread: the caller's, under the shard's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from globalstep.errors import InvalidArgumentError
+from globalstep.wire.declarations import Increment
+
+__all__ = ["MOST_CONTRIBUTIONS", "Aggregates", "OpenAggregate", "contribution_in"]
+
+#: Of one step.
+MOST_CONTRIBUTIONS = 1 << 16
+
+
+@dataclass(slots=True)
+class OpenAggregate:
+    """The contributions that were accepted for one value of a step."""
+
+    #: The step's value before.
+    base: int
+    #: How many contributions make it.
+    wanted: int
+    #: Shards that hold a part of each.
+    participants: tuple[int, ...]
+    #: How many of one client count.
+    most_of_client: int = 1
+    #: Client -> how many it has given.
+    given: dict[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def count(self) -> int:
+        """How many contributions it has."""
+        return sum(self.given.values())
+
+
+def contribution_in(increments: Sequence[Increment], seen_steps: Mapping[str, int]) -> Increment | None:
+    """Give the increment by which a push is a contribution, or closes an aggregate; None for any other push.
+
+    Raises:
+        InvalidArgumentError: If the push cannot be one. Nothing is changed.
+    """
+    for found in increments:
+        if found.contributions:
+            break
+    else:
+        return None
+    if len(increments) != 1 or found.by != 1:
+        moved = ", ".join(f"{item.step} by {item.by}" for item in increments)
+        raise InvalidArgumentError(f"A contribution moves one step on, by one; this one moves {moved}.")
+    if found.step not in seen_steps:
+        raise InvalidArgumentError(
+            f"A contribution to {found.step!r} does not say from which value of it it was computed: `seen_steps` has "
+            f"{sorted(seen_steps)}."
+        )
+    if found.contributions > MOST_CONTRIBUTIONS:
+        raise InvalidArgumentError(
+            f"{found.contributions} contributions for one value of {found.step!r}; {MOST_CONTRIBUTIONS} are the most."
+        )
+    return found
+
+
+class Aggregates:
+    """The open aggregate of each step.
+
+    >>> book, step = Aggregates(), Increment("step", contributions=2)
+    >>> book.count(step, "a", 5, (0,)), book.is_late(step, "a", 5, 5), book.is_late(step, "b", 5, 5)
+    (1, True, False)
+    >>> book.is_last(step, 5), book.close("step")
+    (True, 1)
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, OpenAggregate] = {}
+
+    def open(self, step: str, base: int) -> OpenAggregate | None:
+        """Give the aggregate for what follows a step's value `base`; None where it has no contribution yet."""
+        found = self._open.get(step)
+        return found if found is not None and found.base == base else None
+
+    def check(self, wanted: Increment, base: int, participants: Sequence[int]) -> None:
+        """Refuse a contribution that does not fit those that are there.
+
+        Args:
+            wanted: By which it is one.
+            base: The step's present value.
+            participants: Shards with a part in it.
+
+        Raises:
+            InvalidArgumentError: If it does not. Nothing is changed.
+        """
+        found = self.open(wanted.step, base)
+        if found is None:
+            return
+        if found.wanted != wanted.contributions:
+            raise InvalidArgumentError(
+                f"Step {wanted.step!r} is to be made of {wanted.contributions} contributions, by this one, and of "
+                f"{found.wanted} by those that are there: every worker's program must name the same number "
+                "(replicas_to_aggregate)."
+            )
+        if found.participants != tuple(participants):
+            raise InvalidArgumentError(
+                f"A contribution to step {wanted.step!r} has parts on PS tasks {list(participants)}, and those that "
+                f"are there on {list(found.participants)}: all workers must push gradients of the same Variables."
+            )
+
+    def is_late(self, wanted: Increment, client: str, base: int, present: int) -> bool:
+        """Whether a contribution does not count.
+
+        Args:
+            wanted: By which it is one, or asks to close.
+            client: Whose it is.
+            base: From which value of the step it was computed.
+            present: The step's value.
+        """
+        if base != present:
+            return True
+        found = self.open(wanted.step, base)
+        if wanted.closes:
+            return found is None
+        return found is not None and found.given.get(client, 0) >= found.most_of_client
+
+    def is_last(self, wanted: Increment, base: int) -> bool:
+        """Whether the next contribution completes the aggregate."""
+        found = self.open(wanted.step, base)
+        return (found.count if found is not None else 0) + 1 >= wanted.contributions
+
+    def count(self, wanted: Increment, client: str, base: int, participants: Sequence[int]) -> int:
+        """Count a contribution that is accepted; gives how many there are with it.
+
+        The first one for a value of the step takes the place of what was there for another.
+        """
+        found = self.open(wanted.step, base)
+        if found is None:
+            found = self._open[wanted.step] = OpenAggregate(
+                base, wanted.contributions, tuple(participants), max(wanted.most_of_client, 1)
+            )
+        found.given[client] = found.given.get(client, 0) + 1
+        return found.count
+
+    def close(self, step: str) -> int:
+        """Take a step's aggregate out of the book; gives how many contributions it has."""
+        return self._open.pop(step).count
+
+    def image(self) -> list[list[Any]]:
+        """Give it as JSON has it, for the write-ahead log."""
+        return [
+            [step, item.base, item.wanted, list(item.participants), item.most_of_client, dict(item.given)]
+            for step, item in self._open.items()
+        ]
+
+    @classmethod
+    def of_image(cls, image: Sequence[Sequence[Any]]) -> Aggregates:
+        """Make the book that an image was taken of."""
+        book = cls()
+        for step, base, wanted, participants, most, given in image:
+            book._open[str(step)] = OpenAggregate(
+                int(base),
+                int(wanted),
+                tuple(int(shard) for shard in participants),
+                int(most),
+                {str(client): int(count) for client, count in given.items()},
+            )
+        return book

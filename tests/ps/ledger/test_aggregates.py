@@ -1,0 +1,84 @@
+"""The book of open aggregates."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from globalstep.errors import InvalidArgumentError
+from globalstep.ps.ledger.aggregates import Aggregates, contribution_in
+from globalstep.wire.declarations import Increment
+
+STEP = Increment("step", contributions=3)
+
+
+def test_a_push_is_a_contribution_by_its_one_increment():
+    assert contribution_in([Increment("step")], {}) is None
+    assert contribution_in([STEP], {"step": 4}) is STEP
+    with pytest.raises(InvalidArgumentError, match="moves one step on, by one; this one moves step by 1, other by 1"):
+        contribution_in([STEP, Increment("other")], {"step": 4})
+    with pytest.raises(InvalidArgumentError, match="does not say from which value"):
+        contribution_in([STEP], {})
+    with pytest.raises(InvalidArgumentError, match="65536 are the most"):
+        contribution_in([Increment("step", contributions=1 << 20)], {"step": 0})
+
+
+def test_contributions_are_counted_and_the_last_one_is_known():
+    book = Aggregates()
+    assert book.count(STEP, "a", 4, (0, 1)) == 1
+    assert not book.is_last(STEP, 4)
+    assert book.count(STEP, "b", 4, (0, 1)) == 2
+    assert book.is_last(STEP, 4)
+    assert book.close("step") == 2
+    assert book.open("step", 4) is None
+
+
+def test_late_is_what_was_computed_from_another_step_or_comes_twice():
+    book = Aggregates()
+    book.count(STEP, "a", 4, (0,))
+    assert book.is_late(STEP, "b", 3, 4)
+    assert book.is_late(STEP, "b", 5, 4)
+    assert book.is_late(STEP, "a", 4, 4)
+    assert not book.is_late(STEP, "b", 4, 4)
+
+
+def test_several_of_a_client_count_where_that_is_asked_for():
+    twice = Increment("step", contributions=4, most_of_client=2)
+    book = Aggregates()
+    book.count(twice, "a", 0, (0,))
+    assert not book.is_late(twice, "a", 0, 0)
+    book.count(twice, "a", 0, (0,))
+    assert book.is_late(twice, "a", 0, 0)
+
+
+def test_what_closes_needs_an_aggregate_of_its_step():
+    book, closing = Aggregates(), Increment("step", contributions=3, closes=True)
+    assert book.is_late(closing, "a", 4, 4)
+    book.count(STEP, "a", 4, (0,))
+    assert not book.is_late(closing, "a", 4, 4)
+    assert book.is_late(closing, "a", 4, 5)
+
+
+def test_the_first_contribution_for_another_value_takes_the_place_of_the_others():
+    book = Aggregates()
+    book.count(STEP, "a", 4, (0,))
+    assert book.count(STEP, "b", 9, (0,)) == 1
+    assert book.open("step", 4) is None
+
+
+def test_contributions_that_do_not_fit_are_refused():
+    book = Aggregates()
+    book.count(STEP, "a", 4, (0, 1))
+    with pytest.raises(InvalidArgumentError, match="made of 2 contributions, by this one, and of 3 by those"):
+        book.check(Increment("step", contributions=2), 4, (0, 1))
+    with pytest.raises(InvalidArgumentError, match=r"parts on PS tasks \[0\], and those that are there on \[0, 1\]"):
+        book.check(STEP, 4, (0,))
+    book.check(Increment("step", contributions=2), 5, (0,))
+
+
+def test_an_image_brings_the_book_back():
+    book = Aggregates()
+    book.count(Increment("step", contributions=4, most_of_client=2), "a", 4, (0, 1))
+    again = Aggregates.of_image(json.loads(json.dumps(book.image())))
+    assert again.open("step", 4) == book.open("step", 4)

@@ -1,0 +1,312 @@
+"""Contributions over one and several PS tasks, in process: one set of contributors, one step, exactly once."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+
+import numpy as np
+import pytest
+from counting_run import RATE, USES, FaultPlan, initialize, state
+
+from globalstep.errors import FailedPreconditionError, InvalidArgumentError, LostStateError
+from globalstep.ps.aggregates.closing import UNLEASED_SECS
+from globalstep.ps.local import LocalPS
+from globalstep.ps.members.presence import LINGER_SECS, Standing
+from globalstep.ps.shard import events
+from globalstep.ps.shard.shard import Shard
+from globalstep.ps.shard.validation import problems
+from globalstep.runtime.clock import ManualClock
+from globalstep.testing.faults import AFTER, BEFORE
+from globalstep.wire.declarations import Increment, Op, OpKind, OutcomeKind, Push, Read, StopLimit
+from globalstep.worker.client.client import ClusterClient
+
+
+@pytest.fixture(params=[1, 2, 3])
+def shards(request):
+    return request.param
+
+
+@pytest.fixture
+def connected():
+    """Make clients, and close them at the end."""
+    clients = []
+
+    def make(ps, **more):
+        clients.append(ClusterClient(ps.transports(), rng=random.Random(len(clients)), member=False, **more))
+        clients[-1].refresh()
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def begun(shards, connected):
+    """PS tasks with the run of counting_run, their clock, and who began it."""
+    clock = ManualClock()
+    ps = LocalPS(shards, clock=clock)
+    chief = connected(ps, clock=clock)
+    chief.begin(sequencer=shards - 1, open=True)
+    initialize(chief)
+    yield ps, clock, chief
+    for control in ps.controls:
+        assert not problems(control.handler.shard.now)
+        assert not control.handler.shard.resources.of_nothing
+
+
+def contribution(base, scale, wanted=2, most=0, reads=()):
+    """A gradient of `scale` for all of w, b and e."""
+    shapes = {"w": (3,), "b": (), "e": (5, 2)}
+    return Push(
+        ops=[
+            Op(OpKind.APPLY, name, np.full(shape, scale, np.float32), optimizer="sgd") for name, shape in shapes.items()
+        ],
+        increments=[Increment("global_step", 1, wanted, most)],
+        uses=list(USES),
+        reads=[Read(name) for name in reads],
+        seen_steps={"global_step": base},
+        layout=("contribution", reads),
+    )
+
+
+def everywhere(step, value):
+    return {
+        "global_step": step,
+        "w": np.full(3, value).tolist(),
+        "b": value,
+        "e": np.full((5, 2), value).tolist(),
+    }
+
+
+def sequencer(ps):
+    shard = ps.controls[0].handler.shard.now.sequencer
+    return ps.controls[shard].handler.shard
+
+
+def test_two_contributions_make_one_step_of_their_mean(begun, connected):
+    ps, clock, one = begun
+    two = connected(ps, clock=clock)
+    for step in range(3):
+        first = one._push_once(contribution(step, -1.0)).outcome
+        assert (first.kind, first.steps) == (OutcomeKind.ACCEPTED, {"global_step": step})
+        assert state(two) == everywhere(step, 2.0 * step * RATE)
+        last = two._push_once(contribution(step, -3.0)).outcome
+        assert (last.kind, last.steps) == (OutcomeKind.ACCEPTED, {"global_step": step + 1})
+        assert state(one) == everywhere(step + 1, 2.0 * (step + 1) * RATE)
+
+
+def test_a_late_contribution_changes_nothing_and_is_told_so(begun, connected):
+    ps, clock, one = begun
+    two, three = connected(ps, clock=clock), connected(ps, clock=clock)
+    for client in (one, two):
+        client._push_once(contribution(0, -1.0))
+    late = three._push_once(contribution(0, -100.0)).outcome
+    assert (late.kind, late.index, late.steps, late.staleness) == (OutcomeKind.LATE, 0, {"global_step": 1}, 1)
+    assert state(one) == everywhere(1, RATE)
+    assert not any(control.handler.shard.now.staged for control in ps.controls)
+    assert three._push_once(contribution(1, -1.0)).outcome.kind is OutcomeKind.ACCEPTED
+
+
+def test_one_client_counts_once_for_a_step_unless_more_is_asked_for(begun, connected):
+    ps, clock, one = begun
+    two = connected(ps, clock=clock)
+    assert one._push_once(contribution(0, -1.0)).outcome.kind is OutcomeKind.ACCEPTED
+    again = one._push_once(contribution(0, -1.0)).outcome
+    assert (again.kind, again.steps) == (OutcomeKind.LATE, {"global_step": 0})
+    two._push_once(contribution(0, -1.0))
+    for scale, client in ((-1.0, one), (-2.0, one), (-3.0, two)):
+        client._push_once(contribution(1, scale, wanted=3, most=2))
+    assert state(one) == everywhere(2, RATE + 2.0 * RATE)
+
+
+@pytest.mark.parametrize("point", [BEFORE, AFTER])
+def test_a_retry_counts_once(shards, connected, point):
+    methods = frozenset({"push", "stage", "admit", "commit", "pull"})
+    clock = ManualClock()
+    ps = LocalPS(shards, clock=clock)
+    one = connected(ps, clock=clock)
+    one.begin(sequencer=shards - 1, open=True)
+    initialize(one)
+    two = connected(ps, clock=clock)
+    plan = FaultPlan(point, methods)
+    for control in ps.controls:
+        control.handler._faults = plan
+    for step in range(4):
+        assert one._push_once(contribution(step, -1.0)).outcome.kind is OutcomeKind.ACCEPTED
+        assert two._push_once(contribution(step, -1.0)).outcome.kind is OutcomeKind.ACCEPTED
+    assert plan.fired
+    assert state(one) == everywhere(4, 4 * RATE)
+
+
+def test_sparse_gradients_make_the_mean_that_dense_ones_would(begun, connected):
+    ps, clock, one = begun
+    two = connected(ps, clock=clock)
+
+    def sparse(ids, rows):
+        value = np.array(rows, np.float32)[:, None] * np.ones((1, 2), np.float32)
+        push = contribution(0, 0.0)
+        push.ops = [Op(OpKind.APPLY, "e", value, indices=np.array(ids), optimizer="sgd")]
+        push.layout = None
+        return push
+
+    one._push_once(sparse([3, 1, 3], [-30.0, -10.0, -2.0]))
+    two._push_once(sparse([1, 4], [-2.0, -50.0]))
+    expected = np.zeros((5, 2), np.float32)
+    expected[1], expected[3], expected[4] = 6 * RATE, 16 * RATE, 25 * RATE
+    assert np.array_equal(one.pull([Read("e")])[0], expected)
+
+
+def test_who_contributes_waits_for_the_step_and_reads_its_values(begun, connected):
+    ps, clock, one = begun
+    two = connected(ps, clock=clock)
+    found = {}
+
+    def work(name, client):
+        found[name] = [client.push(contribution(step, -1.0, reads=("w", "global_step"))) for step in range(5)]
+
+    workers = [threading.Thread(target=work, args=item) for item in (("one", one), ("two", two))]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    for results in found.values():
+        for step, result in enumerate(results):
+            assert result.outcome.kind is OutcomeKind.ACCEPTED
+            assert result.outcome.steps["global_step"] >= step + 1
+            w, now = result.values
+            assert now >= step + 1
+            assert np.array_equal(w, np.full(3, now * RATE))
+    assert state(one) == everywhere(5, 5 * RATE)
+
+
+def heartbeat(ps, client, task):
+    for control in ps.controls:
+        control.handler.shard.handle(events.Heartbeat(client.client_id, task, 15.0, Standing(takes_task=True)))
+
+
+def test_where_a_worker_dies_the_step_is_made_of_the_live_ones_once_its_lease_is_over(begun, connected, caplog):
+    ps, clock, one = begun
+    two = connected(ps, clock=clock)
+    for client in (one, two):
+        heartbeat(ps, client, f"/job:worker/task:{int(client is two)}")
+        client._push_once(contribution(0, -1.0))
+    waited = one._push_once(contribution(1, -1.0)).outcome
+    assert waited.steps == {"global_step": 1}
+    wait = sequencer(ps).handle(events.AwaitStep(one.incarnation, one.client_id, "global_step", 1))
+    assert (wait.over, wait.contributions, wait.wanted, wait.due) == (False, 1, 2, False)
+    assert wait.waits_for == ["/job:worker/task:1, which was heard of 0 s ago"]
+    closes = Push(
+        increments=[Increment("global_step", 1, 2, closes=True)], uses=list(USES), seen_steps={"global_step": 1},
+        beside=tuple(sorted(set(range(len(ps.controls))))),
+    )  # fmt: skip
+    assert one._push_once(closes).outcome.kind is OutcomeKind.LATE  # not yet: the other one lives
+    clock.advance(10.0)
+    heartbeat(ps, one, "/job:worker/task:0")
+    clock.advance(6.0)
+    with caplog.at_level(logging.WARNING, "globalstep"):
+        assert one._push_once(closes).outcome.steps == {"global_step": 2}
+    assert "Step 2 of global_step is made of 1 instead of 2 contributions" in caplog.text
+    assert state(one) == everywhere(2, 2 * RATE)
+    # From there on by itself: each step at once.
+    assert one.push(contribution(2, -1.0)).outcome.steps == {"global_step": 3}
+    # The dead one was only asleep.
+    late = two.push(contribution(1, -100.0)).outcome
+    assert (late.kind, late.steps) == (OutcomeKind.LATE, {"global_step": 3})
+
+
+def test_who_is_expected_and_has_not_come_is_waited_for_but_not_for_ever(shards, connected):
+    clock = ManualClock()
+    ps = LocalPS(shards, clock=clock)
+    one = connected(ps, clock=clock)
+    one.begin(sequencer=shards - 1, open=True, expected_tasks=["/job:worker/task:0", "/job:worker/task:1"])
+    initialize(one)
+    heartbeat(ps, one, "/job:worker/task:0")
+    one._push_once(contribution(0, -1.0))
+    ask = events.AwaitStep(one.incarnation, one.client_id, "global_step", 0)
+    assert sequencer(ps).handle(ask).waits_for == ["/job:worker/task:1, which has not come yet"]
+    clock.advance(LINGER_SECS)
+    assert sequencer(ps).handle(ask).due
+
+
+def test_a_contributor_without_a_lease_is_waited_for_a_while(begun, connected):
+    ps, clock, one = begun
+    two = connected(ps, clock=clock)
+    for step, client in ((0, one), (0, two), (1, one)):
+        client._push_once(contribution(step, -1.0))
+    ask = events.AwaitStep(one.incarnation, one.client_id, "global_step", 1)
+    assert sequencer(ps).handle(ask).waits_for == [f"client {two.client_id}, which contributed 0 s ago"]
+    clock.advance(UNLEASED_SECS)
+    assert sequencer(ps).handle(ask).due
+
+
+def test_who_has_left_is_not_waited_for(begun, connected):
+    ps, clock, one = begun
+    two = connected(ps, clock=clock)
+    for step, client in ((0, one), (0, two)):
+        heartbeat(ps, client, f"/job:worker/task:{int(client is two)}")
+        client._push_once(contribution(step, -1.0))
+    for control in ps.controls:
+        control.handler.shard.handle(events.Leave(two.client_id))
+    assert one.push(contribution(1, -1.0)).outcome.steps == {"global_step": 2}
+
+
+def test_no_step_is_made_beyond_the_limit(begun, connected):
+    ps, clock, one = begun
+    two = connected(ps, clock=clock)
+    one.open([StopLimit("global_step", last_step=1)])
+    for client in (one, two):
+        client._push_once(contribution(0, -1.0))
+    for client in (one, two):
+        assert client.push(contribution(1, -1.0)).outcome.kind is OutcomeKind.REFUSED_DONE
+    assert state(one) == everywhere(1, RATE)
+
+
+def test_an_assigned_step_drops_what_was_for_another_value_of_it(begun, connected):
+    ps, clock, one = begun
+    two = connected(ps, clock=clock)
+    one._push_once(contribution(0, -100.0))
+    one.push(Push(ops=[Op(OpKind.ASSIGN, "global_step", np.array(7))]))
+    one._push_once(contribution(7, -1.0))
+    two._push_once(contribution(7, -3.0))
+    assert state(one) == everywhere(8, 2 * RATE)
+
+
+def test_contributions_must_fit(begun, connected):
+    ps, clock, one = begun
+    two = connected(ps, clock=clock)
+    one._push_once(contribution(0, -1.0))
+    with pytest.raises(InvalidArgumentError, match="to be made of 3 contributions, by this one, and of 2 by those"):
+        two._push_once(contribution(0, -1.0, wanted=3))
+    wrong = contribution(0, -1.0)
+    wrong.seen_steps = {}
+    with pytest.raises(InvalidArgumentError, match="does not say from which value"):
+        two._push_once(wrong)
+    assert two._push_once(contribution(0, -1.0)).outcome.steps == {"global_step": 1}
+    assert state(one) == everywhere(1, RATE)
+
+
+def test_ps_tasks_of_an_older_version_are_refused(begun):
+    _, _, one = begun
+    one._joined.aggregates = False
+    with pytest.raises(FailedPreconditionError, match="older version, which knows nothing of contributions"):
+        one.push(contribution(0, -1.0))
+
+
+def test_who_waits_notices_that_any_ps_task_has_lost_its_state(begun, connected):
+    ps, clock, one = begun
+    two = connected(ps, clock=clock)
+    for step, client in ((0, one), (0, two)):
+        heartbeat(ps, client, f"/job:worker/task:{int(client is two)}")
+        client._push_once(contribution(step, -1.0))
+    for at, control in enumerate(ps.controls):
+        shard = control.handler.shard
+        if len(ps.controls) == 1 or at != shard.now.sequencer:
+            contributed = one._push_once(contribution(1, -1.0)).outcome
+            assert contributed.kind is OutcomeKind.ACCEPTED
+            control.handler.shard = Shard(clock)
+            break
+    with pytest.raises(LostStateError, match="holds no state"):
+        one._contributing._await(contribution(1, -1.0), Increment("global_step", 1, 2), 1)
