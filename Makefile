@@ -89,7 +89,6 @@ lint: $(VENV)/.installed-dev ## check style, types and generated files
 	$(BIN)/python scripts/generate_stubs.py --check
 	$(BIN)/python scripts/module_map.py --check
 	$(BIN)/mypy
-	$(BIN)/pyright
 
 .PHONY: format
 format: $(VENV)/.installed-dev ## put the code into its standard form

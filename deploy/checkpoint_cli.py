@@ -1,4 +1,4 @@
-"""`globalstep checkpoint`: list, show and verify checkpoints, and import TensorFlow's.
+"""`globalstep checkpoint`: list, show and verify checkpoints, export them and their models, import TensorFlow's.
 
 Layer: deploy.
 """
@@ -14,6 +14,8 @@ from globalstep.chief.checkpoints.checkpoint import CheckpointReader, is_complet
 from globalstep.chief.checkpoints.checkpoint_format import SavedVariable, find_index, prefixes_in
 from globalstep.chief.checkpoints.checkpoint_import import import_checkpoint
 from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists, get_checkpoint_state, latest_checkpoint
+from globalstep.chief.exports.checkpoint_export import export_checkpoint
+from globalstep.chief.training.model_files import export_model
 from globalstep.errors import GlobalStepError, NotFoundError
 from globalstep.files.storage import storage_for
 from globalstep.wire.names import printable
@@ -30,6 +32,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     showing.add_argument("path", metavar="DIR|PREFIX", help="a checkpoint, or a directory for its latest")
     verifying = actions.add_parser("verify", help="read checkpoints and compare every checksum")
     verifying.add_argument("path", metavar="DIR|PREFIX", help="a checkpoint, or a directory for all of its")
+    exporting = actions.add_parser("export", help="write the model alone to a file for other programs")
+    exporting.add_argument("path", metavar="DIR|PREFIX", help="a checkpoint, or a directory for its latest")
+    exporting.add_argument("target", metavar="FILE", help="its ending says the format: .pt, .pth, .safetensors, .npz")
+    exporting.add_argument("--step", metavar="N|best", help="the checkpoint of that step, or the best one")
+    exporting.add_argument("--ema", action="store_true", help="the moving averages of gs.fit(ema_decay=...)")
+    exporting.add_argument(
+        "--tensorflow", action="store_true",
+        help="write the whole checkpoint as a TensorFlow V2 checkpoint, whose prefix FILE is",
+    )  # fmt: skip
     importing = actions.add_parser("import", help="convert a TensorFlow V2 checkpoint")
     importing.add_argument("path", metavar="TF_PREFIX", help="e.g. /data/model.ckpt-1000, without .index")
     importing.add_argument("directory", metavar="DIR", help="where the new checkpoint goes")
@@ -51,8 +62,10 @@ def run(args: argparse.Namespace) -> int:
             return _show(args.path)
         if args.action == "verify":
             return _verify(args.path)
+        if args.action == "export":
+            return _export(args)
         return _import(args.path, args.directory)
-    except (GlobalStepError, ValueError) as error:
+    except (GlobalStepError, ValueError, ImportError) as error:
         print(f"globalstep checkpoint {args.action}: {error}", file=sys.stderr)
         return 1
 
@@ -141,6 +154,26 @@ def _import(tf_prefix: str, directory: str) -> int:
     print(f"Imported {len(made.names)} tensors of {tf_prefix} as {made.prefix}.")
     for name, dtype in sorted(made.left_out.items()):
         print(printable(f"Left out {name}: its dtype {dtype} has no place in a checkpoint."))
+    return 0
+
+
+def _export(args: argparse.Namespace) -> int:
+    if args.tensorflow:
+        if args.step or args.ema:
+            raise ValueError("--tensorflow writes a whole checkpoint: name its prefix, and leave out --step and --ema.")
+        return _export_to_tensorflow(args.path, args.target)
+    step = int(args.step) if args.step and args.step.isdecimal() else args.step
+    names = export_model(args.path, args.target, step=step, ema=args.ema)
+    print(f"Wrote {len(names)} tensors of {args.path} to {args.target}.")
+    return 0
+
+
+def _export_to_tensorflow(path: str, tf_prefix: str) -> int:
+    prefix = path if checkpoint_exists(path) else latest_checkpoint(path)
+    if prefix is None:
+        raise ValueError(f"{path} is neither a checkpoint nor a directory with a whole one.")
+    names = export_checkpoint(prefix, tf_prefix)
+    print(f"Exported {len(names)} tensors of {prefix} as {tf_prefix.removesuffix('.index')}, for TensorFlow.")
     return 0
 
 

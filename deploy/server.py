@@ -19,13 +19,14 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
-from globalstep.cluster.cluster import ClusterSpec, from_tf_config, is_address, session_tasks
+from globalstep.cluster.cluster import ClusterSpec, ServerDef, from_tf_config, is_address, session_tasks
 from globalstep.deploy.launch.hosted_ps import HostedPS, host_of
+from globalstep.deploy.ps_program import PSProgram, code_of
 from globalstep.deploy.worker_join import wait_for_the_end
 from globalstep.errors import InvalidArgumentError
 from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.members.ending import Patience
-from globalstep.ps.server import EXIT_TERMINATED, PSOptions, PSServer, tcp_port_of
+from globalstep.ps.server import PSOptions, PSServer, tcp_port_of
 from globalstep.runtime.metrics_port import port_of_environ
 from globalstep.runtime.process_env import raise_malloc_thresholds
 from globalstep.wire.transports import register_target
@@ -39,10 +40,10 @@ class Server:
     """A task of a cluster; TensorFlow's arguments.
 
     Args:
-        server_or_cluster_def: ClusterSpec, or what makes one. None takes everything from TF_CONFIG.
+        server_or_cluster_def: ClusterSpec, or what makes one, or a ServerDef. None takes everything from TF_CONFIG.
         job_name: "ps", "worker" or "chief". Default: the only job of the cluster.
         task_index: Number in the job. Default: 0 if the job has one task.
-        protocol: Only "grpc".
+        protocol: "grpc"; TensorFlow's "grpc+verbs" and the like, for special networks, are taken for it and warned of.
         config: Accepted; has no effect.
         start: Begin to serve at once.
 
@@ -66,11 +67,17 @@ class Server:
         start: bool = True,
     ) -> None:
         if protocol not in (None, "grpc"):
-            raise InvalidArgumentError(f"Protocol {protocol!r} is not supported; 'grpc' is.")
+            if not str(protocol).startswith("grpc+"):
+                raise InvalidArgumentError(f"Protocol {protocol!r} is not supported; 'grpc' is.")
+            _log.warning("Protocol %r is not here; 'grpc' is taken, by which tasks connect as they can.", protocol)
         if server_or_cluster_def is None:
             mine = from_tf_config()
             cluster, job_name = mine.cluster, job_name or mine.job
             task_index = mine.index if task_index is None else task_index
+        elif isinstance(server_or_cluster_def, ServerDef):
+            cluster = ClusterSpec(server_or_cluster_def.cluster)
+            job_name = job_name or server_or_cluster_def.job_name or None
+            task_index = server_or_cluster_def.task_index if task_index is None else task_index
         else:
             cluster = ClusterSpec(server_or_cluster_def)
         if job_name is None:
@@ -88,6 +95,8 @@ class Server:
         # Whether this task has the PS process of a cluster without a job "ps", and that.
         self._hosts = False
         self._hosted: HostedPS | None = None
+        # What a PS task's own program does instead of `join`.
+        self._program: PSProgram | None = None
         # The exit code of a process whose `join` has come to its end.
         self._exit_code: int | None = None
         if job_name == "ps":
@@ -119,7 +128,18 @@ class Server:
         cluster, job, index = self.server_def
         task = f"/job:{job}/task:{index}"
         alone = self._ps is not None and len(self._known) == 1
-        register_target(self.target, self._known, task=task, session_tasks=session_tasks(cluster), in_process=alone)
+        workers = session_tasks(cluster)
+        program = None
+        if self._ps is not None and workers:
+            program = self._program = PSProgram(self._ps, self.server_def[2], self._end)
+        register_target(
+            self.target,
+            self._known,
+            task=task,
+            session_tasks=workers,
+            in_process=alone,
+            program=program,
+        )
 
     @property
     def target(self) -> str:
@@ -168,6 +188,8 @@ class Server:
             )
             wait_for_the_end(f"grpc://{self._address}")
             self._end(0)
+        if self._program is not None:
+            self._program.joined = True
         level = logging.getLogger("globalstep").level
         if level == logging.NOTSET:
             # Such a process has nothing else to say, and the user who started it by hand wants to know that it runs.
@@ -187,10 +209,12 @@ class Server:
         _log.info("/job:ps/task:%d serves on %s until the job is done", self.server_def[2], ps.address)
         with _terminated(ps.stop) as terminated:
             ps.join()
-        return _code_of(ps, bool(terminated))
+        return code_of(ps, bool(terminated))
 
     def stop(self) -> None:
         """Stop serving."""
+        if self._program is not None:
+            self._program.joined = True
         if self._ps is not None:
             self._ps.close()
         if self._hosted is not None:
@@ -217,11 +241,6 @@ def _check_addresses(cluster: ClusterSpec, own: str) -> None:
                     f'Could not interpret "{address}" as a host-port pair: it is the address of '
                     f'/job:{job}/task:{index}, and an address is "host:port", with a port up to 65535.'
                 )
-
-
-def _code_of(ps: PSServer, terminated: bool) -> int:
-    """Give the exit code of a PS task's process: an end that was asked for otherwise than by SIGTERM is no failure."""
-    return 0 if ps.exit_code == EXIT_TERMINATED and not terminated else ps.exit_code
 
 
 @contextlib.contextmanager

@@ -47,6 +47,8 @@ _log = logging.getLogger(__name__)
 
 #: Calls that wait for a thread, at most.
 _MOST_WAITING_CALLS = 256
+#: How often a task looks who is still there: each look goes through all clients.
+_LOOK_SECS = 0.5
 #: Exit code of a PS task that was asked to end before the end of the job: an engine should start it again.
 EXIT_TERMINATED = 143
 #: The environment variable that sets PSOptions.tcp_port.
@@ -179,6 +181,8 @@ class PSServer:
         self._vigil = Vigil(self.shard, options.patience, clock)
         self._alone_code: int | None = None
         self._stop_asked = False
+        # When a task that was asked to end does so anyhow, and when it looks next who is here.
+        self._leave_at, self._look_at = math.inf, -math.inf
         self._metrics: MetricsPort | None = None
         self._sockets = SocketServer(
             self.control.handler,
@@ -209,17 +213,31 @@ class PSServer:
 
     def join(self, poll_secs: float = 0.1) -> None:
         """Serve until the job is done and everybody has left, or is abandoned, or `stop` is called; then close down."""
-        leave_at = math.inf
         while not self._clock.wait(self.control.ended, poll_secs):
+            self.attend()
+        self.shut_down()
+
+    def attend(self) -> bool:
+        """Look once how the run stands, as `join` does ten times a second; says whether this task is to end now."""
+        if self.shard.done or self._clock.monotonic() >= self._look_at:
             self._name_losses()
             self._alone_code = self._vigil.over(self.control.handler.traffic.view())
-            if self._stop_asked and leave_at == math.inf:
-                self.shard.members.drain()
-                # Half of the time is for the chief, the other for calls under way.
-                leave_at = self._clock.monotonic() + self._options.grace_secs / 2
-            late = self._clock.monotonic() >= leave_at
-            if self._alone_code is not None or late or (self._stop_asked and not self.shard.awaits_checkpoint()):
-                self.control.ended.set()
+            self._look_at = self._clock.monotonic() + _LOOK_SECS
+        if self._stop_asked and self._leave_at == math.inf:
+            self.shard.members.drain()
+            # Half of the time is for the chief, the other for calls under way.
+            self._leave_at = self._clock.monotonic() + self._options.grace_secs / 2
+        late = self._clock.monotonic() >= self._leave_at
+        if self._alone_code is not None or late or (self._stop_asked and not self.shard.awaits_checkpoint()):
+            self.control.ended.set()
+        return self.control.ended.is_set()
+
+    def pause(self, secs: float) -> None:
+        """Wait between two looks, or until this task is to end."""
+        self._clock.wait(self.control.ended, secs)
+
+    def shut_down(self) -> None:
+        """Close down, once `attend` has said so."""
         self.control.durability.end()
         self.close()
 

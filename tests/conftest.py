@@ -21,7 +21,7 @@ _CACHES = {".pytest_cache", ".hypothesis", ".mypy_cache", ".ruff_cache"}
 _LONG_LIVED = ("resource_tracker", "forkserver")
 
 #: Seeds of the simulation in the quick tier.
-_QUICK_SEEDS = "500"
+_QUICK_SEEDS = "250"
 #: No test of the quick tier takes 2 s. One that takes longer than the first, of the processor, is to be marked `long`,
 #: or made faster; one that takes longer than the second by the clock waits for something. It is named at the end and
 #: does not fail: the machine may be busy, where a second of the processor is longer too.

@@ -124,8 +124,11 @@ def test_options_of_a_run_are_accepted():
     with gs.Session() as session:
         options = gs.RunOptions(trace_level=gs.RunOptions.FULL_TRACE)
         metadata = gs.RunMetadata()
+        assert session.run(gs.constant(1), options=options) == 1
+        assert session.run(gs.constant(1), run_metadata=metadata) == 1
+        assert not metadata.HasField("step_stats")
         assert session.run(gs.constant(1), options=options, run_metadata=metadata) == 1
-        assert metadata.step_stats is None
+        assert [device.device for device in metadata.step_stats.dev_stats] == ["session"]
 
 
 def test_a_summary_made_by_hand():

@@ -20,13 +20,16 @@ _CLIENTS = {"cluster", "client", "session", "sess"}
 #: sessions of their own to. File -> how many there are; there may be fewer.
 UNTYPED_CLIENTS = {
     "chief/checkpoints/saver.py": 5,
+    "chief/exports/saved_model.py": 3,
     "chief/supervisor.py": 3,
     "src/globalstep/cluster/cluster.py": 1,
     "src/globalstep/graph/graph.py": 4,
+    "src/globalstep/graph/sparse_tensor.py": 1,
     "src/globalstep/variables/training_util.py": 1,
     "src/globalstep/variables/variables.py": 1,
     "worker/inputs/queue_runner.py": 2,
     "worker/session_run_hook.py": 3,
+    "worker/sync_replicas_optimizer.py": 2,
 }
 #: Functions whose arguments are to become fewer -> how many they have; those that TensorFlow dictates are not here.
 MORE_PARAMETERS = {
@@ -38,6 +41,7 @@ MORE_PARAMETERS = {
     "client.connect": 7,
     "executor.Executor.__init__": 7,
     "job._RayLauncher.__init__": 9,
+    "ledger.Ledger.admit": 7,
     "job._actors": 7,
     "job.launch": 15,
     "measured_cluster.MeasuredCluster.run": 8,
@@ -90,7 +94,8 @@ def test_a_class_has_few_public_methods():
     for path in product_modules():
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ClassDef):
-                names = [one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+                # By name: an overload is no method more.
+                names = {one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
                 found[node.name] = len([name for name in names if not name.startswith("_")])
     many = {name: count for name, count in found.items() if count > MAX_METHODS}
     assert not {name: count for name, count in many.items() if count > MORE_METHODS.get(name, MAX_METHODS)}
@@ -100,11 +105,12 @@ def test_a_class_has_few_public_methods():
 def test_classes_have_names_of_their_own():
     """One name, one thing: what a reader finds by its name is the only one of it.
 
-    But for events, which are named after what they ask for: `events.Push` asks a shard to do a push.
+    But for events, which are named after what they ask for: `events.Push` asks a shard to do a push; and for what has
+    the name of its like in PyTorch.
     """
     found = {}
     for path in product_modules():
-        if path.name == "events.py":
+        if path.name in ("events.py", "torch_optimizers.py", "torch_embedding.py", "jax_embedding.py"):
             continue
         for node in parsed(path).body:
             if isinstance(node, ast.ClassDef):
@@ -166,12 +172,21 @@ def _is_public(name):
         gs,
         gs.train,
         gs.nn,
+        gs.image,
+        gs.graph_util,
+        gs.saved_model,
+        gs.saved_model.builder,
+        gs.sparse,
+        gs.strings,
+        gs.lookup,
+        gs.contrib.lookup,
         gs.losses,
         gs.layers,
         gs.metrics,
         gs.contrib.metrics,
         gs.summary,
         gs.contrib.layers,
+        gs.contrib.learn.datasets.mnist,
         gs.contrib.losses,
         gs.contrib.slim,
         gs.contrib.slim.learning,

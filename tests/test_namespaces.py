@@ -20,6 +20,7 @@ NAMESPACES = [
             "math",
             "metrics",
             "nn",
+            "optim",
             "python_io",
             "random",
             "summary",
@@ -125,10 +126,10 @@ def test_no_module_hides_what_is_public():
 @pytest.mark.parametrize(
     ("namespace", "name", "hint"),
     [
-        (gs, "case", "nest gs.cond"),
+        (gs, "autograph", "use gs.cond and gs.while_loop"),
         (gs, "estimator", "use gs.train.MonitoredTrainingSession with hooks."),
-        (gs.nn, "conv2d_transpose", "wrap them with gs.torch"),
-        (gs.train, "import_meta_graph", "restore with gs.train.Saver"),
+        (gs.nn, "conv3d", "wrap them with gs.torch"),
+        (gs.train, "CheckpointManager", "use gs.train.Saver"),
         (gs, "no_such_thing", "^module 'globalstep' has no attribute 'no_such_thing'$"),
     ],
 )
@@ -146,7 +147,9 @@ def absent_names():
         "globalstep": absent.ABSENT,
         "globalstep.contrib": absent.ABSENT_IN_CONTRIB,
         "globalstep.contrib.layers": absent.ABSENT_IN_CONTRIB_LAYERS,
+        "globalstep.contrib.learn": absent.ABSENT_IN_LEARN,
         "globalstep.contrib.slim": absent.ABSENT_IN_SLIM,
+        "globalstep.image": absent.ABSENT_IN_IMAGE,
         "globalstep.layers": absent.ABSENT_IN_LAYERS,
         "globalstep.nn": absent.ABSENT_IN_NN,
         "globalstep.test": absent.ABSENT_IN_TEST,
@@ -185,10 +188,12 @@ def test_what_is_nobodys_name_is_left_to_python():
 
 
 def test_contrib_says_what_there_is():
-    with pytest.raises(AttributeError, match="of tf.contrib there are framework, layers, legacy_seq2seq, losses, "):
+    with pytest.raises(
+        AttributeError, match="of tf.contrib there are framework, layers, learn, legacy_seq2seq, lookup, losses, "
+    ):
         _ = gs.contrib.periodic_resample
     with pytest.raises(AttributeError, match="use gs.train.MonitoredTrainingSession with hooks"):
-        _ = gs.contrib.learn
+        _ = gs.contrib.learn.Estimator
 
 
 def test_hints_are_for_what_is_absent():

@@ -43,6 +43,7 @@ _COMPUTES = "another thread computes, and waits for nobody"
 
 #: File, and function in it -> what ends the wait.
 ALLOWED = {
+    "src/globalstep/test_case.py": {"CheckedThread.join": "the test that joins it has given it what to do"},
     "src/globalstep/testing/faulty_transport.py": {"_Watched.result": _CALL},
     "src/globalstep/security/peer_uid.py": {"_ask_kernel": _TIMEOUT},
     "src/globalstep/runtime/metrics_port.py": {
@@ -62,6 +63,7 @@ ALLOWED = {
         "TlsSocket._take_in": "the same",
         "TlsSocket.shutdown": "tells the kernel only",
     },
+    "chief/training/fit.py": {"fit": "a PS task serves until the job is done; it says whom it has not heard of"},
     "ps/__main__.py": {"main": "a PS task serves until the job is done; it says whom it has not heard of"},
     "ps/service/control.py": {"Control._Declare": "a context variable", "Control._Heartbeat": "a context variable"},
     "ps/service/handler.py": {"Handler.unary": "a context variable"},
@@ -80,10 +82,11 @@ ALLOWED = {
         "_prove": _TIMEOUT,
         "_expect": _TIMEOUT,
     },
+    "ps/access/strangers.py": {"Strangers._has_begun": "the sockets do not block"},
     "ps/service/socket_server.py": {
         "SocketServer.open": "a context variable",
         "SocketServer.close": _SHUT,
-        "_Listener._run": "a port waits for whoever comes; close shuts it down",
+        "_Listener._accept": "the listening socket does not block",
         "_Listener.close": _SHUT,
     },
     "ps/service/served_connection.py": {
@@ -105,7 +108,11 @@ ALLOWED = {
     "worker/client/heartbeat.py": {
         "Heartbeat.stop": _SHUT,
     },
-    "worker/running/pushes_in_flight.py": {
+    "worker/client/client.py": {
+        "ClusterClient.pull": "pushes in flight say whom they wait for",
+        "ClusterClient.push": "pushes in flight say whom they wait for",
+    },
+    "worker/protocol/pushes_in_flight.py": {
         "PushesInFlight.close": "it waits until nothing is in flight before, and says so",
         "PushesInFlight._run": "the sending thread waits for work; close ends it",
     },

@@ -24,7 +24,7 @@ from globalstep.wire.wire_options import wire_options_of
 from globalstep.worker.client.client import RETRY_SECS, connect
 from globalstep.worker.running.executor import Executor
 from globalstep.worker.running.fetches import feeds_of, flatten
-from globalstep.worker.running.tracing import Trace
+from globalstep.worker.running.tracing import Trace, traced_run
 
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
@@ -130,8 +130,8 @@ class Session:
 
     @property
     def graph_def(self) -> Any:
-        """The graph, for `gs.train.write_graph` and summary writers."""
-        return self.graph
+        """The graph as a GraphDef."""
+        return self.graph.as_graph_def()
 
     @property
     def pushes_in_flight(self) -> int:
@@ -183,8 +183,9 @@ class Session:
             fetches: A node, operation, name, IndexedSlices, or a nested list, tuple, namedtuple or dict
                 of such.
             feed_dict: Values to take for nodes, Variables included, instead of their own.
-            options: Accepted as in TensorFlow.
-            run_metadata: Accepted as in TensorFlow.
+            options: `gs.RunOptions`; its `trace_level` has the run leave what it did in `run_metadata`. The rest is
+                accepted as in TensorFlow.
+            run_metadata: `gs.RunMetadata`, for such a run.
 
         Returns:
             The values in the structure of `fetches`: arrays, numpy scalars, None for operations. A
@@ -203,6 +204,9 @@ class Session:
             raise RuntimeError("Attempted to use a closed Session.")
         if not self.graph.nodes:
             raise RuntimeError("The Session graph is empty.  Add operations to the graph before calling run().")
+        if run_metadata is not None and getattr(options, "trace_level", None):
+            with traced_run(self, run_metadata):
+                return self.run(fetches, feed_dict)
         nodes, rebuild = flatten(fetches, self.graph)
         feeds = feeds_of(feed_dict, self.graph) if feed_dict else {}
         try:

@@ -137,6 +137,23 @@ class CheckpointReader:
             value[into] = self._read(saved, part)[out_of]
         return value
 
+    def place_of(self, name: str, offset: Sequence[int], shape: Sequence[int]) -> tuple[str, int] | None:
+        """Say where the bytes of a part of a tensor are, if they are in one piece.
+
+        Args:
+            name: The tensor's name in the checkpoint.
+            offset: Where the part begins, on each axis.
+            shape: Its shape.
+
+        Returns:
+            The file's name, relative to the checkpoint's directory, and where in it the bytes begin; None if they
+            are in several pieces, or in a part of a larger one.
+        """
+        for part in self._saved(name).parts:
+            if (part.offset, part.shape) == (tuple(offset), tuple(shape)):
+                return self.index.files[part.file].file, self._open(part.file).offset_of(part.tensor)
+        return None
+
     def debug_string(self) -> str:
         """Give a line for every tensor: name, dtype, shape."""
         return "".join(
@@ -296,8 +313,9 @@ def remove_leftovers(storage: Storage, prefix: str, latest_filename: str = "chec
     numbered = rf"(?P<base>{re.escape(_base(prefix))}(?:-\d+)?)"
     shard = _shard_pattern(numbered)
     index = numbered.replace("<base>", "<of_index>") + rf"(?:{re.escape(INDEX_SUFFIX)}|\.index\.term-\d+\.json)"
+    graph = numbered.replace("<base>", "<of_graph>") + r"\.meta"
     temporary = re.compile(
-        rf"(?:{shard.pattern}|{index}|{re.escape(latest_filename)}){re.escape(TEMPORARY)}"
+        rf"(?:{shard.pattern}|{index}|{graph}|{re.escape(latest_filename)}){re.escape(TEMPORARY)}"
         r"(?:(?P<owner>\d+)-)?[0-9a-f]+"
         rf"|{re.escape(PROBE)}(?:(?P<asker>\d+)-)?[0-9a-f]+"
     )

@@ -43,6 +43,11 @@ class Retention:
         self.last_preserved = clock.time()
 
     @property
+    def max_to_keep(self) -> int:
+        """How many are kept; 0 for all."""
+        return self._max_to_keep
+
+    @property
     def paths(self) -> list[str]:
         """The checkpoints that are not deleted, oldest first."""
         return [path for path, _ in self.kept]

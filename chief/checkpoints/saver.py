@@ -23,6 +23,7 @@ from globalstep.chief.checkpoints.checkpoint_save import save_snapshot
 from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists, get_checkpoint_mtimes, greatest_term
 from globalstep.chief.checkpoints.retention import Retention
 from globalstep.chief.checkpoints.saveables import Saveable, saveables_of
+from globalstep.chief.exports.meta_graph_files import GraphFile, export_meta_graph
 from globalstep.chief.sessions.causes import why_not_written
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from globalstep.files.storage import Storage, directory_of, storage_for
@@ -117,6 +118,7 @@ class Saver:
         self._saveables: list[Saveable] | None = None
         self._keeping = CheckpointKeeping(self._retention, save_relative_paths)
         self._told_streamed = False
+        self._graph_file = GraphFile()
         # Orders whole saves, files and all: a Supervisor's thread and its program save with one Saver, and
         # each clears away what an interrupted save of the same path left. Nothing else takes it.
         self._saving = threading.Lock()
@@ -192,8 +194,8 @@ class Saver:
             global_step: A number to put to the name; or a step Variable, whose value in the snapshot it is
                 then; or a tensor, evaluated just before the snapshot.
             latest_filename: Name of the state file; default "checkpoint".
-            meta_graph_suffix: Accepted as in TensorFlow.
-            write_meta_graph: Accepted; the graph is written by `gs.train.write_graph`.
+            meta_graph_suffix: What the name of the graph's file ends with: "<checkpoint>.<suffix>".
+            write_meta_graph: Whether to write the graph beside the checkpoint, for `gs.train.import_meta_graph`.
             write_state: Whether to update the state file and delete old checkpoints.
             strip_default_attrs: Accepted as in TensorFlow.
             save_debug_info: Accepted as in TensorFlow.
@@ -208,7 +210,8 @@ class Saver:
             FailedPreconditionError: If a Variable is not initialized.
             OpError: If a file cannot be written; the checkpoints from before are still there.
         """
-        return self._save(sess, save_path, global_step, latest_filename, meta_graph_suffix, write_state)
+        suffix = meta_graph_suffix if write_meta_graph else None
+        return self._save(sess, save_path, global_step, latest_filename, suffix, write_state)
 
     def start_save(
         self,
@@ -246,7 +249,7 @@ class Saver:
         save_path: str,
         global_step: Any,
         latest_filename: str | None,
-        meta_graph_suffix: str,
+        meta_graph_suffix: str | None,
         write_state: bool,
         on_taken: Callable[[str], None] = lambda prefix: None,
     ) -> str | None:
@@ -294,8 +297,46 @@ class Saver:
                 # So that one that was replaced meanwhile learns of it here; its files bear its term in any case.
                 cluster.chief_lease.candidate.confirm(cluster)
             if write_state:
-                self._keeping.commit(storage, directory, prefix, latest_filename, meta_graph_suffix, term)
+                self._keeping.commit(storage, directory, prefix, latest_filename, meta_graph_suffix or "meta", term)
+            if meta_graph_suffix is not None:
+                self._graph_file.write(sess.graph, f"{prefix}.{meta_graph_suffix}", storage, self)
             return prefix
+
+    def export_meta_graph(
+        self,
+        filename: str | None = None,
+        collection_list: Sequence[str] | None = None,
+        as_text: bool = False,
+        export_scope: str | None = None,
+        clear_devices: bool = False,
+        clear_extraneous_savers: bool = False,
+        strip_default_attrs: bool = False,
+        save_debug_info: bool = False,
+    ) -> Any:
+        """Write the default graph, and what this Saver saves of it; see `gs.train.export_meta_graph`."""
+        return export_meta_graph(
+            filename,
+            saver_def=self,
+            collection_list=collection_list,
+            as_text=as_text,
+            export_scope=export_scope,
+            clear_devices=clear_devices,
+        )
+
+    def as_saver_def(self) -> Saver:
+        """Give what `gs.train.export_meta_graph` takes as its `saver_def`: the Saver itself."""
+        return self
+
+    def saved_names(self) -> dict[str, list[str]]:
+        """Give the names of what it saves: in the checkpoint -> of the Variables, several for the parts of one."""
+        found: dict[str, list[str]] = {}
+        for saveable in self._saveables or ():
+            found.setdefault(saveable.name, []).append(saveable.variable.op_name)
+        return found
+
+    def options(self) -> dict[str, Any]:
+        """Give the arguments besides its Variables that a Saver of an imported graph is made with."""
+        return {"max_to_keep": self._retention.max_to_keep, "sharded": self._sharded, "reshape": self._reshape}
 
     def restore(self, sess: Any, save_path: str) -> None:
         """Give the Variables their values from a checkpoint, all at once.

@@ -28,11 +28,12 @@ from globalstep.errors import CheckpointError, NotFoundError, OpError
 from globalstep.files.records import masked_crc32c
 from globalstep.files.storage import Storage, path_error, storage_for
 
-__all__ = ["TensorBundle"]
+__all__ = ["MAGIC", "NAMES", "TensorBundle"]
 
 Array = npt.NDArray[Any]
 
-_MAGIC = 0xDB4775248B80FB57
+#: The last eight bytes of an index.
+MAGIC = 0xDB4775248B80FB57
 _FOOTER_BYTES = 48
 #: Limits of what one index may unfold to: keys share prefixes, so a small file could name gigabytes. TensorFlow's own
 #: tables begin a key anew every 16 entries.
@@ -40,8 +41,8 @@ _MOST_KEY_BYTES = 4096
 _MOST_KEY_BYTES_PER_BYTE = 64
 #: Of a tensor; numpy has no more.
 _MOST_AXES = 64
-# TensorFlow's name in types.proto -> numpy's.
-_NAMES = {
+#: TensorFlow's name in types.proto -> numpy's.
+NAMES = {
     "DT_BOOL": "bool",
     "DT_INT8": "int8",
     "DT_UINT8": "uint8",
@@ -56,7 +57,7 @@ _NAMES = {
     "DT_DOUBLE": "float64",
 }
 _DATA_TYPES = types_pb2.DESCRIPTOR.enum_types_by_name["DataType"]
-_DTYPES = {_DATA_TYPES.values_by_name[name].number: dtype for name, dtype in _NAMES.items()}
+_DTYPES = {_DATA_TYPES.values_by_name[name].number: dtype for name, dtype in NAMES.items()}
 
 
 class TensorBundle:
@@ -202,7 +203,7 @@ def _read(storage: Storage, path: str, offset: int = 0, nbytes: int | None = Non
 def _table(path: str, data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """The entries of a sorted string table."""
     try:
-        if len(data) < _FOOTER_BYTES or struct.unpack("<Q", data[-8:])[0] != _MAGIC:
+        if len(data) < _FOOTER_BYTES or struct.unpack("<Q", data[-8:])[0] != MAGIC:
             raise CheckpointError(f"{path} is not the index of a TensorFlow V2 checkpoint, or is cut off.")
         footer = data[-_FOOTER_BYTES:]
         _, position = _handle(footer, 0)  # of a block that is always empty

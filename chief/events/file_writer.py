@@ -267,6 +267,18 @@ class FileWriterCache:
             return writer
 
     @staticmethod
+    def close(logdir: str) -> None:
+        """Close the writer of `logdir`, if there is one, and forget it.
+
+        Args:
+            logdir: As for `get`.
+        """
+        with FileWriterCache._lock:
+            writer = FileWriterCache._writers.pop(logdir, None)
+        if writer is not None:
+            writer.close()
+
+    @staticmethod
     def clear() -> None:
         """Close all writers and forget them."""
         with FileWriterCache._lock:

@@ -26,6 +26,7 @@ from globalstep.variables.variable_collections import (
     report_uninitialized_variables,
 )
 from globalstep.worker.running.tracing import Trace
+from globalstep.worker.sync_replicas_optimizer import SyncReplicasOptimizer
 
 if TYPE_CHECKING:
     from globalstep.worker.session import Session
@@ -142,7 +143,7 @@ def train(
         startup_delay_steps: Step that a worker waits for before it trains.
         saver: Saves; default a Saver of all Variables.
         save_interval_secs: Seconds between checkpoints.
-        sync_optimizer: None.
+        sync_optimizer: The SyncReplicasOptimizer that `train_op` was made by, or a list of them.
         session_config: Configuration of the session.
         session_wrapper: Function of the session that gives the one to train with.
         trace_every_n_steps: The chief writes a trace every so many steps.
@@ -164,10 +165,12 @@ def train(
                 raise ValueError(f"Cannot provide {name} because logdir=None")
     if number_of_steps is not None and number_of_steps <= 0:
         raise ValueError("`number_of_steps` must be either None or a positive number.")
-    if sync_optimizer is not None:
+    replicas = [] if sync_optimizer is None else sync_optimizer
+    replicas = list(replicas) if isinstance(replicas, list | tuple) else [replicas]
+    if not all(isinstance(one, SyncReplicasOptimizer) and one.is_applied for one in replicas):
         raise ValueError(
-            "`sync_optimizer` must be a tf.train.SyncReplicasOptimizer, and there is none here: updates are applied as "
-            "they come, each of them once. Leave it out."
+            "`sync_optimizer` must be a tf.train.SyncReplicasOptimizer, or several, by which `train_op` was made; it "
+            f"is {sync_optimizer!r}."
         )
     made_for = graph or get_default_graph()
     with made_for.as_default():
@@ -198,6 +201,7 @@ def train(
         train_step_kwargs["summary_writer"] = supervisor.summary_writer
     loop = _TrainingLoop(supervisor, lambda session: train_step_fn(session, train_op, step, train_step_kwargs))
     loop.ignores_live_threads, loop.wrapper = ignore_live_threads, session_wrapper
+    loop.begins = [one.chief_init_op if is_chief else one.local_step_init_op for one in replicas]
     loop.starts_at = min(startup_delay_steps, number_of_steps or startup_delay_steps)
     while not loop.run(master, session_config, bool(logdir)):
         _log.info("Retrying training!")
@@ -225,6 +229,7 @@ class _TrainingLoop:
         self.starts_at = 0
         self.ignores_live_threads = False
         self.wrapper: Callable[[Any], Any] | None = None
+        self.begins: list[Node] = []
         self._supervisor = supervisor
         self._make_step = make_step
 
@@ -235,6 +240,7 @@ class _TrainingLoop:
             with supervisor.managed_session(master, start_standard_services=False, config=config) as session:
                 _log.info("Starting Session.")
                 session = session if self.wrapper is None else self.wrapper(session)
+                session.run(self.begins)
                 if supervisor.is_chief:
                     if keeps:
                         supervisor.start_standard_services(session)

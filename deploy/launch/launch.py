@@ -27,7 +27,7 @@ from globalstep.deploy.launch.run_tokens import kept
 from globalstep.deploy.launch.security import add_arguments, environ_for_all, environ_of_task
 from globalstep.deploy.launch.table import LiveConsole, watch_cluster
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
-from globalstep.runtime.process_env import tuned
+from globalstep.runtime.process_env import environ_with_alias, tuned
 from globalstep.security.credentials import RUN_TOKEN
 
 __all__ = ["chief_of", "cluster_jobs", "configure", "make_tasks", "reserve_ports", "run"]
@@ -44,9 +44,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--chief", action="store_true", help='start a chief besides the workers, as a job "chief" of its own'
     )
     parser.add_argument(
+        "--evaluator",
+        action="store_true",
+        help="start an evaluator too: with gs.fit it evaluates the run's checkpoints, in place of the chief",
+    )
+    parser.add_argument(
         "--host-flags",
         action="store_true",
         help="give the script --job_name, --task_index, --ps_hosts and --worker_hosts too (it reads no TF_CONFIG)",
+    )
+    parser.add_argument(
+        "--as-tensorflow",
+        action="store_true",
+        help="`import tensorflow` means globalstep in the script, so that none of its lines changes",
     )
     parser.add_argument(
         "--max-restarts", type=int, default=0, metavar="K",
@@ -79,12 +89,16 @@ def run(args: argparse.Namespace) -> int:
         return 2
     for note in _meant_for_launch(args.args):
         print(f"globalstep launch: {note}", file=sys.stderr)
-    with reserve_ports(args.ps + args.workers + args.chief) as ports:
-        cluster = cluster_jobs(args.ps, ports, chief=args.chief)
+    with reserve_ports(args.ps + args.workers + args.chief + args.evaluator) as ports:
+        cluster = cluster_jobs(args.ps, ports[: len(ports) - args.evaluator], chief=args.chief)
+        if args.evaluator:
+            cluster["evaluator"] = [f"127.0.0.1:{ports[-1]}"]
         failover = {"GLOBALSTEP_FAILOVER_SECS": str(args.failover)} if args.failover else {}
         try:
             name = f"{Path(args.script).stem}-{new_run_id()[:6]}"
             environ = environ_for_all(args, {RUN_VARIABLE: name, **os.environ, **failover})
+            if args.as_tensorflow:
+                environ = environ_with_alias(environ)
             tasks = make_tasks(cluster, [args.script, *args.args], environ, args.host_flags)
             log_format = launch_options.apply_options(args, tasks)
         except (FailedPreconditionError, InvalidArgumentError) as error:

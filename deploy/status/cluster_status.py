@@ -96,6 +96,30 @@ class ShardStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """A queue that tasks share.
+
+    Attributes:
+        address: Of its PS task, as asked.
+        capacity: Most elements that it holds; None for no limit.
+        producers: Enqueues that wait for space.
+        consumers: Dequeues that wait for elements.
+        kept: Elements kept for consumers that have not said that they have them.
+    """
+
+    name: str
+    address: str
+    kind: str
+    size: int
+    capacity: int | None
+    nbytes: int
+    closed: bool
+    producers: int
+    consumers: int
+    kept: int
+
+
+@dataclass(frozen=True, slots=True)
 class LastSave:
     """The last snapshot that the chief had and gave back, in this incarnation."""
 
@@ -116,6 +140,7 @@ class ClusterStatus:
         pushes_per_sec: Pushes that the sequencer accepted; None without a first reading.
         mean_staleness: Of the pushes of late, in steps; None where there were none.
         problems: What is not as it should be, a sentence each.
+        queues: That tasks share, by PS task and name.
     """
 
     incarnation: int
@@ -134,6 +159,7 @@ class ClusterStatus:
     duplicates: int = 0
     last_save: LastSave | None = None
     problems: Sequence[str] = ()
+    queues: Sequence[QueueStatus] = ()
 
     @property
     def answered(self) -> int:
@@ -167,8 +193,12 @@ def read_cluster(addresses: Sequence[str], now: Sequence[Answer], before: Sequen
     problems = list(_problems(shards, replies, incarnations))
     incarnation = incarnations[0] if len(incarnations) == 1 else 0
     at = _sequencer(now)
+    answered = [
+        (address, item) for address, item in zip(addresses, now, strict=True) if isinstance(item, pb.StatusReply)
+    ]
+    queues = [_queue(address, info) for address, item in answered for info in item.queues]
     if at is None:
-        return ClusterStatus(incarnation, (), (), shards, problems=problems)
+        return ClusterStatus(incarnation, (), (), shards, problems=problems, queues=queues)
     reply, old = now[at], earlier[at]
     assert isinstance(reply, pb.StatusReply)
     counted = reply.statistics
@@ -196,6 +226,7 @@ def read_cluster(addresses: Sequence[str], now: Sequence[Answer], before: Sequen
             else None
         ),
         problems=problems,
+        queues=queues,
     )
 
 
@@ -265,6 +296,22 @@ def _shard(address: str, reply: Answer, old: pb.StatusReply | None) -> ShardStat
         staged_bytes=load.staged_bytes,
         requests=load.requests,
         **rates,
+    )
+
+
+def _queue(address: str, info: pb.QueueInfo) -> QueueStatus:
+    capacity = info.capacity if info.capacity >= 0 else None
+    return QueueStatus(
+        info.name,
+        address,
+        info.kind,
+        info.size,
+        capacity,
+        info.bytes,
+        info.closed,
+        info.entering,
+        info.leaving,
+        info.kept,
     )
 
 

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from globalstep.deploy.status.cluster_status import ClusterStatus, ShardStatus
+from globalstep.deploy.status.cluster_status import ClusterStatus, QueueStatus, ShardStatus
 from globalstep.deploy.status.where import PlacedVariable
 from globalstep.wire.names import printable
 
@@ -71,8 +71,26 @@ def draw_status(status: ClusterStatus) -> RenderableType:
             _shards(status.shards, *_STATE, *_FLOW), _shards(status.shards, *_STATE), _shards(status.shards, *_FLOW)
         )
     )
+    if status.queues:
+        parts.append(_queues(status.queues))
     parts.extend(_text(f"! {problem}", "bold red") for problem in status.problems)
     return Group(*parts)
+
+
+def _queues(queues: Sequence[QueueStatus]) -> Table:
+    table = _table("QUEUE", "PS", "HOLDS", "BYTES", "KEPT", "PRODUCERS", "CONSUMERS")
+    for queue in queues:
+        most = "" if queue.capacity is None else f" of {queue.capacity:,}"
+        table.add_row(
+            cell(queue.name) + (", closed" if queue.closed else ""),
+            cell(queue.address),
+            f"{queue.size:,}{most}",
+            human_bytes(queue.nbytes),
+            str(queue.kept),
+            str(queue.producers),
+            str(queue.consumers),
+        )
+    return table
 
 
 def _headline(status: ClusterStatus) -> Iterable[str]:

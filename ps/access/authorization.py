@@ -79,6 +79,8 @@ METHODS: Mapping[str, frozenset[Role]] = {
     "FindLog": _CHIEFS,
     "Recover": _CHIEFS,
     "Settle": _PS_TASKS,
+    # A PS task's own program may dequeue: that the workers are done, for example.
+    "Queue": _CLIENTS | _PS_TASKS,
 }
 
 #: Data-plane request -> who may send it.
@@ -90,6 +92,7 @@ KINDS: Mapping[str, frozenset[Role]] = {
     "admit": _CLIENTS,
     "commit": _CLIENTS,
     "complete": _CLIENTS,
+    "await_step": _CLIENTS,
     "read_snapshot": _CHIEFS,
     "vote": _PS_TASKS,
 }
@@ -265,6 +268,8 @@ class Authorization:
             self._check_ops(caller, method, request.ops)
         if method in ("Push", "Pull"):
             self._check_variables(caller, method, request)
+        if method == "Queue":
+            self._check_names(caller, "use queue", {request.queue.name})
 
     def check_request(self, caller: Caller, request: pb.Request) -> None:
         """Refuse a data-plane request that the caller's role may not make.
@@ -330,13 +335,18 @@ class Authorization:
 
     def _check_variables(self, caller: Caller, what: str, message: Any) -> None:
         """Refuse a message with a Variable that the caller's token is not for; a known layout was looked at before."""
-        patterns = caller.line.variables if caller.line is not None else None
-        if patterns is None:
+        if caller.line is None or caller.line.variables is None:
             return
         ops = getattr(message, "ops", ())
         names = {op.variable for op in ops} | {op.source for op in ops if op.HasField("source")}
         # Everybody may know the steps: GetGlobalStep tells them.
         names |= {read.variable for read in message.reads} - {GraphKeys.GLOBAL_STEP}
+        self._check_names(caller, what, names)
+
+    def _check_names(self, caller: Caller, what: str, names: Iterable[str]) -> None:
+        patterns = caller.line.variables if caller.line is not None else None
+        if patterns is None:
+            return
         for name in sorted(names):
             if not any(fnmatchcase(name, pattern) for pattern in patterns):
                 text = f"The token of {caller} is for Variables {', '.join(patterns)}; it may not {what} {shown(name)}."

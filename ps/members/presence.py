@@ -274,6 +274,10 @@ class Presence:
         lease = self._leases.get(client)
         return "" if lease is None else lease.task
 
+    def has_been_here(self, client: str) -> bool:
+        """Whether a client keeps a lease, has kept one that is over, or has left."""
+        return client in self._leases or client in self._departed
+
     def expired(self) -> set[str]:
         """Clients that did not leave, and have been silent for longer than any session tries a call."""
         now = self._clock.monotonic()

@@ -30,9 +30,11 @@ from globalstep.ps.access.authorization import CALLER
 from globalstep.ps.ledger import entries
 from globalstep.ps.members.chief_lease import ChiefLeaseView, Claim
 from globalstep.ps.members.presence import Standing
+from globalstep.ps.queues.queue_service import QueueService
 from globalstep.ps.service.handler import Handler, floors_of, push_ids
 from globalstep.ps.service.load_report import LoadReport
 from globalstep.ps.shard import events
+from globalstep.ps.store.checking import check_step_count
 from globalstep.ps.wal.durability import Durability
 from globalstep.ps.wal.log_file import LOG_FILES, LogFiles
 from globalstep.runtime.clock import SYSTEM_CLOCK
@@ -49,7 +51,7 @@ _log = logging.getLogger(__name__)
 #: Also carried out here, by the handler, which has points of its own.
 _DATA_PLANE = ("Pull", "Push")
 #: Their replies tell nothing of pushes, or only what has been on disk: they need not wait for one.
-_TELL_NOTHING = ("Begin", "ClaimChief", "FindLog", "Heartbeat", "Leave", "OpenLane", "Recover", "Stop")
+_TELL_NOTHING = ("Begin", "ClaimChief", "FindLog", "Heartbeat", "Leave", "OpenLane", "Queue", "Recover", "Stop")
 
 
 @dataclass(slots=True)
@@ -78,10 +80,15 @@ class Control:
 
     durability: Durability = field(init=False)
     load: LoadReport = field(init=False)
+    queues: QueueService = field(init=False)
 
     def __post_init__(self) -> None:
         self.durability = Durability(self.handler, SYSTEM_CLOCK, self.log_dir, self.log_files)
         self.load = LoadReport(self.handler, SYSTEM_CLOCK)
+        members, in_flight = self.handler.shard.members, self.handler.in_flight
+        self.queues = QueueService(
+            self.process, lambda: {view.client for view in members.clients()}, SYSTEM_CLOCK, in_flight.limit_bytes
+        )
 
     def call(self, method: str, request: Any) -> Any:
         """Carry out the unary RPC `method` of the service.
@@ -152,6 +159,7 @@ class Control:
             told=progress_messages(shard.members.known_progress),
             protocol=own_protocol(),
             votes=self.votes,
+            aggregates=True,
             run=view.run.encode(),
             statistics=pb.Statistics(
                 secs=view.secs,
@@ -171,15 +179,19 @@ class Control:
             ),
         )
         self.load.fill(reply, request.brief)
+        reply.queues.extend(self.queues.infos())
         return reply
 
     def _Begin(self, request: pb.BeginRequest) -> pb.BeginReply:  # noqa: N802
         self.handler.shard.members.check_chief(request.chief_term)
         incarnation, owner = self.durability.begin(request)
+        if (incarnation, owner) == (request.incarnation, request.owner):
+            self.queues.begin(request.run.id)
         return pb.BeginReply(incarnation=incarnation, owner=owner)
 
     def _Declare(self, request: pb.DeclareRequest) -> pb.DeclareReply:  # noqa: N802
         authorization, caller = self.handler.authorization, CALLER.get()
+        check_step_count(sum(item.is_step for item in request.variables))
         try:
             self.handler.shard.handle(
                 events.Declare(
@@ -251,6 +263,7 @@ class Control:
         self.handler.shard.handle(
             events.Leave(request.client, request.candidate, request.task, request.unfinished, request.chief_term)
         )
+        self.queues.left(request.client, not request.unfinished)
         self.durability.end()
         return pb.LeaveReply()
 
@@ -373,6 +386,13 @@ class Control:
 
     def _Recover(self, request: pb.RecoverRequest) -> pb.RecoverReply:  # noqa: N802
         return self.durability.recover(request)
+
+    def _Queue(self, request: pb.QueueRequest) -> pb.QueueReply:  # noqa: N802
+        reply = self.queues.call(request)
+        # The elements as one message, and as gRPC gets it. Where there is no memory for that now they stay kept.
+        copies = self.handler.in_flight.claim(2 * sum(map(len, reply.elements)))
+        del copies
+        return reply
 
     def _Stop(self, request: pb.StopRequest) -> pb.StopReply:  # noqa: N802
         shard = self.handler.shard

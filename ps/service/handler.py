@@ -19,7 +19,9 @@ from globalstep.errors import (
 )
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.authorization import CALLER, Authorization, Caller, TokenRevokedError
+from globalstep.ps.aggregates.step_waits import await_step
 from globalstep.ps.ledger import entries
+from globalstep.ps.ledger.ledger import EntryKind
 from globalstep.ps.ledger.signatures import Floor
 from globalstep.ps.links.parked_call import Line, OpenCall, ServedLine
 from globalstep.ps.links.voting import Voting
@@ -90,6 +92,7 @@ class Handler:
             "complete": self._complete,
             "read_snapshot": self._read_snapshot,
             "ahead": self._ahead,
+            "await_step": lambda *given: await_step(self.shard, *given),
         }
         # They may have to wait.
         self._waiting_methods: dict[str, Callable[[Any, memoryview, pb.Reply, TensorWriter, OpenCall], None]] = {
@@ -369,7 +372,7 @@ class Handler:
     ) -> events.Admit:
         """Decode an ADMIT, and keep the part that comes with it."""
         kind = entries.ENTRY_KINDS.get(message.kind)
-        if kind is None:
+        if kind not in (EntryKind.PUSH, EntryKind.SNAPSHOT):
             raise InvalidArgumentError("An ADMIT must be for a push or a snapshot.")
         not_finite = message.not_finite
         if message.HasField("part"):

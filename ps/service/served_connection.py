@@ -37,12 +37,12 @@ from globalstep.wire.socket_messages import TOKEN_BYTES, WELCOME, Outgoing, Sock
 if TYPE_CHECKING:
     from globalstep.ps.service.socket_server import SocketServer
 
-__all__ = ["ServedConnection"]
+__all__ = ["HELLO_SECS", "ServedConnection"]
 
 _log = logging.getLogger(__name__)
 
 #: How long a connection may take to show its token.
-_HELLO_SECS = 5.0
+HELLO_SECS = 5.0
 #: So many bytes of tensors take time to be received, or sent: a thread of its own is worth it.
 _MUCH_BYTES = 1 << 20
 #: A connection whose requests take time keeps a thread to itself until so many have come that do not.
@@ -56,14 +56,16 @@ class ServedConnection:
         server: Whose it is.
         accepted: The socket.
         name: What the log calls it.
+        shown: What it has begun with, where that was received.
 
     Attributes:
         blocks: The memory that the connection shares with its client, once that has asked for some.
     """
 
-    def __init__(self, server: SocketServer, accepted: socket.socket, name: str) -> None:
+    def __init__(self, server: SocketServer, accepted: socket.socket, name: str, shown: bytes = b"") -> None:
         self.blocks: SharedBlocks | None = None
         self._name = name
+        self._shown = shown
         self._server = server
         self._handler = server.handler
         self._socket: socket.socket | TlsSocket = accepted
@@ -111,7 +113,7 @@ class ServedConnection:
 
     def _welcomed(self) -> bool:
         assert isinstance(self._socket, socket.socket)
-        self._socket = self._server.secured(self._socket, _HELLO_SECS)
+        self._socket = self._server.secured(self._socket, HELLO_SECS)
         admitted = self._admitted()
         if admitted is None:
             return False
@@ -143,8 +145,8 @@ class ServedConnection:
 
     def _admitted(self) -> tuple[pb.LaneKind.ValueType, Caller] | None:
         """Have the token shown, or proven, and give what it is good for; say nothing at all where that is nothing."""
-        until = self._server.now() + _HELLO_SECS
-        shown = self._received(TOKEN_BYTES, until)
+        until = self._server.now() + HELLO_SECS
+        shown = self._shown or self._received(TOKEN_BYTES, until)
         if not shown:
             return None
         if token := self._server.token_named(shown[:NAME_BYTES]):
@@ -158,8 +160,7 @@ class ServedConnection:
         if not self._server.admitted(self, ANONYMOUS if admitted is None else admitted[1]):
             return None
         if admitted is None:
-            if (left := self._server.said.due("token")) is not None:
-                _log.warning("%s: a connection without a valid token was closed.%s", self._name, left)
+            self._server.say_not_let_in(f"{self._name}: a connection")
             return None
         prepare(self._socket)
         self._socket.sendall(WELCOME)

@@ -21,7 +21,7 @@ import socket
 import ssl
 import sys
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -30,14 +30,15 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.authorization import CALLER, Caller
 from globalstep.ps.access.door import check_share, whose_seat
 from globalstep.ps.access.log_limit import LogLimit
+from globalstep.ps.access.strangers import Stranger, Strangers
 from globalstep.ps.links.parked_call import OpenCall, ParkedCall
 from globalstep.ps.links.sequencer_link import SequencerLink
 from globalstep.ps.service.handler import Handler
-from globalstep.ps.service.served_connection import ServedConnection
+from globalstep.ps.service.served_connection import HELLO_SECS, ServedConnection
 from globalstep.ps.service.slow_senders import SlowSenders
 from globalstep.ps.service.turns import Turns
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
-from globalstep.security.connection_proofs import name_of
+from globalstep.security.connection_proofs import NAME_BYTES, name_of
 from globalstep.security.peer_uid import is_ours, uid_of_connection, uid_of_peer, uid_of_unix
 from globalstep.security.tls_socket import TlsSocket
 from globalstep.wire.shared_memory import is_offered
@@ -52,8 +53,10 @@ _log = logging.getLogger(__name__)
 
 #: How long a token waits for its connection.
 _TOKEN_SECS = 10.0
-#: Connections that have shown no token yet: the oldest is closed for one more, since clients show theirs at once.
+#: Connections that have not proven yet that they know their token: the oldest is closed for one more, since clients do
+#: so at once. And those that have shown nothing, and hold no thread.
 _MOST_STRANGERS = 32
+_MOST_SILENT = 256
 #: What the system lacks for a while, or what came of one connection only; and how long it accepts none then.
 _PASSES = frozenset(
     {
@@ -196,24 +199,43 @@ class SocketServer:
             raise UnimplementedError(f"This PS task cannot listen for {pb.LaneKind.Name(kind)}: {error}") from None
         return _Listener(self, listening, address)
 
-    def take_in(self, accepted: socket.socket, host: str) -> None:
-        """Start a thread for a connection that was accepted, within the limit; it has shown no token yet.
+    def host_of(self, accepted: socket.socket, host: str) -> str | None:
+        """Say whom a connection is counted for; None, and it is closed, where its user has asked for none.
 
         Args:
             accepted: The connection.
             host: Where it comes from; "" on a unix socket, where the kernel says whose it is.
+        """
+        if host:
+            return host
+        user = uid_of_unix(accepted)
+        if self._expects(user):
+            return f"uid {user}"
+        accepted.close()
+        if (more := self.said.due(f"uid {user}")) is not None:
+            _log.warning("A connection of uid %s to a unix socket was closed: no client asked.%s", user, more)
+        return None
+
+    def first_bytes(self, listening: socket.socket) -> int:
+        """Give how many bytes a connection begins with before it is given a thread; 0 where TLS comes first."""
+        speaks_tls = self._tls is not None and listening.family != socket.AF_UNIX and self._tls() is not None
+        return 0 if speaks_tls else TOKEN_BYTES
+
+    def take_in(self, accepted: socket.socket, host: str, shown: bytes) -> None:
+        """Start a thread for a connection that begins with a token of this task, or with TLS, within the limit.
+
+        Args:
+            accepted: The connection.
+            host: Whom it is counted for.
+            shown: What it begins with; b"" where that is TLS.
 
         Raises:
             RuntimeError: If the system gives no thread; the connection is closed.
         """
-        if not host:
-            user = uid_of_unix(accepted)
-            host = f"uid {user}"
-            if not self._expects(user):
-                accepted.close()
-                if (more := self.said.due(host)) is not None:
-                    _log.warning("A connection of %s to a unix socket was closed: no client asked.%s", host, more)
-                return
+        if shown and not self._knows(shown):
+            accepted.close()
+            self.say_not_let_in("A connection")
+            return
         with self._lock:
             if self._closed:
                 accepted.close()
@@ -221,7 +243,7 @@ class SocketServer:
             if len(self._strangers) >= _MOST_STRANGERS:
                 self._send_one_away()
             name = f"globalstep-connection-{next(self._numbers)}"
-            connection = ServedConnection(self, accepted, name)
+            connection = ServedConnection(self, accepted, name, shown)
             thread = threading.Thread(target=self._serve, args=(connection,), name=name, daemon=True)
             self._connections.add(connection)
             self._strangers[connection] = host
@@ -234,6 +256,22 @@ class SocketServer:
                 self._threads.discard(thread)
                 connection.close()
                 raise
+
+    def say_not_let_in(self, name: str) -> None:
+        """Say in the log, now and then, that a connection was closed since it has shown no valid token."""
+        if (left := self.said.due("token")) is not None:
+            _log.warning("%s without a valid token was closed.%s", name, left)
+
+    def _knows(self, shown: bytes) -> bool:
+        """Whether what a connection begins with is a token of this task, or the name of one."""
+        with self._lock:
+            known = list(self._tokens)
+        # Each is compared with, and as a whole, so that time tells nothing about any.
+        found = [
+            hmac.compare_digest(shown, token) or hmac.compare_digest(shown[:NAME_BYTES], name_of(token))
+            for token in known
+        ]
+        return any(found)
 
     def _expects(self, user: int | None) -> bool:
         """Whether a user of this machine may connect: this task's own, root, or one to whom a token was given."""
@@ -379,15 +417,36 @@ class _Listener:
         self._server = server
         self._socket = listening
         name = "unix" if listening.family == socket.AF_UNIX else "tcp"
+        # Until they have shown something no thread is theirs.
+        self._strangers = Strangers(
+            listening, SYSTEM_CLOCK, HELLO_SECS, lambda: server.first_bytes(listening), _MOST_SILENT
+        )
+        # Who connects may be gone again before it is accepted.
+        listening.setblocking(False)
         self._thread = threading.Thread(target=self._run, name=f"globalstep-accept-{name}", daemon=True)
         self._thread.start()
 
+    def _accept(self) -> None:
+        try:
+            accepted, address = self._socket.accept()
+        except BlockingIOError:
+            return
+        host = self._server.host_of(accepted, address[0] if isinstance(address, tuple) else "")
+        if host is not None:
+            self._strangers.add(accepted, host)
+
     def _run(self) -> None:
+        begun: deque[Stranger] = deque()
         try:
             while not self._stop.is_set():
                 try:
-                    accepted, address = self._socket.accept()
-                    self._server.take_in(accepted, address[0] if isinstance(address, tuple) else "")
+                    while begun:
+                        stranger = begun.popleft()
+                        self._server.take_in(stranger.connection, stranger.host, stranger.shown)
+                    accepts, came = self._strangers.ready()
+                    begun.extend(came)
+                    if accepts:
+                        self._accept()
                 except (OSError, RuntimeError, MemoryError) as error:
                     if self._stop.is_set():
                         return  # `close` has shut it down
@@ -399,6 +458,9 @@ class _Listener:
                     SYSTEM_CLOCK.wait(self._stop, _PAUSE_SECS)
         finally:
             self.ended = True
+            for stranger in begun:
+                stranger.connection.close()
+            self._strangers.close()
             self._socket.close()
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "check_operand",
     "check_memory",
     "check_step",
+    "check_step_count",
     "check_variables",
     "no_memory_to_hold",
     "no_memory_to_read",
@@ -92,6 +93,19 @@ def check_variables(declared: Iterable[VariableDecl], held: Mapping[str, Variabl
     if new_steps and new_steps + sum(decl.is_step for decl in held.values()) > LIMIT_STEPS:
         raise ResourceExhaustedError(f"{new_steps} steps are declared; {LIMIT_STEPS} are the most in a run.")
     return fresh
+
+
+def check_step_count(steps: int) -> None:
+    """Refuse a declaration of more steps than a run may have, before any of it is read.
+
+    Args:
+        steps: How many it is of.
+
+    Raises:
+        ResourceExhaustedError: If they are too many.
+    """
+    if steps > LIMIT_STEPS:
+        raise ResourceExhaustedError(f"{steps} steps are declared; {LIMIT_STEPS} are the most in a run.")
 
 
 def check_memory(fresh: Collection[VariableDecl], held: Iterable[VariableDecl]) -> None:

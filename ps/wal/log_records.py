@@ -154,6 +154,7 @@ def base_record(begin: pb.BeginRequest, snapshot: PushId, image: Image) -> Calla
     variables, optimizers = image.store.variables, image.store.optimizers
     ledger = ledger_image(image.ledger) if image.ledger is not None else no_ledger
     kept: Mapping[str, Kept] = dict(image.kept)
+    contributed = image.contributions.image()
     state, applied = image.state, image.applied
 
     def encode() -> Encoded:
@@ -171,6 +172,10 @@ def base_record(begin: pb.BeginRequest, snapshot: PushId, image: Image) -> Calla
             item = message.kept.add(id=codec.encode_push_id(last.push), index=last.index)
             for read in last.reads:
                 codec.encode_read(read, item.reads.add(), tensors)
+        for step, ops in contributed.items():
+            aggregate = message.aggregates.add(step=step)
+            for op in ops:
+                codec.encode_op(op, aggregate.ops.add(), tensors)
         return pb.LogRecord(base=message).SerializeToString(), tensors.pieces
 
     return encode
@@ -238,6 +243,7 @@ def resume_event(base: pb.LogBase, data: memoryview, values: Mapping[str, Array]
             )
             for kept in base.kept
         ],
+        {item.step: [codec.decode_op(op, data) for op in item.ops] for item in base.aggregates},
     )
 
 

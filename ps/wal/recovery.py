@@ -180,9 +180,9 @@ class Replay:
             reply = self.shard.handle(event)
             if isinstance(event, Decided):
                 self._check_outcome(event, reply)
-                self.pushes += event.outcome.kind is OutcomeKind.ACCEPTED and event.kind is EntryKind.PUSH
+                self.pushes += event.outcome.kind is OutcomeKind.ACCEPTED and event.kind is not EntryKind.SNAPSHOT
             elif isinstance(event, Applied):
-                self.pushes += sum(entry.kind is EntryKind.PUSH for entry in event.entries)
+                self.pushes += sum(entry.kind is not EntryKind.SNAPSHOT for entry in event.entries)
 
     def _begin(self, message: pb.BeginRequest) -> None:
         self.begin = message

@@ -17,15 +17,21 @@ if AbsentImports not in sys.meta_path:
     sys.meta_path.append(AbsentImports)
 
 _MODULES = (
-    "app compat contrib dtypes errors flags gfile initializers layers logging losses math metrics nn python_io random "
-    "summary test train"
+    "app compat contrib core dtypes errors examples flags gfile graph_util image initializers layers logging lookup "
+    "losses math metrics nn optim python python_io random saved_model sparse strings summary test train"
 )
 
 _NAMES = {
+    "globalstep.chief.training.callbacks": "CSVLogger Callback",
+    "globalstep.chief.training.evaluation": "Evaluate",
+    "globalstep.chief.training.fit": "fit",
+    "globalstep.chief.training.loggers": "MLflowLogger WandbLogger",
+    "globalstep.chief.training.saved_model": "load",
+    "globalstep.chief.training.trainer": "FitResult Trainer",
     "globalstep.variables.assignments": "assign assign_add assign_sub scatter_add scatter_sub scatter_update",
     "globalstep.ops.clipping": "clip_by_average_norm clip_by_global_norm clip_by_norm clip_by_value global_norm",
     "globalstep.compat": "disable_eager_execution disable_v2_behavior",
-    "globalstep.config": "ConfigProto GPUOptions GraphOptions OptimizerOptions RunMetadata RunOptions",
+    "globalstep.config": "ConfigProto GPUOptions GraphOptions OptimizerOptions RunOptions",
     "globalstep.graph.device": "DeviceSpec",
     "globalstep.dtypes": (
         "DType as_dtype bool=bool_ complex64 complex128 double=float64 float16 float32 float64 "
@@ -33,12 +39,14 @@ _NAMES = {
     ),
     "globalstep.errors": "GlobalStepError OpError",
     "globalstep.autodiff.gradients": "AggregationMethod gradients",
+    "globalstep.exporting.graph_files": "import_graph_def",
     "globalstep.graph.graph": (
-        "Graph GraphKeys Node Operation Tensor=Node add_to_collection add_to_collections "
+        "Graph GraphKeys Node Operation Tensor=Node add_to_collection add_to_collections colocate_with "
         "control_dependencies device get_collection get_collection_ref get_default_graph name_scope "
         "reset_default_graph"
     ),
     "globalstep.graph.indexed_slices": "IndexedSlices",
+    "globalstep.images.geometry": "random_crop",
     "globalstep.loops.functional": "foldl foldr map_fn scan",
     "globalstep.loops.tensor_array": "TensorArray",
     "globalstep.loops.while_loops": "while_loop",
@@ -51,14 +59,19 @@ _NAMES = {
         "constant convert_to_tensor convert_to_tensor_or_indexed_slices eye fill lin_space linspace ones "
         "ones_like placeholder placeholder_with_default range zeros zeros_like"
     ),
-    "globalstep.ops.conditional_ops": "cond",
+    "globalstep.ops.conditional_ops": "case cond",
+    "globalstep.ops.counting_ops": "confusion_matrix",
     "globalstep.ops.control_flow_ops": (
         "Assert Print assert_equal assert_greater assert_less assert_non_negative assert_positive group "
         "initialize_all_tables=tables_initializer no_op py_func tables_initializer tuple"
     ),
-    "globalstep.ops.embedding_ops": "SparseTensor",
+    "globalstep.graph.sparse_tensor": "SparseTensor SparseTensorValue",
+    "globalstep.ops.sparse_ops": (
+        "sparse_add sparse_concat sparse_fill_empty_rows sparse_placeholder sparse_reduce_sum sparse_reorder "
+        "sparse_reshape sparse_retain sparse_slice sparse_tensor_dense_matmul sparse_to_indicator sparse_transpose"
+    ),
     "globalstep.ops.indexing_ops": (
-        "boolean_mask gather gather_nd one_hot scatter_nd select=where slice strided_slice where"
+        "boolean_mask gather gather_nd newaxis one_hot scatter_nd select=where slice strided_slice where"
     ),
     "globalstep.ops.init_ops": (
         "constant_initializer glorot_normal_initializer glorot_uniform_initializer ones_initializer "
@@ -99,7 +112,15 @@ _NAMES = {
     ),
     "globalstep.cluster.run_policy": "RunPolicy",
     "globalstep.graph.shapes": "Dimension TensorShape",
-    "globalstep.files.tensorboard_protos": "Event GraphDef HistogramProto MetaGraphDef NodeDef SessionLog Summary",
+    "globalstep.files.tensorboard_protos": (
+        "Event GraphDef HistogramProto MetaGraphDef NodeDef RunMetadata SessionLog Summary"
+    ),
+    "globalstep.text.file_ops": "matching_files read_file write_file",
+    "globalstep.text.string_numbers": "as_string string_to_number",
+    "globalstep.text.string_ops": (
+        "decode_base64 encode_base64 reduce_join regex_replace string_join string_split string_strip "
+        "string_to_hash_bucket string_to_hash_bucket_fast string_to_hash_bucket_strong substr"
+    ),
     "globalstep.variables.variable_collections": (
         "all_variables assert_variables_initialized global_variables global_variables_initializer "
         "initialize_all_variables initialize_local_variables initialize_variables "
@@ -112,14 +133,14 @@ _NAMES = {
     ),
     "globalstep.variables.variables": "Variable",
     "globalstep.wire.wire_options": "WireOptions",
-    "globalstep.worker.frameworks.jax_front": "jax=jax_loss",
+    "globalstep.worker.frameworks.jax_front": "jax",
     "globalstep.worker.frameworks.py_loss": "py_loss",
     "globalstep.worker.inputs.queues": "FIFOQueue PaddingFIFOQueue QueueBase RandomShuffleQueue",
     "globalstep.worker.inputs.readers": (
         "FixedLengthRecordReader IdentityReader ReaderBase TFRecordReader TextLineReader WholeFileReader"
     ),
     "globalstep.worker.session": "InteractiveSession Session get_default_session",
-    "globalstep.worker.frameworks.torch_front": "torch=torch_loss",
+    "globalstep.worker.frameworks.torch_front": "torch",
 }
 
 __version__ = "0.1.0"

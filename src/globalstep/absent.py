@@ -9,8 +9,11 @@ __all__ = [
     "ABSENT",
     "ABSENT_IN_CONTRIB",
     "ABSENT_IN_CONTRIB_LAYERS",
+    "ABSENT_IN_IMAGE",
     "ABSENT_IN_LAYERS",
+    "ABSENT_IN_LEARN",
     "ABSENT_IN_NN",
+    "ABSENT_IN_PYTHON",
     "ABSENT_IN_SLIM",
     "ABSENT_IN_TEST",
     "ABSENT_IN_TRAIN",
@@ -21,17 +24,11 @@ _MODEL = (
     "models with recurrence or many convolutions are written in their own framework: wrap them with gs.torch, "
     "gs.jax or gs.py_loss."
 )
-_CHOICE = "nest gs.cond, or choose with gs.where."
 _INPUT = "feed batches through a placeholder from any Python iterator, or use gs.train.batch and queue runners."
 _FEATURES = "turn features into ids and weights in Python, then use gs.nn.embedding_lookup_sparse or gs.SparseTensor."
 _HIGH_LEVEL = "use gs.train.MonitoredTrainingSession with hooks."
 _STRATEGY = "use between-graph replication: gs.train.replica_device_setter, or `globalstep launch`."
-_SYNC = (
-    "updates are applied as they come, each of them once; minimize with the inner optimizer itself and leave out "
-    "its queue runner, tokens and hook."
-)
-_EXPORT = "use gs.train.Saver; its files are safetensors, which other tools read."
-_TEXT = "handle text in Python and feed it, or use gs.py_func."
+_EXPORT = "use gs.saved_model.simple_save: it writes ONNX, which onnxruntime serves, and safetensors."
 _DATA_SETS = "read the data with any Python library (scikit-learn, numpy) and feed it through placeholders."
 
 _EAGER = "graphs are built first and run by a session, as in TensorFlow 1.x."
@@ -54,71 +51,75 @@ ABSENT = {
     "user_ops": "write the function with gs.py_func or gs.py_loss.",
     "Dataset": _INPUT,
     "PriorityQueue": "use gs.FIFOQueue, or sort in Python.",
-    "as_string": _TEXT,
     "audio_summary": "write sound to files; gs.summary has scalars, histograms and images.",
     "batch_matmul": "use gs.matmul, which multiplies batches of matrices since TensorFlow 1.0.",
-    "case": _CHOICE,
     "complex_abs": "use gs.abs.",
     "data": _INPUT,
     "distribute": _STRATEGY,
     "enable_eager_execution": _EAGER,
     "estimator": _HIGH_LEVEL,
-    "examples": f"for MNIST and the like {_DATA_SETS}",
     "feature_column": _FEATURES,
     "function": "call a Python function while building the graph.",
-    "graph_util": _EXPORT,
     "hessians": "differentiate twice with gs.jax or gs.torch.",
-    "image": "prepare images with numpy or Pillow, and feed them through a placeholder.",
-    "import_graph_def": "graphs are built by the program; share Variables by checkpoints.",
     "inv": "use gs.reciprocal.",
     "io": "use gs.gfile for files, gs.python_io for TFRecords and gs.parse_example for what is in them.",
     "keras": _MODEL,
     "linalg": "use gs.matmul, gs.norm and gs.einsum, or numpy in gs.py_func.",
     "listdiff": "use numpy.setdiff1d in gs.py_func.",
     "load_op_library": "write the function with gs.py_func or gs.py_loss.",
-    "lookup": _FEATURES,
     "profiler": "use gs.train.ProfilerHook.",
-    "python": (
-        "internals of TensorFlow are not here; most have a public name (gs.Print, gs.get_default_graph), and "
-        "gs.train.ProfilerHook writes timelines."
-    ),
-    "saved_model": _EXPORT,
-    "sparse": "use gs.SparseTensor with gs.nn.embedding_lookup_sparse and gs.sparse_tensor_to_dense.",
-    "sparse_placeholder": "feed the three parts through placeholders and make a gs.SparseTensor of them.",
-    "string_join": _TEXT,
-    "string_split": _TEXT,
-    "string_to_hash_bucket_fast": _TEXT,
-    "string_to_number": _TEXT,
-    "strings": _TEXT,
 }
 
 #: Absent from `globalstep.test`.
-ABSENT_IN_TEST = dict.fromkeys(
-    ("TestCase", "main", "get_temp_dir", "test_src_dir_path", "mock", "compute_gradient", "compute_gradient_error",
-     "assert_equal_graph_def", "Benchmark"),
-    "use pytest, or unittest; a gs.Session() needs no cluster.",
+ABSENT_IN_TEST = {
+    **dict.fromkeys(
+        ("compute_gradient", "compute_gradient_error"), "compare gs.gradients with differences of values in numpy."
+    ),
+    "Benchmark": "measure with Python's time, or gs.train.ProfilerHook.",
+    "assert_equal_graph_def": "compare what sessions give.",
+    "test_src_dir_path": "use Python's __file__.",
+}
+
+#: Absent from `globalstep.python`, as a path below it.
+ABSENT_IN_PYTHON = {
+    "data": _INPUT,
+    "debug": "print values by gs.Print, look at them in a hook, or stop in gs.py_func.",
+    "estimator": _HIGH_LEVEL,
+    "feature_column": _FEATURES,
+    "keras": _MODEL,
+    "tools": "use `globalstep checkpoint show`.",
+}
+
+#: Absent from `globalstep.contrib.learn`.
+ABSENT_IN_LEARN = dict.fromkeys(
+    ("DNNClassifier", "DNNLinearCombinedClassifier", "DNNRegressor", "Estimator", "Experiment", "LinearClassifier",
+     "LinearRegressor", "ModeKeys", "RunConfig", "learn_runner", "infer_real_valued_columns_from_input", "monitors",
+     "ModelFnOps", "preprocessing", "SKCompat", "Trainable", "graph_actions"),
+    _HIGH_LEVEL,
 )  # fmt: skip
 
 #: Absent from `globalstep.nn`.
 ABSENT_IN_NN = {
     **dict.fromkeys(
         (
-            "atrous_conv2d",
-            "conv1d",
-            "conv2d_transpose",
+            "avg_pool3d",
             "conv3d",
+            "conv3d_transpose",
             "ctc_loss",
-            "depthwise_conv2d",
-            "separable_conv2d",
+            "dilation2d",
+            "max_pool3d",
         ),
         _MODEL,
     ),
-    **dict.fromkeys(
-        ("local_response_normalization", "lrn"),
-        "leave it out, as later models do, or use gs.layers.batch_normalization.",
-    ),
     "max_pool_with_argmax": _MODEL,
 }
+
+#: Absent from `globalstep.image`.
+ABSENT_IN_IMAGE = dict.fromkeys(
+    ("crop_and_resize", "draw_bounding_boxes", "extract_glimpse", "extract_image_patches", "image_gradients",
+     "non_max_suppression", "sample_distorted_bounding_box", "sobel_edges", "ssim", "ssim_multiscale"),
+    _COMPUTE,
+)  # fmt: skip
 
 #: Absent from `globalstep.layers`.
 ABSENT_IN_LAYERS: dict[str, str] = dict.fromkeys(
@@ -145,10 +146,7 @@ ABSENT_IN_LAYERS: dict[str, str] = dict.fromkeys(
 ABSENT_IN_TRAIN = {
     **dict.fromkeys(("Checkpoint", "CheckpointManager"), "use gs.train.Saver."),
     **dict.fromkeys(("init_from_checkpoint", "warm_start"), "use gs.contrib.framework.assign_from_checkpoint_fn."),
-    "SyncReplicasOptimizer": _SYNC,
-    "SyncReplicasOptimizerV2": _SYNC,
-    "export_meta_graph": "use gs.train.write_graph for TensorBoard; graphs are built by the program.",
-    "import_meta_graph": "build the graph with the program's own code, then restore with gs.train.Saver.",
+    "SyncReplicasOptimizerV2": "gs.train.SyncReplicasOptimizer is the same class: change the name.",
 }
 
 #: Absent from `globalstep.contrib`.
@@ -173,8 +171,6 @@ ABSENT_IN_CONTRIB = {
     "data": _INPUT,
     "distribute": _STRATEGY,
     "estimator": _HIGH_LEVEL,
-    "learn": _HIGH_LEVEL,
-    "lookup": _FEATURES,
     "session_bundle": _EXPORT,
     "summary": "use gs.summary.",
 }
@@ -224,11 +220,9 @@ WITHOUT_EFFECT = {
     "GPUOptions": "as ConfigProto; computation is numpy's, on the CPU",
     "GraphOptions": "as ConfigProto",
     "OptimizerOptions": "as ConfigProto",
-    "RunMetadata": "stays empty; gs.train.ProfilerHook writes traces",
-    "RunOptions": "as ConfigProto",
+    "RunOptions": "as ConfigProto, but for trace_level: a traced run leaves what it did in RunMetadata",
     "compat.v1.disable_eager_execution": "graphs are the only mode",
     "compat.v1.disable_v2_behavior": "this is the behaviour of 1.x",
     "disable_eager_execution": "graphs are the only mode",
     "disable_v2_behavior": "this is the behaviour of 1.x",
-    "tables_initializer": "there are no lookup tables; the operation does nothing",
 }

@@ -23,5 +23,8 @@ def run(main: Callable[[list[str]], Any] | None = None, argv: Sequence[str] | No
         argv: The command line, the program's name first; default `sys.argv`.
     """
     rest = flags.FLAGS(argv)
+    # A program may define flags by absl, which TensorFlow's own are made of: those are on the same command line.
+    if (absl_flags := sys.modules.get("absl.flags")) is not None:
+        rest = absl_flags.FLAGS(rest, known_only=True)
     chosen = main if main is not None else sys.modules["__main__"].__dict__["main"]
     sys.exit(chosen(rest))

@@ -25,6 +25,8 @@ __all__ = [
 ]
 
 sys.modules[f"{__name__}.v1"] = v1
+#: A package, to Python: `import globalstep.compat.v1`.
+__path__: list[str] = []
 
 
 def as_bytes(bytes_or_text: str | bytes, encoding: str = "utf-8") -> bytes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-__all__ = ["ConfigProto", "GPUOptions", "GraphOptions", "OptimizerOptions", "RunMetadata", "RunOptions"]
+__all__ = ["ConfigProto", "GPUOptions", "GraphOptions", "OptimizerOptions", "RunOptions"]
 
 _log = logging.getLogger("globalstep")
 _said: set[str] = set()
@@ -138,7 +138,7 @@ class ConfigProto(_Options):
 
 
 class RunOptions(_Options):
-    """Settings of one run. For a trace of runs use `gs.train.ProfilerHook`."""
+    """Settings of one run. With `trace_level=RunOptions.FULL_TRACE` a run leaves what it did in its `RunMetadata`."""
 
     NO_TRACE, SOFTWARE_TRACE, HARDWARE_TRACE, FULL_TRACE = 0, 1, 2, 3
     _fields = {
@@ -150,9 +150,4 @@ class RunOptions(_Options):
         "report_tensor_allocations_upon_oom": False,
         "experimental": None,
     }
-
-
-class RunMetadata(_Options):
-    """What TensorFlow tells of a run; it stays empty. For a trace of runs use `gs.train.ProfilerHook`."""
-
-    _fields = {"step_stats": None, "cost_graph": None, "partition_graphs": list}
+    _effective = frozenset({"trace_level"})

@@ -5,11 +5,25 @@ Layer: namespace.
 
 import sys
 
-from globalstep.absent import ABSENT_IN_CONTRIB, ABSENT_IN_CONTRIB_LAYERS, ABSENT_IN_SLIM
+from globalstep.absent import ABSENT_IN_CONTRIB, ABSENT_IN_CONTRIB_LAYERS, ABSENT_IN_LEARN, ABSENT_IN_SLIM
 from globalstep.lazy import nested_namespace
+from globalstep.module_paths import module_paths
 from globalstep.recurrence import CELLS
 
-__all__ = ["framework", "layers", "legacy_seq2seq", "losses", "metrics", "opt", "rnn", "seq2seq", "slim", "training"]
+__all__ = [
+    "framework",
+    "layers",
+    "learn",
+    "legacy_seq2seq",
+    "lookup",
+    "losses",
+    "metrics",
+    "opt",
+    "rnn",
+    "seq2seq",
+    "slim",
+    "training",
+]
 
 _ARG_SCOPE = "add_arg_scope arg_scope arg_scoped_arguments current_arg_scope has_arg_scope"
 _RESTORING = "assign_from_checkpoint assign_from_checkpoint_fn"
@@ -58,12 +72,14 @@ layers = nested_namespace(
         "globalstep.contributed.contrib_layers": _LAYERS,
         "globalstep.contributed.contrib_normalization": "batch_norm layer_norm",
         "globalstep.contributed.embeddings": "bow_encoder embed_sequence",
+        "globalstep.ops.embedding_ops": "safe_embedding_lookup_sparse",
         "globalstep.contributed.summarizing": _SUMMARIES,
         "globalstep.contributed.training_ops": "OPTIMIZER_CLS_NAMES OPTIMIZER_SUMMARIES optimize_loss",
         "globalstep.models.regularizers": _REGULARIZERS,
     },
     absent=ABSENT_IN_CONTRIB_LAYERS,
 )
+learn = nested_namespace(f"{__name__}.learn", {}, absent=ABSENT_IN_LEARN)
 losses = nested_namespace(
     f"{__name__}.losses",
     {"globalstep.contributed.contrib_losses": _LOSSES, "globalstep.losses": _TOTAL_LOSSES},
@@ -93,6 +109,21 @@ legacy_seq2seq = nested_namespace(
             "basic_rnn_seq2seq rnn_decoder sequence_loss sequence_loss_by_example"
         ),
     },
+)
+lookup = nested_namespace(
+    f"{__name__}.lookup",
+    {
+        "globalstep.text.lookup_tables": (
+            "HashTable IdTableWithHashBuckets KeyValueTensorInitializer MutableHashTable StaticVocabularyTable "
+            "TextFileIndex TextFileInitializer"
+        ),
+        "globalstep.text.vocabularies": (
+            "index_table_from_file index_table_from_tensor index_to_string index_to_string_table_from_file "
+            "index_to_string_table_from_tensor string_to_index string_to_index_table_from_file=index_table_from_file "
+            "string_to_index_table_from_tensor=index_table_from_tensor"
+        ),
+    },
+    absent={"MutableDenseHashTable": "use gs.contrib.lookup.MutableHashTable."},
 )
 rnn = nested_namespace(
     f"{__name__}.rnn",
@@ -148,13 +179,46 @@ slim.__dict__.update(_WITHIN_SLIM)
 sys.modules.update({f"{__name__}.slim.{name}": module for name, module in _WITHIN_SLIM.items()})
 training = nested_namespace(
     f"{__name__}.training",
-    {"globalstep.graph.device": "GreedyLoadBalancingStrategy RandomStrategy byte_size_load_fn"},
+    {
+        "globalstep.contributed.hyper_parameters": "HParams",
+        "globalstep.graph.device": "GreedyLoadBalancingStrategy RandomStrategy byte_size_load_fn",
+    },
 )
 
 
 #: For `import globalstep.contrib.learn`; see AbsentImports.
 __path__: list[str] = []
 public_absent = ABSENT_IN_CONTRIB
+module_paths(
+    __name__,
+    {
+        "framework.python.framework.checkpoint_utils": "gs.train",
+        "framework.python.ops.arg_scope": "gs.contrib.framework",
+        "framework.python.ops.variables": "gs.contrib.framework gs.contrib.slim",
+        "layers.python.layers": "gs.contrib.layers",
+        "layers.python.layers.encoders": "gs.contrib.layers",
+        "layers.python.layers.initializers": "gs.contrib.layers",
+        "layers.python.layers.layers": "gs.contrib.layers",
+        "layers.python.layers.optimizers": "gs.contrib.layers",
+        "layers.python.layers.regularizers": "gs.contrib.layers",
+        "layers.python.layers.summaries": "gs.contrib.layers",
+        "learn.datasets": "gs.datasets.base",
+        "learn.datasets.base": "gs.datasets.base",
+        "learn.datasets.mnist": "gs.datasets.mnist gs.datasets.mnist_files",
+        "learn.python.learn.datasets": "gs.datasets.base",
+        "learn.python.learn.datasets.base": "gs.datasets.base",
+        "learn.python.learn.datasets.mnist": "gs.datasets.mnist gs.datasets.mnist_files",
+        "losses.python.losses.loss_ops": "gs.contrib.losses",
+        "metrics.python.ops.metric_ops": "gs.contrib.metrics",
+        "rnn.python.ops.core_rnn": "gs.contrib.rnn",
+        "rnn.python.ops.core_rnn_cell": "gs.contrib.rnn",
+        "rnn.python.ops.core_rnn_cell_impl": "gs.contrib.rnn",
+        "rnn.python.ops.lstm_ops": "gs.contrib.rnn",
+        "rnn.python.ops.rnn": "gs.contrib.rnn",
+        "rnn.python.ops.rnn_cell": "gs.contrib.rnn",
+        "slim.python.slim.learning": "gs.contrib.slim.learning",
+    },
+)
 
 
 def __getattr__(name: str) -> object:

@@ -6,6 +6,7 @@ Layer: namespace.
 from globalstep.lazy import namespace
 
 _NAMES = {
+    "globalstep.ops.counting_ops": "confusion_matrix",
     "globalstep.ops.math_ops": (
         "abs accumulate_n acos add add_n asin atan atan2 ceil cos cosh divide divide_no_nan=div_no_nan "
         "equal exp expm1 floor floordiv floormod greater greater_equal is_finite is_inf is_nan less "

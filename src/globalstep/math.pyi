@@ -1,5 +1,6 @@
 # Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
 
+from globalstep.ops.counting_ops import confusion_matrix as confusion_matrix
 from globalstep.ops.math_ops import abs as abs
 from globalstep.ops.math_ops import accumulate_n as accumulate_n
 from globalstep.ops.math_ops import acos as acos

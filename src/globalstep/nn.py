@@ -14,11 +14,15 @@ _NAMES = {
         "softmax_cross_entropy_with_logits_v2 sparse_softmax_cross_entropy_with_logits "
         "weighted_cross_entropy_with_logits"
     ),
-    "globalstep.ops.embedding_ops": "embedding_lookup embedding_lookup_sparse",
+    "globalstep.ops.embedding_ops": "embedding_lookup embedding_lookup_sparse safe_embedding_lookup_sparse",
     "globalstep.ops.math_ops": "log_sigmoid sigmoid tanh",
     "globalstep.ops.nn_ops": (
         "bias_add crelu dropout elu in_top_k l2_loss leaky_relu log_softmax relu relu6 relu_layer selu "
         "softmax softplus softsign swish top_k xw_plus_b zero_fraction"
+    ),
+    "globalstep.ops.more_conv_ops": (
+        "atrous_conv2d conv1d conv2d_transpose convolution depthwise_conv2d depthwise_conv2d_native=depthwise_conv2d "
+        "local_response_normalization lrn pool separable_conv2d"
     ),
     "globalstep.ops.normalization_ops": "batch_normalization fused_batch_norm l2_normalize moments",
     "globalstep.recurrence.sequences": "bidirectional_dynamic_rnn dynamic_rnn static_bidirectional_rnn static_rnn",

@@ -1,4 +1,4 @@
-"""`gs.test`: what programs ask of a build of TensorFlow; tests themselves are written with pytest.
+"""`gs.test`: what programs ask of a build of TensorFlow, and the test case that its users derive theirs from.
 
 Layer: namespace.
 """
@@ -6,6 +6,9 @@ Layer: namespace.
 from globalstep.absent import ABSENT_IN_TEST
 from globalstep.lazy import namespace
 
-_NAMES = {"globalstep.runtime.build_info": "gpu_device_name is_built_with_cuda is_built_with_rocm is_gpu_available"}
+_NAMES = {
+    "globalstep.runtime.build_info": "gpu_device_name is_built_with_cuda is_built_with_rocm is_gpu_available",
+    "globalstep.test_case": "TestCase create_local_cluster get_temp_dir main mock",
+}
 
 __all__ = namespace(__name__, _NAMES, absent=ABSENT_IN_TEST)

@@ -13,6 +13,7 @@ _NAMES = {
         "get_checkpoint_state latest_checkpoint update_checkpoint_state"
     ),
     "globalstep.chief.checkpoints.checkpoint_variables": "list_variables load_checkpoint load_variable",
+    "globalstep.chief.exports.meta_graph_files": "export_meta_graph import_meta_graph",
     "globalstep.chief.hooks.hooks": (
         "CheckpointSaverHook CheckpointSaverListener ClusterStatisticsHook FeedFnHook FinalOpsHook "
         "GlobalStepWaiterHook LoggingTensorHook NanLossDuringTrainingError NanTensorHook PrefetchLookupHook "
@@ -27,7 +28,7 @@ _NAMES = {
     "globalstep.chief.supervisor": "Supervisor",
     "globalstep.chief.training_session": "MonitoredTrainingSession",
     "globalstep.chief.events.write_graph": "write_graph",
-    "globalstep.cluster.cluster": "ClusterDef ClusterSpec JobDef TaskConfig from_tf_config",
+    "globalstep.cluster.cluster": "ClusterDef ClusterSpec JobDef ServerDef TaskConfig from_tf_config",
     "globalstep.deploy.server": "Server",
     "globalstep.graph.device": "replica_device_setter",
     "globalstep.files.example": "BytesList Example Feature Features FloatList Int64List",
@@ -58,6 +59,7 @@ _NAMES = {
         "string_input_producer"
     ),
     "globalstep.worker.inputs.queue_runner": "QueueRunner add_queue_runner start_queue_runners",
+    "globalstep.worker.sync_replicas_optimizer": "SyncReplicasOptimizer",
     "globalstep.worker.session_run_hook": "SessionRunArgs SessionRunContext SessionRunHook SessionRunValues",
 }
 

@@ -16,6 +16,8 @@ from globalstep.chief.events.summaries import SummaryWriter as SummaryWriter
 from globalstep.chief.events.summaries import SummaryWriterCache as SummaryWriterCache
 from globalstep.chief.events.summaries import summary_iterator as summary_iterator
 from globalstep.chief.events.write_graph import write_graph as write_graph
+from globalstep.chief.exports.meta_graph_files import export_meta_graph as export_meta_graph
+from globalstep.chief.exports.meta_graph_files import import_meta_graph as import_meta_graph
 from globalstep.chief.hooks.hooks import CheckpointSaverHook as CheckpointSaverHook
 from globalstep.chief.hooks.hooks import CheckpointSaverListener as CheckpointSaverListener
 from globalstep.chief.hooks.hooks import ClusterStatisticsHook as ClusterStatisticsHook
@@ -44,6 +46,7 @@ from globalstep.chief.training_session import MonitoredTrainingSession as Monito
 from globalstep.cluster.cluster import ClusterDef as ClusterDef
 from globalstep.cluster.cluster import ClusterSpec as ClusterSpec
 from globalstep.cluster.cluster import JobDef as JobDef
+from globalstep.cluster.cluster import ServerDef as ServerDef
 from globalstep.cluster.cluster import TaskConfig as TaskConfig
 from globalstep.cluster.cluster import from_tf_config as from_tf_config
 from globalstep.cluster.slurm import from_slurm as from_slurm
@@ -108,3 +111,4 @@ from globalstep.worker.session_run_hook import SessionRunArgs as SessionRunArgs
 from globalstep.worker.session_run_hook import SessionRunContext as SessionRunContext
 from globalstep.worker.session_run_hook import SessionRunHook as SessionRunHook
 from globalstep.worker.session_run_hook import SessionRunValues as SessionRunValues
+from globalstep.worker.sync_replicas_optimizer import SyncReplicasOptimizer as SyncReplicasOptimizer

@@ -56,3 +56,11 @@ def test_a_tcp_port_that_there_is_not_is_named(monkeypatch):
 def test_a_target_without_a_port_is_refused_as_such(target):
     with pytest.raises(InvalidArgumentError, match=f"as a host-port pair: target '{target}'"):
         transports_to(target)
+
+
+def test_a_protocol_for_special_networks_is_taken_for_grpc_and_another_is_refused(caplog):
+    server = Server({"worker": ["127.0.0.1:1"], "ps": ["127.0.0.1:0"]}, "worker", 0, protocol="grpc+verbs", start=False)
+    server.stop()
+    assert "Protocol 'grpc+verbs' is not here; 'grpc' is taken" in caplog.text
+    with pytest.raises(InvalidArgumentError, match="Protocol 'http' is not supported"):
+        Server({"ps": ["127.0.0.1:0"]}, "ps", 0, protocol="http")

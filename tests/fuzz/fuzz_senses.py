@@ -35,8 +35,8 @@ PS_TASK = Caller(Role.PS, "p")
 #: The client that has begun the run, as chief.
 OWNER = "owner"
 
-_WORKERS_METHODS = {"Status", "Heartbeat", "Leave", "GetGlobalStep", "Pull", "Push", "OpenLane", "Declare"}
-_WORKERS_KINDS = {"pull", "push", "ahead", "stage", "admit", "commit", "complete"}
+_WORKERS_METHODS = {"Status", "Heartbeat", "Leave", "GetGlobalStep", "Pull", "Push", "OpenLane", "Declare", "Queue"}
+_WORKERS_KINDS = {"pull", "push", "ahead", "stage", "admit", "commit", "complete", "await_step"}
 _ASSIGNS = {pb.OP_ASSIGN, pb.OP_ASSIGN_ADD, pb.OP_ASSIGN_SUB}
 
 
@@ -45,7 +45,7 @@ def forbidden(caller: Caller, what: str, message: Any, workers_assign: bool) -> 
     if caller.role is None or caller.role is Role.CHIEF:
         return ""
     if caller.role is Role.PS:
-        return "" if what in ("Status", "Settle") else f"a PS task may not {what}"
+        return "" if what in ("Status", "Settle", "Queue") else f"a PS task may not {what}"
     if what not in _WORKERS_METHODS | _WORKERS_KINDS:
         return f"a worker may not {what}"
     client = getattr(message, "client", "") or (message.id.client if hasattr(message, "id") else "")

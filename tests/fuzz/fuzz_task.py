@@ -44,6 +44,7 @@ from globalstep.ps.service.in_flight import InFlightMemory
 from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.store import checking
+from globalstep.queueing.elements import encode_element
 from globalstep.runtime.clock import ManualClock
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
@@ -140,9 +141,11 @@ class FuzzedTasks:
             "sequencer_address": lambda rng: "",
             # A declaration of gigabytes that somebody may make is a Variable; memory has its own limits.
             "bytes": lambda rng: rng.choice((0, 4, 8, 20, 64, 1 << 20, 1 << 40)),
+            # A call that waits takes real time.
+            "wait_millis": lambda rng: rng.choice((0, 0, 1)),
             "packed_bytes": lambda rng: rng.choice((0, 4, 8, 20, 64, 1 << 20, 1 << 40)),
         }
-        self.fuzzer = MessageFuzzer(_WORDS, special, closed=("directory", "sequencer_address"))
+        self.fuzzer = MessageFuzzer(_WORDS, special, closed=("directory", "sequencer_address", "wait_millis"))
         (folder / "probe").write_text("probe")
         policy = pb.RunPolicy(
             staleness=rng.choice(("accept", "drop", "scale")),
@@ -408,6 +411,8 @@ class FuzzedTasks:
                 shard, request, data = self.good(rng)
                 message.CopyFrom(request.push if method.name == "Push" else request.pull)
                 message.data = data
+            elif method.name == "Queue":
+                message.CopyFrom(_queue_call(rng))
             elif method.name == "Declare":
                 if rng.randrange(2):
                     shard, message, told = 0, *self.declared.declare(rng)
@@ -457,6 +462,19 @@ class FuzzedTasks:
         finally:
             CALLER.reset(context)
             self.canaries.look()
+            if method.name in ("Queue", "Leave", "Begin"):
+                self._look_at_queues(self.tasks[shard].queues._store, message)
+
+    @staticmethod
+    def _look_at_queues(store: Any, message: Any) -> None:
+        """What queues hold is what is counted, and within their bounds."""
+        kept = [one for client in store._clients.values() for call in client.slots.values() for one in call.kept]
+        inside = [one for queue in store._queues.values() for one in queue.elements]
+        held = sum(one.nbytes for one in (*kept, *inside))
+        if held != store._memory.used or held > store._memory.limit:
+            raise Finding(f"queues hold {held} bytes, and {store._memory.used} are counted\n{message}")
+        if any(len(queue.elements) > 64 >= queue.attributes.capacity >= 0 for queue in store._queues.values()):
+            raise Finding(f"a queue holds more than its capacity\n{message}")
 
     def _unchanged(self, before: list[Picture], method: str, message: Any) -> None:
         """Calls that are not for values change none."""
@@ -484,6 +502,18 @@ def _decided(table: dict[str, Any]) -> dict[str, Any]:
     }
     # In no order: who is refused is who was heard last.
     return {client: told for client, told in sorted(kept.items()) if told["outcomes"] or told["forgotten"]}
+
+
+def _queue_call(rng: random.Random) -> pb.QueueRequest:
+    """Make a call to one of few queues, as a client would: in a slot, numbered."""
+    queue = pb.QueueAttributes(name=rng.choice("qr"), kind="FIFOQueue", capacity=3, dtypes=["float32", "string"])
+    queue.shapes.extend(["(2,)", "()"])
+    request = pb.QueueRequest(queue=queue, what=rng.choice((1, 1, 1, 2, 2, 2, 3, 4)), client=rng.choice("abc"))
+    request.slot, request.number = rng.randrange(2), rng.randrange(1, 50)
+    request.taken, request.count, request.total = max(request.number - rng.randrange(3), 0), rng.randrange(3), 1
+    request.cancel, request.allow_fewer = rng.random() < 0.5, rng.random() < 0.5
+    request.elements.append(encode_element([np.ones(2, np.float32), b"text"]))
+    return request
 
 
 def _declaration(shard: int) -> pb.DeclareRequest:

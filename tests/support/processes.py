@@ -119,6 +119,8 @@ class Processes:
 
     def pause(self, name: str, secs: float) -> None:
         """Let time pass, or less if a process ends."""
+        if self.code(name) is not None:
+            return
         descriptor = os.pidfd_open(self._running[name].pid)
         try:
             select.select([descriptor], [], [], secs)

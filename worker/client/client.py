@@ -9,9 +9,10 @@ owns a heartbeat thread.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy.typing as npt
 
@@ -29,6 +30,7 @@ from globalstep.wire.transports import Transport, known_target, transports_to
 from globalstep.wire.wire_options import WireOptions
 from globalstep.worker.access import JournalStore
 from globalstep.worker.client.calls import ControlCalls, Retrying
+from globalstep.worker.client.causes import why_pushes_wait
 from globalstep.worker.client.chief_lease import ChiefLeaseClient
 from globalstep.worker.client.heartbeat import Heartbeat
 from globalstep.worker.client.joined_run import JoinedRun
@@ -36,14 +38,19 @@ from globalstep.worker.client.membership import Membership
 from globalstep.worker.client.own_clients import note_client
 from globalstep.worker.client.run_view import CONTROL_SECS, RunView
 from globalstep.worker.client.snapshot import Snapshot
+from globalstep.worker.inputs.queue_calls import QueueCalls
+from globalstep.worker.protocol.contributing import Contributing, Ways, is_contribution
 from globalstep.worker.protocol.gradient_buffers import GradientBuffers
 from globalstep.worker.protocol.push_protocol import PushProtocol
 from globalstep.worker.protocol.push_result import PushResult
+from globalstep.worker.protocol.pushes_in_flight import PushesInFlight, PushTicket
 from globalstep.worker.protocol.row_merging import RowMerging
 
 __all__ = ["RETRY_SECS", "ClusterClient", "connect"]
 
 Array = npt.NDArray[Any]
+
+_log = logging.getLogger("globalstep")
 
 #: How long an unreachable PS task is tried before the session gets the error.
 RETRY_SECS = 30.0
@@ -73,6 +80,8 @@ class ClusterClient:
         chief_lease: Its way to the chief's lease.
         shutdown: Whether its process has been asked to end, so that nothing is to be waited for any more.
         journal: Where this client is the chief's: who stores the run's journal. It is stopped before the client leaves.
+        queues: Its calls to queues that tasks share.
+        unanswered: How many pushes may be under way that nobody waits for; set it before the first of them.
         retries: How often a call was tried again so far, by RPC; "Exchange" is all of the data plane.
     """
 
@@ -100,16 +109,21 @@ class ClusterClient:
         self.heartbeat.known_progress, self.heartbeat.shutdown = joined.known_progress, joined.shutdown
         joined.gone = self.heartbeat.gone
         self.run = RunView(joined, self._calls, self._protocol, self.heartbeat, task)
+        self.queues = QueueCalls(joined, self._calls, self.heartbeat, clock, task)
         self.chief_lease = ChiefLeaseClient(self._calls, self.heartbeat, task)
         self.membership = Membership(self.run, self._calls, self.heartbeat, self.chief_lease, policy or RunPolicy())
         self.shutdown = joined.shutdown
         self.journal: JournalStore | None = None
         self.retries = retrying.count
+        self.unanswered = 1
         self._lock = self.run.lock
+        self._later: PushesInFlight | None = None
         self._joined = joined
         # Used under _lock.
         self._splitter = self.run.splitter
         self._rows = RowMerging(self.run.variables)
+        ways = Ways(self._push_once, self._pull_once, self._call, self._shards_of)
+        self._contributing = Contributing(ways, joined, clock)
         self._buffers = self._protocol.messages.buffers = GradientBuffers(joined.transports)
         if member:
             self.heartbeat.start()
@@ -198,8 +212,13 @@ class ClusterClient:
     def close(self) -> None:
         """Leave the run, and the chief's lease where that was asked for. Safe to call twice.
 
-        Nothing of the PS tasks' shared memory stays referred to here.
+        Nothing of the PS tasks' shared memory stays referred to here. Calls to queues that wait give up. Pushes that
+        were not waited for are answered before; one that has failed, and whose ticket was not asked, is named in the
+        log.
         """
+        self.queues.close()
+        if self._later is not None and (error := self._later.close()) is not None:
+            _log.warning("A push that was not waited for has failed: %s", error)
         with self._lock:
             self._buffers.close()
             self._protocol.messages.start_over()
@@ -227,12 +246,54 @@ class ClusterClient:
             FailedPreconditionError: For a Variable that has no value yet.
             AbortedError: If the run's incarnation is over.
         """
+        if self._later is not None:
+            self._later.wait()
+        return self._pull_once(reads)
+
+    def _pull_once(self, reads: Sequence[Read]) -> list[Array]:
+        """Read values as `pull` does, without a wait for pushes that were not waited for."""
         with self._lock:
             self.run.require(read.variable for read in reads)
             return self._rows.pull(reads, self._pull_stored)
 
-    def push(self, push: Push) -> PushResult:
-        """Push changes, exactly once; see PushProtocol.push."""
+    @overload
+    def push(self, push: Push) -> PushResult: ...
+    @overload
+    def push(self, push: Push, wait: Literal[True]) -> PushResult: ...
+    @overload
+    def push(self, push: Push, wait: Literal[False]) -> PushTicket[PushResult]: ...
+
+    def push(self, push: Push, wait: bool = True) -> PushResult | PushTicket[PushResult]:
+        """Push changes, exactly once; see PushProtocol.push.
+
+        Args:
+            push: What changes, and what is to be read right after. Without `wait` its arrays must not change before
+                it is answered.
+            wait: Whether to wait for the answer. Without it the push is sent in the background, after those before it
+                that were not waited for, of which `unanswered` may be under way. A pull, and a push that is
+                waited for, come after all of them.
+
+        Returns:
+            What came of it; without `wait` a ticket that gives it.
+
+        Raises:
+            OpError: What went wrong with it; without `wait`, with an earlier one whose ticket was not asked.
+        """
+        if not wait:
+            if self._later is None:
+                with self._lock:
+                    self._later = self._later or PushesInFlight(self.unanswered, lambda: why_pushes_wait(self))
+            return self._later.submit(lambda: self._push(push))
+        if self._later is not None:
+            self._later.wait()
+        return self._push(push)
+
+    def _push(self, push: Push) -> PushResult:
+        """Push changes; a contribution waits, without any lock, until its step has been made: see Contributing."""
+        return self._contributing.contribute(push) if is_contribution(push) else self._push_once(push)
+
+    def _push_once(self, push: Push) -> PushResult:
+        """Push changes, exactly once, without any wait for other workers; see PushProtocol.push."""
         with self._lock:
             try:
                 if self._protocol.messages.remembers(push):
@@ -241,6 +302,20 @@ class ClusterClient:
                 return self._rows.push(push, self._push_stored)
             finally:
                 self._buffers.forget()
+
+    def _call(self, request: pb.Request, shards: Sequence[int]) -> list[pb.Reply]:
+        """Have PS tasks answer a request without data, tried again until they do; raises what a pull would."""
+        with self._lock:
+            replies = self._protocol.call(dict.fromkeys(shards, (request, ())))
+        return [message.reply for message in replies.values() if message.reply is not None]
+
+    def _shards_of(self, variable: str) -> Sequence[int]:
+        """The PS tasks that hold a Variable, or parts of it."""
+        parts = self._splitter.parts(variable)
+        if parts:
+            return [rows.shard for rows in parts]
+        shard = self._joined.where.get(variable)
+        return [] if shard is None else [shard]
 
     def gradient_buffers(self, variables: Sequence[str]) -> list[Array]:
         """Give arrays to write the gradients of the next push into, where the PS tasks will read them.
@@ -337,8 +412,20 @@ def connect(
     transports = with_faults(transports_to(target, transport), faults_of_this_process())
     known = known_target(target)
     task = task or known.task
-    client = ClusterClient(transports, task=task, clock=clock, retry_secs=retry_secs, policy=policy, wire=wire)
+    client = ClusterClient(
+        transports,
+        task=task if known.program is None else "",
+        clock=clock,
+        retry_secs=retry_secs,
+        # A PS task waits for its clients to leave; its own program is none of them.
+        member=known.program is None,
+        policy=policy,
+        wire=wire,
+    )
     client.run.session_tasks = known.session_tasks
+    client.queues.shared = bool(target)
+    if known.program is not None:
+        client.queues.while_waiting, client.queues.task = known.program, task
     if target:
         note_client(known.target, client)
     if can_be_open(port := port_of_environ()):

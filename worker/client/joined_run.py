@@ -47,6 +47,8 @@ class JoinedRun:
     directory: str = ""
     #: Whether all PS tasks take votes for pushes over several of them.
     votes: bool = False
+    #: Whether all PS tasks know of contributions.
+    aggregates: bool = False
     #: What this process has heard of the run's decisions, in this incarnation and those before it.
     known_progress: KnownProgress = field(default_factory=KnownProgress)
     identity: RunIdentity = NO_RUN

@@ -86,6 +86,8 @@ POLICIES: Mapping[str, RetryPolicy] = {
     # A client that finds a task without its state asks anew; a log of many gigabytes takes its time.
     "Recover": RetryPolicy(3600.0, _ONCE),
     "FindLog": RetryPolicy(10.0, _ONCE),
+    # Calls bear the number of their slot; one that waits is answered within a second.
+    "Queue": RetryPolicy(30.0, _AS_LONG_AS_THE_SESSION),
     # A person asks again.
     "Stop": RetryPolicy(10.0, _ONCE),
 }

@@ -19,6 +19,7 @@ __all__ = [
     "ClusterDef",
     "ClusterSpec",
     "JobDef",
+    "ServerDef",
     "TaskConfig",
     "from_tf_config",
     "is_address",
@@ -45,6 +46,23 @@ class ClusterDef:
     """A cluster as plain data, shaped like TensorFlow's protocol buffer of that name."""
 
     job: list[JobDef] = field(default_factory=list[JobDef])
+
+
+@dataclass
+class ServerDef:
+    """A task of a cluster as plain data, shaped like TensorFlow's protocol buffer of that name.
+
+    Attributes:
+        cluster: The cluster.
+        job_name: The task's job.
+        task_index: Its number in the job.
+        protocol: "grpc".
+    """
+
+    cluster: ClusterDef = field(default_factory=ClusterDef)
+    job_name: str = ""
+    task_index: int = 0
+    protocol: str = "grpc"
 
 
 @runtime_checkable

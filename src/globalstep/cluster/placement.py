@@ -45,6 +45,9 @@ SPLITTABLE_KINDS = frozenset(
         "proximal_adagrad",
         "proximal_gradient_descent",
         "rmsprop",
+        "root_adagrad",
+        "root_centered_rmsprop",
+        "root_rmsprop",
     }
 )
 
@@ -284,12 +287,12 @@ def _amounts_of(graph: Graph) -> dict[str, set[int]]:
 
 
 def optimizers_of(graph: Graph) -> list[OptimizerSpec]:
-    """Give the optimizers that the mutations of a graph use, each once, in order of creation."""
+    """Give the optimizers of what is on the PS that a graph's mutations use, each once, in order of creation."""
     used: dict[str, OptimizerSpec] = {}
     for node in graph.nodes:
         if isinstance(node, Mutation):
             for spec in (*node.uses, *(part.optimizer for part in node.parts)):
-                if spec is not None:
+                if spec is not None and not spec.is_local:
                     used.setdefault(spec.name, spec)
     return list(used.values())
 

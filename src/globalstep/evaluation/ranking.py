@@ -12,9 +12,9 @@ import numpy as np
 
 from globalstep.evaluation.totals import Collections, broadcast_weights, metric_variable, ratio
 from globalstep.graph.graph import Node, as_node
+from globalstep.graph.sparse_tensor import SparseTensor
 from globalstep.ops import math_ops
 from globalstep.ops.array_ops import expand_dims
-from globalstep.ops.embedding_ops import SparseTensor
 from globalstep.ops.nn_ops import top_k
 from globalstep.ops.reduction_ops import reduce_sum
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from autograd.extend import defvjp, primitive
 
 from globalstep.graph.graph import Node, as_node
 from globalstep.graph.shapes import TensorShape
@@ -18,20 +17,9 @@ from globalstep.models.layer import InputSpec, Layer, last_size, pair, require_c
 from globalstep.ops import conv_ops
 from globalstep.ops.array_ops import expand_dims, squeeze
 from globalstep.ops.init_ops import zeros_initializer
+from globalstep.ops.more_conv_ops import dilated
 
 __all__ = ["Conv1D", "Conv2D"]
-
-
-@primitive
-def _spread(kernel: Any, rates: tuple[int, int]) -> Any:
-    """Put rows and columns of zeros between those of a kernel."""
-    rows, columns = (rate * (size - 1) + 1 for rate, size in zip(rates, kernel.shape, strict=False))
-    wide = np.zeros((rows, columns, *kernel.shape[2:]), kernel.dtype)
-    wide[:: rates[0], :: rates[1]] = kernel
-    return wide
-
-
-defvjp(_spread, lambda ans, kernel, rates: lambda g: g[:: rates[0], :: rates[1]])
 
 
 class Conv2D(Layer):
@@ -102,14 +90,7 @@ class Conv2D(Layer):
         return list(self.kernel_size)
 
     def _convolve(self, images: Node, kernel: Node) -> Node:
-        rates = self.dilation_rate
-        if rates != (1, 1):
-            sizes = [int(size) for size in kernel.shape]
-            wide = [rate * (size - 1) + 1 for rate, size in zip(rates, sizes[:2], strict=True)]
-            kernel = Node(
-                "Dilate", (kernel,), lambda k: _spread(k, rates), name="dilate", dtype=kernel.dtype,
-                shape=[*wide, *sizes[2:]],
-            )  # fmt: skip
+        kernel = dilated(kernel, self.dilation_rate)
         return conv_ops.conv2d(images, kernel, [1, *self.strides, 1], self.padding)
 
 

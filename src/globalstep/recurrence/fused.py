@@ -82,7 +82,8 @@ def run_fused(
 
     node = Node(
         "RecurrentSequence", nodes, with_vjp(evaluate, found), name="RecurrentSequence", dtype="float32",
-        shape=TensorShape(None), attrs={"no_second_gradient": True},
+        shape=TensorShape(None),
+        attrs={"no_second_gradient": True, "sequence": how, "states": count, "lengths": lengths is not None},
     )  # fmt: skip
     sizes = inputs.shape.as_list()[:2] if inputs.shape.dims is not None else [None, None]
     outputs = bundle_item(node, 0, inputs.dtype, TensorShape([*sizes, units]), "Outputs")

@@ -5,7 +5,49 @@ Layer: shared. Threads: functions only.
 
 from __future__ import annotations
 
-__all__ = ["gpu_device_name", "is_built_with_cuda", "is_built_with_rocm", "is_gpu_available"]
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = [
+    "LocalDevice",
+    "executing_eagerly",
+    "gpu_device_name",
+    "is_built_with_cuda",
+    "is_built_with_rocm",
+    "is_gpu_available",
+    "list_local_devices",
+]
+
+
+@dataclass(frozen=True)
+class LocalDevice:
+    """A device of this machine that operations run on.
+
+    Attributes:
+        name: "/device:CPU:0".
+        device_type: "CPU".
+        memory_limit: In bytes; 0, since there is none of its own.
+        physical_device_desc: What it is; "", as TensorFlow says of a CPU.
+    """
+
+    name: str
+    device_type: str
+    memory_limit: int = 0
+    physical_device_desc: str = ""
+
+
+def list_local_devices(session_config: Any = None) -> list[LocalDevice]:
+    """List the devices that operations run on: the CPU.
+
+    Args:
+        session_config: Accepted as in TensorFlow.
+    """
+    return [LocalDevice("/device:CPU:0", "CPU")]
+
+
+def executing_eagerly() -> bool:
+    """Say whether operations are computed when they are written: False, a session runs them."""
+    return False
 
 
 def is_built_with_cuda() -> bool:

@@ -20,7 +20,17 @@ from pathlib import Path
 
 import platformdirs
 
-__all__ = ["kernel_cache_directory", "raise_file_limit", "raise_malloc_thresholds", "tuned"]
+__all__ = [
+    "ALIAS_FOLDER",
+    "environ_with_alias",
+    "kernel_cache_directory",
+    "raise_file_limit",
+    "raise_malloc_thresholds",
+    "tuned",
+]
+
+#: What PYTHONPATH has to name for `import tensorflow` to mean globalstep: see globalstep.as_tensorflow.
+ALIAS_FOLDER = str(Path(__file__).resolve().parents[1] / "as_tensorflow" / "importable")
 
 #: gRPC's newer event loop costs a third of the throughput of many small messages. Names come and go with
 #: gRPC's releases, and one that it does not know makes it complain on stderr.
@@ -117,3 +127,16 @@ def raise_file_limit() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # some systems name a limit that they do not give
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def environ_with_alias(environ: Mapping[str, str]) -> dict[str, str]:
+    """Give the environment of a Python process in which `import tensorflow` means globalstep.
+
+    Args:
+        environ: The environment to start from; what PYTHONPATH names already stays, after the alias.
+
+    >>> environ_with_alias({"PYTHONPATH": "mine"})["PYTHONPATH"] == f"{ALIAS_FOLDER}{os.pathsep}mine"
+    True
+    """
+    others = [part for part in environ.get("PYTHONPATH", "").split(os.pathsep) if part not in ("", ALIAS_FOLDER)]
+    return {**environ, "PYTHONPATH": os.pathsep.join([ALIAS_FOLDER, *others])}

@@ -38,8 +38,8 @@ def task_with_own(task: str, session_tasks: Sequence[str] = ()) -> str:
     '/job:worker/task:0'
     """
     device = DeviceSpec.from_string(task)
-    if device.job is None or device.task is None:
-        return ""
+    if device.job in (None, "ps") or device.task is None:
+        return ""  # what is on a PS task is everybody's
     chiefs = [name for name in session_tasks if DeviceSpec.from_string(name).job in CHIEF_JOBS]
     first = device.task == 0 and (device.job in CHIEF_JOBS or not chiefs)
     return "" if first else task

@@ -132,6 +132,7 @@ class PartitionedVariable:
                     name=f"{self._name}/ConcatPartitions/concat",
                     dtype=self._dtype,
                     shape=self._shape,
+                    attrs={"axis": axis},
                 )
         return self._whole
 

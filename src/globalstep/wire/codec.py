@@ -373,12 +373,18 @@ def decode_use(message: pb.OptimizerUse) -> OptimizerUse:
 
 def encode_increments(increments: Iterable[Increment]) -> list[pb.Increment]:
     """Write increments of steps."""
-    return [pb.Increment(step=item.step, by=item.by) for item in increments]
+    return [
+        pb.Increment(
+            step=item.step, by=item.by, contributions=item.contributions, most_of_client=item.most_of_client,
+            closes=item.closes,
+        )
+        for item in increments
+    ]  # fmt: skip
 
 
 def decode_increments(messages: Iterable[pb.Increment]) -> list[Increment]:
     """Read increments of steps."""
-    return [Increment(item.step, item.by) for item in messages]
+    return [Increment(item.step, item.by, item.contributions, item.most_of_client, item.closes) for item in messages]
 
 
 def encode_outcome(outcome: Outcome, into: pb.Outcome) -> None:

@@ -149,6 +149,13 @@ class Increment:
 
     step: str
     by: int = 1
+    #: The push is a contribution: so many of them, computed from the same value of the step, move it on together. 0 for
+    #: a push that moves it on by itself.
+    contributions: int = 0
+    #: Of a contribution: how many of one client count for one step; 0 for one.
+    most_of_client: int = 0
+    #: The push is no contribution, and asks that the step be made of those that are there.
+    closes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +200,8 @@ class Push:
     #: Any hashable: pushes of the same one have the same ops, increments, uses and reads, and values of the
     #: same dtypes and shapes in them, so that they are described once. None where that is not so.
     layout: object = None
+    #: Shards that take part though the push changes and reads nothing there: what closes an aggregate.
+    beside: tuple[int, ...] = ()
 
     def again(
         self,
@@ -221,6 +230,7 @@ optimizer='Adam', unique=False, after_increment=False)
             self.reads if reads is None else reads,
             self.seen_steps if seen_steps is None else seen_steps,
             self.layout,
+            self.beside,
         )
 
     @property
@@ -275,6 +285,9 @@ class OutcomeKind(enum.IntEnum):
     DROPPED_NAN = 5
     #: As DROPPED_NAN, and by the run's policy the job ends with it.
     STOPPED_NAN = 6
+    #: A contribution that does not count: its step has been made, or its client has given as many as it may; nothing
+    #: was applied.
+    LATE = 7
 
 
 @dataclass(slots=True)

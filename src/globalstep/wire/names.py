@@ -13,12 +13,23 @@ from typing import Any
 
 from globalstep.errors import InvalidArgumentError
 
-__all__ = ["GOOD_IDS", "check_id", "check_name", "check_request", "check_task", "printable", "shown"]
+__all__ = [
+    "GOOD_IDS",
+    "check_id",
+    "check_name",
+    "check_queue_name",
+    "check_request",
+    "check_task",
+    "printable",
+    "shown",
+]
 
 #: Most characters of a client's id, of a task's name, and of a Variable's, an optimizer's or a hyper-parameter's.
 ID_CHARACTERS = 128
 TASK_CHARACTERS = 256
 NAME_CHARACTERS = 1024
+#: Of a queue's.
+QUEUE_CHARACTERS = 256
 
 #: TensorFlow's characters of names, and those that globalstep's own names have besides: "#" of a Variable's parts.
 _NAME = re.compile(r"[\w.\\/>#:-]+", re.ASCII)
@@ -90,6 +101,16 @@ def check_id(name: str) -> None:
     if len(GOOD_IDS) >= _MOST_GOOD_IDS:
         GOOD_IDS.clear()
     GOOD_IDS.add(name)
+
+
+def check_queue_name(name: str) -> None:
+    """Refuse what cannot be the name of a queue that tasks share.
+
+    Raises:
+        InvalidArgumentError: If it is empty, too long, or has other characters than names have.
+    """
+    if len(name) > QUEUE_CHARACTERS or _ID.fullmatch(name) is None:
+        raise _refusal(name, "a queue", QUEUE_CHARACTERS, r"letters, digits, spaces and _.\/>#:@+=,~-")
 
 
 def check_request(request: Any) -> None:

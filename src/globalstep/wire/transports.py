@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -163,12 +163,15 @@ class KnownTarget:
         task: Name of the task that this process is, "/job:worker/task:1"; "" where not known.
         session_tasks: Names of all tasks that run sessions; empty where not known.
         in_process: Whether the only PS task is in this process.
+        program: Where this process is a PS task of a cluster with workers: to be called now and then while its program
+            waits, since it serves meanwhile; raises SystemExit when the task is to end. Else None.
     """
 
     target: str
     task: str = ""
     session_tasks: tuple[str, ...] = ()
     in_process: bool = False
+    program: Callable[[], None] | None = None
 
 
 # A Server's target -> what it means. Written before sessions start.
@@ -181,6 +184,7 @@ def register_target(
     task: str = "",
     session_tasks: Sequence[str] = (),
     in_process: bool = False,
+    program: Callable[[], None] | None = None,
 ) -> None:
     """Make `target` mean the PS tasks at `addresses` within this process.
 
@@ -192,8 +196,9 @@ def register_target(
         task: See KnownTarget.
         session_tasks: See KnownTarget.
         in_process: See KnownTarget.
+        program: See KnownTarget.
     """
-    _registered[target] = KnownTarget("grpc://" + ",".join(addresses), task, tuple(session_tasks), in_process)
+    _registered[target] = KnownTarget("grpc://" + ",".join(addresses), task, tuple(session_tasks), in_process, program)
 
 
 def known_target(target: str) -> KnownTarget:

@@ -198,3 +198,23 @@ def test_what_is_no_address_is_said_in_a_line(command, address, capsys):
     assert capsys.readouterr().err == (
         f'globalstep {command}: The address of a PS task is "host:port" with a port up to 65535, not {address!r}.\n'
     )
+
+
+def test_queues_that_tasks_share_are_listed():
+    info = pb.QueueInfo(
+        name="done_queue0", kind="FIFOQueue", size=3, capacity=8, bytes=66, entering=1, leaving=2, kept=1
+    )
+    endless = pb.QueueInfo(name="unrolls\x1b[2J", kind="FIFOQueue", capacity=-1, closed=True)
+    replies = [reply(queues=[info]), pb.StatusReply(state=pb.STATE_VACANT, queues=[endless])]
+    status = read_cluster(["a:1", "b:2"], replies)
+    one, two = status.queues
+    assert (one.name, one.address, one.size, one.capacity, one.nbytes, one.kept) == ("done_queue0", "a:1", 3, 8, 66, 1)
+    assert (one.producers, one.consumers, one.closed) == (1, 2, False)
+    assert (two.address, two.capacity, two.closed) == ("b:2", None, True)
+    console = Console(width=120, file=io.StringIO())
+    console.print(draw_status(status))
+    shown = console.file.getvalue()
+    assert re.search(r"done_queue0 +a:1 +3 of 8 +66 B +1 +1 +2", shown)
+    assert ", closed" in shown
+    assert "\x1b[2J" not in shown
+    assert [queue["name"] for queue in status.as_json()["queues"]] == ["done_queue0", endless.name]

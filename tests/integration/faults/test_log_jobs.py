@@ -73,6 +73,8 @@ def test_when_a_log_is_gone_all_go_back_to_the_checkpoint_as_without_one(process
     processes.until("launch", r"\bstep 1[3-9]\d$", 60.0)
     victim = pids()["ps:1"]
     (log,) = (tmp_path / "run" / "log").glob("*/shard-1-of-2")
+    # Stopped, so that it writes and deletes nothing there meanwhile.
+    os.kill(victim, signal.SIGSTOP)
     shutil.rmtree(log)
     os.kill(victim, signal.SIGKILL)
     assert processes.wait(120.0) == {"launch": 0}, processes.output("launch")

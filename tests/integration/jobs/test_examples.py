@@ -89,6 +89,12 @@ def test_clicks_on_a_million_ids_are_foretold(launch, tmp_path):
         assert sum(part["shape"][0] for part in saved[table]["parts"]) == 1_000_000
 
 
+def test_clicks_of_a_plain_script(launch):
+    pytest.importorskip("torch", reason="PyTorch is not installed; `pip install torch==2.13.0` runs this test")
+    # Without a step 0.5; in PyTorch alone 0.698 after 1500.
+    assert number(r"test AUC: ([\d.]+)", launch("clicks.py", "--steps", 400)) > 0.6
+
+
 def test_digits_come_from_files_by_queues(launch):
     printed = launch("input_queues.py", "--steps", 600)
     # A quarter of 1,797, each once.

@@ -5,10 +5,13 @@ They are self-contained on purpose, as such programs are; what public ones use i
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
+import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 from processes import Processes, free_addresses
 
@@ -102,6 +105,38 @@ def test_with_flags_training_ends_at_the_last_step(processes, tmp_path, program,
     check(processes, ps, workers, factor)
     assert printed(processes, workers, r"^step (\d+)$") == [(last_step,)]
     assert load_variable(str(run), "global_step") == last_step
+
+
+@pytest.mark.long
+def test_a_program_that_imports_tensorflow_runs_as_it_is(processes, tmp_path):
+    data, run = tmp_path / "data", tmp_path / "run"
+    data.mkdir()
+    write_mnist(data)
+    options = [f"--data_dir={data}", f"--log_dir={run}", "--train_steps=120"]
+    launch = ["-m", "globalstep", "launch", "--as-tensorflow", "--host-flags", "--ps", 1, "--workers", 2]
+    processes.start("launch", *launch, PROGRAMS / "unchanged" / "tutorial_replica.py", *options)
+    assert processes.wait(TIMEOUT_SECS) == {"launch": 0}, processes.output("launch")
+    losses = re.findall(r"losses (\S+) (\S+)$", processes.output("launch"), re.MULTILINE)
+    assert max(float(first) for first, _ in losses) * 0.7 > max(float(last) for _, last in losses)
+    assert load_variable(str(run), "global_step") == 120
+    for trace in run.glob("timeline-*.json"):
+        spans = {event["name"] for event in json.loads(trace.read_text())["traceEvents"]}
+        assert {"compute", "push"} <= spans
+    assert list(run.glob("timeline-*.json"))
+
+
+def write_mnist(folder):
+    """Files of MNIST's format: in an image of label n, rows 2 n and 2 n + 1 are bright."""
+    random = np.random.default_rng(0)
+    for kind, count in (("train", 500), ("t10k", 50)):
+        labels = random.integers(10, size=count).astype(np.uint8)
+        images = random.integers(80, size=(count, 28, 28)).astype(np.uint8)
+        for image, label in zip(images, labels, strict=True):
+            image[2 * label : 2 * label + 2] += 150
+        head = struct.pack(">4I", 2051, count, 28, 28)
+        (folder / f"{kind}-images-idx3-ubyte.gz").write_bytes(gzip.compress(head + images.tobytes()))
+        head = struct.pack(">2I", 2049, count)
+        (folder / f"{kind}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(head + labels.tobytes()))
 
 
 @pytest.mark.parametrize(

@@ -102,13 +102,24 @@ def test_every_method_and_every_kind_of_request_has_its_roles():
 
 @pytest.mark.parametrize(("method", "role"), list(itertools.product([m.name for m in SERVICE.methods], Role)))
 def test_who_may_call_what(method, role):
-    workers = {"Status", "Heartbeat", "Leave", "GetGlobalStep", "Pull", "Push", "Exchange", "OpenLane", "Declare"}
+    workers = {
+        "Status",
+        "Heartbeat",
+        "Leave",
+        "GetGlobalStep",
+        "Pull",
+        "Push",
+        "Exchange",
+        "OpenLane",
+        "Declare",
+        "Queue",
+    }
     if role in CHIEFS:
         allowed = method != "Settle"
     elif role is Role.WORKER:
         allowed = method in workers
     else:
-        allowed = method in ("Status", "Settle", "OpenLane")
+        allowed = method in ("Status", "Settle", "OpenLane", "Queue")
     decided = contextlib.nullcontext() if allowed else pytest.raises(PermissionDeniedError, match=f"{role}.*{method}")
     with decided:
         Authorization(ManualClock()).check_method(Caller(role), method)
@@ -358,8 +369,9 @@ def test_a_file_of_tokens_that_is_none_is_refused(text, why):
 # ---- The doors ------------------------------------------------------------------------------------
 
 
+# With two tasks the sequencer waits 5 s for a vote on what the other has refused.
 @pytest.mark.parametrize("transport", CARRIES)
-@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("shards", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_worker_trains_and_does_nothing_else(serving, joined, transport, shards):
     servers = serving(shards, workers_assign=False)
     chief = joined(servers, "chief", transport)

@@ -24,6 +24,9 @@ KINDS = (
     "proximal_adagrad",
     "proximal_gradient_descent",
     "rmsprop",
+    "root_adagrad",
+    "root_centered_rmsprop",
+    "root_rmsprop",
     "zero_debias_moving_average",
 )
 HYPERS = {
@@ -55,7 +58,7 @@ def state_of(rule, rng, shape, dtype):
     """Values of both signs; slots positive and such that every rule's roots are real."""
     values = rng.normal(size=shape).astype(dtype)
     slots = tuple(rng.uniform(0.5, 1.5, size=shape).astype(dtype) for _ in rule.slots)
-    if rule.kind == "centered_rmsprop":  # the variance must be positive
+    if rule.kind in ("centered_rmsprop", "root_centered_rmsprop"):  # the variance must be positive
         slots = (slots[0] + dtype(1), slots[1] * dtype(0.5), slots[2])
     return values, slots
 

@@ -206,6 +206,9 @@ def test_what_is_deep_or_large_without_end_is_refused(store, monkeypatch):
     monkeypatch.undo()
     with pytest.raises(ResourceExhaustedError, match="64 steps are declared; 64 are the most"):
         store.declare([VariableDecl(f"s{at}", "int64", (), is_step=True) for at in range(64)], [])
+    checking.check_step_count(64)
+    with pytest.raises(ResourceExhaustedError, match="65 steps are declared; 64 are the most"):
+        checking.check_step_count(65)
     monkeypatch.setattr(optimizer_table, "LIMIT_DECLARED", 20)
     with pytest.raises(ResourceExhaustedError, match="20 are the most"):
         store.declare([], [momentum("o", {f"v{at}": (f"v{at}/m",) for at in range(10)})])

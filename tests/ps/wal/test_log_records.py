@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.ledger.ledger import Entry, EntryKind, HyperValues
+from globalstep.ps.ledger.ledger import AggregatePlace, Entry, EntryKind, HyperValues
 from globalstep.ps.shard import events
 from globalstep.ps.shard.layouts import PushParts
 from globalstep.ps.wal.log_records import Records, encoder
@@ -28,6 +28,17 @@ PUSH, NO_PUSH = PushId("w", 3), PushId("", 0)
 OPS = [Op(OpKind.ASSIGN, "v", np.array([1.0, 2.0], np.float32)), Op(OpKind.ASSIGN_ADD, "v", fill=3.0)]
 PARTS = PushParts(OPS, [Read("v"), Read("w", np.array([1, 2]))])
 ENTRY = Entry(7, EntryKind.PUSH, PUSH, 5, (HyperValues("o", True, {"learning_rate": 0.5}),), b"signed")
+LAST = Entry(8, EntryKind.LAST_CONTRIBUTION, PUSH, 7, (), b"signed", AggregatePlace("step", 3))
+GIVEN = (
+    9,
+    PUSH,
+    EntryKind.PUSH,
+    [0, 1],
+    [Increment("step", 1, 3, 2), Increment("o", closes=True)],
+    [],
+    {"step": 4},
+    {},
+)
 ASKED = (9, PUSH, EntryKind.PUSH, [0, 1], [Increment("step", 2)], [OptimizerUse("o")], {"step": 4}, {1: 6})
 HELD = {
     events.Declare: [
@@ -41,12 +52,13 @@ HELD = {
     events.Stage: [events.Stage(9, PUSH, PARTS), events.Stage(9, PUSH, PushParts())],
     events.Decided: [
         events.Decided(*ASKED, None, Outcome(OutcomeKind.ACCEPTED, 7, {"step": 6}, 2), "/job:worker/task:1"),
+        events.Decided(*GIVEN, None, Outcome(OutcomeKind.LATE, 0, {"step": 6}, 2), ""),
         events.Decided(*ASKED, PARTS, Outcome(OutcomeKind.ACCEPTED, 7, {"step": 6}), ""),
         events.Decided(*ASKED, None, Outcome(OutcomeKind.DROPPED_NAN, 0, {"step": 4}, not_finite="v"), ""),
     ],
     events.Applied: [
         events.Applied(PUSH, [ENTRY], [PUSH]),
-        events.Applied(NO_PUSH, [ENTRY], []),
+        events.Applied(NO_PUSH, [ENTRY, LAST], []),
         events.Applied(NO_PUSH, [], [PUSH]),
     ],
     events.Resolve: [events.Resolve(9, [PUSH], 1, 5)],

@@ -2,10 +2,11 @@
 
 import contextlib
 
+import numpy as np
 import pytest
-from counting_run import initialize
+from counting_run import initialize, state, step_push
 
-from globalstep.errors import UnavailableError
+from globalstep.errors import InvalidArgumentError, UnavailableError
 from globalstep.ps.local import LocalPS
 from globalstep.runtime.clock import ManualClock
 from globalstep.worker.client.client import ClusterClient
@@ -122,3 +123,42 @@ def test_a_task_whose_signs_of_life_are_all_lost_has_come_once_it_leaves():
         client.begin(open=True, expected_tasks=[WORKER])
         client.finish()
     assert [control.handler.shard.over() for control in ps.controls] == [True, True]
+
+
+@pytest.fixture
+def client():
+    client = ClusterClient(LocalPS(2).transports(), clock=ManualClock(), member=False)
+    client.begin(sequencer=1, open=False)
+    initialize(client)
+    client.open()
+    yield client
+    client.close()
+
+
+def test_pushes_that_are_not_waited_for_come_in_order_and_before_what_follows(client):
+    client.unanswered = 3
+    tickets = [client.push(step_push(reads=("b", "global_step")), wait=False) for _ in range(20)]
+    assert client.push(step_push(reads=("global_step",))).values[0] == 21
+    assert [ticket.result().outcome.steps["global_step"] for ticket in tickets] == list(range(1, 21))
+    assert [float(ticket.result().values[0]) for ticket in tickets] == [0.5 * count for count in range(1, 21)]
+    client.push(step_push(), wait=False)
+    assert state(client)["b"] == 11.0
+
+
+def test_a_ticket_tells_what_went_wrong_and_the_next_push_goes_on(client):
+    bad = step_push()
+    bad.layout = None
+    bad.ops[0].value = np.zeros(4, np.float32)
+    ticket = client.push(bad, wait=False)
+    with pytest.raises(InvalidArgumentError, match="w"):
+        ticket.result()
+    assert client.push(step_push(), wait=False).result().outcome.steps["global_step"] == 1
+
+
+def test_what_nobody_asked_a_ticket_for_is_named_when_the_client_closes(client, caplog):
+    bad = step_push()
+    bad.layout = None
+    bad.ops[0].value = np.zeros(4, np.float32)
+    client.push(bad, wait=False)
+    client.close()
+    assert "A push that was not waited for has failed" in caplog.text

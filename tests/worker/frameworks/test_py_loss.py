@@ -235,6 +235,17 @@ def test_an_exception_of_the_function_passes_through(session, model):
     assert "py_loss_1/evaluate" in caught.value.__notes__[0]
 
 
+def test_an_exception_passes_through_where_gradients_are_asked_for(session, model):
+    """A ValueError, which that of numpy in a node of the graph is not."""
+
+    def failing(w):
+        raise ValueError("mine")
+
+    train_op = gs.train.GradientDescentOptimizer(1.0).minimize(gs.py_loss(failing, [model.w]))
+    with pytest.raises(ValueError, match="mine"):
+        initialized(session).run(train_op)
+
+
 def test_what_cannot_be_built(model):
     with pytest.raises(ValueError, match="at least one Variable"):
         gs.py_loss(squares, [])

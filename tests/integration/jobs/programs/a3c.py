@@ -15,14 +15,19 @@ flags.DEFINE_string("worker_hosts", "", "Comma-separated host:port of the worker
 flags.DEFINE_string("job_name", "", "ps or worker")
 flags.DEFINE_integer("task_index", 0, "Index within the job")
 flags.DEFINE_string("session", "monitored", "monitored or supervisor")
+flags.DEFINE_string("own_nets", "device", "How a worker's own net is told apart: device or collection")
 flags.DEFINE_integer("last_step", 200, "Global step to stop at")
 flags.DEFINE_string("run_dir", "", "Where checkpoints go")
 STATES, ACTIONS = 6, 3
 
 
+def in_local_variables(getter, *args, **kwargs):
+    return getter(*args, **{**kwargs, "collections": [tf.GraphKeys.LOCAL_VARIABLES]})
+
+
 class Net:
-    def __init__(self, scope):
-        with tf.variable_scope(scope):
+    def __init__(self, scope, custom_getter=None):
+        with tf.variable_scope(scope, custom_getter=custom_getter):
             self.state = tf.placeholder(tf.float32, [None, STATES], "state")
             hidden = tf.layers.dense(self.state, 16, activation=tf.nn.relu, name="hidden")
             self.policy = tf.nn.softmax(tf.layers.dense(hidden, ACTIONS, name="policy"))
@@ -38,9 +43,13 @@ class Agent:
             self.global_step = tf.get_variable(
                 "global_step", [], tf.int32, initializer=tf.constant_initializer(0, dtype=tf.int32), trainable=False
             )
-        with tf.device(worker_device):
-            self.own = own = Net("local")
-            self.mark = tf.get_variable("local/mark", [], tf.int32, initializer=tf.zeros_initializer(), trainable=False)
+        by_collection = FLAGS.own_nets == "collection"
+        with tf.device(None if by_collection else worker_device):
+            self.own = own = Net("local", in_local_variables if by_collection else None)
+            collections = [tf.GraphKeys.LOCAL_VARIABLES] if by_collection else None
+            self.mark = tf.get_variable(
+                "local/mark", [], tf.int32, tf.zeros_initializer(), trainable=False, collections=collections
+            )
             self.action = tf.placeholder(tf.float32, [None, ACTIONS], "action")
             self.reward = tf.placeholder(tf.float32, [None], "reward")
             advantage = tf.stop_gradient(self.reward - own.value)

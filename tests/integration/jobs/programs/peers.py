@@ -24,6 +24,8 @@ def main(_):
         loss = tf.reduce_mean(tf.square(x * slope - x * 2.0))
         train_op = tf.train.GradientDescentOptimizer(0.05).minimize(loss, global_step=global_step)
     random = np.random.default_rng(FLAGS.task_index)
+    # A peer that comes when the others have taken the last step takes none.
+    value = None
     with tf.train.MonitoredTrainingSession(
         master=server.target,
         is_chief=FLAGS.task_index == 0,
