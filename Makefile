@@ -126,6 +126,10 @@ bench-peers: .venv-peers/.installed ## install the peers of the benchmark into a
 	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check --requirement benchmarks/peers.txt
 	touch $@
 
+.PHONY: bench-compute
+bench-compute: $(VENV)/.installed-bench ## measure a step's computing, forward and backward, beside TensorFlow (2 minutes)
+	$(BIN)/python -m benchmarks.compute
+
 .PHONY: bench-saving
 bench-saving: $(VENV)/.installed-bench ## measure how long a save holds up training, and how fast it writes (2 minutes)
 	$(BIN)/python -m benchmarks.saving
