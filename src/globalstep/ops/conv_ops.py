@@ -1,7 +1,7 @@
-"""Convolution and pooling of images, as products of matrices over sliding windows.
+"""Convolution and pooling of images, as nodes; `globalstep.ops.sliding_windows` computes them.
 
-Plain numpy: right, and quick enough for small images; a model that lives on convolutions is better off
-with `gs.torch` or `gs.jax`.
+Products of matrices by numpy, a few images at a time; a model that lives on convolutions is better off with `gs.torch`
+or `gs.jax`.
 
 Layer: shared.
 """
@@ -13,12 +13,12 @@ from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
-from autograd.extend import defvjp, primitive
 
+from globalstep.autodiff.vjps import Found, with_vjp
 from globalstep.graph.graph import Node, as_node
 from globalstep.graph.shapes import TensorShape
 from globalstep.ops.building import operands, require_float
-from globalstep.ops.primitives import largest
+from globalstep.ops.sliding_windows import Fit, convolve, convolved_vjp, largest_of_windows, largest_vjp, patches
 
 __all__ = [
     "avg_pool",
@@ -29,36 +29,11 @@ __all__ = [
     "margins",
     "max_pool",
     "output_shape",
-    "overlay",
     "prepared",
     "to_channels_first",
     "to_channels_last",
     "two_sizes",
 ]
-
-
-@primitive
-def _patches(images: Any, size: tuple[int, int], strides: tuple[int, int]) -> Any:
-    """Give the windows of images [n, h, w, c] as [n, rows, columns, *size, c]."""
-    windows = np.lib.stride_tricks.sliding_window_view(images, size, axis=(1, 2))
-    chosen = windows[:, :: strides[0], :: strides[1]]
-    return np.ascontiguousarray(np.moveaxis(chosen, 3, -1))
-
-
-@primitive
-def overlay(windows: Any, size: tuple[int, int], strides: tuple[int, int], shape: tuple[int, ...]) -> Any:
-    """Add windows up where `_patches` took them from."""
-    out = np.zeros(shape, windows.dtype)
-    rows, columns = windows.shape[1:3]
-    for i in range(size[0]):
-        for j in range(size[1]):
-            bottom, right = i + strides[0] * (rows - 1) + 1, j + strides[1] * (columns - 1) + 1
-            out[:, i : bottom : strides[0], j : right : strides[1]] += windows[:, :, :, i, j]
-    return out
-
-
-defvjp(_patches, lambda ans, x, size, strides: lambda g: overlay(g, size, strides, np.shape(x)))
-defvjp(overlay, lambda ans, w, size, strides, shape: lambda g: _patches(g, size, strides))
 
 
 def two_sizes(values: Any, what: str) -> tuple[int, int]:
@@ -81,18 +56,19 @@ def margins(length: int, size: int, stride: int, padding: str) -> tuple[int, int
     return missing // 2, missing - missing // 2
 
 
-def prepared(images: Any, size: tuple[int, int], strides: tuple[int, int], padding: str, fill: float) -> Any:
-    """Give the windows of images, with `fill` put around them as the padding says; see `_patches`."""
+def _fit_of(images: Any, size: tuple[int, int], strides: tuple[int, int], padding: str) -> Fit:
+    """Give how windows lie on images [n, height, width, channels] as the padding says."""
     height, width = np.shape(images)[1:3]
-    around = (
-        (0, 0),
-        margins(height, size[0], strides[0], padding),
-        margins(width, size[1], strides[1], padding),
-        (0, 0),
-    )
-    if any(a or b for a, b in around):
+    return Fit(strides, margins(height, size[0], strides[0], padding), margins(width, size[1], strides[1], padding))
+
+
+def prepared(images: Any, size: tuple[int, int], strides: tuple[int, int], padding: str, fill: float) -> Any:
+    """Give the windows of images, with `fill` put around them as the padding says; see `patches`."""
+    fit = _fit_of(images, size, strides, padding)
+    if any(fit.rows) or any(fit.columns):
+        around = ((0, 0), fit.rows, fit.columns, (0, 0))
         images = anp.pad(images, around, "constant", constant_values=fill)
-    return _patches(images, size, strides)
+    return patches(images, size, strides)
 
 
 def checked_padding(padding: str) -> str:
@@ -213,15 +189,16 @@ def conv2d(
         raise ValueError(f"The images have {x.shape.as_list()[-1]} channels, the filters {channels}.")
     size = (rows, columns)
 
-    def convolve(images: Any, kernels: Any) -> Any:
-        windows = prepared(images, size, steps, fit, 0)
-        lead = np.shape(windows)[:3]
-        flat = anp.reshape(windows, (int(np.prod(lead)), -1))
-        return anp.reshape(anp.matmul(flat, anp.reshape(kernels, (-1, np.shape(kernels)[-1]))), (*lead, -1))
+    def evaluate(images: Any, kernels: Any) -> Any:
+        return convolve(images, kernels, _fit_of(images, size, steps, fit))
 
+    def vjp(images: Any, kernels: Any) -> Found:
+        return convolved_vjp(images, kernels, _fit_of(images, size, steps, fit))
+
+    with_vjp(evaluate, vjp)
     shape = output_shape(x, size, steps, fit, outputs)
     attrs = {"strides": steps, "padding": fit}
-    return Node("Conv2D", (x, w), convolve, name=name or "Conv2D", dtype=x.dtype, shape=shape, attrs=attrs)
+    return Node("Conv2D", (x, w), evaluate, name=name or "Conv2D", dtype=x.dtype, shape=shape, attrs=attrs)
 
 
 def max_pool(
@@ -248,9 +225,9 @@ def max_pool(
     size, steps, fit = two_sizes(ksize, "ksize"), two_sizes(strides, "strides"), checked_padding(padding)
 
     def pool(images: Any) -> Any:
-        windows = prepared(images, size, steps, fit, -np.inf)
-        return anp.squeeze(largest(windows, (3, 4)), axis=(3, 4))
+        return largest_of_windows(images, size, _fit_of(images, size, steps, fit))
 
+    with_vjp(pool, lambda images: largest_vjp(images, size, _fit_of(images, size, steps, fit)))
     shape = output_shape(x, size, steps, fit, None)
     attrs = {"ksize": size, "strides": steps, "padding": fit}
     return Node("MaxPool", (x,), pool, name=name or "MaxPool", dtype=x.dtype, shape=shape, attrs=attrs)

@@ -19,6 +19,7 @@ from globalstep.graph.shapes import TensorShape
 from globalstep.ops import conv_ops
 from globalstep.ops.array_ops import expand_dims, squeeze
 from globalstep.ops.building import as_shape_node, operands, require_float, sizes_of
+from globalstep.ops.sliding_windows import overlay
 
 __all__ = [
     "atrous_conv2d",
@@ -135,7 +136,7 @@ def conv2d_transpose(
         lead, depth = np.shape(values)[:3], np.shape(values)[3]
         flat = anp.matmul(anp.reshape(values, (-1, depth)), anp.transpose(anp.reshape(kernels, (-1, depth))))
         windows = anp.reshape(flat, (*lead, *size, np.shape(kernels)[2]))
-        whole = conv_ops.overlay(windows, size, steps, (lead[0], *padded, np.shape(kernels)[2]))
+        whole = overlay(windows, size, steps, (lead[0], *padded, np.shape(kernels)[2]))
         (top, _), (left, _) = margins
         return whole[:, top : top + shape[1], left : left + shape[2]]
 
