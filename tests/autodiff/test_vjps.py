@@ -4,12 +4,16 @@ import numpy as np
 import pytest
 from evaluate import evaluate
 
+import globalstep as gs
 from globalstep import losses
 from globalstep.autodiff.backward_schedule import schedule_of
 from globalstep.autodiff.gradients import gradients
 from globalstep.ops import constant_ops as c
 from globalstep.ops import math_ops as m
+from globalstep.ops.array_ops import reshape, transpose
+from globalstep.ops.conv_ops import conv2d, max_pool
 from globalstep.ops.cross_entropy_ops import (
+    sigmoid_cross_entropy_with_logits,
     softmax_cross_entropy_with_logits_v2,
 )
 from globalstep.ops.nn_ops import bias_add, dropout, relu
@@ -94,6 +98,53 @@ def test_products_of_matrices(shapes):
     x, y = (c.placeholder("float32", list(shape)) for shape in shapes)
     feeds = {x: numbers("float32", shapes[0]), y: numbers("float32", shapes[1])}
     assert_alike(m.square(matmul(x, y)), [x, y], feeds)
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_images(padding, stride):
+    images, kernels = c.placeholder("float32", [3, 7, 6, 2]), c.placeholder("float32", [3, 2, 2, 4])
+    made = relu(conv2d(images, kernels, [1, stride, 1, 1], padding))
+    made = reshape(max_pool(made, [1, 2, 3, 1], [1, 2, stride, 1], padding), [3, -1])
+    feeds = {images: numbers("float32", (3, 7, 6, 2)), kernels: numbers("float32", (3, 2, 2, 4), 1)}
+    assert_alike(m.square(transpose(made)), [images, kernels], feeds)
+
+
+@pytest.mark.parametrize("perm", [None, [2, 0, 1]])
+def test_an_order_of_dimensions(perm):
+    x = c.placeholder("float32", [2, 3, 4])
+    assert_alike(m.square(transpose(x, perm)), [x], {x: numbers("float32", (2, 3, 4))})
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_logistic_loss(dtype):
+    scores, labels = c.placeholder(dtype, [3, 4]), c.placeholder(dtype, [3, 4])
+    feeds = {scores: numbers(dtype, (3, 4)) * 9, labels: numbers(dtype, (3, 4), 1)}
+    assert_alike(
+        reduce_mean(sigmoid_cross_entropy_with_logits(labels=labels, logits=scores)), [scores, labels], feeds
+    )  # fmt: skip
+
+
+def test_rows_of_tables():
+    table, other = gs.Variable(numbers("float32", (9, 4))), gs.Variable(numbers("float32", (9, 4), 1))
+    ids, weights = c.placeholder("int64", [3, 2]), c.placeholder("float32", [3, 2, 4])
+    rows = gs.nn.embedding_lookup(table, ids) * weights + gs.nn.embedding_lookup(other, ids)
+    loss = reduce_sum(m.square(rows)) + reduce_sum(m.tanh(gs.nn.embedding_lookup(table, [7, 7, 1])))
+    first, second, third = gradients(loss, [table, other, weights])
+    node = third.inputs[0]
+    assert schedule_of(node) is not None
+    fetches = [first.values, first.indices, second.values, second.indices, third]
+    with gs.Session() as session:
+        session.run(gs.global_variables_initializer())
+        feeds = {ids: [[1, 8], [0, 1], [5, 5]], weights: numbers("float32", (3, 2, 4), 2)}
+        straight = session.run(fetches, feeds)
+        traced(node)
+    with gs.Session(graph=node.graph) as session:
+        session.run(gs.global_variables_initializer())
+        for one, two in zip(straight, session.run(fetches, feeds), strict=True):
+            assert one.dtype == two.dtype
+            np.testing.assert_array_equal(one, two)
+    assert straight[1].tolist() == [1, 8, 0, 1, 5, 5, 7, 7, 1]
 
 
 def network(loss_of):

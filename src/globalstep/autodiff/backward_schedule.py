@@ -33,6 +33,17 @@ class _ForwardCall(NamedTuple):
     reached: tuple[tuple[int, int], ...]
 
 
+class _Result(NamedTuple):
+    """One of the gradients: where it lies, and what the rows of a sparse one are."""
+
+    #: The place of x; of a sparse gradient, those of the gathers that read rows of x.
+    places: tuple[int, ...]
+    dtype: Any
+    #: For each gather the place of its ids, and the shape of a row; None for a gradient of all of x.
+    ids: tuple[int, ...] | None = None
+    row: tuple[int, ...] = ()
+
+
 class _Mark:
     """Stands for a place where autograd gives the order of the backward pass."""
 
@@ -96,7 +107,16 @@ class BackwardSchedule:
         ways = {call.out: at for at, call in enumerate(calls) if call.reached}
         self._back = tuple((mark.place, ways.get(mark.place)) for mark in islice(toposort(end), 1, None))
         self._results = tuple(
-            (leaves[x] if x in leaves else places[x], x.dtype.as_numpy_dtype) for x in plan.xs if x in plan.reached
+            _Result(
+                tuple(leaves[gather] for gather in plan.gathers[x]),
+                x.dtype.as_numpy_dtype,
+                tuple(place_of(gather.inputs[1], gather) for gather in plan.gathers[x]),
+                tuple(int(size) for size in x.shape)[1:],
+            )
+            if x in plan.gathers
+            else _Result((leaves[x] if x in leaves else places[x],), x.dtype.as_numpy_dtype)
+            for x in plan.xs
+            if x in plan.reached
         )
         self._same = [tuple(found) for found in seen_as.values() if len(found) > 1]
         self._size = len(places)
@@ -143,18 +163,31 @@ class BackwardSchedule:
                 gradient, back = flowing[place], ways[way]
                 for at, to in self._calls[way].reached:
                     _flow(flowing, to, back[at](gradient))
-        return tuple(self._result(flowing[place], values[place], dtype) for place, dtype in self._results), [
-            values[call.out] for call in self._calls
-        ]
-
-    @staticmethod
-    def _result(gradient: Any, value: Any, dtype: Any) -> Any:
-        if gradient is None:
-            return np.zeros_like(value)
-        return gradient if gradient.dtype == dtype else gradient.astype(dtype)
+        gradients: list[Any] = []
+        for result in self._results:
+            parts = [_of_dtype(flowing[place], values[place], result.dtype) for place in result.places]
+            if result.ids is None:
+                gradients += parts
+            else:
+                rows = [part.reshape(-1, *result.row) for part in parts]
+                ids = [np.asarray(values[place]).reshape(-1) for place in result.ids]
+                gradients += [_joined(rows), _joined(ids).astype(np.int64)]
+        return tuple(gradients), [values[call.out] for call in self._calls]
 
 
 _ARRAYS = (np.ndarray, np.generic)
+
+
+def _of_dtype(gradient: Any, value: Any, dtype: Any) -> Any:
+    """Give the gradient at a value, None for zero, in a dtype."""
+    if gradient is None:
+        return np.zeros_like(value)
+    return gradient if gradient.dtype == dtype else gradient.astype(dtype)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Concatenate arrays; one by itself is not copied."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _flow(flowing: list[Any], place: int, part: Any) -> None:
@@ -172,8 +205,7 @@ def schedule_of(node: Node) -> BackwardSchedule | None:
 
 def _find(node: Node, plan: GradientPlan) -> BackwardSchedule | None:
     straight = (
-        not plan.gathers
-        and all(covered.fn is not None and not covered.stateful for covered in plan.covers)
+        all(covered.fn is not None and not covered.stateful for covered in plan.covers)
         and all(covered in plan.vjps for covered in plan.covers if plan.flows.get(covered))
         and all(y in plan.covers for y in plan.ys if y in plan.reached)
     )

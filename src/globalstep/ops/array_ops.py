@@ -12,6 +12,7 @@ import autograd.numpy as anp
 import numpy as np
 from autograd.tracer import getval
 
+from globalstep.autodiff.vjps import Found, with_vjp
 from globalstep.dtypes import as_dtype
 from globalstep.errors import InvalidArgumentError
 from globalstep.graph.graph import Node, as_node
@@ -144,6 +145,11 @@ def reshape(tensor: Any, shape: Any, name: str | None = None) -> Node:
                 f"{np.shape(value)}, but the requested shape is {target}"
             ) from None
 
+    def vjp(value: Any, wanted: Any) -> Found:
+        # Sizes are no numbers that a gradient goes to.
+        return evaluate(value, wanted), (lambda g: np.reshape(g, value.shape), np.zeros_like)
+
+    with_vjp(evaluate, vjp)
     return Node("Reshape", (node, sizes), evaluate, name=name, dtype=node.dtype, shape=TensorShape(known))
 
 
@@ -182,10 +188,14 @@ def transpose(a: Any, perm: Any = None, name: str = "transpose", conjugate: bool
         if order is not None and sorted(order) != list(range(len(known))):
             raise ValueError(f"perm {order} is not an order of the {len(known)} dimensions of {node.name!r}.")
         known = known[::-1] if order is None else [known[i] for i in order]
+    back = None if order is None else tuple(np.argsort(order))
     return Node(
         "Transpose",
         (node,),
-        lambda value: anp.transpose(value, order),
+        with_vjp(
+            lambda value: anp.transpose(value, order),
+            lambda value: (np.transpose(value, order), (lambda g: np.transpose(g, back),)),
+        ),
         name=name,
         dtype=node.dtype,
         shape=TensorShape(known),

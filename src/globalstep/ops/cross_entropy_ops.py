@@ -236,6 +236,20 @@ def sparse_softmax_cross_entropy_with_logits(
     )
 
 
+def _logistic_loss(scores: Any, labels: Any) -> Any:
+    return anp.logaddexp(scores, 0) - scores * labels
+
+
+def _logistic_vjp(scores: Any, labels: Any) -> Found | None:
+    if scores.shape != labels.shape:
+        return None
+    logs = np.logaddexp(scores, 0)
+    return logs - scores * labels, (lambda g: g * np.exp(scores - logs) + -g * labels, lambda g: -g * scores)
+
+
+with_vjp(_logistic_loss, _logistic_vjp)
+
+
 def sigmoid_cross_entropy_with_logits(
     _sentinel: Any = None, labels: Any = None, logits: Any = None, name: str | None = None
 ) -> Node:
@@ -260,11 +274,8 @@ def sigmoid_cross_entropy_with_logits(
     if not x.shape.is_compatible_with(z.shape):
         raise ValueError(f"logits and labels must have the same shape ({x.shape} vs {z.shape})")
 
-    def evaluate(scores: Any, wanted: Any) -> Any:
-        return anp.logaddexp(scores, 0) - scores * wanted
-
     return Node(
-        "SigmoidCrossEntropyWithLogits", (x, z), evaluate, name=name or "logistic_loss", dtype=x.dtype,
+        "SigmoidCrossEntropyWithLogits", (x, z), _logistic_loss, name=name or "logistic_loss", dtype=x.dtype,
         shape=x.shape,
     )  # fmt: skip
 
