@@ -25,6 +25,7 @@ _SUBCOMMANDS = {
     "launch": ("globalstep.deploy.launch.launch", "run a training script as PS, workers and chief on this machine"),
     "plan": ("globalstep.deploy.plan.cli", "how many PS tasks a job needs, and what is to be expected: a simulation"),
     "status": ("globalstep.deploy.status.cli", "where a running cluster stands: steps, rates, workers, PS tasks"),
+    "runs": ("globalstep.deploy.status.runs_cli", "which runs of this user are alive on this machine, and how far"),
     "where": ("globalstep.deploy.status.where_cli", "where each Variable of a running cluster lies"),
     "replay": ("globalstep.deploy.replay.cli", "play a run's log again, up to any step; find the first NaN"),
     "ray": ("globalstep.deploy.ray.cli", "run a training script as actors of a Ray cluster"),

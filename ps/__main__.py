@@ -124,7 +124,10 @@ def make_parser() -> argparse.ArgumentParser:
         help="where Prometheus reads this task's numbers, on 127.0.0.1 unless said (default: GLOBALSTEP_METRICS_PORT)",
     )
     parser.add_argument(
-        "--log-format", choices=FORMATS, default="", help=f"how log lines look (default: {VARIABLE}, or text)"
+        "--log-format",
+        choices=FORMATS,
+        default="",
+        help=f"how log lines look; timed: text with the time (default: {VARIABLE}, or text)",
     )
     parser.add_argument("--log-level", default="INFO", help="DEBUG, INFO, WARNING or ERROR (default INFO)")
     return parser

@@ -1,6 +1,8 @@
 """Identity file of a run's directory: which run it is, and how many incarnations it has had.
 
-    RUN_DIR/globalstep-run.json      {"id": "...", "name": "...", "incarnation": 1700000000001}
+    RUN_DIR/globalstep-run.json      {"id": "...", "name": "...", "incarnation": 1700000000001, "ps": ["host:port"]}
+
+"ps" are the addresses of the PS tasks that held the newest incarnation, for `globalstep status RUN_DIR`.
 
 Layer: chief.
 """
@@ -9,12 +11,14 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
+from typing import Any
 
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.errors import DataLossError, NotFoundError
 from globalstep.files.storage import atomic_write, path_error, storage_for
 
-__all__ = ["FILE_NAME", "keep_identity", "keep_incarnation", "kept_identity"]
+__all__ = ["FILE_NAME", "keep_identity", "keep_incarnation", "kept_addresses", "kept_identity"]
 
 _log = logging.getLogger("globalstep")
 
@@ -36,16 +40,31 @@ def kept_identity(directory: str) -> RunIdentity:
     return _kept(directory)[0]
 
 
-def _kept(directory: str) -> tuple[RunIdentity, int]:
+def kept_addresses(directory: str) -> list[str]:
+    """Read where the PS tasks of a run's newest incarnation serve, or served.
+
+    Args:
+        directory: Path or URL.
+
+    Returns:
+        "host:port" of each, in order; empty where the directory does not say.
+
+    Raises:
+        DataLossError: If the file cannot be understood.
+    """
+    return _kept(directory)[2]
+
+
+def _kept(directory: str) -> tuple[RunIdentity, int, list[str]]:
     storage = storage_for(directory)
     path = storage.join(directory, FILE_NAME)
     try:
         with storage.open_read(path) as file:
             fields = json.loads(file.read())
         run = RunIdentity(str(fields["id"]), str(fields.get("name", "")), directory)
-        return run, int(fields.get("incarnation", 0))
+        return run, int(fields.get("incarnation", 0)), [str(address) for address in fields.get("ps", [])]
     except (NotFoundError, FileNotFoundError, NotADirectoryError):
-        return RunIdentity(directory=directory), 0
+        return RunIdentity(directory=directory), 0, []
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataLossError(
             f"{path} does not say which run the directory is of: {error}. If no job runs in it, delete the file: the "
@@ -66,7 +85,7 @@ def keep_identity(run: RunIdentity) -> int:
         OpError: If the directory cannot be written to.
     """
     storage = storage_for(run.directory)
-    kept, newest = _kept(run.directory)
+    kept, newest, _ = _kept(run.directory)
     if kept.id == run.id:
         try:
             # Its writer may not have come so far.
@@ -80,7 +99,7 @@ def keep_identity(run: RunIdentity) -> int:
     return 0
 
 
-def keep_incarnation(run: RunIdentity, incarnation: int) -> None:
+def keep_incarnation(run: RunIdentity, incarnation: int, addresses: Sequence[str] = ()) -> None:
     """Write down which incarnation of a run is about to be opened, where the directory is of this run.
 
     Where all PS tasks are lost and come back with clocks of an earlier day, the next chief knows from this that the
@@ -89,16 +108,18 @@ def keep_incarnation(run: RunIdentity, incarnation: int) -> None:
     Args:
         run: The run, with its id and its directory.
         incarnation: Its number.
+        addresses: Of the PS tasks, in order; empty where they are in the chief's own process.
 
     Raises:
         OpError: If the directory cannot be written to.
     """
-    kept, newest = _kept(run.directory)
+    kept, newest, _ = _kept(run.directory)
     if kept.id == run.id and newest < incarnation:
-        _write(kept, incarnation)
+        _write(kept, incarnation, addresses)
 
 
-def _write(run: RunIdentity, incarnation: int) -> None:
+def _write(run: RunIdentity, incarnation: int, addresses: Sequence[str] = ()) -> None:
     storage = storage_for(run.directory)
     with atomic_write(storage, storage.join(run.directory, FILE_NAME)) as file:
-        file.write(json.dumps({"id": run.id, "name": run.name, "incarnation": incarnation}).encode())
+        fields: dict[str, Any] = {"id": run.id, "name": run.name, "incarnation": incarnation}
+        file.write(json.dumps(fields | ({"ps": list(addresses)} if addresses else {})).encode())

@@ -26,12 +26,12 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from globalstep.cluster.process_place import Process, is_gone, this_process
+from globalstep.cluster.process_place import NO_PROCESS, Process, is_gone, this_process
 from globalstep.errors import FailedPreconditionError
 from globalstep.files.storage import LocalStorage, storage_for
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 
-__all__ = ["FILE_NAME", "hold"]
+__all__ = ["FILE_NAME", "hold", "living_holder"]
 
 _log = logging.getLogger("globalstep")
 
@@ -80,6 +80,23 @@ def hold(directory: str, clock: Clock = SYSTEM_CLOCK) -> Callable[[], None]:
                 raise
             _HELD[path] = file, 1
     return _once(path)
+
+
+def living_holder(directory: str) -> Process:
+    """Give the process of this machine that trains in a directory with a PS of its own; a false one for none.
+
+    Args:
+        directory: A path.
+    """
+    try:
+        file = os.open(os.path.join(directory, FILE_NAME), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return NO_PROCESS
+    try:
+        holder, _ = _named(file)
+    finally:
+        os.close(file)
+    return holder if holder and holder.place == this_process().place and not is_gone(holder) else NO_PROCESS
 
 
 def _lock(file: int, directory: str, clock: Clock) -> None:

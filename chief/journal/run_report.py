@@ -9,6 +9,7 @@ Layer: chief. Threads: that of the session; it starts none.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -42,7 +43,10 @@ if TYPE_CHECKING:
     from globalstep.worker.session import Session
 
 
-__all__ = ["PROGRESS_VARIABLE", "RunReport", "is_wanted"]
+__all__ = ["CONCLUSION_PREFIX", "PROGRESS_VARIABLE", "RunReport", "is_wanted"]
+
+#: Starts a line for the launcher alone: where the run has ended, as JSON.
+CONCLUSION_PREFIX = "\x1econclusion "
 
 PROGRESS_VARIABLE = "GLOBALSTEP_PROGRESS"
 _LAUNCHER_VARIABLE = "GLOBALSTEP_LAUNCH"
@@ -168,14 +172,21 @@ class RunReport(SessionRunHook):
         self._concluded = True
         if self._live is not None:
             self._live.close()
-        if self._first_step is not None:
-            self._say(self._conclusion(stopped, failed))
-
-    def _conclusion(self, stopped: bool, failed: type[BaseException] | None) -> str:
-        last_step, newest = self._last_step(), self._newest()
+        if self._first_step is None:
+            return
+        newest = self._newest()
         # What others pushed after this task's last run is in the checkpoint that was saved at the end.
         saved = _step_in(newest) if newest != self._found else None
         step = max(self._last_known, saved or 0)
+        self._say(self._conclusion(step, newest, stopped, failed))
+        if self._launched:
+            secs = self._clock.monotonic() - self._began_at
+            found = {"step": step, "steps": step - self._first_step, "secs": secs, "checkpoint": newest or ""}
+            sys.stdout.write(f"{CONCLUSION_PREFIX}{json.dumps(found)}\n")
+            sys.stdout.flush()
+
+    def _conclusion(self, step: int, newest: str | None, stopped: bool, failed: type[BaseException] | None) -> str:
+        last_step = self._last_step()
         is_saved = _step_in(newest) == step
         if failed is not None or stopped:
             how = f"stopped at step {step}"

@@ -117,7 +117,7 @@ class RunOfTask:
     def opens(self, client: ClusterAccess) -> None:
         """Have the run's directory know an incarnation that is about to be opened, before it has members."""
         if client.run.identity.directory:
-            keep_incarnation(client.run.identity, client.incarnation)
+            keep_incarnation(client.run.identity, client.incarnation, [one for one in client.run.addresses if one])
 
     def joins(self, run: RunIdentity, mine: TaskRun) -> None:
         """Take note of the run that the task has joined; a chief's directory that does not name one gets its id."""

@@ -11,12 +11,15 @@ from collections.abc import Iterable, Mapping
 from typing import TextIO
 
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.runtime.log_format import time_stamp
 from globalstep.wire.names import printable
 
-__all__ = ["PROGRESS_MARK", "Console"]
+__all__ = ["CONCLUSION_MARK", "PROGRESS_MARK", "Console"]
 
 #: A line that starts with this is progress; the rest of it is the text to show (see ProgressHook).
 PROGRESS_MARK = "\x1eprogress "
+#: A line that starts with this says, as JSON, where a chief's run has ended (see RunReport).
+CONCLUSION_MARK = "\x1econclusion "
 _COLOURS = {"chief": "32", "worker": "36", "ps": "35", "evaluator": "33"}
 _CLEAR_LINE = "\r\x1b[K"
 
@@ -32,7 +35,8 @@ class Console:
         environ: The environment; colours are left out when NO_COLOR is set, as they are off a terminal.
         progress_secs: Shortest time between two plain progress lines, in seconds.
         clock: Where time comes from.
-        json_lines: Write each line as a JSON object with its task; one that is an object already gets it.
+        log_format: Of the lines, as `globalstep launch --log-format` takes it: "timed" puts the time before each; for
+            "json" each is a JSON object with its task; one that is an object already gets it.
     """
 
     def __init__(
@@ -41,9 +45,10 @@ class Console:
         environ: Mapping[str, str],
         progress_secs: float = 5.0,
         clock: Clock = SYSTEM_CLOCK,
-        json_lines: bool = False,
+        log_format: str = "text",
     ) -> None:
-        self._json_lines = json_lines
+        self._json_lines = log_format == "json"
+        self._timed = log_format == "timed"
         self._stream = stream
         self._live = stream.isatty() and environ.get("TERM") != "dumb"
         self._colours = self._live and not environ.get("NO_COLOR")
@@ -51,6 +56,10 @@ class Console:
         self._clock = clock
         self._progress = ""
         self._last_plain: float | None = None
+
+    def stamp(self) -> str:
+        """Give what a line begins with: the time and a blank, or nothing."""
+        return f"{time_stamp(self._clock.time())} " if self._timed else ""
 
     def line(self, task: str, text: str) -> None:
         """Write a line of output.
@@ -67,7 +76,7 @@ class Console:
             if not self._live:
                 # Progress that was held back would be out of date, and out of order, after this line.
                 self._progress = ""
-            self._write(f"{self._prefix(task)} {text}")
+            self._write(f"{self.stamp()}{self._prefix(task)} {text}")
 
     def say(self, text: str, below: Iterable[str] = ()) -> None:
         """Write a line of the launcher's own, and the output of another process in lines below it."""
@@ -75,7 +84,7 @@ class Console:
         if self._json_lines:
             self._write_json("launch", "\n".join(lines))
         else:
-            self._write("\n".join(map(printable, lines)))
+            self._write(self.stamp() + "\n".join(map(printable, lines)))
 
     def finish(self) -> None:
         """Write the newest progress if it has not been shown, and leave the cursor on a new line."""
@@ -110,7 +119,7 @@ class Console:
         now = self._clock.monotonic()
         if self._last_plain is None or now - self._last_plain >= self._progress_secs:
             self._last_plain = now
-            self._write(self._progress)
+            self._write(self.stamp() + self._progress)
             self._progress = ""
 
     def _write(self, text: str) -> None:

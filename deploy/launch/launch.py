@@ -17,18 +17,20 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from globalstep.cluster.run_identity import RUN_VARIABLE, new_run_id
 from globalstep.deploy.launch import options as launch_options
 from globalstep.deploy.launch.console import Console
 from globalstep.deploy.launch.launcher import Launcher, Task
-from globalstep.deploy.launch.run_tokens import kept
+from globalstep.deploy.launch.live_runs import kept
 from globalstep.deploy.launch.security import add_arguments, environ_for_all, environ_of_task
+from globalstep.deploy.launch.summary import summary
 from globalstep.deploy.launch.table import LiveConsole, watch_cluster
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
+from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.runtime.process_env import environ_with_alias, tuned
-from globalstep.security.credentials import RUN_TOKEN
 
 __all__ = ["chief_of", "cluster_jobs", "configure", "make_tasks", "reserve_ports", "run"]
 
@@ -73,6 +75,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_arguments(parser)
     launch_options.add_arguments(parser)
     parser.add_argument("--log-dir", type=Path, metavar="DIR", help="also write each task's output to a file")
+    parser.add_argument(
+        "-m", dest="module", action="store_true", help="the script is a module's name, pkg.module, as of python -m"
+    )
     parser.add_argument("script", help="the training script, run by every worker and the chief")
     rest = parser.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
     # argparse counts it as missing where the script is.
@@ -84,9 +89,10 @@ def run(args: argparse.Namespace) -> int:
     if args.ps < 1 or args.workers < (0 if args.chief else 1):
         print("globalstep launch: at least one PS and one worker (or the chief) are needed", file=sys.stderr)
         return 2
-    if not Path(args.script).is_file():
-        print(f"globalstep launch: there is no script {args.script}", file=sys.stderr)
+    if missing := _missing_program(args):
+        print(f"globalstep launch: {missing}", file=sys.stderr)
         return 2
+    program = [*(["-m"] if args.module else []), args.script, *args.args]
     for note in _meant_for_launch(args.args):
         print(f"globalstep launch: {note}", file=sys.stderr)
     with reserve_ports(args.ps + args.workers + args.chief + args.evaluator) as ports:
@@ -95,11 +101,12 @@ def run(args: argparse.Namespace) -> int:
             cluster["evaluator"] = [f"127.0.0.1:{ports[-1]}"]
         failover = {"GLOBALSTEP_FAILOVER_SECS": str(args.failover)} if args.failover else {}
         try:
-            name = f"{Path(args.script).stem}-{new_run_id()[:6]}"
+            stem = args.script.rpartition(".")[2] if args.module else Path(args.script).stem
+            name = f"{stem}-{new_run_id()[:6]}"
             environ = environ_for_all(args, {RUN_VARIABLE: name, **os.environ, **failover})
             if args.as_tensorflow:
                 environ = environ_with_alias(environ)
-            tasks = make_tasks(cluster, [args.script, *args.args], environ, args.host_flags)
+            tasks = make_tasks(cluster, program, environ, args.host_flags)
             log_format = launch_options.apply_options(args, tasks)
         except (FailedPreconditionError, InvalidArgumentError) as error:
             print(f"globalstep launch: {error}", file=sys.stderr)
@@ -109,10 +116,30 @@ def run(args: argparse.Namespace) -> int:
             tasks, console, args.max_restarts, args.grace_secs, args.log_dir, failover=bool(args.failover)
         )
         try:
-            with kept(cluster["ps"], environ.get(RUN_TOKEN, "")):
-                return asyncio.run(_run_watched(launcher, tasks, cluster["ps"], console))
+            with kept(cluster["ps"], environ, program):
+                began = SYSTEM_CLOCK.monotonic()
+                code = asyncio.run(_run_watched(launcher, tasks, cluster["ps"], console))
+                secs = SYSTEM_CLOCK.monotonic() - began
+                console.say(*summary(tasks, code, secs, launcher.conclusion, args.log_dir))
+                return code
         finally:
             console.finish()
+
+
+def _missing_program(args: argparse.Namespace) -> str:
+    """Say that the script or module is not there; "" if it is. A module's packages are not imported for it."""
+    if not args.module:
+        hint = f"; is {args.script} a module: -m {args.script}?" if _is_module(args.script) else ""
+        return "" if Path(args.script).is_file() else f"there is no script {args.script}{hint}"
+    return "" if _is_module(args.script) else f"there is no module {args.script}, here or installed"
+
+
+def _is_module(name: str) -> bool:
+    # As for python -m: the present folder comes first.
+    try:
+        return PathFinder.find_spec(name.partition(".")[0], [os.getcwd(), *sys.path]) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def _meant_for_launch(arguments: Sequence[str]) -> Iterator[str]:
@@ -121,15 +148,16 @@ def _meant_for_launch(arguments: Sequence[str]) -> Iterator[str]:
     configure(parser)
     own = {option for action in parser._actions for option in action.option_strings}
     for argument in arguments:
-        if (name := argument.partition("=")[0]) in own:
+        # A single letter is more often the script's: -m is grep's, too.
+        if (name := argument.partition("=")[0]) in own and name.startswith("--"):
             yield f"{name} comes after the script's name, so it is the script's; the launcher's own come before it"
 
 
 def _console(log_format: str) -> Console:
     """Choose how output is shown: with a live table on a terminal, as lines elsewhere."""
-    if log_format == "text" and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        return LiveConsole(sys.stdout, os.environ)
-    return Console(sys.stdout, os.environ, json_lines=log_format == "json")
+    if log_format != "json" and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+        return LiveConsole(sys.stdout, os.environ, log_format=log_format)
+    return Console(sys.stdout, os.environ, log_format=log_format)
 
 
 async def _run_watched(launcher: Launcher, tasks: Sequence[Task], ps: Sequence[str], console: Console) -> int:

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import IO
 
 from globalstep.cluster.run_identity import TAKE_OVER_VARIABLE
-from globalstep.deploy.launch.console import PROGRESS_MARK, Console
+from globalstep.deploy.launch.console import CONCLUSION_MARK, PROGRESS_MARK, Console
+from globalstep.deploy.launch.summary import Conclusion, log_name, read_conclusion
 
 __all__ = ["Launcher", "Task"]
 
@@ -75,6 +76,9 @@ class Launcher:
         grace_secs: Seconds to wait for a process that was asked to end, and for the PS after the workers.
         log_dir: Folder for a file with each task's output; None for none.
         failover: Whether the chief and workers go on without one of them that failed and is not started again.
+
+    Attributes:
+        conclusion: Where the chief's run has ended, as it said last; None before it did.
     """
 
     def __init__(
@@ -92,6 +96,7 @@ class Launcher:
         self._max_restarts = max_restarts
         self._grace_secs = grace_secs
         self._log_dir = log_dir
+        self.conclusion: Conclusion | None = None
         self._signal = 0
         self._stopping = False
         # Set when a signal asks for the end.
@@ -196,7 +201,7 @@ class Launcher:
             log: IO[str] | None = None
             if self._log_dir is not None:
                 self._log_dir.mkdir(parents=True, exist_ok=True)
-                path = self._log_dir / f"{task.name.replace(':', '-')}.log"
+                path = self._log_dir / log_name(task.name)
                 log = stack.enter_context(path.open("w", encoding="utf-8"))
             while True:
                 code = await self._run_once(task, log)
@@ -249,10 +254,13 @@ class Launcher:
             if task.is_chief:
                 self._console.line(task.name, text)
             return
+        if text.startswith(CONCLUSION_MARK):
+            self.conclusion = read_conclusion(text.removeprefix(CONCLUSION_MARK)) or self.conclusion
+            return
         task.tail.append(text)
         self._console.line(task.name, text)
         if log is not None:
-            log.write(text + "\n")
+            log.write(f"{self._console.stamp()}{text}\n")
             log.flush()
 
     def _report(self, task: Task, code: int) -> None:

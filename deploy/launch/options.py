@@ -41,7 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the chief begins its run, at its first start, even on PS tasks that serve another one, which is dropped "
         f"with what it has not saved (sets {TAKE_OVER_VARIABLE}; PS tasks that the script names itself)",
     )  # fmt: skip
-    parser.add_argument("--log-format", choices=FORMATS, default="", help=f"how log lines look (default: {VARIABLE})")
+    parser.add_argument(
+        "--log-format", choices=FORMATS, default="",
+        help=f"how log lines look; timed: each line begins with the time (default: {VARIABLE}, or text)",
+    )  # fmt: skip
 
 
 def shares_of_cpus(cpus: Sequence[int], tasks: int) -> list[list[int]]:
@@ -85,5 +88,6 @@ def apply_options(args: argparse.Namespace, tasks: Sequence[Task]) -> str:
         if args.take_over and task.is_chief:
             task.environ[TAKE_OVER_VARIABLE] = "1"
         task.environ.update(given)
-        task.environ[VARIABLE] = chosen
+        # The launcher puts the time before every line, and so before those that a program prints.
+        task.environ[VARIABLE] = "text" if chosen == "timed" else chosen
     return chosen

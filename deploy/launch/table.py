@@ -118,10 +118,13 @@ class LiveConsole(Console):
         stream: The terminal.
         environ: As of Console.
         clock: As of Console.
+        log_format: "text" or "timed".
     """
 
-    def __init__(self, stream: TextIO, environ: Mapping[str, str], clock: Clock = SYSTEM_CLOCK) -> None:
-        super().__init__(stream, environ, clock=clock)
+    def __init__(
+        self, stream: TextIO, environ: Mapping[str, str], clock: Clock = SYSTEM_CLOCK, log_format: str = "text"
+    ) -> None:
+        super().__init__(stream, environ, clock=clock, log_format=log_format)
         self._terminal = rich_console.Console(file=stream, highlight=False)
         self._table: RenderableType | None = None
         self._region = Live(console=self._terminal, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)

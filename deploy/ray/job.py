@@ -21,7 +21,7 @@ from typing import IO, Any, TextIO
 
 from globalstep.deploy.launch.console import Console
 from globalstep.deploy.launch.launcher import Launcher, Task
-from globalstep.deploy.launch.run_tokens import kept
+from globalstep.deploy.launch.live_runs import kept
 from globalstep.deploy.launch.security import environ_of_task, with_run_token
 from globalstep.deploy.ray.member import MOVED, Member, TaskAddress
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
@@ -130,7 +130,7 @@ def launch(
             logs = None if log_dir is None else Path(log_dir, *([f"again-{beginnings}"] if beginnings else []))
             launcher = _RayLauncher(ray, members, stay, tasks, console, max_restarts, grace_secs, logs, int(cpus) or 1)
             try:
-                with kept(_addresses(tasks), shown.get(RUN_TOKEN, "")):
+                with kept(_addresses(tasks), shown, [os.fspath(script), *args]):
                     code = asyncio.run(launcher.run())
             finally:
                 console.finish()

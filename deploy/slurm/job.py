@@ -22,12 +22,11 @@ from globalstep.cluster.run_identity import RUN_VARIABLE
 from globalstep.cluster.slurm import cluster_on, expand_counts, expand_hosts, hosts_of_tasks, port_of_job
 from globalstep.deploy.launch.console import Console
 from globalstep.deploy.launch.launcher import Launcher, Task
-from globalstep.deploy.launch.run_tokens import kept
+from globalstep.deploy.launch.live_runs import kept
 from globalstep.deploy.launch.security import environ_of_task, with_run_token
 from globalstep.deploy.slurm.cli import add_cluster
 from globalstep.deploy.slurm.script import SlurmJob
 from globalstep.runtime.process_env import tuned
-from globalstep.security.credentials import RUN_TOKEN
 
 __all__ = ["addresses_of_nodes", "main", "make_tasks"]
 
@@ -109,7 +108,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         log_dir /= f"requeue-{restarts}"
     console = Console(sys.stdout, environ)
     try:
-        with kept([task for task in cluster.job_tasks("ps") if task], environ.get(RUN_TOKEN, "")):
+        ps = [task for task in cluster.job_tasks("ps") if task]
+        with kept(ps, tasks[0].environ, [args.script, *args.args]):
             return asyncio.run(Launcher(tasks, console, args.max_restarts, args.grace_secs, log_dir).run())
     finally:
         console.finish()

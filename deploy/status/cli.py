@@ -1,4 +1,4 @@
-"""`globalstep status ADDRESS...`: where a running cluster stands, how fast it goes, and what holds it up.
+"""`globalstep status RUN_DIR`, or ADDRESS...: where a running cluster stands, how fast it goes, and what holds it up.
 
 Layer: deploy.
 """
@@ -10,17 +10,19 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.live import Live
 
+from globalstep.cluster.cluster import is_address
 from globalstep.deploy.status.cluster_status import ClusterStatus, read_cluster
-from globalstep.deploy.status.cluster_watch import ClusterWatch, addresses_of
+from globalstep.deploy.status.cluster_watch import ClusterWatch, watch_of
 from globalstep.deploy.status.view import draw_status
 from globalstep.errors import GlobalStepError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 
-__all__ = ["HEALTHY", "PROBLEM", "UNREACHABLE", "add_addresses", "configure", "exit_code", "run", "screen"]
+__all__ = ["HEALTHY", "PROBLEM", "UNREACHABLE", "add_addresses", "configure", "exit_code", "run", "say_ended", "screen"]
 
 #: Of what is no terminal: nothing is shortened there.
 _WIDE = 1000
@@ -37,8 +39,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def add_addresses(parser: argparse.ArgumentParser) -> None:
     """Add what all subcommands have that look at a running cluster."""
     parser.add_argument(
-        "addresses", nargs="*", metavar="ADDRESS",
-        help="host:port of every PS task, in order (default: those of TF_CONFIG)",
+        "addresses", nargs="*", metavar="RUN_DIR|ADDRESS",
+        help="the run's directory (its checkpoint_dir), or host:port of every PS task, in order (default: TF_CONFIG's)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
@@ -60,7 +62,7 @@ def run(args: argparse.Namespace, clock: Clock = SYSTEM_CLOCK, stop: threading.E
     """
     stop = stop or threading.Event()
     try:
-        watch = ClusterWatch(addresses_of(args.addresses, os.environ))
+        watch = watch_of(args.addresses, os.environ)
     except (GlobalStepError, ValueError, TypeError) as error:
         print(f"globalstep status: {error}", file=sys.stderr)
         return UNREACHABLE
@@ -83,6 +85,16 @@ def exit_code(status: ClusterStatus) -> int:
     return PROBLEM if status.problems else HEALTHY
 
 
+def say_ended(arguments: Sequence[str], status: ClusterStatus) -> None:
+    """Say, of a run that was named by its directory, that none of its PS tasks is there any more."""
+    if len(arguments) == 1 and not status.answered and not is_address(arguments[0]):
+        print(
+            f"The run in {arguments[0]} has ended, or cannot be reached from here: no PS task of it answers. "
+            f"globalstep checkpoint ls {arguments[0]} says what it has saved.",
+            file=sys.stderr,
+        )
+
+
 def _once(args: argparse.Namespace, watch: ClusterWatch, clock: Clock, stop: threading.Event) -> int:
     before = watch.ask() if args.interval > 0 else []
     if before:
@@ -92,6 +104,7 @@ def _once(args: argparse.Namespace, watch: ClusterWatch, clock: Clock, stop: thr
         print(json.dumps(status.as_json(), indent=2))
     else:
         screen().print(draw_status(status))
+    say_ended(args.addresses, status)
     return exit_code(status)
 
 

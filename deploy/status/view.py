@@ -18,7 +18,7 @@ from globalstep.deploy.status.cluster_status import ClusterStatus, QueueStatus, 
 from globalstep.deploy.status.where import PlacedVariable
 from globalstep.wire.names import printable
 
-__all__ = ["cell", "draw_status", "draw_where", "human_bytes", "short_task"]
+__all__ = ["cell", "draw_status", "draw_where", "duration", "human_bytes", "short_task"]
 
 _STYLES = {"ready": "green", "done": "cyan", "vacant": "yellow", "initializing": "yellow"}
 
@@ -98,7 +98,7 @@ def _headline(status: ClusterStatus) -> Iterable[str]:
         limit = f" of {step.limit:,}" if step.limit is not None else ""
         rate = f", {step.per_sec:.1f} steps/s" if step.per_sec is not None else ""
         left = (step.limit or 0) - step.value
-        end = f", {_duration(left / step.per_sec)} to go" if step.limit and step.per_sec and left > 0 else ""
+        end = f", {duration(left / step.per_sec)} to go" if step.limit and step.per_sec and left > 0 else ""
         yield f"{step.name}: {step.value:,}{limit}{rate}{end}"
     pushes = "" if status.pushes_per_sec is None else f"{status.pushes_per_sec:.1f} pushes/s, "
     lag = "" if status.mean_staleness is None else f"staleness {status.mean_staleness:.2f}, "
@@ -114,12 +114,17 @@ def _headline(status: ClusterStatus) -> Iterable[str]:
     save = status.last_save
     if save is not None:
         steps = ", ".join(f"{name} {value:,}" for name, value in save.steps.items())
-        yield f"last checkpoint: {steps}, {_duration(save.age_secs)} ago"
+        yield f"last checkpoint: {steps}, {duration(save.age_secs)} ago"
     elif status.steps:
         yield "last checkpoint: none in this incarnation"
 
 
-def _duration(secs: float) -> str:
+def duration(secs: float) -> str:
+    """Give a time for a person.
+
+    >>> duration(4.2), duration(125), duration(7300)
+    ('4 s', '2 min 5 s', '2 h 2 min')
+    """
     minutes, rest = divmod(round(secs), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

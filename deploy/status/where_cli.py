@@ -1,4 +1,4 @@
-"""`globalstep where ADDRESS...`: every Variable of a running cluster, where it lies and how often it changes.
+"""`globalstep where RUN_DIR`, or ADDRESS...: where each Variable of a running cluster lies, how often it changes.
 
 Layer: deploy.
 """
@@ -11,9 +11,9 @@ import os
 import sys
 import threading
 
-from globalstep.deploy.status.cli import UNREACHABLE, add_addresses, exit_code, screen
+from globalstep.deploy.status.cli import UNREACHABLE, add_addresses, exit_code, say_ended, screen
 from globalstep.deploy.status.cluster_status import read_cluster
-from globalstep.deploy.status.cluster_watch import ClusterWatch, addresses_of
+from globalstep.deploy.status.cluster_watch import watch_of
 from globalstep.deploy.status.view import draw_where
 from globalstep.deploy.status.where import as_json, placed_variables
 from globalstep.errors import GlobalStepError
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace, clock: Clock = SYSTEM_CLOCK) -> int:
         The exit code, as of `globalstep status`.
     """
     try:
-        watch = ClusterWatch(addresses_of(args.addresses, os.environ))
+        watch = watch_of(args.addresses, os.environ)
     except (GlobalStepError, ValueError, TypeError) as error:
         print(f"globalstep where: {error}", file=sys.stderr)
         return UNREACHABLE
@@ -53,4 +53,5 @@ def run(args: argparse.Namespace, clock: Clock = SYSTEM_CLOCK) -> int:
         print(json.dumps(as_json(variables, status.problems), indent=2))
     else:
         screen().print(draw_where(variables, status.problems))
+    say_ended(args.addresses, status)
     return exit_code(status)

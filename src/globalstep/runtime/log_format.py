@@ -1,5 +1,6 @@
-"""Formats of log lines: plain text, or one JSON object a line for programs that collect logs.
+"""Formats of log lines: plain text, text with the time, or one JSON object a line for programs that collect logs.
 
+Plain text is the default: what reads the logs of programs for TensorFlow 1.x looks for lines that begin with the level.
 GLOBALSTEP_LOG_FORMAT chooses for every process that globalstep logs in by itself; a program that has set up Python's
 logging keeps what it has set up.
 
@@ -13,14 +14,24 @@ import logging
 import os
 import re
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any, TextIO
 
 from globalstep.errors import InvalidArgumentError
 
-__all__ = ["FORMATS", "VARIABLE", "JsonFormatter", "TextFormatter", "chosen_format", "formatter", "write_to_stderr"]
+__all__ = [
+    "FORMATS",
+    "VARIABLE",
+    "JsonFormatter",
+    "TextFormatter",
+    "chosen_format",
+    "formatter",
+    "time_stamp",
+    "write_to_stderr",
+]
 
-FORMATS = ("text", "json")
+FORMATS = ("text", "timed", "json")
 VARIABLE = "GLOBALSTEP_LOG_FORMAT"
 _TEXT = "%(levelname)s:globalstep:%(message)s"
 #: What ends a line, or speaks to a terminal; in a traceback its own ends of lines are none of these.
@@ -58,14 +69,19 @@ class TextFormatter(logging.Formatter):
     >>> record = logging.LogRecord("globalstep", logging.INFO, "", 0, "%s is gone", ("x\nWARNING:\x1b[2J",), None)
     >>> TextFormatter().format(record)
     'INFO:globalstep:x\n    WARNING:\\x1b[2J is gone'
+
+    Args:
+        timed: Begin with the time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, timed: bool = False) -> None:
         super().__init__(_TEXT)
+        self._timed = timed
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
         """Give the line, without a traceback."""
-        return _CONTROLS.sub(_escaped, super().formatMessage(record))
+        line = _CONTROLS.sub(_escaped, super().formatMessage(record))
+        return f"{time_stamp(record.created)} {line}" if self._timed else line
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's own name
         """Give a traceback; its own lines stay."""
@@ -76,11 +92,24 @@ def _escaped(found: re.Match[str]) -> str:
     return "\n    " if found[0] == "\n" else found[0].encode("unicode_escape").decode("ascii")
 
 
+def time_stamp(secs: float) -> str:
+    """Give a time as a log line has it: UTC, with milliseconds.
+
+    Args:
+        secs: Since the epoch.
+
+    >>> time_stamp(1_700_000_000.25)
+    '2023-11-14T22:13:20.250Z'
+    """
+    whole, millis = divmod(int(secs * 1000), 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{millis:03d}Z"
+
+
 def chosen_format(asked: str = "", environ: Mapping[str, str] | None = None) -> str:
-    """Decide between "text" and "json": what is asked for, else GLOBALSTEP_LOG_FORMAT, else text.
+    """Decide between "text", "timed" and "json": what is asked for, else GLOBALSTEP_LOG_FORMAT, else text.
 
     Raises:
-        InvalidArgumentError: If it is neither.
+        InvalidArgumentError: If it is none of these.
     """
     chosen = asked or (os.environ if environ is None else environ).get(VARIABLE, "") or "text"
     if chosen not in FORMATS:
@@ -90,7 +119,7 @@ def chosen_format(asked: str = "", environ: Mapping[str, str] | None = None) -> 
 
 def formatter(chosen: str) -> logging.Formatter:
     """Give the formatter of a format."""
-    return JsonFormatter() if chosen == "json" else TextFormatter()
+    return JsonFormatter() if chosen == "json" else TextFormatter(timed=chosen == "timed")
 
 
 class _StderrHandler(logging.StreamHandler[TextIO]):
@@ -99,7 +128,7 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
     def __init__(self) -> None:
         logging.Handler.__init__(self)
         # A word that is no format is no reason for a program not to start: the PS and the launcher refuse it.
-        self.setFormatter(formatter("json" if os.environ.get(VARIABLE) == "json" else "text"))
+        self.setFormatter(formatter(os.environ.get(VARIABLE, "text")))
 
     @property
     def stream(self) -> TextIO:  # type: ignore[override]

@@ -1,6 +1,7 @@
 """What the chief tells of a run, by default: where it began, how far it is, how it ended."""
 
 import io
+import json
 
 import pytest
 from small_model import LocalCluster, build
@@ -8,7 +9,7 @@ from small_model import LocalCluster, build
 from globalstep.chief.events.summaries import SummaryWriterCache
 from globalstep.chief.hooks.progress import PROGRESS_PREFIX, ProgressHook
 from globalstep.chief.hooks.step import StopAtStepHook
-from globalstep.chief.journal.run_report import RunReport
+from globalstep.chief.journal.run_report import CONCLUSION_PREFIX, RunReport
 from globalstep.chief.training_session import MonitoredTrainingSession
 from globalstep.graph.graph import Graph
 from globalstep.optimizers.optimizers import GradientDescentOptimizer
@@ -153,6 +154,7 @@ def test_the_launcher_shows_the_line(monkeypatch, capsys):
     monkeypatch.setenv("GLOBALSTEP_LAUNCH", "1")
     train(3)
     out = capsys.readouterr().out.split("\n")
+    assert out.pop(-2).startswith(CONCLUSION_PREFIX)
     assert out == [
         f"{PROGRESS_PREFIX}step 2/3  1.0 steps/s  loss -2.000  eta 1s",
         f"{PROGRESS_PREFIX}step 3/3  1.0 steps/s  loss -4.000",
@@ -186,3 +188,12 @@ def test_a_graph_without_a_global_step_is_trained_in_silence(caplog):
         session.run(train_op)
     assert lines(caplog) == []
     assert RunReport([], None).begin() is None
+
+
+def test_under_a_launcher_it_says_for_its_summary_where_it_ended(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("GLOBALSTEP_LAUNCH", "1")
+    train(30, checkpoint_dir=str(tmp_path))
+    (line,) = [line for line in capsys.readouterr().out.split("\n") if line.startswith(CONCLUSION_PREFIX)]
+    found = json.loads(line.removeprefix(CONCLUSION_PREFIX))
+    assert (found["step"], found["steps"], found["checkpoint"]) == (30, 30, str(tmp_path / "model.ckpt-30"))
+    assert found["secs"] > 0

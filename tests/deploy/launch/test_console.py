@@ -1,4 +1,5 @@
 import io
+import re
 
 import pytest
 
@@ -81,3 +82,15 @@ def test_progress_wider_than_the_terminal_is_cut(monkeypatch):
     stream = _Terminal()
     Console(stream, {"NO_COLOR": "1"}).line("chief:0", PROGRESS_MARK + "x" * 50)
     assert stream.getvalue() == "\r\x1b[K[chief:0] " + "x" * 9
+
+
+def test_timed_lines_begin_with_the_time():
+    stream, clock = io.StringIO(), ManualClock()
+    console = Console(stream, {}, clock=clock, log_format="timed")
+    console.line("worker:0", "loss 0.1")
+    console.say("globalstep launch: it ended", ["as it was to"])
+    stamp = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z "
+    first, second, third = stream.getvalue().splitlines()
+    assert re.fullmatch(stamp + r"\[worker:0\] loss 0\.1", first)
+    assert re.fullmatch(stamp + "globalstep launch: it ended", second)
+    assert third == "    as it was to"

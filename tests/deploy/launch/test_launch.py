@@ -154,3 +154,17 @@ def test_take_over_is_told_to_the_chief_alone():
         apply_options(args, tasks)
         found = {task.name: task.environ.get("GLOBALSTEP_TAKE_OVER") for task in tasks}
         assert found == {"ps:0": None, "worker:0": told, "worker:1": None}
+
+
+def test_a_module_is_started_as_python_does(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["launch", "-m", "no_such_package.job"]) == 2
+    assert "there is no module no_such_package.job" in capsys.readouterr().err
+    (tmp_path / "job.py").touch()
+    assert cli.main(["launch", "job"]) == 2
+    assert "there is no script job; is job a module: -m job?" in capsys.readouterr().err
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    args = parser.parse_args(["--ps", "2", "-m", "package.job", "-m", "x", "--ps", "3"])
+    assert (args.module, args.script, args.args, args.ps) == (True, "package.job", ["-m", "x", "--ps", "3"], 2)
+    assert len(list(_meant_for_launch(args.args))) == 1

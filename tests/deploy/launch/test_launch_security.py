@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 
 import pytest
 
 from globalstep.deploy.cli import main
-from globalstep.deploy.launch import run_tokens
+from globalstep.deploy.launch import live_runs
 from globalstep.deploy.launch.launch import cluster_jobs, make_tasks
 from globalstep.deploy.launch.launcher import Task
 from globalstep.deploy.launch.security import add_arguments, environ_for_all, environ_of_task, with_run_token
@@ -138,26 +139,26 @@ def test_the_runs_tasks_know_each_other_and_nobody_else_is_let_in(run):
 
 
 def test_commands_find_the_token_of_a_run_of_this_user(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(run_tokens.platformdirs, "user_state_path", lambda name: tmp_path / name)
+    monkeypatch.setattr(live_runs.platformdirs, "user_state_path", lambda name: tmp_path / name)
     ps, environ = run
     with ClusterWatch([ps.address], {}) as watch:
         (answer,) = watch.ask()
         assert isinstance(answer, UnauthenticatedError)
-    with run_tokens.kept([ps.address], environ[RUN_TOKEN]):
-        (path,) = (tmp_path / "globalstep" / "tokens").iterdir()
+    with live_runs.kept([ps.address], environ):
+        (path,) = (tmp_path / "globalstep" / "runs").iterdir()
         assert path.stat().st_mode & 0o777 == 0o600
         with ClusterWatch([ps.address], {}) as watch:
             (answer,) = watch.ask()
             assert not isinstance(answer, OpError)
-    assert run_tokens.find_run_token(ps.address) == ""
+    assert live_runs.find_credentials(ps.address) is None
 
 
 def test_a_token_that_a_killed_launcher_left_is_not_used(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_tokens.platformdirs, "user_state_path", lambda name: tmp_path / name)
-    with run_tokens.kept(["h:1"], "t" * 16):
-        assert run_tokens.find_run_token("h:1") == "t" * 16
-        monkeypatch.setattr(run_tokens, "Path", lambda *parts: tmp_path / "no such process")
-        assert run_tokens.find_run_token("h:1") == ""
+    monkeypatch.setattr(live_runs.platformdirs, "user_state_path", lambda name: tmp_path / name)
+    with live_runs.kept(["h:1"], {RUN_TOKEN: "t" * 16}):
+        assert live_runs.find_credentials("h:1").shown_token() == "t" * 16
+        monkeypatch.setattr(live_runs, "is_gone", lambda process: process.pid == os.getpid())
+        assert live_runs.find_credentials("h:1") is None
         monkeypatch.undo()
 
 
@@ -165,6 +166,6 @@ def test_without_a_home_a_launcher_keeps_nothing(monkeypatch):
     def none(name):
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.setattr(run_tokens.platformdirs, "user_state_path", none)
-    with run_tokens.kept(["h:1"], "t" * 16):
-        assert run_tokens.find_run_token("h:1") == ""
+    monkeypatch.setattr(live_runs.platformdirs, "user_state_path", none)
+    with live_runs.kept(["h:1"], {RUN_TOKEN: "t" * 16}):
+        assert live_runs.find_credentials("h:1") is None

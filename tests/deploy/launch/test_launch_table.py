@@ -101,7 +101,7 @@ def test_lines_go_above_the_table_and_progress_below_it(monkeypatch):
 
 def test_json_lines_bear_their_task():
     stream = io.StringIO()
-    console = Console(stream, {}, json_lines=True)
+    console = Console(stream, {}, log_format="json")
     console.line("ps:0", '{"level": "INFO", "message": "x"}')
     console.line("worker:0", "plain")
     console.line("chief:0", PROGRESS_MARK + "step 5")

@@ -196,7 +196,8 @@ def test_parts_of_a_variable_are_one_line():
 def test_what_is_no_address_is_said_in_a_line(command, address, capsys):
     assert cli.main([command, address]) == 2
     assert capsys.readouterr().err == (
-        f'globalstep {command}: The address of a PS task is "host:port" with a port up to 65535, not {address!r}.\n'
+        f'globalstep {command}: The address of a PS task is "host:port" with a port up to 65535, not {address!r}, '
+        "and there is no directory of that name.\n"
     )
 
 
