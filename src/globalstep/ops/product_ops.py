@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import autograd.numpy as anp
-import numpy as np
+from autograd.extend import defvjp, primitive
 
 from globalstep.autodiff.vjps import Found, with_vjp
 from globalstep.graph.graph import Node
@@ -18,6 +18,7 @@ from globalstep.ops.building import (
     operands,
     static_ints,
 )
+from globalstep.runtime import products
 
 __all__ = [
     "einsum",
@@ -28,6 +29,18 @@ __all__ = [
 
 def _swap(x: Any) -> Any:
     return anp.swapaxes(x, -1, -2)
+
+
+@primitive
+def _of_matrices(u: Any, v: Any) -> Any:
+    return products.matmul(u, v)
+
+
+defvjp(
+    _of_matrices,
+    lambda ans, u, v: lambda g: _of_matrices(g, _swap(v)),
+    lambda ans, u, v: lambda g: _of_matrices(_swap(u), g),
+)
 
 
 def matmul(
@@ -67,7 +80,8 @@ def matmul(
     shape = _matmul_shape(x, y, flip_a, flip_b)
 
     def product(u: Any, v: Any) -> Any:
-        return anp.matmul(_swap(u) if flip_a else u, _swap(v) if flip_b else v)
+        one, other = _swap(u) if flip_a else u, _swap(v) if flip_b else v
+        return _of_matrices(one, other) if anp.ndim(one) == anp.ndim(other) == 2 else anp.matmul(one, other)
 
     if not flip_a and not flip_b:
         with_vjp(product, _product_vjp)
@@ -79,7 +93,7 @@ def matmul(
 def _product_vjp(u: Any, v: Any) -> Found | None:
     if u.ndim != 2 or v.ndim != 2:
         return None
-    return np.matmul(u, v), (lambda g: np.matmul(g, v.T), lambda g: np.matmul(u.T, g))
+    return products.matmul(u, v), (lambda g: products.matmul(g, v.T), lambda g: products.matmul(u.T, g))
 
 
 def _matmul_shape(x: Node, y: Node, flip_a: bool, flip_b: bool) -> TensorShape:

@@ -18,11 +18,14 @@ import numpy as np
 from autograd.extend import defvjp, primitive
 
 from globalstep.autodiff.vjps import Found
+from globalstep.runtime.products import in_parts, matmul
 
 __all__ = ["Fit", "convolve", "convolved_vjp", "largest_of_windows", "largest_vjp", "overlay", "patches"]
 
 #: Windows of so many bytes are multiplied at a time: what stays in a core's cache beside the product.
 _BLOCK_BYTES = 2 << 20
+#: The gradient of the largest values takes as long as so many multiplications for each element.
+_PASSES = 16
 
 
 class Fit(NamedTuple):
@@ -116,8 +119,12 @@ def convolve(images: Any, kernels: Any, fit: Fit) -> Any:
     outputs = kernels.shape[3]
     out = np.empty((*windows.shape[:3], outputs), images.dtype)
     flat = kernels.reshape(-1, outputs)
-    for at, block in _blocks(windows):
-        np.matmul(block, flat, out=out[at].reshape(-1, outputs))
+
+    def multiply(part: slice) -> None:
+        for at, block in _blocks(windows[part]):
+            np.matmul(block, flat, out=out[part][at].reshape(-1, outputs))
+
+    in_parts(multiply, len(windows), windows.size * outputs)
     return out
 
 
@@ -125,10 +132,19 @@ def convolve(images: Any, kernels: Any, fit: Fit) -> Any:
 def _to_kernels(images: Any, gradient: Any, size: tuple[int, int], fit: Fit) -> Any:
     """Give the gradient of a convolution at its kernels."""
     channels, outputs = images.shape[3], gradient.shape[3]
-    total = np.zeros((size[0] * size[1] * channels, outputs), images.dtype)
-    for at, block in _blocks(_windows(_padded(images, fit, 0), size, fit.strides)):
-        total += block.T @ gradient[at].reshape(-1, outputs)
-    return total.reshape(*size, channels, outputs)
+    windows = _windows(_padded(images, fit, 0), size, fit.strides)
+    #: Where a part begins -> its sum.
+    found: dict[int, Any] = {}
+
+    def multiply(part: slice) -> None:
+        total = np.zeros((size[0] * size[1] * channels, outputs), images.dtype)
+        for at, block in _blocks(windows[part]):
+            total += block.T @ gradient[part][at].reshape(-1, outputs)
+        found[part.start] = total
+
+    in_parts(multiply, len(windows), windows.size * outputs)
+    first, *others = (found[start] for start in sorted(found))
+    return sum(others, first).reshape(*size, channels, outputs)
 
 
 @primitive
@@ -139,7 +155,7 @@ def _to_images(gradient: Any, kernels: Any, shape: tuple[int, ...], fit: Fit) ->
     if fit.strides == (1, 1) and min(*turned.rows, *turned.columns) >= 0:
         # A convolution again, with the kernels turned round: quicker than adding windows up.
         return convolve(gradient, np.ascontiguousarray(kernels[::-1, ::-1].swapaxes(2, 3)), turned)
-    flat = gradient.reshape(-1, outputs) @ kernels.reshape(-1, outputs).T
+    flat = matmul(gradient.reshape(-1, outputs), kernels.reshape(-1, outputs).T)
     windows = flat.reshape(*gradient.shape[:3], height, width, channels)
     padded = (shape[0], *_padded_size(shape, fit), channels)
     return _inside(overlay(windows, (height, width), fit.strides, padded), shape, fit)
@@ -189,11 +205,15 @@ def largest_of_windows(images: Any, size: tuple[int, int], fit: Fit) -> Any:
 @primitive
 def _share(gradient: Any, images: Any, largest: Any, size: tuple[int, int], fit: Fit) -> Any:
     """Give the gradient of `largest_of_windows` at the images."""
-    places, count = _places(images, largest, size, fit)
-    part_of_one = gradient / count
     out = np.zeros((len(images), *_padded_size(images.shape, fit), images.shape[3]), images.dtype)
-    for place, (_, part) in zip(places, _parts(out, size, fit.strides), strict=True):
-        part += part_of_one * place
+
+    def share(part: slice) -> None:
+        places, count = _places(images[part], largest[part], size, fit)
+        part_of_one = gradient[part] / count
+        for place, (_, target) in zip(places, _parts(out[part], size, fit.strides), strict=True):
+            target += part_of_one * place
+
+    in_parts(share, len(images), _PASSES * out.size)
     return _inside(out, images.shape, fit)
 
 

@@ -18,6 +18,7 @@ from globalstep.autodiff.vjps import Found, with_vjp
 from globalstep.graph.graph import Node, as_node
 from globalstep.graph.shapes import TensorShape
 from globalstep.loops.bundles import WayBack, bundle, bundle_item, is_zero
+from globalstep.runtime.products import matmul, one_thread_each
 
 __all__ = ["SequenceRun", "gru_sequence", "mask_of", "run_fused", "sigmoid_in_place", "tanh_sequence"]
 
@@ -63,7 +64,8 @@ def run_fused(
 
     def begin(values: Sequence[Any]) -> SequenceRun:
         given, mask = (values, None) if lengths is None else (values[:-1], mask_of(values[-1], len(values[0])))
-        with np.errstate(all="ignore"):
+        # A step's products are too small for two threads that wait for each other.
+        with np.errstate(all="ignore"), one_thread_each():
             return how(given[0], mask, given[1 : 1 + count], given[1 + count :])
 
     def evaluate(*values: Any) -> Any:
@@ -75,7 +77,7 @@ def run_fused(
 
         def back(gradient: Any) -> list[Any]:
             outputs, *last = (None if is_zero(part) else part for part in gradient)
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), one_thread_each():
                 return [*run.backward(outputs, last), None]
 
         return bundle([run.outputs, *run.states]), WayBack(values, back).ways()
@@ -121,7 +123,7 @@ def flat(array: Any) -> Any:
 
 def with_inputs(x: Any, kernel: Any, bias: Any) -> Any:
     """Give x @ kernel + bias for all steps: [time, batch, n]."""
-    found = flat(x) @ kernel
+    found = matmul(flat(x), kernel)
     found += bias
     return found.reshape(*x.shape[:2], -1)
 
@@ -129,7 +131,7 @@ def with_inputs(x: Any, kernel: Any, bias: Any) -> Any:
 def kernel_gradient(x: Any, before: Any, gates: Any) -> Any:
     """Give the gradient of a kernel whose rows meet the inputs, then the state."""
     given = flat(gates)
-    return np.concatenate([flat(x).T @ given, flat(before).T @ given])
+    return np.concatenate([matmul(flat(x).T, given), matmul(flat(before).T, given)])
 
 
 class _Tanh:

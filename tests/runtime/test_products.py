@@ -1,0 +1,105 @@
+"""Products in parts give what numpy gives, leave no thread behind, and give the BLAS library its threads back."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from globalstep.runtime import products
+from globalstep.runtime.products import in_parts, matmul, one_thread_each
+
+
+class FakeBlas:
+    """A BLAS library whose number of threads is looked at."""
+
+    def __init__(self, threads):
+        self.threads = threads
+        self.least = threads
+
+    def set(self, threads):
+        self.threads = threads
+        self.least = min(self.least, threads)
+
+
+@pytest.fixture
+def blas(monkeypatch):
+    fake = FakeBlas(4)
+    monkeypatch.setattr(products._blas, "_get", lambda: fake.threads)
+    monkeypatch.setattr(products._blas, "_set", fake.set)
+    return fake
+
+
+def numbers(*shape):
+    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "shapes", [((700, 200), (200, 300)), ((300, 200), (200, 700)), ((3, 4), (4, 5)), ((0, 4), (4, 5))]
+)
+def test_a_product_is_what_numpy_gives(blas, shapes):
+    a, b = (numbers(*shape) for shape in shapes)
+    for one, other in ((a, b), (np.asfortranarray(a), b.T.copy().T)):
+        found = matmul(one, other)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, np.matmul(one, other), rtol=1e-4, atol=1e-4)
+    assert (blas.threads, blas.least) == (4, 1)
+
+
+def test_shapes_that_do_not_fit_are_numpys_error(blas):
+    with pytest.raises(ValueError, match="mismatch"):
+        matmul(numbers(700, 300), numbers(299, 700))
+    assert blas.threads == 4
+
+
+@pytest.mark.parametrize(
+    ("count", "work", "expected"), [(10, 1 << 40, 4), (2, 1 << 40, 2), (10, 10, 1), (0, 1 << 40, 1)]
+)
+def test_parts_cover_everything_once(blas, count, work, expected):
+    done = []
+    in_parts(done.append, count, work)
+    done.sort(key=lambda part: part.start)
+    assert len(done) == expected
+    assert [at for part in done for at in range(part.start, part.stop)] == list(range(count))
+
+
+def test_parts_are_done_at_the_same_time(blas):
+    together = threading.Barrier(4, timeout=100)
+    in_parts(lambda part: together.wait(), 4, 1 << 40)
+
+
+def test_an_error_in_another_thread_comes_out(blas):
+    def work(part):
+        if part.start:
+            raise KeyError(part.start)
+
+    with pytest.raises(KeyError):
+        in_parts(work, 2, 1 << 40)
+    assert blas.threads == 4
+
+
+def test_a_part_knows_how_numpy_is_to_take_overflows(blas):
+    large = np.full(4, 3e38, np.float32)
+
+    def work(part):
+        large[part] *= 2
+
+    with np.errstate(over="ignore"):
+        in_parts(work, 4, 1 << 40)
+    assert np.isinf(large).all()
+
+
+def test_the_last_to_leave_gives_the_threads_back(blas):
+    with one_thread_each() as configured:
+        assert (configured, blas.threads) == (4, 1)
+        with one_thread_each() as again:
+            assert again == 4
+        assert blas.threads == 1
+    assert blas.threads == 4
+
+
+def test_another_library_keeps_its_own_threads(monkeypatch):
+    monkeypatch.setattr(products._blas, "_get", None)
+    parts = []
+    in_parts(parts.append, 10, 1 << 40)
+    assert parts == [slice(0, 10)]
+    np.testing.assert_array_equal(matmul(np.eye(3), np.eye(3)), np.eye(3))
