@@ -19,6 +19,10 @@ from globalstep.graph.shapes import TensorShape
 from globalstep.ops import math_ops
 from globalstep.ops.array_ops import stop_gradient
 from globalstep.ops.building import normal_axes, operands, require_float
+from globalstep.runtime.products import in_parts
+
+#: A cross entropy takes as long as so many multiplications for each score.
+_PASSES = 16
 
 __all__ = [
     "log_poisson_loss",
@@ -145,31 +149,49 @@ def softmax_cross_entropy_with_logits(
 
 @primitive
 def _sparse_cross_entropy(logits: Any, labels: Any) -> Any:
-    logs = _log_softmax(logits, -1)
-    return -np.take_along_axis(logs, labels[..., None].astype(np.int64), axis=-1)[..., 0]
+    return _sparse_parts(logits, labels)[0]
 
 
+# The gradient is g * softmax - g at the label, with the softmax as powers / total: no second pass of exp.
 def _sparse_vjp(ans: Any, logits: Any, labels: Any) -> Any:
     hot = (labels[..., None] == np.arange(np.shape(logits)[-1])).astype(logits.dtype)
-    return lambda g: anp.expand_dims(g, -1) * (anp.exp(_traced_log_softmax(logits, -1)) - hot)
+    powers = anp.exp(logits - np.max(getval(logits), axis=-1, keepdims=True))
+    total = anp.sum(powers, axis=-1, keepdims=True)
+    return lambda g: powers * (anp.expand_dims(g, -1) / total) - hot * anp.expand_dims(g, -1)
 
 
 defvjp(_sparse_cross_entropy, _sparse_vjp)
 
 
+def _sparse_parts(logits: Any, labels: Any) -> tuple[Any, Any, Any]:
+    """Give the losses [...], the powers exp(logits - peak) [n, classes] and their totals [n, 1], a row a label."""
+    scores, classes = logits.reshape(labels.size, logits.shape[-1]), labels.reshape(-1)
+    powers, total = np.empty_like(scores), np.empty((labels.size, 1), scores.dtype)
+    at_label = np.empty(labels.size, scores.dtype)
+
+    def find(part: slice) -> None:
+        rows = powers[part]
+        np.subtract(scores[part], scores[part].max(axis=1, keepdims=True), out=rows)
+        at_label[part] = rows[np.arange(len(rows)), classes[part]]
+        np.exp(rows, out=rows)
+        rows.sum(axis=1, keepdims=True, out=total[part])
+
+    in_parts(find, labels.size, _PASSES * scores.size)
+    return (np.log(total[:, 0]) - at_label).reshape(labels.shape), powers, total
+
+
 def _sparse_value_and_vjp(logits: Any, labels: Any) -> Found:
     _check_classes(logits, labels)
-    logs = _log_softmax(logits, -1)
-    named = np.arange(labels.size), labels.reshape(-1)
-    rows = labels.size, logits.shape[-1]
+    losses, powers, total = _sparse_parts(logits, labels)
 
     def to_logits(g: Any) -> Any:
-        odds = np.exp(logs)
-        odds.reshape(rows)[named] -= 1
-        return g[..., None] * odds
+        weights = g.reshape(-1)
+        found = powers * (weights[:, None] / total)
+        found[np.arange(labels.size), labels.reshape(-1)] -= weights
+        return found.reshape(logits.shape)
 
     # Labels are no numbers that a gradient goes to.
-    return -logs.reshape(rows)[named].reshape(labels.shape), (to_logits, np.zeros_like)
+    return losses, (to_logits, np.zeros_like)
 
 
 def _check_classes(scores: Any, classes: Any) -> None:

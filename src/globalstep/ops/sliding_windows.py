@@ -11,6 +11,7 @@ Layer: shared, beside `globalstep.ops.primitives`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -73,14 +74,14 @@ def _blocks(windows: Any) -> Iterator[tuple[slice, Any]]:
     if not count:
         return
     if windows.flags.c_contiguous:  # filters of one pixel
-        yield slice(count), windows.reshape(int(np.prod(windows.shape[:3])), -1)
+        yield slice(count), windows.reshape(math.prod(windows.shape[:3]), -1)
         return
     held = np.empty((min(count, max(_BLOCK_BYTES // windows[0].nbytes, 1)), *windows.shape[1:]), windows.dtype)
     for at in range(0, count, len(held)):
         part = windows[at : at + len(held)]
         block = held[: len(part)]
         block[...] = part
-        yield slice(at, at + len(part)), block.reshape(int(np.prod(block.shape[:3])), -1)
+        yield slice(at, at + len(part)), block.reshape(math.prod(block.shape[:3]), -1)
 
 
 @primitive
