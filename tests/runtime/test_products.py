@@ -42,7 +42,15 @@ def test_a_product_is_what_numpy_gives(blas, shapes):
         found = matmul(one, other)
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, np.matmul(one, other), rtol=1e-4, atol=1e-4)
-    assert (blas.threads, blas.least) == (4, 1)
+    assert blas.threads == 4
+
+
+@pytest.mark.parametrize(
+    ("rows", "inner", "columns", "least"), [(64, 64, 64, 4), (64, 64, 65, 1), (1, 128, 64, 4), (1, 128, 65, 1)]
+)
+def test_what_the_library_does_by_one_thread_is_left_to_it(blas, rows, inner, columns, least):
+    matmul(numbers(rows, inner), numbers(inner, columns))
+    assert (blas.threads, blas.least) == (4, least)
 
 
 def test_shapes_that_do_not_fit_are_numpys_error(blas):

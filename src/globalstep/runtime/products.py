@@ -25,6 +25,8 @@ __all__ = ["in_parts", "matmul", "one_thread_each"]
 
 #: Multiplications that are worth a thread: a fifth of a millisecond, of which starting it takes a quarter.
 _MUCH = 1 << 23
+#: Up to so many OpenBLAS takes one thread by itself; and up to so many if a side of the product is 1.
+_LITTLE, _LITTLE_BY_VECTOR = 1 << 18, 1 << 13
 
 
 class _Blas:
@@ -114,6 +116,8 @@ def matmul(a: Any, b: Any) -> Any:
     """Multiply two matrices, as `np.matmul` does; a large product in parts of its longer side."""
     rows, columns = a.shape[0], b.shape[-1]
     multiplications = rows * a.shape[1] * columns
+    if multiplications <= (_LITTLE if min(rows, columns) > 1 else _LITTLE_BY_VECTOR):
+        return np.matmul(a, b)
     if multiplications < 2 * _MUCH or a.dtype != b.dtype or a.shape[1] != b.shape[0]:
         with one_thread_each():
             return np.matmul(a, b)
