@@ -538,7 +538,7 @@ class Protocol(_message.Message):
     """Versions from `oldest` to `newest`; 0 is that of releases that did not say one."""
     newest: _builtins.int
     package: _builtins.str
-    """Of the package, e.g. "0.1.0"."""
+    """Of the package, e.g. "0.2.0"."""
     def __init__(
         self,
         *,

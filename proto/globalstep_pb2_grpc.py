@@ -5,7 +5,7 @@ import warnings
 
 from globalstep.proto import globalstep_pb2 as globalstep_dot_proto_dot_globalstep__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.72.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 

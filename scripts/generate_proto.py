@@ -2,19 +2,50 @@
 
 With `--check`, write nothing and fail if the committed files are not what would be generated.
 Needs the `dev` extra (grpcio-tools, mypy-protobuf).
+
+protoc writes into the code that it needs the grpcio and protobuf of its own version, though an older protoc, of the
+lower bounds in pyproject.toml, writes the same code (but for these lines, `(object)` behind classes and an f before a
+string). So the bounds are written there instead; tests/scripts/test_package.py tries the code at them.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTRACT = ROOT / "proto" / "globalstep.proto"
 NAMES = ("globalstep_pb2.py", "globalstep_pb2.pyi", "globalstep_pb2_grpc.py", "globalstep_pb2_grpc.pyi")
+
+
+def lower_bound(package: str) -> str:
+    """Give the oldest version of a dependency that pyproject.toml allows."""
+    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    return next(bound for name, _, bound in (each.partition(">=") for each in dependencies) if name == package)
+
+
+def with_bounds(code: str, grpcio: str, protobuf: str) -> str:
+    r"""Give generated code that asks for these versions at least.
+
+    >>> with_bounds("GRPC_GENERATED_VERSION = '1.85.1'\n", "1.72.1", "6.30.0")
+    "GRPC_GENERATED_VERSION = '1.72.1'\n"
+    >>> print(with_bounds("# Protobuf Python Version: 7.35.1\n    PUBLIC,\n    7,\n    35,\n    1,\n", "", "6.30.0"))
+    # Protobuf Python Version: 6.30.0
+        PUBLIC,
+        6,
+        30,
+        0,
+    <BLANKLINE>
+    """
+    code = re.sub(r"(?<=^GRPC_GENERATED_VERSION = ')[\d.]+", grpcio, code, flags=re.MULTILINE)
+    code = re.sub(r"(?<=^# Protobuf Python Version: ).+", protobuf, code, flags=re.MULTILINE)
+    numbers = "".join(f"    {number},\n" for number in protobuf.split("."))
+    return re.sub(r"(?<=PUBLIC,\n)(?:    \d+,\n){3}", numbers, code)
 
 
 def generate(into: Path) -> None:
@@ -35,8 +66,10 @@ def generate(into: Path) -> None:
             check=True,
             env={"PATH": path},
         )
+        bounds = lower_bound("grpcio"), lower_bound("protobuf")
         for name in NAMES:
-            (into / name).write_text((out / "globalstep" / "proto" / name).read_text())
+            code = (out / "globalstep" / "proto" / name).read_text()
+            (into / name).write_text(with_bounds(code, *bounds))
 
 
 def main() -> int:

@@ -143,7 +143,7 @@ _NAMES = {
     "globalstep.worker.frameworks.torch_front": "torch",
 }
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 #: The release of TensorFlow whose names these are: programs choose by it between old and new ones.
 VERSION = "1.15.0"
 __all__ = ["VERSION", "__version__", *namespace(__name__, _NAMES, _MODULES.split(), ABSENT)]

@@ -35,7 +35,10 @@ PROGRAMS = {
 #: A tree of processes that ends with the tests, even when they are killed.
 TREE = ["setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 #: What the image is built from.
-CONTEXT = ("pyproject.toml", "README.md", "LICENSE", "src", "proto", "ps", "worker", "chief", "deploy", "examples")
+CONTEXT = (
+    *("pyproject.toml", "docs/package.md", "LICENSE"),
+    *("src", "proto", "ps", "worker", "chief", "deploy", "examples"),
+)
 #: A private /run hides another container engine of this machine from ours, and ours from it.
 START = """
 mount -t tmpfs none /run
