@@ -24,7 +24,8 @@ author = "the globalstep authors"
 project_copyright = "the globalstep authors, Apache-2.0"
 version = release = globalstep.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_design"]
+myst_enable_extensions = ["colon_fence"]
 root_doc = "docs/index"
 include_patterns = ["docs/**", "SECURITY.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 exclude_patterns = [".*", "build", "runs", "src", "tests", "benchmarks", "docs/site", "docs/conf.py", "**/README.md"]
@@ -33,6 +34,9 @@ html_theme = "furo"
 html_title = "globalstep"
 html_static_path = ["site/static"]
 html_css_files = ["site.css"]
+html_logo = "site/static/logo.svg"
+html_favicon = "site/static/logo.svg"
+copybutton_prompt_text = "$ "
 html_extra_path = ["site/root"]
 html_copy_source = False
 
