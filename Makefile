@@ -45,11 +45,11 @@ test-all: test ## run all tests but those of `make nightly`, the quick ones firs
 
 .PHONY: test-pythons
 test-pythons: $(VENV)/.installed-test ## run the quick tests under PYTHONS, 3.11, 3.12 and 3.13, before a release (12 minutes)
-	$(BIN)/python scripts/test_pythons.py $(PYTHONS)
+	$(BIN)/python scripts/release/test_pythons.py $(PYTHONS)
 
 .PHONY: package
 package: .venv-tools/.installed ## build sdist and wheel into dist/, and train with the wheel in clean environments of PYTHONS (4 minutes)
-	.venv-tools/bin/python scripts/check_package.py --floor $(PYTHONS)
+	.venv-tools/bin/python scripts/release/check_package.py --floor $(PYTHONS)
 
 .PHONY: nightly
 nightly: $(VENV)/.installed-test ## run what repeats with more points, seeds and inputs what test-all shows, a soak, 100 short jobs, a job under attack, and the tests ten times over, to find flaky ones

@@ -5,7 +5,7 @@ Needs the `dev` extra (grpcio-tools, mypy-protobuf).
 
 protoc writes into the code that it needs the grpcio and protobuf of its own version, though an older protoc, of the
 lower bounds in pyproject.toml, writes the same code (but for these lines, `(object)` behind classes and an f before a
-string). So the bounds are written there instead; tests/scripts/test_package.py tries the code at them.
+string). So the bounds are written there instead; `make package` tries the code at them.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def script(name, monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "scripts")
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    (path,) = (ROOT / "scripts").rglob(f"{name}.py")
+    monkeypatch.syspath_prepend(path.parent)
+    spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

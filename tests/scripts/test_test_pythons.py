@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def script(monkeypatch, tmp_path):
     """The script, on a machine that has no interpreter yet."""
-    spec = importlib.util.spec_from_file_location("test_pythons", ROOT / "scripts" / "test_pythons.py")
+    spec = importlib.util.spec_from_file_location("test_pythons", ROOT / "scripts" / "release" / "test_pythons.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))

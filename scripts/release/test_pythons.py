@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 #: The tests of `make test`.
 QUICK = ("-q", "-p", "no:cacheprovider", "-n", "auto", "--dist", "worksteal", "--quick")
 
