@@ -52,9 +52,6 @@ class Server:
         InvalidArgumentError: If an address of the cluster is not "host:port".
         AlreadyExistsError: If the address is taken.
         FailedPreconditionError: If a "ps" task would serve other machines without TLS; see docs/security.md.
-
-    Attributes:
-        server_def: (ClusterSpec, job_name, task_index).
     """
 
     def __init__(
@@ -88,7 +85,7 @@ class Server:
             if len(cluster.task_indices(job_name)) != 1:
                 raise ValueError(f"Must specify an explicit task_index; job {job_name!r} has several tasks.")
             task_index = cluster.task_indices(job_name)[0]
-        self.server_def = (cluster, job_name, task_index)
+        self._task = (cluster, job_name, task_index)
         self._address = cluster.task_address(job_name, task_index)
         _check_addresses(cluster, self._address)
         self._ps: PSServer | None = None
@@ -125,13 +122,13 @@ class Server:
 
     def _register(self) -> None:
         """Make the target mean the PS tasks."""
-        cluster, job, index = self.server_def
+        cluster, job, index = self._task
         task = f"/job:{job}/task:{index}"
         alone = self._ps is not None and len(self._known) == 1
         workers = session_tasks(cluster)
         program = None
         if self._ps is not None and workers:
-            program = self._program = PSProgram(self._ps, self.server_def[2], self._end)
+            program = self._program = PSProgram(self._ps, self._task[2], self._end)
         register_target(
             self.target,
             self._known,
@@ -149,12 +146,18 @@ class Server:
             sys.exit(self._exit_code)
         return f"grpc://{self._address}"
 
+    @property
+    def server_def(self) -> ServerDef:
+        """The cluster, and which of its tasks this is."""
+        cluster, job, index = self._task
+        return ServerDef(cluster.as_cluster_def(), job, index)
+
     def start(self) -> None:
         """Begin to serve, if this is a PS task, or the task that has one beside it."""
         if self._ps is not None:
             self._ps.start()
         if self._hosts and self._hosted is None:
-            _, job, index = self.server_def
+            _, job, index = self._task
             self._hosted = HostedPS(self._address, f"/job:{job}/task:{index}")
             self._address = self._hosted.address
             self._known = [self._address]
@@ -182,7 +185,7 @@ class Server:
                 code = self._hosted.join()
             self._end(code)
         if self._ps is None:
-            _, job, index = self.server_def
+            _, job, index = self._task
             _log.info(
                 "Server.join(): /job:%s/task:%d serves nothing; this process ends when the job is done.", job, index
             )
@@ -206,7 +209,7 @@ class Server:
 
     def _serve(self, ps: PSServer) -> int:
         """Serve to the end; gives the exit code."""
-        _log.info("/job:ps/task:%d serves on %s until the job is done", self.server_def[2], ps.address)
+        _log.info("/job:ps/task:%d serves on %s until the job is done", self._task[2], ps.address)
         with _terminated(ps.stop) as terminated:
             ps.join()
         return code_of(ps, bool(terminated))

@@ -78,7 +78,6 @@ ABSENT_FROM = {
     "contrib.seq2seq": gs.contrib.seq2seq.public_absent,
     "contrib.slim": absent.ABSENT_IN_SLIM,
     "image": absent.ABSENT_IN_IMAGE,
-    "layers": absent.ABSENT_IN_LAYERS,
     "lookup": gs.lookup.public_absent,
     "nn": absent.ABSENT_IN_NN,
     "python": absent.ABSENT_IN_PYTHON,

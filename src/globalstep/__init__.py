@@ -62,7 +62,8 @@ _NAMES = {
     "globalstep.ops.conditional_ops": "case cond",
     "globalstep.ops.counting_ops": "confusion_matrix",
     "globalstep.ops.control_flow_ops": (
-        "Assert Print assert_equal assert_greater assert_less assert_non_negative assert_positive group "
+        "Assert Print assert_equal assert_greater assert_greater_equal assert_less assert_less_equal assert_negative "
+        "assert_non_negative assert_non_positive assert_none_equal assert_positive group "
         "initialize_all_tables=tables_initializer no_op py_func tables_initializer tuple"
     ),
     "globalstep.graph.sparse_tensor": "SparseTensor SparseTensorValue",
@@ -80,6 +81,10 @@ _NAMES = {
         "zeros_initializer"
     ),
     "globalstep.ops.joining_ops": ("concat pack pad parallel_stack reverse reverse_v2 split stack tile unpack unstack"),
+    "globalstep.ops.matrix_ops": (
+        "cholesky cross diag diag_part matrix_band_part matrix_determinant matrix_diag matrix_diag_part "
+        "matrix_inverse matrix_set_diag matrix_solve trace"
+    ),
     "globalstep.ops.math_ops": (
         "abs accumulate_n acos add add_n asin atan atan2 cast ceil cos cosh div div_no_nan divide equal "
         "exp expm1 floor floordiv floormod greater greater_equal is_finite is_inf is_nan less less_equal "
@@ -87,6 +92,10 @@ _NAMES = {
         "multiply neg=negative negative not_equal pow realdiv reciprocal rint round rsqrt saturate_cast scalar_mul "
         "sigmoid sign sin sinh sqrt square squared_difference sub=subtract subtract tan tanh to_bfloat16 to_double "
         "to_float to_int32 to_int64 truediv truncatediv truncatemod"
+    ),
+    "globalstep.ops.ordering_ops": (
+        "argsort batch_gather cumprod listdiff=setdiff1d meshgrid repeat roll setdiff1d sort unique_with_counts "
+        "unravel_index"
     ),
     "globalstep.ops.parsing_ops": (
         "decode_csv decode_raw FixedLenFeature parse_example parse_single_example sparse_tensor_to_dense "
@@ -99,11 +108,19 @@ _NAMES = {
         "set_random_seed truncated_normal"
     ),
     "globalstep.ops.reduction_ops": (
-        "argmax argmin bincount count_nonzero cumsum norm reduce_all reduce_any reduce_logsumexp "
-        "reduce_max reduce_mean reduce_min reduce_prod reduce_sum segment_max segment_mean segment_sum "
-        "unsorted_segment_sum"
+        "arg_max=argmax arg_min=argmin argmax argmin bincount count_nonzero cumsum norm reduce_all reduce_any "
+        "reduce_logsumexp reduce_max reduce_mean reduce_min reduce_prod reduce_sum"
     ),
     "globalstep.ops.reversal_ops": "reverse_sequence",
+    "globalstep.ops.segment_ops": (
+        "segment_max segment_mean segment_min segment_prod segment_sum unsorted_segment_max unsorted_segment_mean "
+        "unsorted_segment_min unsorted_segment_prod unsorted_segment_sqrt_n unsorted_segment_sum"
+    ),
+    "globalstep.ops.spatial_ops": (
+        "batch_to_space batch_to_space_nd depth_to_space extract_image_patches space_to_batch space_to_batch_nd "
+        "space_to_depth"
+    ),
+    "globalstep.ops.special_ops": "acosh asinh atanh digamma erf erfc lbeta lgamma",
     "globalstep.ops.summary_ops_v0": (
         "histogram_summary image_summary merge_all_summaries merge_summary scalar_summary"
     ),

@@ -10,7 +10,6 @@ __all__ = [
     "ABSENT_IN_CONTRIB",
     "ABSENT_IN_CONTRIB_LAYERS",
     "ABSENT_IN_IMAGE",
-    "ABSENT_IN_LAYERS",
     "ABSENT_IN_LEARN",
     "ABSENT_IN_NN",
     "ABSENT_IN_PYTHON",
@@ -65,7 +64,6 @@ ABSENT = {
     "io": "use gs.gfile for files, gs.python_io for TFRecords and gs.parse_example for what is in them.",
     "keras": _MODEL,
     "linalg": "use gs.matmul, gs.norm and gs.einsum, or numpy in gs.py_func.",
-    "listdiff": "use numpy.setdiff1d in gs.py_func.",
     "load_op_library": "write the function with gs.py_func or gs.py_loss.",
     "profiler": "use gs.train.ProfilerHook.",
 }
@@ -94,53 +92,15 @@ ABSENT_IN_PYTHON = {
 ABSENT_IN_LEARN = dict.fromkeys(
     ("DNNClassifier", "DNNLinearCombinedClassifier", "DNNRegressor", "Estimator", "Experiment", "LinearClassifier",
      "LinearRegressor", "ModeKeys", "RunConfig", "learn_runner", "infer_real_valued_columns_from_input", "monitors",
-     "ModelFnOps", "preprocessing", "SKCompat", "Trainable", "graph_actions"),
+     "ModelFnOps", "models", "preprocessing", "SKCompat", "Trainable", "graph_actions"),
     _HIGH_LEVEL,
 )  # fmt: skip
 
 #: Absent from `globalstep.nn`.
-ABSENT_IN_NN = {
-    **dict.fromkeys(
-        (
-            "avg_pool3d",
-            "conv3d",
-            "conv3d_transpose",
-            "ctc_loss",
-            "dilation2d",
-            "max_pool3d",
-        ),
-        _MODEL,
-    ),
-    "max_pool_with_argmax": _MODEL,
-}
+ABSENT_IN_NN = dict.fromkeys(("ctc_loss", "dilation2d", "max_pool_with_argmax"), _MODEL)
 
 #: Absent from `globalstep.image`.
-ABSENT_IN_IMAGE = dict.fromkeys(
-    ("crop_and_resize", "draw_bounding_boxes", "extract_glimpse", "extract_image_patches", "image_gradients",
-     "non_max_suppression", "sample_distorted_bounding_box", "sobel_edges", "ssim", "ssim_multiscale"),
-    _COMPUTE,
-)  # fmt: skip
-
-#: Absent from `globalstep.layers`.
-ABSENT_IN_LAYERS: dict[str, str] = dict.fromkeys(
-    (
-        "AveragePooling3D",
-        "Conv2DTranspose",
-        "Conv3D",
-        "Conv3DTranspose",
-        "MaxPooling3D",
-        "SeparableConv1D",
-        "SeparableConv2D",
-        "average_pooling3d",
-        "conv2d_transpose",
-        "conv3d",
-        "conv3d_transpose",
-        "max_pooling3d",
-        "separable_conv1d",
-        "separable_conv2d",
-    ),
-    f"there are convolutions and poolings over one and two dimensions; {_MODEL}",
-)
+ABSENT_IN_IMAGE = dict.fromkeys(("extract_glimpse", "sample_distorted_bounding_box"), _COMPUTE)
 
 #: Absent from `globalstep.train`.
 ABSENT_IN_TRAIN = {
@@ -178,23 +138,8 @@ ABSENT_IN_CONTRIB = {
 #: Absent from `globalstep.contrib.layers`.
 ABSENT_IN_CONTRIB_LAYERS = {
     **dict.fromkeys(
-        (
-            "avg_pool3d",
-            "conv2d_in_plane",
-            "conv2d_transpose",
-            "conv3d",
-            "conv3d_transpose",
-            "convolution2d_in_plane",
-            "convolution2d_transpose",
-            "convolution3d",
-            "convolution3d_transpose",
-            "gdn",
-            "max_pool3d",
-            "separable_conv2d",
-            "separable_convolution2d",
-            "spatial_softmax",
-        ),
-        f"there are convolutions over one and two dimensions; {_MODEL}",
+        ("conv2d_in_plane", "convolution2d_in_plane", "gdn", "spatial_softmax"),
+        f"use gs.contrib.layers.conv2d, or gs.nn; {_MODEL}",
     ),
     **dict.fromkeys(("group_norm", "instance_norm"), "use gs.contrib.layers.layer_norm, or gs.nn.moments."),
     **dict.fromkeys(

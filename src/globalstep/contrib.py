@@ -40,6 +40,10 @@ _LAYERS = (
     "legacy_fully_connected legacy_relu linear max_pool2d maxout one_hot_encoding relu relu6 repeat softmax stack "
     "unit_norm"
 )
+_CONVOLUTIONS = (
+    "avg_pool3d conv2d_transpose conv3d conv3d_transpose convolution2d_transpose convolution3d "
+    "convolution3d_transpose max_pool3d separable_conv2d separable_convolution2d"
+)
 _REGULARIZERS = "apply_regularization l1_l2_regularizer l1_regularizer l2_regularizer sum_regularizer"
 _SUMMARIES = (
     "summarize_activation summarize_activations summarize_biases summarize_collection summarize_tensor "
@@ -68,6 +72,7 @@ framework.__dict__["nest"] = nested_namespace(
 layers = nested_namespace(
     f"{__name__}.layers",
     {
+        "globalstep.contributed.contrib_convolutions": _CONVOLUTIONS,
         "globalstep.contributed.contrib_initializers": _INITIALIZERS,
         "globalstep.contributed.contrib_layers": _LAYERS,
         "globalstep.contributed.contrib_normalization": "batch_norm layer_norm",
@@ -153,6 +158,7 @@ slim = nested_namespace(
     {
         "globalstep.chief.slim.restoring": _RESTORING,
         "globalstep.contributed.arg_scope": _ARG_SCOPE,
+        "globalstep.contributed.contrib_convolutions": _CONVOLUTIONS,
         "globalstep.contributed.contrib_initializers": _INITIALIZERS,
         "globalstep.contributed.contrib_layers": _LAYERS,
         "globalstep.contributed.contrib_normalization": "batch_norm layer_norm",

@@ -7,6 +7,7 @@ from globalstep.absent import ABSENT_IN_IMAGE
 from globalstep.lazy import namespace
 
 _NAMES = {
+    "globalstep.images.boxes": "crop_and_resize draw_bounding_boxes non_max_suppression",
     "globalstep.images.coding": (
         "decode_bmp decode_gif decode_image decode_jpeg decode_png encode_jpeg encode_png extract_jpeg_shape is_jpeg"
     ),
@@ -20,13 +21,15 @@ _NAMES = {
         "resize_with_crop_or_pad=resize_image_with_crop_or_pad rot90 transpose=transpose_image transpose_image"
     ),
     "globalstep.images.pixel_values": (
-        "adjust_brightness adjust_contrast adjust_gamma convert_image_dtype per_image_standardization psnr "
-        "random_brightness random_contrast total_variation"
+        "adjust_brightness adjust_contrast adjust_gamma convert_image_dtype per_image_standardization "
+        "per_image_whitening=per_image_standardization psnr random_brightness random_contrast total_variation"
     ),
     "globalstep.images.resizing": (
         "ResizeMethod resize=resize_images resize_area resize_bicubic resize_bilinear resize_image_with_pad "
         "resize_images resize_nearest_neighbor"
     ),
+    "globalstep.images.similarity": "image_gradients sobel_edges ssim ssim_multiscale",
+    "globalstep.ops.spatial_ops": "extract_image_patches",
 }
 
 __all__ = namespace(__name__, _NAMES, absent=ABSENT_IN_IMAGE)

@@ -1,5 +1,8 @@
 # Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
 
+from globalstep.images.boxes import crop_and_resize as crop_and_resize
+from globalstep.images.boxes import draw_bounding_boxes as draw_bounding_boxes
+from globalstep.images.boxes import non_max_suppression as non_max_suppression
 from globalstep.images.coding import decode_bmp as decode_bmp
 from globalstep.images.coding import decode_gif as decode_gif
 from globalstep.images.coding import decode_image as decode_image
@@ -35,6 +38,7 @@ from globalstep.images.pixel_values import adjust_contrast as adjust_contrast
 from globalstep.images.pixel_values import adjust_gamma as adjust_gamma
 from globalstep.images.pixel_values import convert_image_dtype as convert_image_dtype
 from globalstep.images.pixel_values import per_image_standardization as per_image_standardization
+from globalstep.images.pixel_values import per_image_standardization as per_image_whitening
 from globalstep.images.pixel_values import psnr as psnr
 from globalstep.images.pixel_values import random_brightness as random_brightness
 from globalstep.images.pixel_values import random_contrast as random_contrast
@@ -47,3 +51,8 @@ from globalstep.images.resizing import resize_image_with_pad as resize_image_wit
 from globalstep.images.resizing import resize_images as resize
 from globalstep.images.resizing import resize_images as resize_images
 from globalstep.images.resizing import resize_nearest_neighbor as resize_nearest_neighbor
+from globalstep.images.similarity import image_gradients as image_gradients
+from globalstep.images.similarity import sobel_edges as sobel_edges
+from globalstep.images.similarity import ssim as ssim
+from globalstep.images.similarity import ssim_multiscale as ssim_multiscale
+from globalstep.ops.spatial_ops import extract_image_patches as extract_image_patches

@@ -2,9 +2,19 @@
 
 from globalstep.models.convolution_layers import Conv1D as Conv1D
 from globalstep.models.convolution_layers import Conv2D as Conv2D
+from globalstep.models.convolution_layers import Conv2DTranspose as Conv2DTranspose
+from globalstep.models.convolution_layers import Conv3D as Conv3D
+from globalstep.models.convolution_layers import Conv3DTranspose as Conv3DTranspose
 from globalstep.models.core_layers import Dense as Dense
 from globalstep.models.core_layers import Dropout as Dropout
 from globalstep.models.core_layers import Flatten as Flatten
+from globalstep.models.functional_convolutions import average_pooling3d as average_pooling3d
+from globalstep.models.functional_convolutions import conv2d_transpose as conv2d_transpose
+from globalstep.models.functional_convolutions import conv3d as conv3d
+from globalstep.models.functional_convolutions import conv3d_transpose as conv3d_transpose
+from globalstep.models.functional_convolutions import max_pooling3d as max_pooling3d
+from globalstep.models.functional_convolutions import separable_conv1d as separable_conv1d
+from globalstep.models.functional_convolutions import separable_conv2d as separable_conv2d
 from globalstep.models.functional_layers import average_pooling1d as average_pooling1d
 from globalstep.models.functional_layers import average_pooling2d as average_pooling2d
 from globalstep.models.functional_layers import batch_normalization as batch_normalization
@@ -20,5 +30,9 @@ from globalstep.models.layer import Layer as Layer
 from globalstep.models.normalization_layers import BatchNormalization as BatchNormalization
 from globalstep.models.pooling_layers import AveragePooling1D as AveragePooling1D
 from globalstep.models.pooling_layers import AveragePooling2D as AveragePooling2D
+from globalstep.models.pooling_layers import AveragePooling3D as AveragePooling3D
 from globalstep.models.pooling_layers import MaxPooling1D as MaxPooling1D
 from globalstep.models.pooling_layers import MaxPooling2D as MaxPooling2D
+from globalstep.models.pooling_layers import MaxPooling3D as MaxPooling3D
+from globalstep.models.separable_layers import SeparableConv1D as SeparableConv1D
+from globalstep.models.separable_layers import SeparableConv2D as SeparableConv2D

@@ -25,7 +25,9 @@ _NAMES = {
         "local_response_normalization lrn pool separable_conv2d"
     ),
     "globalstep.ops.normalization_ops": "batch_normalization fused_batch_norm l2_normalize moments",
+    "globalstep.ops.volume_ops": "avg_pool3d conv3d conv3d_transpose max_pool3d",
     "globalstep.recurrence.sequences": "bidirectional_dynamic_rnn dynamic_rnn static_bidirectional_rnn static_rnn",
+    "globalstep.ops.spatial_ops": "depth_to_space space_to_batch space_to_depth",
     "globalstep.ops.sampling_ops": (
         "log_uniform_candidate_sampler nce_loss sampled_softmax_loss uniform_candidate_sampler"
     ),

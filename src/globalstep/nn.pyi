@@ -52,6 +52,13 @@ from globalstep.ops.sampling_ops import log_uniform_candidate_sampler as log_uni
 from globalstep.ops.sampling_ops import nce_loss as nce_loss
 from globalstep.ops.sampling_ops import sampled_softmax_loss as sampled_softmax_loss
 from globalstep.ops.sampling_ops import uniform_candidate_sampler as uniform_candidate_sampler
+from globalstep.ops.spatial_ops import depth_to_space as depth_to_space
+from globalstep.ops.spatial_ops import space_to_batch as space_to_batch
+from globalstep.ops.spatial_ops import space_to_depth as space_to_depth
+from globalstep.ops.volume_ops import avg_pool3d as avg_pool3d
+from globalstep.ops.volume_ops import conv3d as conv3d
+from globalstep.ops.volume_ops import conv3d_transpose as conv3d_transpose
+from globalstep.ops.volume_ops import max_pool3d as max_pool3d
 from globalstep.recurrence.sequences import bidirectional_dynamic_rnn as bidirectional_dynamic_rnn
 from globalstep.recurrence.sequences import dynamic_rnn as dynamic_rnn
 from globalstep.recurrence.sequences import static_bidirectional_rnn as static_bidirectional_rnn

@@ -84,8 +84,8 @@ def test_convolution_and_pooling(session):
     mean = gs.layers.average_pooling2d(images, [2, 2], [2, 2], padding="same")
     found = ready(session).run([sums, largest, mean])
     assert [value.reshape(-1).tolist() for value in found] == [[10, 18, 42, 50], [5, 7, 13, 15], [2.5, 4.5, 10.5, 12.5]]
-    with pytest.raises(ValueError, match="channels_last"):
-        gs.layers.conv2d(images, 1, 2, data_format="channels_first")
+    with pytest.raises(ValueError, match='must be one of "channels_first", "channels_last". Received: NCHW'):
+        gs.layers.conv2d(images, 1, 2, data_format="NCHW")
     with pytest.raises(ValueError, match="not supported in conjunction with"):
         gs.layers.conv2d(images, 1, 2, strides=2, dilation_rate=2)
 
@@ -131,3 +131,70 @@ def test_layers_train(session):
     for _ in range(60):
         session.run(train, feeds)
     assert session.run(loss, feeds) < first / 4
+
+
+IN_EITHER_ORDER = {
+    "conv1d": ((2, 7, 3), lambda x, order: gs.layers.conv1d(x, 4, 3, 2, data_format=order)),
+    "conv2d": ((2, 7, 6, 3), lambda x, order: gs.layers.conv2d(x, 4, 3, 2, "same", order, activation=gs.nn.relu)),
+    "conv3d": ((2, 4, 5, 6, 3), lambda x, order: gs.layers.conv3d(x, 4, 2, data_format=order)),
+    "conv2d_transpose": ((2, 3, 4, 3), lambda x, order: gs.layers.conv2d_transpose(x, 4, 3, 2, "same", order)),
+    "conv3d_transpose": ((2, 3, 2, 2, 3), lambda x, order: gs.layers.conv3d_transpose(x, 4, 3, 2, "same", order)),
+    "separable_conv1d": ((2, 7, 3), lambda x, order: gs.layers.separable_conv1d(x, 4, 3, data_format=order)),
+    "separable_conv2d": ((2, 7, 6, 3), lambda x, order: gs.layers.separable_conv2d(x, 4, 3, data_format=order)),
+    "max_pooling1d": ((2, 7, 3), lambda x, order: gs.layers.max_pooling1d(x, 2, 2, data_format=order)),
+    "max_pooling2d": ((2, 7, 6, 3), lambda x, order: gs.layers.max_pooling2d(x, 3, 2, "same", order)),
+    "average_pooling3d": ((2, 4, 5, 6, 3), lambda x, order: gs.layers.average_pooling3d(x, 2, 2, "same", order)),
+    "batch_normalization": (
+        (2, 7, 6, 3),
+        lambda x, order: gs.layers.batch_normalization(x, axis=1 if order == "channels_first" else -1, training=True),
+    ),
+    "contrib.convolution": (
+        (2, 7, 6, 3),
+        lambda x, order: gs.contrib.layers.convolution(x, 4, 3, 2, data_format=SHORT[order, 4]),
+    ),
+    "contrib.separable_conv2d": (
+        (2, 7, 6, 3),
+        lambda x, order: gs.contrib.layers.separable_conv2d(x, None, 3, 2, data_format=SHORT[order, 4]),
+    ),
+    "contrib.conv2d_transpose": (
+        (2, 3, 4, 3),
+        lambda x, order: gs.contrib.layers.conv2d_transpose(x, 4, 3, 2, data_format=SHORT[order, 4]),
+    ),
+    "contrib.max_pool2d": (
+        (2, 7, 6, 3),
+        lambda x, order: gs.contrib.layers.max_pool2d(x, 3, data_format=SHORT[order, 4]),
+    ),
+    "contrib.avg_pool3d": (
+        (2, 4, 5, 6, 3),
+        lambda x, order: gs.contrib.layers.avg_pool3d(x, 2, data_format=SHORT[order, 5]),
+    ),
+    "contrib.batch_norm": (
+        (2, 7, 6, 3),
+        lambda x, order: gs.contrib.layers.batch_norm(x, data_format=SHORT[order, 4]),
+    ),
+}
+SHORT = {
+    ("channels_last", 4): "NHWC",
+    ("channels_first", 4): "NCHW",
+    ("channels_last", 5): "NDHWC",
+    ("channels_first", 5): "NCDHW",
+}
+
+
+@pytest.mark.parametrize("name", IN_EITHER_ORDER)
+def test_the_channels_may_come_first(session, name):
+    shape, build = IN_EITHER_ORDER[name]
+    values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    with gs.variable_scope("model", reuse=gs.AUTO_REUSE):
+        last = build(gs.constant(values), "channels_last")
+    with gs.variable_scope("model", reuse=True):
+        first = build(gs.constant(np.moveaxis(values, -1, 1)), "channels_first")
+    assert first.shape.as_list() == [last.shape.as_list()[0], last.shape.as_list()[-1], *last.shape.as_list()[1:-1]]
+    found, expected = ready(session).run([first, last])
+    np.testing.assert_allclose(np.moveaxis(found, 1, -1), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_flatten_moves_channels_that_come_first_to_the_end(session):
+    values = np.arange(12, dtype=np.float32).reshape(1, 3, 2, 2)
+    made = gs.layers.flatten(gs.constant(values), data_format="channels_first")
+    assert session.run(made).tolist() == np.moveaxis(values, 1, -1).reshape(1, -1).tolist()

@@ -21,6 +21,7 @@ from globalstep.ops import math_ops as m
 from globalstep.ops import partition_ops as pt
 from globalstep.ops import product_ops as pr
 from globalstep.ops import reduction_ops as r
+from globalstep.ops import segment_ops as sg
 from globalstep.ops.clipping import clip_by_average_norm, clip_by_norm, clip_by_value
 
 # The name `globalstep.autodiff.gradients` is the function.
@@ -161,25 +162,25 @@ CASES = [
     unary("cumsum_reverse", lambda x: r.cumsum(x, 1, reverse=True), lambda x: x[:, ::-1].cumsum(1)[:, ::-1]),
     Case(
         "segment_sum",
-        lambda x: r.segment_sum(x, [0, 0, 2]),
+        lambda x: sg.segment_sum(x, [0, 0, 2]),
         lambda x: np.stack([x[0] + x[1], 0 * x[0], x[2]]),
         ((3, 2),),
     ),
     Case(
         "segment_mean",
-        lambda x: r.segment_mean(x, [0, 0, 1]),
+        lambda x: sg.segment_mean(x, [0, 0, 1]),
         lambda x: np.stack([(x[0] + x[1]) / 2, x[2]]),
         ((3, 2),),
     ),
     Case(
         "segment_max",
-        lambda x: r.segment_max(x, [0, 0, 1]),
+        lambda x: sg.segment_max(x, [0, 0, 1]),
         lambda x: np.stack([np.maximum(x[0], x[1]), x[2]]),
         ((3, 2),),
     ),
     Case(
         "unsorted_segment_sum",
-        lambda x: r.unsorted_segment_sum(x, [2, -1, 2], 4),
+        lambda x: sg.unsorted_segment_sum(x, [2, -1, 2], 4),
         lambda x: np.stack([0 * x[0], 0 * x[0], x[0] + x[2], 0 * x[0]]),
         ((3, 2),),
     ),

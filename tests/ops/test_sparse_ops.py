@@ -64,4 +64,5 @@ def test_colocation_and_server_defs():
             assert gs.constant(1.0).device == "/job:worker"
     cluster = gs.train.ClusterSpec({"worker": ["127.0.0.1:0"]})
     server = gs.train.Server(gs.train.ServerDef(cluster.as_cluster_def(), "worker", 0), start=False)
-    assert server.server_def[1:] == ("worker", 0)
+    made = server.server_def
+    assert (made.job_name, made.task_index, gs.train.ClusterSpec(made.cluster).jobs) == ("worker", 0, ["worker"])

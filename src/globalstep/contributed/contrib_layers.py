@@ -26,7 +26,11 @@ from globalstep.variables.variable_scope import variable_scope
 
 __all__ = [
     "avg_pool2d",
+    "WEIGHTS",
+    "XAVIER",
+    "ZEROS",
     "bias_add",
+    "collect_variables",
     "collected",
     "collections_of",
     "convolution",
@@ -34,8 +38,10 @@ __all__ = [
     "convolution2d",
     "dropout",
     "elu",
+    "finished",
     "flatten",
     "fully_connected",
+    "layer_format",
     "legacy_fully_connected",
     "legacy_relu",
     "linear",
@@ -50,9 +56,15 @@ __all__ = [
     "unit_norm",
 ]
 
-_WEIGHTS = renamed_getter({"kernel": "weights", "bias": "biases"})
-_XAVIER = xavier_initializer()
-_ZEROS = zeros_initializer()
+#: The names that contrib's layers give to their Variables, and the initializers that they take by default.
+WEIGHTS = renamed_getter({"kernel": "weights", "bias": "biases"})
+XAVIER = xavier_initializer()
+ZEROS = zeros_initializer()
+_CONVOLUTIONS: dict[int, Any] = {
+    3: convolution_layers.Conv1D,
+    4: convolution_layers.Conv2D,
+    5: convolution_layers.Conv3D,
+}
 
 
 @add_arg_scope
@@ -62,9 +74,9 @@ def fully_connected(
     activation_fn: Callable[..., Any] | None = nn_ops.relu,
     normalizer_fn: Callable[..., Any] | None = None,
     normalizer_params: dict[str, Any] | None = None,
-    weights_initializer: Any = _XAVIER,
+    weights_initializer: Any = XAVIER,
     weights_regularizer: Any = None,
-    biases_initializer: Any = _ZEROS,
+    biases_initializer: Any = ZEROS,
     biases_regularizer: Any = None,
     reuse: Any = None,
     variables_collections: Any = None,
@@ -98,15 +110,15 @@ def fully_connected(
     """
     if not isinstance(num_outputs, int):
         raise ValueError(f"num_outputs type should be one of [int], got {type(num_outputs)}.")
-    with variable_scope(scope, "fully_connected", [inputs], reuse=reuse, custom_getter=_WEIGHTS) as entered:
+    with variable_scope(scope, "fully_connected", [inputs], reuse=reuse, custom_getter=WEIGHTS) as entered:
         layer = core_layers.Dense(
             num_outputs, None, not normalizer_fn and biases_initializer is not None, weights_initializer,
             biases_initializer, weights_regularizer, biases_regularizer, trainable=trainable, name=entered.name,
             _scope=entered, _reuse=reuse,
         )  # fmt: skip
         result = layer.apply(inputs)
-        _collect_variables(layer, variables_collections)
-        result = _finished(result, normalizer_fn, normalizer_params, activation_fn)
+        collect_variables(layer, variables_collections)
+        result = finished(result, normalizer_fn, normalizer_params, activation_fn)
         return collected(outputs_collections, result)
 
 
@@ -122,9 +134,9 @@ def convolution(
     activation_fn: Callable[..., Any] | None = nn_ops.relu,
     normalizer_fn: Callable[..., Any] | None = None,
     normalizer_params: dict[str, Any] | None = None,
-    weights_initializer: Any = _XAVIER,
+    weights_initializer: Any = XAVIER,
     weights_regularizer: Any = None,
-    biases_initializer: Any = _ZEROS,
+    biases_initializer: Any = ZEROS,
     biases_regularizer: Any = None,
     reuse: Any = None,
     variables_collections: Any = None,
@@ -133,7 +145,7 @@ def convolution(
     scope: Any = None,
     conv_dims: int | None = None,
 ) -> Node:
-    """Convolve sequences [batch, length, channels] or images [batch, height, width, channels].
+    """Convolve sequences [batch, length, channels], images [batch, height, width, channels] or volumes.
 
     Args:
         inputs: Floating node; the number of channels must be known.
@@ -141,7 +153,7 @@ def convolution(
         kernel_size: Sizes of the filters, or one int for all.
         stride: Steps along each dimension, or one int for all.
         padding: "SAME" or "VALID".
-        data_format: None, "NWC" or "NHWC".
+        data_format: None or one that ends with "C"; one that begins with "NC" for channels that come after the batch.
         rate: Steps between the elements of a filter, or one int for all dimensions.
         activation_fn: As for `fully_connected`.
         normalizer_fn: As for `fully_connected`.
@@ -163,24 +175,23 @@ def convolution(
     Raises:
         ValueError: For inputs of another rank or another data format.
     """
-    _require_format(data_format, (None, "NWC", "NHWC"))
-    with variable_scope(scope, "Conv", [inputs], reuse=reuse, custom_getter=_WEIGHTS) as entered:
+    order = layer_format(data_format, (None, "NWC", "NCW", "NHWC", "NCHW", "NDHWC", "NCDHW"))
+    with variable_scope(scope, "Conv", [inputs], reuse=reuse, custom_getter=WEIGHTS) as entered:
         images = as_node(inputs)
         rank = known_rank(images)
         if conv_dims is not None and conv_dims + 2 != rank:
             raise ValueError(f"Convolution expects input with rank {conv_dims + 2}, got {rank}")
-        if rank not in (3, 4):
+        if rank not in _CONVOLUTIONS:
             raise ValueError("Convolution not supported for input with rank", rank)
-        kind = convolution_layers.Conv1D if rank == 3 else convolution_layers.Conv2D
-        layer = kind(
-            num_outputs, kernel_size, stride, padding, dilation_rate=rate,
+        layer = _CONVOLUTIONS[rank](
+            num_outputs, kernel_size, stride, padding, order, rate,
             use_bias=not normalizer_fn and biases_initializer is not None, kernel_initializer=weights_initializer,
             bias_initializer=biases_initializer, kernel_regularizer=weights_regularizer,
             bias_regularizer=biases_regularizer, trainable=trainable, name=entered.name, _scope=entered, _reuse=reuse,
         )  # fmt: skip
         result = layer.apply(images)
-        _collect_variables(layer, variables_collections)
-        result = _finished(result, normalizer_fn, normalizer_params, activation_fn)
+        collect_variables(layer, variables_collections)
+        result = finished(result, normalizer_fn, normalizer_params, activation_fn)
         return collected(outputs_collections, result)
 
 
@@ -196,9 +207,9 @@ def convolution1d(
     activation_fn: Callable[..., Any] | None = nn_ops.relu,
     normalizer_fn: Callable[..., Any] | None = None,
     normalizer_params: dict[str, Any] | None = None,
-    weights_initializer: Any = _XAVIER,
+    weights_initializer: Any = XAVIER,
     weights_regularizer: Any = None,
-    biases_initializer: Any = _ZEROS,
+    biases_initializer: Any = ZEROS,
     biases_regularizer: Any = None,
     reuse: Any = None,
     variables_collections: Any = None,
@@ -226,9 +237,9 @@ def convolution2d(
     activation_fn: Callable[..., Any] | None = nn_ops.relu,
     normalizer_fn: Callable[..., Any] | None = None,
     normalizer_params: dict[str, Any] | None = None,
-    weights_initializer: Any = _XAVIER,
+    weights_initializer: Any = XAVIER,
     weights_regularizer: Any = None,
-    biases_initializer: Any = _ZEROS,
+    biases_initializer: Any = ZEROS,
     biases_regularizer: Any = None,
     reuse: Any = None,
     variables_collections: Any = None,
@@ -261,14 +272,14 @@ def max_pool2d(
         kernel_size: Height and width of the windows, or one int for both.
         stride: Steps along height and width, or one int for both.
         padding: "VALID" or "SAME".
-        data_format: "NHWC".
+        data_format: "NHWC", or "NCHW" for channels that come right after the batch.
         outputs_collections: Collections that the result is added to.
         scope: Name scope of the node; default "MaxPool2D".
     """
-    _require_format(data_format, ("NHWC",))
+    order = layer_format(data_format, ("NHWC", "NCHW"))
     images = as_node(inputs)
     with images.graph.name_scope(scope or "MaxPool2D"):
-        layer = pooling_layers.MaxPooling2D(kernel_size, stride, padding)
+        layer = pooling_layers.MaxPooling2D(kernel_size, stride, padding, order)
         return collected(outputs_collections, layer.call(images))
 
 
@@ -283,10 +294,10 @@ def avg_pool2d(
     scope: str | None = None,
 ) -> Node:
     """Give the mean of each window of `inputs`; `kernel_size` and the others are those of `max_pool2d`."""
-    _require_format(data_format, ("NHWC",))
+    order = layer_format(data_format, ("NHWC", "NCHW"))
     images = as_node(inputs)
     with images.graph.name_scope(scope or "AvgPool2D"):
-        layer = pooling_layers.AveragePooling2D(kernel_size, stride, padding)
+        layer = pooling_layers.AveragePooling2D(kernel_size, stride, padding, order)
         return collected(outputs_collections, layer.call(images))
 
 
@@ -335,7 +346,7 @@ def flatten(inputs: Any, outputs_collections: Any = None, scope: str | None = No
 def bias_add(
     inputs: Any,
     activation_fn: Callable[..., Any] | None = None,
-    initializer: Any = _ZEROS,
+    initializer: Any = ZEROS,
     regularizer: Any = None,
     reuse: Any = None,
     variables_collections: Any = None,
@@ -358,7 +369,7 @@ def bias_add(
         data_format: "NHWC".
         scope: Scope of the Variable; default "BiasAdd", made unique.
     """
-    _require_format(data_format, ("NHWC",))
+    layer_format(data_format, ("NHWC",))
     with variable_scope(scope, "BiasAdd", [inputs], reuse=reuse):
         node = as_node(inputs)
         size = [last_size(node.shape, "bias_add")]
@@ -497,8 +508,8 @@ def legacy_fully_connected(
     x: Any,
     num_output_units: int,
     activation_fn: Callable[..., Any] | None = None,
-    weight_init: Any = _XAVIER,
-    bias_init: Any = _ZEROS,
+    weight_init: Any = XAVIER,
+    bias_init: Any = ZEROS,
     name: str | None = None,
     weight_collections: Sequence[str] = (GraphKeys.WEIGHTS,),
     bias_collections: Sequence[str] = (GraphKeys.BIASES,),
@@ -517,7 +528,7 @@ def legacy_fully_connected(
             bias_regularizer, trainable=trainable, name=entered.name, _scope=entered,
         )  # fmt: skip
         result = layer.apply(x)
-        _collect_variables(layer, {"weights": weight_collections, "biases": bias_collections})
+        collect_variables(layer, {"weights": weight_collections, "biases": bias_collections})
         return collected(output_collections, result)
 
 
@@ -545,12 +556,13 @@ def _name_of(layer: Any, default: str) -> str:
     return getattr(named, "__name__", default)
 
 
-def _finished(
+def finished(
     result: Node,
     normalizer_fn: Callable[..., Any] | None,
     normalizer_params: dict[str, Any] | None,
     activation_fn: Callable[..., Any] | None,
 ) -> Node:
+    """Give what a layer computed after its normalizer and its activation."""
     if normalizer_fn is not None:
         result = normalizer_fn(result, **(normalizer_params or {}))
     return result if activation_fn is None else activation_fn(result)
@@ -568,7 +580,8 @@ def collections_of(collections: Any, name: str) -> Any:
     return collections.get(name) if isinstance(collections, dict) else collections
 
 
-def _collect_variables(layer: Any, collections: Any) -> None:
+def collect_variables(layer: Any, collections: Any) -> None:
+    """Add a layer's kernel and bias to collections, of all or by name."""
     for variable, name in ((layer.kernel, "weights"), (layer.bias, "biases")):
         if variable is not None:
             collect_variable(variable, collections_of(collections, name))
@@ -582,9 +595,16 @@ def collect_variable(variable: Any, collections: Any) -> None:
         members += [part for part in parts if part not in members]
 
 
-def _require_format(data_format: str | None, allowed: Sequence[str | None]) -> None:
+def layer_format(data_format: str | None, allowed: Sequence[str | None]) -> str:
+    """Give an order of dimensions as the layers of `gs.layers` call it.
+
+    Raises:
+        ValueError: If it is none of those that are allowed.
+    """
     if data_format not in allowed:
-        raise ValueError(f"data_format {data_format!r} is not supported: use {allowed[-1]!r}.")
+        names = ", ".join(name for name in allowed if name is not None)
+        raise ValueError(f"data_format has to be one of {names}. Received: {data_format}")
+    return "channels_first" if data_format is not None and data_format.startswith("NC") else "channels_last"
 
 
 # TensorFlow has these under two names.

@@ -79,7 +79,7 @@ def batch_norm(
         batch_weights: Weight of each row of the batch [batch].
         fused: False has the moving variance follow the variance of the batch itself and not, as with TensorFlow's
             fused kernel, the unbiased one.
-        data_format: "NHWC".
+        data_format: "NHWC", or "NCHW" for channels that come right after the batch.
         zero_debias_moving_mean: False.
         scope: Scope of the Variables; default "BatchNorm", made unique.
         renorm: False.
@@ -93,8 +93,8 @@ def batch_norm(
     Raises:
         ValueError: For another data format, or what is not here.
     """
-    if data_format != "NHWC":
-        raise ValueError(f"data_format {data_format!r} is not supported: use 'NHWC'.")
+    if data_format not in ("NHWC", "NCHW"):
+        raise ValueError("data_format has to be either NCHW or NHWC.")
     if zero_debias_moving_mean:
         raise ValueError("batch_norm knows no zero_debias_moving_mean: leave it out, or use a smaller decay.")
     initializers, regularizers = param_initializers or {}, param_regularizers or {}
@@ -103,8 +103,9 @@ def batch_norm(
         # TensorFlow's fused kernel takes matrices too, here but not in gs.layers.
         unbiased = fused is not False and batch_weights is None and known_rank(node) in (2, 4)
         layer = _BatchNorm(
-            momentum=decay, epsilon=epsilon, center=center, scale=scale, beta_initializer=initializers.get("beta"),
-            gamma_initializer=initializers.get("gamma"), moving_mean_initializer=initializers.get("moving_mean"),
+            1 if data_format == "NCHW" else -1, decay, epsilon, center, scale,
+            beta_initializer=initializers.get("beta"), gamma_initializer=initializers.get("gamma"),
+            moving_mean_initializer=initializers.get("moving_mean"),
             moving_variance_initializer=initializers.get("moving_variance"),
             beta_regularizer=regularizers.get("beta"), gamma_regularizer=regularizers.get("gamma"), renorm=renorm,
             adjustment=adjustment, trainable=trainable, name=entered.name, _scope=entered, _reuse=reuse,
@@ -134,8 +135,7 @@ class _BatchNorm(BatchNormalization):
         """Make the Variables in the order of contrib's own code, which TensorFlow has where no layer will do."""
         self._order = ("beta", "gamma")
 
-    def call(self, inputs: Node, training: Any = False, **kwargs: Any) -> Node:
-        """See Layer."""
+    def _normalized_last(self, inputs: Node, training: Any) -> Node:
         averages = (self.moving_mean, self.moving_variance)
         if isinstance(training, bool) and not training:
             return self._normalized(inputs, *averages)

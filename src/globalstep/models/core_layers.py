@@ -11,10 +11,11 @@ from typing import Any
 
 from globalstep.graph.graph import Node
 from globalstep.graph.shapes import TensorShape
-from globalstep.models.layer import InputSpec, Layer, chosen, known_rank, last_size
+from globalstep.models.layer import InputSpec, Layer, chosen, is_channels_first, known_rank, last_size
 from globalstep.ops import nn_ops
 from globalstep.ops.array_ops import reshape
 from globalstep.ops.array_ops import shape as shape_of
+from globalstep.ops.conv_ops import to_channels_last
 from globalstep.ops.init_ops import zeros_initializer
 from globalstep.ops.joining_ops import stack
 from globalstep.ops.product_ops import matmul, tensordot
@@ -102,11 +103,14 @@ class Flatten(Layer):
     """`gs.layers.flatten` as a layer: keeps the first dimension and makes the others one."""
 
     def __init__(self, data_format: str = "channels_last", name: str | None = None, **kwargs: Any) -> None:
+        self._first = is_channels_first(data_format)
         super().__init__(name=name, **kwargs)
         self.input_spec = InputSpec(min_ndim=2)
 
     def call(self, inputs: Node, **kwargs: Any) -> Node:
         """See Layer."""
+        if self._first and known_rank(inputs) > 2:
+            inputs = to_channels_last(inputs)
         sizes = inputs.shape.as_list()
         rest = [size for size in sizes[1:] if size is not None]
         if len(rest) < len(sizes) - 1:

@@ -113,7 +113,7 @@ def conv2d(
         kernel_size: Height and width of the filters, or one int for both.
         strides: Steps along height and width, or one int for both.
         padding: "valid" or "same".
-        data_format: "channels_last".
+        data_format: "channels_last", or "channels_first": the channels of inputs and result come after the batch.
         dilation_rate: Steps along height and width between the elements of a filter, or one int for both.
         activation: Function of the result; default none.
         use_bias: Whether there is a bias.
@@ -132,7 +132,7 @@ def conv2d(
         A node [batch, rows, columns, filters].
 
     Raises:
-        ValueError: For another data format, for both strides and dilation, or if the number of channels is not known.
+        ValueError: For both strides and dilation, or if the number of channels is not known.
     """
     layer = Conv2D(
         filters, kernel_size, strides, padding, data_format, dilation_rate, activation, use_bias, kernel_initializer,
@@ -172,7 +172,7 @@ def conv1d(
         kernel_size: Width of the filters.
         strides: Steps along the length.
         padding: "valid" or "same".
-        data_format: "channels_last".
+        data_format: "channels_last", or "channels_first": the channels of inputs and result come after the batch.
         dilation_rate: Steps between the elements of a filter.
         activation: Function of the result; default none.
         use_bias: Whether there is a bias.
@@ -191,7 +191,7 @@ def conv1d(
         A node [batch, new length, filters].
 
     Raises:
-        ValueError: For another data format, for both strides and dilation, or if the number of channels is not known.
+        ValueError: For both strides and dilation, or if the number of channels is not known.
     """
     layer = Conv1D(
         filters, kernel_size, strides, padding, data_format, dilation_rate, activation, use_bias, kernel_initializer,
@@ -217,7 +217,7 @@ def max_pooling2d(
         pool_size: Height and width of the windows, or one int for both.
         strides: Steps along height and width, or one int for both.
         padding: "valid" or "same".
-        data_format: "channels_last".
+        data_format: "channels_last", or "channels_first": the channels of inputs and result come after the batch.
         name: Name of the node.
     """
     result: Node = MaxPooling2D(pool_size, strides, padding, data_format, name, _scope=name).apply(inputs)
@@ -239,7 +239,7 @@ def average_pooling2d(
         pool_size: Height and width of the windows, or one int for both.
         strides: Steps along height and width, or one int for both.
         padding: "valid" or "same".
-        data_format: "channels_last".
+        data_format: "channels_last", or "channels_first": the channels of inputs and result come after the batch.
         name: Name of the node.
     """
     result: Node = AveragePooling2D(pool_size, strides, padding, data_format, name, _scope=name).apply(inputs)
@@ -261,7 +261,7 @@ def max_pooling1d(
         pool_size: Width of the windows.
         strides: Steps along the length.
         padding: "valid" or "same".
-        data_format: "channels_last".
+        data_format: "channels_last", or "channels_first": the channels of inputs and result come after the batch.
         name: Name of the node.
     """
     result: Node = MaxPooling1D(pool_size, strides, padding, data_format, name, _scope=name).apply(inputs)
@@ -283,7 +283,7 @@ def average_pooling1d(
         pool_size: Width of the windows.
         strides: Steps along the length.
         padding: "valid" or "same".
-        data_format: "channels_last".
+        data_format: "channels_last", or "channels_first": the channels of inputs and result come after the batch.
         name: Name of the node.
     """
     result: Node = AveragePooling1D(pool_size, strides, padding, data_format, name, _scope=name).apply(inputs)
@@ -318,7 +318,7 @@ def flatten(inputs: Any, name: str | None = None, data_format: str = "channels_l
     Args:
         inputs: Node [batch, ...].
         name: Name scope of the node.
-        data_format: Accepted as in TensorFlow.
+        data_format: "channels_first" has channels that come after the batch moved to the end before.
 
     Returns:
         A node [batch, the rest].
@@ -364,7 +364,7 @@ def batch_normalization(
 
     Args:
         inputs: Floating node [..., n].
-        axis: The last axis.
+        axis: The axis of the channels: the last one, or 1.
         momentum: How much of the moving averages stays with each step.
         epsilon: What is added to the variance.
         center: Whether "beta" is added.

@@ -16,12 +16,25 @@ import numpy as np
 from globalstep.dtypes import DType, DTypeLike, as_dtype
 from globalstep.graph.graph import GraphKeys, Node, add_to_collection, as_node, get_default_graph
 from globalstep.graph.shapes import TensorShape
+from globalstep.ops import conv_ops
 from globalstep.ops.conditional_ops import cond
 from globalstep.variables.named_variables import get_variable
 from globalstep.variables.partitioned_variables import PartitionedVariable
 from globalstep.variables.variable_scope import VariableScope, variable_scope
 
-__all__ = ["InputSpec", "Layer", "chosen", "known_rank", "last_size", "pair", "require_channels_last", "snake_case"]
+__all__ = [
+    "InputSpec",
+    "Layer",
+    "channels_of",
+    "chosen",
+    "is_channels_first",
+    "known_rank",
+    "last_size",
+    "pair",
+    "snake_case",
+    "triple",
+    "with_channels_last",
+]
 
 
 @dataclass
@@ -355,11 +368,40 @@ def pair(values: int | Sequence[int]) -> tuple[int, int]:
     return int(first), int(second)
 
 
-def require_channels_last(data_format: str) -> None:
-    """Refuse another order of dimensions.
+def triple(values: int | Sequence[int]) -> tuple[int, int, int]:
+    """Give three numbers for one or three."""
+    first, second, third = (values,) * 3 if isinstance(values, (int, np.integer)) else values
+    return int(first), int(second), int(third)
+
+
+def is_channels_first(data_format: str) -> bool:
+    """Say whether the channels of a layer's inputs come right after the batch.
 
     Raises:
-        ValueError: For any but "channels_last".
+        ValueError: For any but "channels_first" and "channels_last".
     """
-    if data_format != "channels_last":
-        raise ValueError(f"data_format {data_format!r} is not supported: use 'channels_last'.")
+    if data_format not in ("channels_first", "channels_last"):
+        raise ValueError(
+            'The `data_format` argument must be one of "channels_first", "channels_last". Received: ' + str(data_format)
+        )
+    return data_format == "channels_first"
+
+
+def channels_of(shape: TensorShape, first: bool, layer: str) -> int:
+    """Give the number of channels of inputs, which come first or last.
+
+    Raises:
+        ValueError: If it is not known.
+    """
+    sizes = shape.as_list() if shape.ndims else None
+    channels = None if sizes is None else sizes[1 if first else -1]
+    if channels is None:
+        raise ValueError(f"The channel dimension of the inputs to `{layer}` should be defined. Found `None`.")
+    return int(channels)
+
+
+def with_channels_last(first: bool, inputs: Node, compute: Callable[[Node], Node]) -> Node:
+    """Compute with the channels in the last dimension, whichever they are in."""
+    if not first:
+        return compute(inputs)
+    return conv_ops.to_channels_first(compute(conv_ops.to_channels_last(inputs)))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from globalstep.graph.graph import Node, as_node
 from globalstep.graph.shapes import TensorShape
 from globalstep.models.core_layers import require_floating
-from globalstep.models.layer import Layer, chosen, known_rank, last_size
+from globalstep.models.layer import Layer, channels_of, chosen, known_rank, with_channels_last
 from globalstep.ops import math_ops, normalization_ops
 from globalstep.ops.array_ops import reshape
 from globalstep.ops.array_ops import shape as shape_of
@@ -93,6 +93,7 @@ class BatchNormalization(Layer):
             "initializer": beta_initializer or zeros, "regularizer": beta_regularizer, "constraint": beta_constraint,
         }  # fmt: skip
         self._order = ("gamma", "beta")
+        self._first = False
         self._moving = (moving_mean_initializer or zeros, moving_variance_initializer or ones)
 
     def build(self, input_shape: TensorShape) -> None:
@@ -102,10 +103,13 @@ class BatchNormalization(Layer):
         axis = self.axis[0] if isinstance(self.axis, (list, tuple)) and len(self.axis) == 1 else self.axis
         if rank is None:
             raise ValueError("Input has undefined rank:", input_shape)
-        if axis not in (-1, rank - 1):
-            raise ValueError(f"gs.layers.batch_normalization normalizes the last axis, not {axis}.")
+        self._first = axis in (1, 1 - rank) and rank > 2
+        if not self._first and axis not in (-1, rank - 1):
+            raise ValueError(
+                f"gs.layers.batch_normalization normalizes the last axis or that after the batch, not {axis}."
+            )
         self.fused = rank == 4 and self.fused is not False
-        size = [last_size(input_shape, "BatchNormalization")]
+        size = [channels_of(input_shape, self._first, "BatchNormalization")]
         for name in self._order:
             if name == "gamma" and self.scale:
                 self.gamma = self.add_weight("gamma", size, **self._gamma)
@@ -118,6 +122,9 @@ class BatchNormalization(Layer):
 
     def call(self, inputs: Node, training: Any = False, **kwargs: Any) -> Node:
         """See Layer."""
+        return with_channels_last(self._first, inputs, lambda node: self._normalized_last(node, training))
+
+    def _normalized_last(self, inputs: Node, training: Any) -> Node:
         moving = (self.moving_mean, self.moving_variance)
         epsilon = max(self.epsilon, _LEAST_EPSILON) if self.fused else self.epsilon
         if training is False:

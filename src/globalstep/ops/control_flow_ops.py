@@ -32,8 +32,13 @@ __all__ = [
     "Print",
     "assert_equal",
     "assert_greater",
+    "assert_greater_equal",
     "assert_less",
+    "assert_less_equal",
+    "assert_negative",
     "assert_non_negative",
+    "assert_non_positive",
+    "assert_none_equal",
     "assert_positive",
     "group",
     "no_op",
@@ -238,6 +243,11 @@ assert_less = _comparison("less", lambda x, y: x < y)
 assert_greater = _comparison("greater", lambda x, y: x > y)
 assert_positive = _comparison("positive", lambda x, y: x > y, 0)
 assert_non_negative = _comparison("non_negative", lambda x, y: x >= y, 0)
+assert_none_equal = _comparison("none_equal", lambda x, y: x != y)
+assert_less_equal = _comparison("less_equal", lambda x, y: x <= y)
+assert_greater_equal = _comparison("greater_equal", lambda x, y: x >= y)
+assert_negative = _comparison("negative", lambda x, y: x < y, 0)
+assert_non_positive = _comparison("non_positive", lambda x, y: x <= y, 0)
 
 
 def py_func(

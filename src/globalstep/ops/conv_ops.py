@@ -86,6 +86,7 @@ def checked_padding(padding: str) -> str:
 _ORDERS = {
     3: (("NWC", "NHWC"), ("NCW", "NCHW")),
     4: (("NHWC",), ("NCHW",)),
+    5: (("NDHWC",), ("NCDHW",)),
 }
 
 

@@ -1,4 +1,4 @@
-"""Functions that sum up an axis: reductions, positions of extremes, running sums and segments.
+"""Functions that sum up an axis: reductions, positions of extremes, and running sums.
 
 Layer: shared.
 """
@@ -14,11 +14,10 @@ from autograd.tracer import getval
 
 from globalstep.autodiff.vjps import sum_vjp, with_vjp
 from globalstep.dtypes import DTypeLike, as_dtype
-from globalstep.errors import InvalidArgumentError
 from globalstep.graph.graph import Node, as_node
 from globalstep.graph.shapes import TensorShape
 from globalstep.ops.building import elementwise, normal_axes, static_ints
-from globalstep.ops.primitives import flip, largest, product, running_sum, scatter_rows, take_rows
+from globalstep.ops.primitives import flip, largest, product, running_sum
 
 __all__ = [
     "argmax",
@@ -29,16 +28,15 @@ __all__ = [
     "norm",
     "reduce_all",
     "reduce_any",
+    "reduce_euclidean_norm",
     "reduce_logsumexp",
     "reduce_max",
     "reduce_mean",
     "reduce_min",
     "reduce_prod",
+    "reduce_std",
     "reduce_sum",
-    "segment_max",
-    "segment_mean",
-    "segment_sum",
-    "unsorted_segment_sum",
+    "reduce_variance",
 ]
 
 
@@ -157,6 +155,22 @@ reduce_any = _reduction(
 )
 
 
+def _variance(value: Any, axes: tuple[int, ...]) -> Any:
+    return _mean((value - _mean(value, axes)) ** 2, axes)
+
+
+reduce_variance = _reduction("reduce_variance", "Variance", _variance, "Give the variance over axes.")
+reduce_std = _reduction(
+    "reduce_std",
+    "StandardDeviation",
+    lambda v, axes: anp.sqrt(_variance(v, axes)),
+    "Give the square root of `reduce_variance`.",
+)
+reduce_euclidean_norm = _reduction(
+    "reduce_euclidean_norm", "EuclideanNorm", lambda v, axes: anp.sqrt(_sum(v * v, axes)), "Give the 2-norm over axes."
+)
+
+
 def count_nonzero(
     input_tensor: Any,
     axis: Any = None,
@@ -269,88 +283,6 @@ def norm(
     found = _reduce("Norm", as_node(tensor), axis, kept, name or "norm", norms[ord])
     found.attrs["ord"] = 2 if norms[ord] is norms[2] else float(ord)
     return found
-
-
-def _segments(op_type: str, combine: Callable[[Any, Any, tuple[int, ...]], Any]) -> Callable[..., Node]:
-    """Make the public function of segments whose ids are sorted."""
-
-    def function(data: Any, segment_ids: Any, name: str | None = None) -> Node:
-        values, ids = as_node(data), as_node(segment_ids)
-
-        def evaluate(rows: Any, numbers: Any) -> Any:
-            if numbers.size and (np.any(np.diff(numbers) < 0) or numbers[0] < 0):
-                raise InvalidArgumentError("segment ids are not increasing")
-            count = int(numbers[-1]) + 1 if numbers.size else 0
-            return combine(rows, numbers, (count, *np.shape(rows)[1:]))
-
-        known = values.shape.as_list() if values.shape.dims is not None else None
-        shape = None if known is None else [None, *known[1:]]
-        return Node(op_type, (values, ids), evaluate, name=name, dtype=values.dtype, shape=TensorShape(shape))
-
-    word = {"SegmentSum": "Sum", "SegmentMean": "Average", "SegmentMax": "Give the largest of"}[op_type]
-    function.__name__ = function.__qualname__ = op_type.replace("Segment", "segment_").lower()
-    function.__doc__ = f"""{word} rows that have one segment id.
-
-    Args:
-        data: Node or array [n, ...].
-        segment_ids: Integer node or array [n], sorted; ids may be left out, their rows are 0.
-        name: Name of the node.
-
-    Returns:
-        A node [largest id + 1, ...].
-
-    Raises:
-        InvalidArgumentError: In the run, if the ids are not sorted.
-    """
-    return function
-
-
-def _segment_mean(rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:
-    counts = np.maximum(np.bincount(ids, minlength=shape[0]), 1).astype(rows.dtype)
-    return scatter_rows(rows, ids, shape) / counts.reshape((-1,) + (1,) * (len(shape) - 1))
-
-
-def _segment_max(rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:
-    best = np.full(shape, -np.inf)
-    np.maximum.at(best, ids, getval(rows))
-    chosen = (getval(rows) == best[ids]).astype(rows.dtype)
-    shares = chosen / scatter_rows(chosen, ids, shape)[ids]
-    return scatter_rows(rows * shares, ids, shape)
-
-
-segment_sum = _segments("SegmentSum", scatter_rows)
-segment_mean = _segments("SegmentMean", _segment_mean)
-segment_max = _segments("SegmentMax", _segment_max)
-
-
-def unsorted_segment_sum(data: Any, segment_ids: Any, num_segments: Any, name: str | None = None) -> Node:
-    """Sum rows that have one segment id; negative ids are left out.
-
-    Args:
-        data: Node or array [*ids.shape, ...].
-        segment_ids: Integer node or array of a shape that begins that of `data`.
-        num_segments: How many rows the result has.
-        name: Name of the node.
-
-    Returns:
-        A node [num_segments, ...].
-
-    Raises:
-        InvalidArgumentError: In the run, if an id is not below `num_segments`.
-    """
-    values, ids, count = as_node(data), as_node(segment_ids), as_node(num_segments)
-
-    def evaluate(rows: Any, numbers: Any, size: Any) -> Any:
-        flat = np.asarray(numbers).reshape(-1)
-        if flat.size and flat.max() >= size:
-            raise InvalidArgumentError(f"segment_ids contain {flat.max()}, which is not in [0, {int(size)})")
-        rest = np.shape(rows)[np.ndim(numbers) :]
-        kept = np.flatnonzero(flat >= 0)
-        rows = anp.reshape(rows, (flat.size, *rest))
-        rows = rows if kept.size == flat.size else take_rows(rows, kept)
-        return scatter_rows(rows, flat[kept], (int(size), *rest))
-
-    return Node("UnsortedSegmentSum", (values, ids, count), evaluate, name=name, dtype=values.dtype)
 
 
 def bincount(

@@ -87,9 +87,45 @@ def _forced(tf, contrib, x):
     return contrib.batch_norm(x, decay=0.6, updates_collections=None, activation_fn=tf.nn.tanh)
 
 
+def _autoencoder(tf, contrib, x):
+    y = tf.layers.conv2d(x, 3, 3, strides=2, padding="same", activation=tf.nn.tanh)
+    y = tf.layers.conv2d_transpose(y, 4, 3, strides=2, padding="same", activation=tf.nn.tanh)
+    return tf.layers.Conv2DTranspose(2, (3, 1), strides=(1, 2), use_bias=False)(y)
+
+
+def _separable(tf, contrib, x):
+    y = tf.layers.separable_conv2d(x, 4, 3, strides=2, padding="same", depth_multiplier=2, activation=tf.nn.tanh)
+    return tf.layers.SeparableConv2D(3, (2, 3), depthwise_regularizer=contrib.l2_regularizer(0.1))(y)
+
+
+def _volumes(tf, contrib, x):
+    y = tf.layers.conv3d(x, 3, (2, 3, 3), strides=(1, 2, 1), padding="same", activation=tf.nn.tanh)
+    y = tf.layers.max_pooling3d(y, 2, 1)
+    y = tf.layers.conv3d_transpose(y, 2, 2, strides=(1, 2, 1))
+    return tf.layers.average_pooling3d(y, (1, 2, 2), 2, padding="same")
+
+
+def _contrib_separable(tf, contrib, x):
+    with contrib.arg_scope([contrib.separable_conv2d], weights_regularizer=contrib.l2_regularizer(0.1)):
+        y = contrib.separable_conv2d(x, None, [3, 3], depth_multiplier=2, stride=2)
+        y = contrib.separable_conv2d(y, 3, [3, 2], depth_multiplier=1, normalizer_fn=contrib.batch_norm, scope="mixed")
+        return contrib.separable_conv2d(y, 2, 3, padding="VALID", activation_fn=None)
+
+
+def _contrib_transposed(tf, contrib, x):
+    y = contrib.conv2d_transpose(x, 3, [3, 3], stride=2, normalizer_fn=contrib.batch_norm)
+    return contrib.conv2d_transpose(y, 2, 2, padding="VALID", activation_fn=tf.nn.tanh, scope="out")
+
+
+def _contrib_volumes(tf, contrib, x):
+    y = contrib.conv3d(x, 3, 2, stride=[1, 2, 1])
+    y = contrib.max_pool3d(y, [2, 2, 2], stride=1)
+    return contrib.avg_pool3d(contrib.conv3d_transpose(y, 2, 2, stride=2), 2)
+
+
 def layer_cases():
     """Every model."""
-    images = (4, 6, 6, 2)
+    images, volumes = (4, 6, 6, 2), (2, 3, 4, 5, 2)
     return [
         LayerCase("dense", lambda tf, contrib, x: tf.layers.dense(x, 3, tf.nn.relu)),
         LayerCase("dense without bias", lambda tf, contrib, x: tf.layers.dense(x, 3, use_bias=False)),
@@ -103,6 +139,17 @@ def layer_cases():
         LayerCase("cnn of classes", _cnn_of_classes, images),
         LayerCase("sequences", _sequences, (3, 9, 2)),
         LayerCase("dilated", lambda tf, c, x: tf.layers.conv2d(x, 2, 3, padding="same", dilation_rate=2), images),
+        LayerCase("autoencoder", _autoencoder, images),
+        LayerCase("separable", _separable, images),
+        LayerCase(
+            "separable of sequences",
+            lambda tf, c, x: tf.layers.separable_conv1d(x, 4, 3, depth_multiplier=2, padding="same"),
+            (3, 9, 2),
+        ),
+        LayerCase("volumes", _volumes, volumes),
+        LayerCase("contrib separable", _contrib_separable, images),
+        LayerCase("contrib transposed", _contrib_transposed, images),
+        LayerCase("contrib volumes", _contrib_volumes, volumes),
         LayerCase("fully_connected", lambda tf, contrib, x: contrib.fully_connected(x, 3)),
         LayerCase("fully_connected again", _reused),
         LayerCase("fully_connected normalized", _normalized),

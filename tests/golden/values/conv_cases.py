@@ -78,3 +78,37 @@ CASES |= {
         lambda tf, x: tf.nn.local_response_normalization(x, depth_radius=2, bias=2, alpha=0.5, beta=0.6), (2, 3, 2, 2)
     ),
 }
+for _padding, _stride in itertools.product(("SAME", "VALID"), (1, 2)):
+    CASES[f"conv3d {_padding} {_stride}"] = of(
+        functools.partial(
+            lambda tf, x, w, padding, stride: tf.nn.conv3d(x, w, [1, stride, 1, stride, 1], padding),
+            padding=_padding,
+            stride=_stride,
+        ),
+        *((2, 5, 4, 6, 3), (3, 2, 2, 3, 4)),
+    )
+    for _kind in ("max_pool3d", "avg_pool3d"):
+        CASES[f"{_kind} {_padding} {_stride}"] = of(
+            functools.partial(
+                lambda tf, x, kind, padding, stride: getattr(tf.nn, kind)(
+                    x, [1, 2, 3, 2, 1], [1, stride, stride, 1, 1], padding
+                ),
+                kind=_kind,
+                padding=_padding,
+                stride=_stride,
+            ),
+            (2, 5, 4, 6, 3),
+        )
+CASES |= {
+    "conv3d of unknown sizes": of(
+        lambda tf, x, w: tf.nn.conv3d(x, w, [1, 1, 1, 1, 1], "SAME"), (2, 3, 4, 3, 2), (2, 3, 2, 2, 3), known=False
+    ),
+    "conv3d_transpose": of(
+        lambda tf, x, w: tf.nn.conv3d_transpose(x, w, [2, 6, 5, 4, 3], [1, 2, 2, 1, 1], "SAME"),
+        *((2, 3, 3, 4, 2), (3, 2, 2, 3, 2)),
+    ),
+    "conv3d_transpose valid": of(
+        lambda tf, x, w: tf.nn.conv3d_transpose(x, w, [2, 7, 4, 5, 3], [1, 2, 1, 1, 1], "VALID"),
+        *((2, 3, 3, 4, 2), (3, 2, 2, 3, 2)),
+    ),
+}
