@@ -48,3 +48,21 @@ def test_there_are_no_gpus_to_ask_for():
     assert gs.test.is_built_with_rocm() is False
     assert gs.test.is_gpu_available(cuda_only=True) is False
     assert gs.test.gpu_device_name() == ""
+
+
+def test_names_that_programs_of_0_and_1_use():
+    assert gs.train.SyncReplicasOptimizerV2 is gs.train.SyncReplicasOptimizer
+    with gs.Graph().as_default():
+        gs.Variable(1.0)
+        gs.train.Saver(write_version=gs.train.SaverDef.V1)
+        image = gs.image.per_image_whitening(np.arange(12.0, dtype=np.float32).reshape(2, 2, 3))
+        with gs.Session() as session:
+            assert abs(float(np.mean(session.run(image)))) < 1e-6
+            assert [value.tolist() for value in session.run(gs.listdiff([1, 2, 3], [2]))] == [[1, 3], [0, 2]]
+            assert session.run([gs.arg_max([1, 3, 2], 0), gs.arg_min([1, 3, 2], 0)]) == [1, 0]
+
+
+@pytest.mark.parametrize("name", ["models", "ModeKeys"])
+def test_what_contrib_learn_had_says_what_to_use(name):
+    with pytest.raises(AttributeError, match="use gs.train.MonitoredTrainingSession with hooks"):
+        getattr(gs.contrib.learn, name)

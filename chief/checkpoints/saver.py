@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from globalstep.worker.access import ClusterAccess
 
 
-__all__ = ["Saver"]
+__all__ = ["Saver", "SaverDef"]
 
 _log = logging.getLogger("globalstep")
 
@@ -46,6 +46,14 @@ _RESTORE_FAILED = (
     "Restoring from checkpoint failed. This is most likely due to {} from the checkpoint. Please ensure "
     "that you have not altered the graph expected based on the checkpoint. Original error:\n\n{}"
 )
+
+
+class SaverDef:
+    """TensorFlow's versions of checkpoints, for `Saver(write_version=...)`; here there is one format."""
+
+    LEGACY = 0
+    V1 = 1
+    V2 = 2
 
 
 class Saver:

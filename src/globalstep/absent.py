@@ -70,9 +70,6 @@ ABSENT = {
 
 #: Absent from `globalstep.test`.
 ABSENT_IN_TEST = {
-    **dict.fromkeys(
-        ("compute_gradient", "compute_gradient_error"), "compare gs.gradients with differences of values in numpy."
-    ),
     "Benchmark": "measure with Python's time, or gs.train.ProfilerHook.",
     "assert_equal_graph_def": "compare what sessions give.",
     "test_src_dir_path": "use Python's __file__.",
@@ -106,7 +103,6 @@ ABSENT_IN_IMAGE = dict.fromkeys(("extract_glimpse", "sample_distorted_bounding_b
 ABSENT_IN_TRAIN = {
     **dict.fromkeys(("Checkpoint", "CheckpointManager"), "use gs.train.Saver."),
     **dict.fromkeys(("init_from_checkpoint", "warm_start"), "use gs.contrib.framework.assign_from_checkpoint_fn."),
-    "SyncReplicasOptimizerV2": "gs.train.SyncReplicasOptimizer is the same class: change the name.",
 }
 
 #: Absent from `globalstep.contrib`.

@@ -7,6 +7,7 @@ from globalstep.absent import ABSENT_IN_TEST
 from globalstep.lazy import namespace
 
 _NAMES = {
+    "globalstep.gradient_checker": "compute_gradient compute_gradient_error",
     "globalstep.runtime.build_info": "gpu_device_name is_built_with_cuda is_built_with_rocm is_gpu_available",
     "globalstep.test_case": "TestCase create_local_cluster get_temp_dir main mock",
 }

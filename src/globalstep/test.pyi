@@ -1,5 +1,7 @@
 # Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
 
+from globalstep.gradient_checker import compute_gradient as compute_gradient
+from globalstep.gradient_checker import compute_gradient_error as compute_gradient_error
 from globalstep.runtime.build_info import gpu_device_name as gpu_device_name
 from globalstep.runtime.build_info import is_built_with_cuda as is_built_with_cuda
 from globalstep.runtime.build_info import is_built_with_rocm as is_built_with_rocm

@@ -20,7 +20,7 @@ _NAMES = {
         "ProfilerHook ProgressHook SecondOrStepTimer StepCounterHook StopAtStepHook SummarySaverHook"
     ),
     "globalstep.chief.sessions.monitored_session": "MonitoredSession SingularMonitoredSession",
-    "globalstep.chief.checkpoints.saver": "Saver",
+    "globalstep.chief.checkpoints.saver": "Saver SaverDef",
     "globalstep.chief.scaffold": "Scaffold",
     "globalstep.chief.sessions.session_creators": "ChiefSessionCreator SessionCreator WorkerSessionCreator",
     "globalstep.chief.sessions.session_manager": "SessionManager",
@@ -59,7 +59,7 @@ _NAMES = {
         "string_input_producer"
     ),
     "globalstep.worker.inputs.queue_runner": "QueueRunner add_queue_runner start_queue_runners",
-    "globalstep.worker.sync_replicas_optimizer": "SyncReplicasOptimizer",
+    "globalstep.worker.sync_replicas_optimizer": "SyncReplicasOptimizer SyncReplicasOptimizerV2=SyncReplicasOptimizer",
     "globalstep.worker.session_run_hook": "SessionRunArgs SessionRunContext SessionRunHook SessionRunValues",
 }
 

@@ -12,6 +12,7 @@ from globalstep.chief.checkpoints.checkpoint_variables import list_variables as 
 from globalstep.chief.checkpoints.checkpoint_variables import load_checkpoint as load_checkpoint
 from globalstep.chief.checkpoints.checkpoint_variables import load_variable as load_variable
 from globalstep.chief.checkpoints.saver import Saver as Saver
+from globalstep.chief.checkpoints.saver import SaverDef as SaverDef
 from globalstep.chief.events.summaries import SummaryWriter as SummaryWriter
 from globalstep.chief.events.summaries import SummaryWriterCache as SummaryWriterCache
 from globalstep.chief.events.summaries import summary_iterator as summary_iterator
@@ -112,3 +113,4 @@ from globalstep.worker.session_run_hook import SessionRunContext as SessionRunCo
 from globalstep.worker.session_run_hook import SessionRunHook as SessionRunHook
 from globalstep.worker.session_run_hook import SessionRunValues as SessionRunValues
 from globalstep.worker.sync_replicas_optimizer import SyncReplicasOptimizer as SyncReplicasOptimizer
+from globalstep.worker.sync_replicas_optimizer import SyncReplicasOptimizer as SyncReplicasOptimizerV2

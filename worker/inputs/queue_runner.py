@@ -167,9 +167,9 @@ class QueueRunner:
             last = self._leave(sess)
         except BaseException as error:
             self._leave(sess)
-            if coord is not None and coord.should_stop():
-                # The stop closed the queue, and perhaps the session, under this thread's enqueue.
-                _log.debug("Ignored exception after a stop: %s", error)
+            if coord is not None and (coord.should_stop() or getattr(sess, "closed", False)):
+                # The stop closed the queue, or the program its session, under this thread's enqueue.
+                _log.debug("Ignored exception after a stop, or a close of the session: %s", error)
                 return
             if coord is not None:
                 coord.request_stop(error)
@@ -187,14 +187,19 @@ class QueueRunner:
 
     def _close_on_stop(self, sess: Session, coord: Coordinator) -> None:
         coord.wait_for_stop()
-        self._run_quietly(sess, self._cancel_op)
+        if not self._run_quietly(sess, self._cancel_op):
+            # The program has closed the session itself, under threads that wait: TensorFlow's close ends those.
+            self._queue.state.close(cancel_pending_enqueues=True)
 
-    def _run_quietly(self, sess: Session, op: Node) -> None:
+    def _run_quietly(self, sess: Session, op: Node) -> bool:
+        """Run an operation that closes the queue; says whether it was run."""
         try:
             sess.run(op)
         except Exception as error:
-            # The queue, or the session, is closed already: there is no thread left to notify.
+            # The queue, or the session, is closed already.
             _log.debug("Ignored exception while closing queue %s: %s", self.name, error)
+            return False
+        return True
 
 
 def _is_error_type(kind: Any) -> bool:

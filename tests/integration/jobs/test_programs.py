@@ -107,6 +107,16 @@ def test_with_flags_training_ends_at_the_last_step(processes, tmp_path, program,
     assert load_variable(str(run), "global_step") == last_step
 
 
+def test_lines_read_beside_a_supervisor_and_values_of_a_second_session(processes, tmp_path):
+    start_with_flags(processes, "csv_supervisor.py", 2, 2, "--last_step=300", f"--run_dir={tmp_path / 'run'}")
+    check(processes, 2, 2, 0.2)
+    found = printed(processes, 2, r"^weights (\S+) (\S+) (\S+) (\S+)$")
+    assert len(found) == 2
+    assert all(
+        abs(weight - wanted) < 0.5 for weights in found for weight, wanted in zip(weights, (1, 2, 3, 4), strict=True)
+    )
+
+
 @pytest.mark.long
 def test_a_program_that_imports_tensorflow_runs_as_it_is(processes, tmp_path):
     data, run = tmp_path / "data", tmp_path / "run"

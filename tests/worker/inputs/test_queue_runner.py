@@ -81,6 +81,19 @@ def test_a_stop_of_the_coordinator_cancels_what_waits(sess):
         sess.run(queue.enqueue(1))
 
 
+def test_a_stop_ends_what_waits_in_a_session_that_the_program_closed(sess):
+    queue = FIFOQueue(2, "int32", shapes=[()])
+    runner = QueueRunner(queue, [queue.enqueue(1)])
+    coord = Coordinator()
+    session = Session(graph=sess.graph)
+    threads = runner.create_threads(session, coord, start=True)
+    assert session.run(queue.dequeue()) == 1
+    session.close()
+    coord.request_stop()
+    coord.join(stop_grace_period_secs=30)
+    join(threads)
+
+
 def failing(error):
     def fail():
         raise error
