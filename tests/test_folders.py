@@ -178,6 +178,7 @@ def _is_public(name):
         gs.saved_model.builder,
         gs.sparse,
         gs.strings,
+        gs.test,
         gs.lookup,
         gs.contrib.lookup,
         gs.losses,

@@ -44,6 +44,7 @@ NAMESPACES = {
         "saved_model",
         "summary",
         "test",
+        "gradient_checker",
         "test_case",
         "train",
     ),

@@ -15,7 +15,7 @@ import numpy as np
 from globalstep.autodiff.gradients import gradients
 from globalstep.graph.graph import Node, as_node
 from globalstep.ops.constant_ops import placeholder
-from globalstep.worker.session import get_default_session
+from globalstep.worker.session import Session, get_default_session
 
 __all__ = ["compute_gradient", "compute_gradient_error"]
 
@@ -73,7 +73,7 @@ def compute_gradient(
     return found if several else found[0]
 
 
-def _jacobians(session: Any, x: Node, y: Node, y_shape: Sequence[int], delta: float, feeds: dict[Any, Any]) -> Any:
+def _jacobians(session: Session, x: Node, y: Node, y_shape: Sequence[int], delta: float, feeds: dict[Any, Any]) -> Any:
     start = feeds[x]
     weights = placeholder(y.dtype, list(y_shape))
     (slope,) = gradients(y, [x], grad_ys=weights)

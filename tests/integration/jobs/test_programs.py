@@ -108,7 +108,7 @@ def test_with_flags_training_ends_at_the_last_step(processes, tmp_path, program,
 
 
 def test_lines_read_beside_a_supervisor_and_values_of_a_second_session(processes, tmp_path):
-    start_with_flags(processes, "csv_supervisor.py", 2, 2, "--last_step=300", f"--run_dir={tmp_path / 'run'}")
+    start_with_flags(processes, "queues/csv_supervisor.py", 2, 2, "--last_step=300", f"--run_dir={tmp_path / 'run'}")
     check(processes, 2, 2, 0.2)
     found = printed(processes, 2, r"^weights (\S+) (\S+) (\S+) (\S+)$")
     assert len(found) == 2
