@@ -148,9 +148,10 @@ bench-guard: $(VENV)/.installed-bench ## measure a PS that is too slow for 64 cl
 	$(BIN)/python -m benchmarks.hostile --publish
 
 .PHONY: bench-options
-bench-options: $(VENV)/.installed-bench $(VENV)/.installed-examples $(VENV)/.installed-torch ## measure fewer bytes on the wire, and overlapping computing and communicating (6 minutes)
+bench-options: $(VENV)/.installed-bench $(VENV)/.installed-examples $(VENV)/.installed-torch ## measure fewer bytes on the wire, overlapping computing and communicating, and synchronous steps (15 minutes)
 	$(BIN)/python -m benchmarks.compression
 	$(BIN)/python -m benchmarks.overlap
+	$(BIN)/python -m benchmarks.synchronous
 
 .PHONY: lock
 lock: .venv-tools/.installed ## pin what CI installs, each file by its hash (some minutes)

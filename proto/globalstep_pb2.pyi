@@ -4002,10 +4002,13 @@ class AwaitStepRequest(_message.Message):
     CLIENT_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     BASE_FIELD_NUMBER: _builtins.int
+    PATIENCE_MS_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     client: _builtins.str
     step: _builtins.str
     base: _builtins.int
+    patience_ms: _builtins.int
+    """How long the answer that nothing has happened yet may take, if the connection can have a call wait."""
     def __init__(
         self,
         *,
@@ -4013,10 +4016,11 @@ class AwaitStepRequest(_message.Message):
         client: _builtins.str = ...,
         step: _builtins.str = ...,
         base: _builtins.int = ...,
+        patience_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "client", b"client", "incarnation", b"incarnation", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "client", b"client", "incarnation", b"incarnation", "patience_ms", b"patience_ms", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4052,6 +4056,7 @@ class AwaitStepReply(_message.Message):
     WANTED_FIELD_NUMBER: _builtins.int
     WAITS_FOR_FIELD_NUMBER: _builtins.int
     DUE_FIELD_NUMBER: _builtins.int
+    WAITED_FIELD_NUMBER: _builtins.int
     over: _builtins.bool
     """The step is another one, or will not be made any more: the job is done."""
     contributions: _builtins.int
@@ -4059,6 +4064,8 @@ class AwaitStepReply(_message.Message):
     wanted: _builtins.int
     due: _builtins.bool
     """No further contribution will come: a push that `closes` is accepted now."""
+    waited: _builtins.bool
+    """The call has waited: the client need not pause before it asks again."""
     @_builtins.property
     def steps(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """As visible: applied on every shard."""
@@ -4076,10 +4083,11 @@ class AwaitStepReply(_message.Message):
         wanted: _builtins.int = ...,
         waits_for: _abc.Iterable[_builtins.str] | None = ...,
         due: _builtins.bool = ...,
+        waited: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["contributions", b"contributions", "due", b"due", "over", b"over", "steps", b"steps", "waits_for", b"waits_for", "wanted", b"wanted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contributions", b"contributions", "due", b"due", "over", b"over", "steps", b"steps", "waited", b"waited", "waits_for", b"waits_for", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -28,6 +28,7 @@ __all__ = [
     "Team",
     "absent",
     "default_python",
+    "free_ports",
     "peer",
     "start",
     "team_of",
@@ -215,7 +216,7 @@ def _cpu_secs(pid: int) -> float:
     return total / 1e9
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Find ports that nobody uses now: these systems must know all addresses before they start."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
@@ -295,7 +296,7 @@ def start(
         addresses = [servers[0].address()]
         base += ["--address", addresses[0]]
         return Team(program, servers, [process("worker", at) for at in range(workers)], addresses)
-    base += ["--ports", *map(str, _free_ports(ps + workers))]
+    base += ["--ports", *map(str, free_ports(ps + workers))]
     servers = [process("ps", at) for at in range(ps)]
     made = [process("worker", at) for at in range(workers)]
     addresses = [server.address() for server in servers]

@@ -19,7 +19,7 @@ from globalstep.errors import (
 )
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.authorization import CALLER, Authorization, Caller, TokenRevokedError
-from globalstep.ps.aggregates.step_waits import await_step
+from globalstep.ps.aggregates.step_waits import StepWaits
 from globalstep.ps.ledger import entries
 from globalstep.ps.ledger.ledger import EntryKind
 from globalstep.ps.ledger.signatures import Floor
@@ -69,6 +69,7 @@ class Handler:
         authorization: Who may do what; everybody everything, until a server says otherwise.
         traffic: Counts the tensor bytes of all requests and replies.
         voting: The votes for pushes over several shards.
+        step_waits: Calls that wait for a step.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Handler:
         self.traffic = Traffic()
         self._faults = shard.resources.faults = faults
         self.voting = Voting(shard, _encode_commit)
+        self.step_waits = StepWaits(shard)
         self._methods: dict[str, Callable[[Any, memoryview, pb.Reply, TensorWriter, LayoutMemory], None]] = {
             "pull": self._pull,
             "push": self._push,
@@ -92,12 +94,12 @@ class Handler:
             "complete": self._complete,
             "read_snapshot": self._read_snapshot,
             "ahead": self._ahead,
-            "await_step": lambda *given: await_step(self.shard, *given),
         }
         # They may have to wait.
         self._waiting_methods: dict[str, Callable[[Any, memoryview, pb.Reply, TensorWriter, OpenCall], None]] = {
             "stage": self._stage_and_vote,
             "admit": self._admit_by_votes,
+            "await_step": self._await_step,
         }
 
     @property
@@ -204,7 +206,8 @@ class Handler:
         bytes_out = 0
         try:
             log = self.shard.log
-            self.voting.check_life(call.request)
+            if not call.request.HasField("await_step"):  # which is carried out now
+                self.voting.check_life(call.request)
             call.parked.make(reply, tensors)
             pieces = pack_reply(call.request, reply, tensors, call.memory.memory)
             self.shard.secure(log)
@@ -215,6 +218,14 @@ class Handler:
         finally:
             self.traffic.leave(0, bytes_out)
         return reply, pieces
+
+    def look_after_calls(self) -> float | None:
+        """Answer parked calls that wait no longer; gives when to look again, seconds, None for not at all."""
+        voting, step_waits = self.voting, self.step_waits
+        if step_waits.is_idle:
+            return voting.look_after_calls()
+        waits = voting.look_after_calls(), step_waits.look_after(voting.now())
+        return min((secs for secs in waits if secs is not None), default=None)
 
     def hear_votes(self, request: pb.Request, memory: LayoutMemory, line: Line) -> None:
         """Take in what a participant says over its link.
@@ -365,6 +376,13 @@ class Handler:
         if not message.votes:
             self._decide(admission(), reply, tensors)
         elif (make := self.voting.admit(call, push, admission, self._decide)) is not None:
+            make(reply, tensors)
+
+    def _await_step(
+        self, message: pb.AwaitStepRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, call: OpenCall
+    ) -> None:
+        make = self.step_waits.await_step(message, call)
+        if make is not None:
             make(reply, tensors)
 
     def _admission(

@@ -161,7 +161,8 @@ class Turns(Generic[S]):
         descriptor = connection.fileno()
         self._waiting[descriptor] = connection, select.EPOLLIN
         self._poller.register(descriptor, select.EPOLLIN)
-        if self._resumed:
+        # What this thread has done may be what a call waits for.
+        if self._resumed or not self._handler.step_waits.is_idle:
             self._wake_up()
 
     def _next(self) -> S:
@@ -171,7 +172,7 @@ class Turns(Generic[S]):
                 if self._counting:
                     self._count()
                 else:
-                    wait_secs = self._handler.voting.look_after_calls()
+                    wait_secs = self._handler.look_after_calls()
                     if self._resumed:  # of calls that have waited for too long
                         wait_secs = 0.0
                     for descriptor, _ in self._poller.poll(wait_secs):

@@ -26,7 +26,9 @@ __all__ = ["Contributing", "Ways", "is_contribution"]
 
 Array = npt.NDArray[Any]
 
-#: Pauses between questions whether a step has moved on: the first, and the longest.
+#: How long a question whether a step has moved on may wait for its answer; other calls of the client wait meanwhile.
+_PATIENCE_MS = 20
+#: Pauses between questions that had to be answered at once: the first, and the longest.
 _FIRST_PAUSE_SECS = 0.0005
 _LONGEST_PAUSE_SECS = 0.02
 #: How often all PS tasks are asked, too, whether they hold the model: only the sequencer knows of the step.
@@ -39,7 +41,7 @@ def is_contribution(push: Push) -> bool:
 
 
 class Ways(NamedTuple):
-    """What is done by the client; each takes the client's lock, and none waits for other workers.
+    """What is done by the client; each takes the client's lock, and none waits for other workers for long.
 
     Attributes:
         push: Pushes changes, exactly once.
@@ -119,7 +121,7 @@ class Contributing:
         request = pb.Request()
         message = request.await_step
         message.incarnation, message.client = self._run.incarnation, self._run.client
-        message.step, message.base = wanted.step, base
+        message.step, message.base, message.patience_ms = wanted.step, base, _PATIENCE_MS
         # One that has lost its state is met by any call.
         looking = pb.Request(pull=pb.PullRequest(incarnation=self._run.incarnation, client=self._run.client))
         found = pb.AwaitStepReply()
@@ -142,8 +144,9 @@ class Contributing:
                 if now - looked_at >= _LOOK_SECS:
                     self._ways.call(looking, range(len(self._run.transports)))
                     looked_at = now
-                self._clock.wait(threading.Event(), pause)
-                pause = min(1.5 * pause, _LONGEST_PAUSE_SECS)
+                if not found.waited:
+                    self._clock.wait(threading.Event(), pause)
+                    pause = min(1.5 * pause, _LONGEST_PAUSE_SECS)
             return True  # the process is to end: nothing is waited for any more
 
         wait_announced(over, f"step {base + 1} of {wanted.step}", self._clock, lambda: _why(found))

@@ -1,0 +1,134 @@
+"""AWAIT_STEPs that wait without a thread: answered when the step moves on, when the run ends, or in the end."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from counting_run import SHAPES, USES, initialize
+
+from globalstep.errors import AbortedError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.aggregates.step_waits import StepWaits
+from globalstep.ps.links.parked_call import OpenCall, ParkedCall
+from globalstep.ps.local import LocalPS
+from globalstep.ps.shard.layouts import LayoutMemory
+from globalstep.runtime.clock import ManualClock
+from globalstep.wire.codec import TensorWriter
+from globalstep.wire.declarations import Increment, Op, OpKind, Push
+from globalstep.worker.client.client import ClusterClient
+
+PATIENCE_MS = 20
+
+
+class PlayedLine:
+    """A connection whose calls wait, if they may; says which were resumed."""
+
+    def __init__(self, clock, parks=True):
+        self.clock = clock
+        self.parks = parks
+        self.resumed = []
+
+    def park(self, call):
+        return ParkedCall(self.clock.monotonic(), lambda _: self.resumed.append(call)) if self.parks else None
+
+
+class Job:
+    """A PS task, a client that has contributed once, and its AWAIT_STEPs."""
+
+    def __init__(self):
+        self.clock = ManualClock()
+        self.ps = LocalPS(1, clock=self.clock)
+        self.client = ClusterClient(self.ps.transports(), rng=random.Random(1), member=False, clock=self.clock)
+        self.client.begin(sequencer=0, open=True)
+        initialize(self.client)
+        self.waits = StepWaits(self.ps.controls[0].handler.shard)
+        self.line = PlayedLine(self.clock)
+
+    def contribute(self, base, wanted=2):
+        ops = [Op(OpKind.APPLY, name, np.ones(shape, np.float32), optimizer="sgd") for name, shape in SHAPES.items()]
+        step = [Increment("global_step", 1, wanted, 2)]
+        self.client._push_once(Push(ops=ops, increments=step, uses=list(USES), seen_steps={"global_step": base}))
+
+    def ask(self, base, patience_ms=PATIENCE_MS, line=None):
+        """Ask; gives the reply to a call that does not wait."""
+        request = pb.Request()
+        message = request.await_step
+        message.incarnation, message.client = self.client.incarnation, self.client.client_id
+        message.step, message.base, message.patience_ms = "global_step", base, patience_ms
+        call = OpenCall(request, LayoutMemory(), self.line if line is None else line)
+        make = self.waits.await_step(message, call)
+        return None if make is None else reply_of(make)
+
+    def look(self):
+        return self.waits.look_after(self.clock.monotonic())
+
+
+def reply_of(make):
+    reply = pb.Reply()
+    make(reply, TensorWriter())
+    return reply.await_step
+
+
+@pytest.fixture
+def job():
+    made = Job()
+    yield made
+    made.client.close()
+
+
+def test_a_call_waits_until_the_step_has_moved_on(job):
+    job.contribute(0)
+    assert job.ask(0) is None
+    assert job.look() == pytest.approx(PATIENCE_MS / 1000)
+    assert job.line.resumed == []
+    job.contribute(0)
+    assert job.look() is None
+    (call,) = job.line.resumed
+    found = reply_of(call.parked.make)
+    assert (found.over, found.waited, dict(found.steps)) == (True, True, {"global_step": 1})
+    assert job.waits.is_idle
+
+
+def test_a_call_waits_no_longer_than_its_patience(job):
+    job.contribute(0)
+    assert job.ask(0) is None
+    job.clock.advance(PATIENCE_MS / 1000)
+    assert job.look() is None
+    found = reply_of(job.line.resumed[0].parked.make)
+    assert (found.over, found.waited, found.contributions, found.wanted) == (False, True, 1, 2)
+
+
+def test_a_step_that_has_moved_on_already_is_told_at_once(job):
+    job.contribute(0)
+    job.contribute(0)
+    assert job.ask(0).over
+
+
+def test_who_cannot_wait_or_does_not_ask_to_is_answered_at_once(job):
+    job.contribute(0)
+    for found in (job.ask(0, line=PlayedLine(job.clock, parks=False)), job.ask(0, patience_ms=0)):
+        assert (found.over, found.waited, found.contributions) == (False, False, 1)
+    assert job.waits.is_idle
+
+
+def test_a_call_whose_run_has_ended_is_told_so(job):
+    job.contribute(0)
+    assert job.ask(0) is None
+    job.client.begin(sequencer=0, open=True)
+    job.look()
+    with pytest.raises(AbortedError):
+        reply_of(job.line.resumed[0].parked.make)
+
+
+def test_calls_are_answered_in_the_order_in_which_they_came(job):
+    job.contribute(0)
+    lines = [PlayedLine(job.clock) for _ in range(3)]
+    for line in lines:
+        assert job.ask(0, line=line) is None
+    job.clock.advance(PATIENCE_MS / 2000)
+    assert job.ask(0) is None
+    job.clock.advance(PATIENCE_MS / 2000)
+    assert job.look() == pytest.approx(PATIENCE_MS / 2000)
+    assert [len(line.resumed) for line in (*lines, job.line)] == [1, 1, 1, 0]
