@@ -114,9 +114,12 @@ def test_between_hosts_data_goes_over_tcp_and_over_grpc_where_a_firewall_is(netw
     with Processes(tmp_path) as processes:
         start(processes, network, *script)
         assert processes.wait(90.0) == dict.fromkeys(TASKS, 0), "\n".join(map(processes.output, TASKS))
-        for task in TASKS[2:]:
+        # One that comes after the last step has no data to send.
+        trained = [task for task in TASKS[2:] if "done after 0 runs" not in processes.output(task)]
+        assert trained
+        for task in trained:
             lines = [line for line in processes.output(task).splitlines() if " goes over " in line]
-            assert len(lines) == 2, lines
+            assert len(lines) == 2, processes.output(task)
             over_tcp, over_grpc = sorted(lines, key=lambda line: "/job:ps/task:1" in line)
             assert "The data of /job:ps/task:0 at 10.77.0.1:2222 goes over TCP, port 2223" in over_tcp
             assert "No TCP connection to /job:ps/task:1 at 10.77.0.2:2222, its data goes over gRPC" in over_grpc

@@ -51,7 +51,8 @@ def test_ps_tasks_end_by_a_queue_that_the_workers_fill(processes, tmp_path, sess
     assert codes == dict.fromkeys(tasks, 0), "\n".join(printed.values())
     for index in range(2):
         assert f"ps {index} received done 1\nps {index}: quitting\n" in printed[f"ps:{index}"]
-        assert "losses" in printed[f"worker:{index}"]
+    # A worker that comes after the last step trains no more, but says that it is done.
+    assert any("losses" in printed[f"worker:{index}"] for index in range(2))
     if session != "plain":
         # The chief saved its last checkpoint after it had said that it was done.
         assert (tmp_path / "run" / "checkpoint").exists()
@@ -83,7 +84,9 @@ def catches(pid, signum):
 @pytest.mark.long
 @pytest.mark.timeout(400)
 def test_actors_feed_a_learner_though_one_is_killed(processes):
-    commands = commands_of("actor_learner.py", 1, 3, "--steps=200")
+    # Enough for the actor that is started again to be there before the end.
+    steps = 1000
+    commands = commands_of("actor_learner.py", 1, 3, f"--steps={steps}")
     for name, command in commands.items():
         processes.start(name, *command)
     for actor in ("worker:1", "worker:2"):
@@ -98,4 +101,4 @@ def test_actors_feed_a_learner_though_one_is_killed(processes):
     first, last = map(float, re.search(r"^losses (\S+) (\S+)$", printed, re.MULTILINE).groups())
     assert last < first
     taken, actors = map(int, re.search(r"^taken (\d+) of (\d+) actors$", printed, re.MULTILINE).groups())
-    assert (taken, actors) == (4 * 200, 3)
+    assert (taken, actors) == (4 * steps, 3)

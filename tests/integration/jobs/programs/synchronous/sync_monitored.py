@@ -56,7 +56,7 @@ def main(_):
             runs += 1
             losses.append(value)
             print(f"run {runs} made step {step}", flush=True)
-    print(f"worker {FLAGS.task_index} is done after {runs} runs: losses {losses[0]} {losses[-1]}", flush=True)
+    print(f"worker {FLAGS.task_index} is done after {runs} runs: losses {losses[:1] + losses[-1:]}", flush=True)
 
 
 if __name__ == "__main__":
