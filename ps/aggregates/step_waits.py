@@ -40,27 +40,17 @@ class StepWaits:
         """Whether no call waits."""
         return not self._parked
 
-    def await_step(self, message: pb.AwaitStepRequest, call: OpenCall) -> Make | None:
-        """Carry out an AWAIT_STEP.
-
-        Args:
-            message: It.
-            call: Its call.
-
-        Returns:
-            What makes the reply; None for a call that is parked.
-        """
+    def await_step(
+        self, message: pb.AwaitStepRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, call: OpenCall
+    ) -> None:
+        """Carry out an AWAIT_STEP, or have it parked, as a method of a Handler."""
         wait = self._ask(message)
         if message.patience_ms and not (wait.over or wait.due) and call.line is not None:
             call.parked = call.line.park(call)
-            if call.parked is not None:
-                self._parked.append((call.parked, message))
-                return None
-
-        def make(reply: pb.Reply, tensors: TensorWriter) -> None:
+        if call.parked is not None:
+            self._parked.append((call.parked, message))
+        else:
             _encode(wait, reply.await_step)
-
-        return make
 
     def look_after(self, now: float) -> float | None:
         """Answer calls whose step has moved on, or that have waited for long enough.

@@ -15,7 +15,7 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.wire.codec import TensorWriter
 
-__all__ = ["LONGEST_SECS", "Line", "Make", "OpenCall", "ParkedCall", "ServedLine", "blocked_call"]
+__all__ = ["LONGEST_SECS", "Line", "Make", "OpenCall", "ParkedCall", "ServedLine", "Waits", "blocked_call"]
 
 #: A call is answered without what it waits for after so long: its client goes on by COMMIT.
 LONGEST_SECS = 5.0
@@ -53,6 +53,19 @@ def blocked_call(since: float) -> tuple[ParkedCall, threading.Event]:
     """Make a call whose thread waits for it; gives also what is set once it is resumed."""
     resumed = threading.Event()
     return ParkedCall(since, lambda _: resumed.set()), resumed
+
+
+class Waits(Protocol):
+    """Calls that wait for something else than votes."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether none waits."""
+        ...
+
+    def look_after(self, now: float) -> float | None:
+        """Answer those that wait no longer; gives when to look again, seconds, None for not at all."""
+        ...
 
 
 class Line(Protocol):

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.ledger.ledger import EntryKind
-from globalstep.ps.links.parked_call import LONGEST_SECS, Make, OpenCall, ParkedCall, blocked_call
+from globalstep.ps.links.parked_call import LONGEST_SECS, Make, OpenCall, ParkedCall, Waits, blocked_call
 from globalstep.ps.links.vote_count import Asked, VoteCount, undecided
 from globalstep.ps.links.voter import Voter, staged
 from globalstep.ps.shard.events import Admit
@@ -37,14 +37,18 @@ class Voting:
     Args:
         shard: Its state.
         encode: Writes an answer into a CommitReply.
+        others: Calls that wait for something else, and are looked after together with these.
 
     Attributes:
         count: On the sequencer.
         voter: On another shard.
     """
 
-    def __init__(self, shard: Shard, encode: Callable[[Answer, pb.CommitReply, TensorWriter], None]) -> None:
+    def __init__(
+        self, shard: Shard, encode: Callable[[Answer, pb.CommitReply, TensorWriter], None], others: Waits
+    ) -> None:
         self._shard = shard
+        self._others = others
         self.count = VoteCount(shard)
         self.voter = Voter(shard, encode)
 
@@ -129,10 +133,10 @@ class Voting:
 
     def look_after_calls(self) -> float | None:
         """Answer calls that have been parked for too long; gives when to look again, seconds, None for not at all."""
-        if self.count.is_idle and self.voter.is_idle:
+        if self.count.is_idle and self.voter.is_idle and self._others.is_idle:
             return None
         now = self.now()
-        waits = self.count.look_after(now), self.voter.look_after(now)
+        waits = self.count.look_after(now), self.voter.look_after(now), self._others.look_after(now)
         return min((secs for secs in waits if secs is not None), default=None)
 
     def _park(self, call: OpenCall) -> ParkedCall:
@@ -167,7 +171,9 @@ class Voting:
         return parked.make or otherwise
 
     def check_life(self, request: pb.Request) -> None:
-        """Refuse a call whose incarnation has ended while it waited."""
+        """Refuse a call whose incarnation has ended while it waited, if what makes its reply does not look."""
+        if request.HasField("await_step"):
+            return
         message = request.admit if request.HasField("admit") else request.stage
         self._shard.now.check(message.incarnation, message.id.client)
 

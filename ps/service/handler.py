@@ -85,8 +85,8 @@ class Handler:
         self.authorization = Authorization(SYSTEM_CLOCK)
         self.traffic = Traffic()
         self._faults = shard.resources.faults = faults
-        self.voting = Voting(shard, _encode_commit)
         self.step_waits = StepWaits(shard)
+        self.voting = Voting(shard, _encode_commit, self.step_waits)
         self._methods: dict[str, Callable[[Any, memoryview, pb.Reply, TensorWriter, LayoutMemory], None]] = {
             "pull": self._pull,
             "push": self._push,
@@ -99,7 +99,7 @@ class Handler:
         self._waiting_methods: dict[str, Callable[[Any, memoryview, pb.Reply, TensorWriter, OpenCall], None]] = {
             "stage": self._stage_and_vote,
             "admit": self._admit_by_votes,
-            "await_step": self._await_step,
+            "await_step": self.step_waits.await_step,
         }
 
     @property
@@ -206,8 +206,7 @@ class Handler:
         bytes_out = 0
         try:
             log = self.shard.log
-            if not call.request.HasField("await_step"):  # which is carried out now
-                self.voting.check_life(call.request)
+            self.voting.check_life(call.request)
             call.parked.make(reply, tensors)
             pieces = pack_reply(call.request, reply, tensors, call.memory.memory)
             self.shard.secure(log)
@@ -218,14 +217,6 @@ class Handler:
         finally:
             self.traffic.leave(0, bytes_out)
         return reply, pieces
-
-    def look_after_calls(self) -> float | None:
-        """Answer parked calls that wait no longer; gives when to look again, seconds, None for not at all."""
-        voting, step_waits = self.voting, self.step_waits
-        if step_waits.is_idle:
-            return voting.look_after_calls()
-        waits = voting.look_after_calls(), step_waits.look_after(voting.now())
-        return min((secs for secs in waits if secs is not None), default=None)
 
     def hear_votes(self, request: pb.Request, memory: LayoutMemory, line: Line) -> None:
         """Take in what a participant says over its link.
@@ -376,13 +367,6 @@ class Handler:
         if not message.votes:
             self._decide(admission(), reply, tensors)
         elif (make := self.voting.admit(call, push, admission, self._decide)) is not None:
-            make(reply, tensors)
-
-    def _await_step(
-        self, message: pb.AwaitStepRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, call: OpenCall
-    ) -> None:
-        make = self.step_waits.await_step(message, call)
-        if make is not None:
             make(reply, tensors)
 
     def _admission(

@@ -172,7 +172,7 @@ class Turns(Generic[S]):
                 if self._counting:
                     self._count()
                 else:
-                    wait_secs = self._handler.look_after_calls()
+                    wait_secs = self._handler.voting.look_after_calls()
                     if self._resumed:  # of calls that have waited for too long
                         wait_secs = 0.0
                     for descriptor, _ in self._poller.poll(wait_secs):

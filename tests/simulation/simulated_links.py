@@ -205,7 +205,7 @@ class Links:
 
     def look(self) -> None:
         """Look after what is parked, once in a while."""
-        secs = self.handler.look_after_calls()
+        secs = self.handler.voting.look_after_calls()
         self.answer_resumed()
         if secs is not None and not self._looks:
             self._looks = True

@@ -214,6 +214,7 @@ class SimulatedTask:
     def handle(self, call: Call, data: memoryview) -> tuple[Any, pb.Error | None, Sequence[memoryview]] | None:
         """See simulated_network.Task."""
         twin = self._twin if self._twin is not None and self._leads_to_twin(call) else None
+        links = (twin or self).links
         try:
             answer = (twin or self)._carry_out(call, data)
         except Crashed:
@@ -228,6 +229,8 @@ class SimulatedTask:
             self._exchange(twin)
         if answer is not PARKED:
             self._handled(self, call, answer[1])
+        if call.connection is not None:
+            links.look()
         return answer
 
     def finish(self, links: Links, call: OpenCall, asked: Call) -> None:
@@ -261,7 +264,6 @@ class SimulatedTask:
             memory, line = self._memories[call.connection], SimulatedLine(self.links, call)
             answered = self._control.handler.begin(call.request, data, memory, line=line)
             self.links.answer_resumed()
-            self.links.look()
             if answered is None:
                 return PARKED
             value, pieces = answered

@@ -58,8 +58,9 @@ class Job:
         message.incarnation, message.client = self.client.incarnation, self.client.client_id
         message.step, message.base, message.patience_ms = "global_step", base, patience_ms
         call = OpenCall(request, LayoutMemory(), self.line if line is None else line)
-        make = self.waits.await_step(message, call)
-        return None if make is None else reply_of(make)
+        reply, tensors = pb.Reply(), TensorWriter()
+        self.waits.await_step(message, memoryview(b""), reply, tensors, call)
+        return reply.await_step if call.parked is None else None
 
     def look(self):
         return self.waits.look_after(self.clock.monotonic())
