@@ -176,7 +176,7 @@ class _Run:
 
     def _kernel(self) -> Iterator[Record]:
         self.say("kernel")
-        command = [sys.executable, "-m", "benchmarks.kernel", "--rounds", str(max(self.args.rounds, 5))]
+        command = [sys.executable, "-m", "benchmarks.bounds.kernel", "--rounds", str(max(self.args.rounds, 5))]
         command += ["--elements", str(max(self.args.sizes))]
         done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
         yield from map(json.loads, done.stdout.splitlines())

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.sockets`: how fast bytes go to another process and back, by kind and size of socket buffers.
+"""`python -m benchmarks.bounds.sockets`: how fast bytes go to a process and back, by kind and size of buffers.
 
 What a push and its values cost at least, whoever sends them. An echo in a process of its own; all settings
 take turns, round after round. Prints a Markdown table of medians.
@@ -65,7 +65,7 @@ def _turn(connection: socket.socket, sent: memoryview, received: memoryview) -> 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sockets", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bounds.sockets", description=__doc__.splitlines()[0])
     parser.add_argument("--bytes", type=int, nargs="+", default=[4_000, 400_000, 4_000_000, 40_000_000], metavar="N")
     parser.add_argument("--rounds", type=int, default=7, help="how often every setting has its turn")
     args = parser.parse_args(argv)

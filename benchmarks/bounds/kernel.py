@@ -1,7 +1,7 @@
-"""`python -m benchmarks.kernel`: the PS's Adam beside the same in C, in GB/s, turn by turn on the same arrays.
+"""`python -m benchmarks.bounds.kernel`: the PS's Adam beside the same in C, in GB/s, turn by turn on the same arrays.
 
-The C (benchmarks/adam.c) is compiled here and now by `gcc -O3 -march=native -fno-math-errno`: without the last, sqrtf
-is a call and nothing is vectorized. Bytes are those that Adam must touch:
+The C (adam.c beside this file) is compiled here and now by `gcc -O3 -march=native -fno-math-errno`: without the last,
+sqrtf is a call and nothing is vectorized. Bytes are those that Adam must touch:
 values and two slots read and written, a gradient read. The PS's kernel is called as the PS calls it, once with a
 push of 25 M floats. One thread each. Prints one JSON object a round.
 """
@@ -61,7 +61,7 @@ def compiled_adam(folder: Path) -> Callable[..., None] | None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.kernel", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bounds.kernel", description=__doc__.splitlines()[0])
     parser.add_argument("--elements", type=int, default=25_000_000, metavar="N")
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args(argv)
