@@ -6,6 +6,7 @@ the docstrings at each build.
 """
 
 import builtins
+import json
 import re
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ version = release = globalstep.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_design"]
 myst_enable_extensions = ["colon_fence"]
+source_suffix = {".md": "markdown", ".ipynb": "markdown"}
 root_doc = "docs/index"
 include_patterns = ["docs/**", "SECURITY.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 exclude_patterns = [".*", "build", "runs", "src", "tests", "benchmarks", "docs/site", "docs/conf.py", "**/README.md"]
@@ -59,12 +61,13 @@ def _contents(text):
     """Give the toctrees that the links of docs/index.md stand for, one a section; at last, pages it does not name."""
     named = []
     for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
-        pages = re.findall(r"^- \[[^\]]+\]\(([^)#:]+)\.md\)", section, flags=re.MULTILINE)
+        pages = re.findall(r"^- \[[^\]]+\]\(([^)#:]+)\.(?:md|ipynb)\)", section, flags=re.MULTILINE)
         if pages:
             yield _toctree(section.partition("\n")[0].strip(), pages)
         named += pages
     folder = ROOT / "docs"
-    every = sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.md"))
+    files = [*folder.rglob("*.md"), *folder.rglob("*.ipynb")]
+    every = sorted(str(path.relative_to(folder).with_suffix("")) for path in files)
     if more := [page for page in every if page not in {*named, "index"}]:
         yield _toctree("More", more)
 
@@ -73,8 +76,20 @@ def _toctree(caption, pages):
     return "\n".join(["```{toctree}", ":hidden:", f":caption: {caption}", "", *pages, "```"])
 
 
+def _notebook(text):
+    """Give a notebook as Markdown: its text, its code, and what the code printed."""
+    parts = []
+    for cell in json.loads(text)["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        parts += ["```text\n" + "".join(output["text"]).rstrip() + "\n```" for output in cell.get("outputs", [])]
+    return "\n\n".join(parts) + "\n"
+
+
 def _read(app, docname, source):
-    if docname == root_doc:
+    if app.env.doc2path(docname).endswith(".ipynb"):
+        source[0] = _notebook(source[0])
+    elif docname == root_doc:
         source[0] += "\n\n" + "\n\n".join(_contents(source[0])) + "\n"
     elif docname == "docs/api":
         pages = [f"api/{api_pages.page_name(page)}" for page in api_pages.MODULES]
