@@ -81,13 +81,17 @@ def _notebook(text):
     parts = []
     for cell in json.loads(text)["cells"]:
         source = "".join(cell["source"])
-        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        if cell["cell_type"] == "code":
+            # Lines with ! are commands of the shell.
+            language = "bash" if source.startswith("!") else "python"
+            source = f"```{language}\n{re.sub('^!', '', source, flags=re.MULTILINE)}\n```"
+        parts.append(source)
         parts += ["```text\n" + "".join(output["text"]).rstrip() + "\n```" for output in cell.get("outputs", [])]
     return "\n\n".join(parts) + "\n"
 
 
 def _read(app, docname, source):
-    if app.env.doc2path(docname).endswith(".ipynb"):
+    if app.env.doc2path(docname).suffix == ".ipynb":
         source[0] = _notebook(source[0])
     elif docname == root_doc:
         source[0] += "\n\n" + "\n\n".join(_contents(source[0])) + "\n"
