@@ -21,6 +21,8 @@ from pathlib import Path
 
 from test_pythons import ROOT, find
 
+#: What the package is built from.
+SOURCES = ("pyproject.toml", "LICENSE", "docs/package.md", "src", "proto", "ps", "worker", "chief", "deploy")
 #: What a user does first, with nothing but the package.
 PROGRAM = """
 import numpy as np
@@ -56,16 +58,13 @@ def floors(dependencies: Iterable[str]) -> list[str]:
 
 
 def build(into: Path) -> Path:
-    """Build both from the files of git, and check what a package index would show; gives the wheel."""
+    """Build both from the sources alone, and check what a package index would show; gives the wheel."""
     with tempfile.TemporaryDirectory() as scratch:
-        listed = subprocess.run(
-            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            cwd=ROOT, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        for name in filter(None, listed.stdout.split("\0")):
-            if (ROOT / name).is_file():
-                (Path(scratch) / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(ROOT / name, Path(scratch) / name)
+        # What an earlier build has left in the repository is to be no part of it.
+        for name in SOURCES:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            (Path(scratch) / name).parent.mkdir(exist_ok=True)
+            copy(ROOT / name, Path(scratch) / name)
         subprocess.run(
             [sys.executable, "-m", "build", "--outdir", into, scratch], check=True, stdout=subprocess.DEVNULL
         )
