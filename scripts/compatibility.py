@@ -75,6 +75,7 @@ ABSENT_FROM = {
     "contrib.layers": gs.contrib.layers.public_absent,
     "contrib.learn": absent.ABSENT_IN_LEARN,
     "contrib.lookup": gs.contrib.lookup.public_absent,
+    "contrib.rnn": gs.contrib.rnn.public_absent,
     "contrib.seq2seq": gs.contrib.seq2seq.public_absent,
     "contrib.slim": absent.ABSENT_IN_SLIM,
     "image": absent.ABSENT_IN_IMAGE,

@@ -94,7 +94,10 @@ ABSENT_IN_LEARN = dict.fromkeys(
 )  # fmt: skip
 
 #: Absent from `globalstep.nn`.
-ABSENT_IN_NN = dict.fromkeys(("ctc_loss", "dilation2d", "max_pool_with_argmax"), _MODEL)
+ABSENT_IN_NN = {
+    **dict.fromkeys(("ctc_loss", "dilation2d", "max_pool_with_argmax"), _MODEL),
+    "raw_rnn": "use gs.nn.dynamic_rnn, or gs.while_loop with gs.TensorArray.",
+}
 
 #: Absent from `globalstep.image`.
 ABSENT_IN_IMAGE = dict.fromkeys(("extract_glimpse", "sample_distorted_bounding_box"), _COMPUTE)
@@ -153,6 +156,7 @@ ABSENT_IN_SLIM = {
     ),
     **dict.fromkeys(("nets", "model_analyzer"), "write the model with the layers of gs.contrib.slim."),
     "queues": "use gs.train.start_queue_runners.",
+    "utils": "gather results in a collection by `outputs_collections`, and read it with gs.get_collection.",
 }  # fmt: skip
 
 #: Accepted so that programs run unchanged -> what it does here.
