@@ -993,6 +993,8 @@ class ClientInfo(_message.Message):
     TAKES_TASK_FIELD_NUMBER: _builtins.int
     JOINED_SECS_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
+    LEAD_FIELD_NUMBER: _builtins.int
+    WAITED_SECS_FIELD_NUMBER: _builtins.int
     client: _builtins.str
     task: _builtins.str
     """"/job:worker/task:0"; "" where the program did not say."""
@@ -1008,6 +1010,11 @@ class ClientInfo(_message.Message):
     """Seconds since its first sign of life."""
     run: _builtins.str
     """Id of the run that it takes part in, as its Heartbeat has it."""
+    lead: _builtins.int
+    """On the sequencer, with staleness="wait": by how many pushes it is ahead of the slowest, and how long it has waited
+    for that one.
+    """
+    waited_secs: _builtins.float
     @_builtins.property
     def process(self) -> Global___ProcessInfo:
         """As its Heartbeat has them."""
@@ -1025,10 +1032,12 @@ class ClientInfo(_message.Message):
         takes_task: _builtins.bool = ...,
         joined_secs: _builtins.float = ...,
         run: _builtins.str = ...,
+        lead: _builtins.int = ...,
+        waited_secs: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["process", b"process"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "joined_secs", b"joined_secs", "process", b"process", "pushes", b"pushes", "run", b"run", "silent_secs", b"silent_secs", "staleness", b"staleness", "staleness_sum", b"staleness_sum", "takes_task", b"takes_task", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "joined_secs", b"joined_secs", "lead", b"lead", "process", b"process", "pushes", b"pushes", "run", b"run", "silent_secs", b"silent_secs", "staleness", b"staleness", "staleness_sum", b"staleness_sum", "takes_task", b"takes_task", "task", b"task", "waited_secs", b"waited_secs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1051,7 +1060,7 @@ class RunPolicy(_message.Message):
     durability: _builtins.str
     """"checkpoint" or "log"."""
     staleness: _builtins.str
-    """"accept", "drop" or "scale"."""
+    """"accept", "drop", "scale" or "wait"."""
     max_staleness: _builtins.int
     """For "drop", in steps."""
     on_nan: _builtins.str
@@ -4094,6 +4103,68 @@ class AwaitStepReply(_message.Message):
 Global___AwaitStepReply: _TypeAlias = AwaitStepReply  # noqa: Y015
 
 @_typing.final
+class AwaitSlowerRequest(_message.Message):
+    """On the sequencer of a run whose policy is to wait: asks whether a worker may go on, or is too far ahead."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    CLIENT_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.int
+    client: _builtins.str
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.int = ...,
+        client: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "incarnation", b"incarnation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitSlowerRequest: _TypeAlias = AwaitSlowerRequest  # noqa: Y015
+
+@_typing.final
+class AwaitSlowerReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OVER_FIELD_NUMBER: _builtins.int
+    FREE_PUSHES_FIELD_NUMBER: _builtins.int
+    LEAD_FIELD_NUMBER: _builtins.int
+    WAITS_FOR_FIELD_NUMBER: _builtins.int
+    WAITED_FIELD_NUMBER: _builtins.int
+    over: _builtins.bool
+    """It may go on."""
+    free_pushes: _builtins.int
+    """So many pushes may follow before it asks again."""
+    lead: _builtins.int
+    """By how many pushes it is ahead of the slowest."""
+    waited: _builtins.bool
+    """It was too far ahead when its last push was decided: what that has read is older than what it may use."""
+    @_builtins.property
+    def waits_for(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Tasks (or clients) that are waited for, and why."""
+
+    def __init__(
+        self,
+        *,
+        over: _builtins.bool = ...,
+        free_pushes: _builtins.int = ...,
+        lead: _builtins.int = ...,
+        waits_for: _abc.Iterable[_builtins.str] | None = ...,
+        waited: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_pushes", b"free_pushes", "lead", b"lead", "over", b"over", "waited", b"waited", "waits_for", b"waits_for"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitSlowerReply: _TypeAlias = AwaitSlowerReply  # noqa: Y015
+
+@_typing.final
 class ReadSnapshotRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -4451,6 +4522,7 @@ class Request(_message.Message):
     AHEAD_FIELD_NUMBER: _builtins.int
     VOTE_FIELD_NUMBER: _builtins.int
     AWAIT_STEP_FIELD_NUMBER: _builtins.int
+    AWAIT_SLOWER_FIELD_NUMBER: _builtins.int
     SPANS_FIELD_NUMBER: _builtins.int
     REPLY_FORM_FIELD_NUMBER: _builtins.int
     reply_form: Global___Form.ValueType
@@ -4476,6 +4548,8 @@ class Request(_message.Message):
     @_builtins.property
     def await_step(self) -> Global___AwaitStepRequest: ...
     @_builtins.property
+    def await_slower(self) -> Global___AwaitSlowerRequest: ...
+    @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___Span]:
         """The data is packed: from its first byte to its last, in these spans. All else in the message speaks of
         the data as it was before.
@@ -4494,14 +4568,15 @@ class Request(_message.Message):
         ahead: Global___AheadRequest | None = ...,
         vote: Global___VoteRequest | None = ...,
         await_step: Global___AwaitStepRequest | None = ...,
+        await_slower: Global___AwaitSlowerRequest | None = ...,
         spans: _abc.Iterable[Global___Span] | None = ...,
         reply_form: Global___Form.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "await_step", b"await_step", "commit", b"commit", "complete", b"complete", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage", "vote", b"vote"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "complete", b"complete", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage", "vote", b"vote"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "await_step", b"await_step", "commit", b"commit", "complete", b"complete", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "reply_form", b"reply_form", "spans", b"spans", "stage", b"stage", "vote", b"vote"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "complete", b"complete", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "reply_form", b"reply_form", "spans", b"spans", "stage", b"stage", "vote", b"vote"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "admit", "commit", "complete", "read_snapshot", "ahead", "vote", "await_step"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "admit", "commit", "complete", "read_snapshot", "ahead", "vote", "await_step", "await_slower"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -4521,6 +4596,7 @@ class Reply(_message.Message):
     AHEAD_FIELD_NUMBER: _builtins.int
     DECISIONS_FIELD_NUMBER: _builtins.int
     AWAIT_STEP_FIELD_NUMBER: _builtins.int
+    AWAIT_SLOWER_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     SPANS_FIELD_NUMBER: _builtins.int
     @_builtins.property
@@ -4546,6 +4622,8 @@ class Reply(_message.Message):
     @_builtins.property
     def await_step(self) -> Global___AwaitStepReply: ...
     @_builtins.property
+    def await_slower(self) -> Global___AwaitSlowerReply: ...
+    @_builtins.property
     def error(self) -> Global___Error: ...
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___Span]:
@@ -4564,14 +4642,15 @@ class Reply(_message.Message):
         ahead: Global___AheadReply | None = ...,
         decisions: Global___Decisions | None = ...,
         await_step: Global___AwaitStepReply | None = ...,
+        await_slower: Global___AwaitSlowerReply | None = ...,
         error: Global___Error | None = ...,
         spans: _abc.Iterable[Global___Span] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "await_step", b"await_step", "commit", b"commit", "complete", b"complete", "decisions", b"decisions", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "complete", b"complete", "decisions", b"decisions", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "stage", b"stage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "await_step", b"await_step", "commit", b"commit", "complete", b"complete", "decisions", b"decisions", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "spans", b"spans", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "ahead", b"ahead", "await_slower", b"await_slower", "await_step", b"await_step", "commit", b"commit", "complete", b"complete", "decisions", b"decisions", "error", b"error", "kind", b"kind", "pull", b"pull", "push", b"push", "read_snapshot", b"read_snapshot", "spans", b"spans", "stage", b"stage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "admit", "commit", "complete", "read_snapshot", "ahead", "decisions", "await_step", "error"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pull", "push", "stage", "admit", "commit", "complete", "read_snapshot", "ahead", "decisions", "await_step", "await_slower", "error"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

@@ -51,6 +51,8 @@ class WorkerStatus:
         pushes_per_sec: Of late; None without a first reading.
         staleness: Of those of late, the mean lag in steps; of the last one where there were none.
         silent_secs: Since it was last heard of.
+        lead: With staleness="wait", by how many pushes it is ahead of the slowest worker; else 0.
+        waited_secs: How long it has waited for that one.
     """
 
     task: str
@@ -59,6 +61,8 @@ class WorkerStatus:
     pushes_per_sec: float | None
     staleness: float
     silent_secs: float
+    lead: int = 0
+    waited_secs: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +332,9 @@ def _worker(client: pb.ClientInfo, reply: pb.StatusReply, old: pb.StatusReply | 
     pushes = client.pushes - was.pushes
     lag = (client.staleness_sum - was.staleness_sum) / pushes if old is not None and pushes > 0 else client.staleness
     rate = pushes / _secs(old, reply) if old is not None else None
-    return WorkerStatus(client.task, client.client, client.pushes, rate, float(lag), client.silent_secs)
+    return WorkerStatus(
+        client.task, client.client, client.pushes, rate, float(lag), client.silent_secs, client.lead, client.waited_secs
+    )
 
 
 def _mean_staleness(old: pb.StatusReply | None, reply: pb.StatusReply) -> float | None:

@@ -140,14 +140,17 @@ def _table(*columns: str) -> Table:
 
 
 def _workers(status: ClusterStatus) -> Table:
-    table = _table("WORKER", "PUSHES", "PUSHES/S", "STALENESS", "SILENT")
+    waits = status.policy.get("staleness") == "wait"
+    table = _table("WORKER", "PUSHES", "PUSHES/S", "STALENESS", "SILENT", *(["AHEAD", "WAITS"] if waits else []))
     for worker in status.workers:
+        pace = [str(worker.lead), f"{worker.waited_secs:.1f} s" if worker.waited_secs else "-"]
         table.add_row(
             cell(short_task(worker.task)),
             f"{worker.pushes:,}",
             _number(worker.pushes_per_sec),
             f"{worker.staleness:.2f}",
             f"{worker.silent_secs:.0f} s",
+            *(pace if waits else []),
         )
     return table
 

@@ -93,6 +93,7 @@ KINDS: Mapping[str, frozenset[Role]] = {
     "commit": _CLIENTS,
     "complete": _CLIENTS,
     "await_step": _CLIENTS,
+    "await_slower": _CLIENTS,
     "read_snapshot": _CHIEFS,
     "vote": _PS_TASKS,
 }

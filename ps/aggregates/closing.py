@@ -14,19 +14,17 @@ from collections.abc import Sequence
 from globalstep.cluster.task_state import State
 from globalstep.ps.ledger.aggregates import OpenAggregate
 from globalstep.ps.ledger.ledger import AggregatePlace, EntryKind, Ledger
-from globalstep.ps.members.presence import LINGER_SECS, ClientView
+from globalstep.ps.members.presence import LINGER_SECS, UNLEASED_SECS, ClientView
 from globalstep.ps.shard.events import Admit, AwaitStep
 from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.ps.shard.replies import StepWait
 from globalstep.ps.shard.resources import Resources
 from globalstep.wire.declarations import Increment
 
-__all__ = ["UNLEASED_SECS", "Closing"]
+__all__ = ["Closing"]
 
 _log = logging.getLogger("globalstep")
 
-#: How long a contributor is waited for that keeps no lease here: one of a PS task that was started again, perhaps.
-UNLEASED_SECS = 15.0
 #: Tasks that a wait names.
 _MOST_NAMED = 8
 

@@ -12,12 +12,13 @@ from collections import deque
 
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.links.parked_call import Make, OpenCall, ParkedCall
-from globalstep.ps.shard.events import AwaitStep
+from globalstep.ps.shard.events import AwaitSlower, AwaitStep
+from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.ps.shard.replies import StepWait
 from globalstep.ps.shard.shard import Shard
 from globalstep.wire.codec import TensorWriter
 
-__all__ = ["StepWaits"]
+__all__ = ["StepWaits", "await_slower"]
 
 #: Longest patience: meanwhile nobody looks whether a contributor is gone.
 _MOST_PATIENCE_MS = 1000
@@ -96,3 +97,18 @@ def _encode(wait: StepWait, found: pb.AwaitStepReply) -> None:
     found.waits_for.extend(wait.waits_for)
     for name, value in wait.steps.items():
         found.steps[name] = value
+
+
+def await_slower(
+    shard: Shard,
+    message: pb.AwaitSlowerRequest,
+    data: memoryview,
+    reply: pb.Reply,
+    tensors: TensorWriter,
+    memory: LayoutMemory,
+) -> None:
+    """Carry out an AWAIT_SLOWER, as a method of a Handler: whether a worker may go on, or is too far ahead."""
+    wait = shard.handle(AwaitSlower(message.incarnation, message.client))
+    found = reply.await_slower
+    found.over, found.free_pushes, found.lead, found.waited = wait.over, wait.free_pushes, wait.lead, wait.waited
+    found.waits_for.extend(wait.waits_for)

@@ -25,6 +25,9 @@ __all__ = ["NO_STANDING", "Absence", "ClientView", "LostClient", "Presence", "St
 LINGER_SECS = 30.0
 #: Longest lease that a client may ask for.
 MAX_LEASE_SECS = 600.0
+#: How long a client is waited for, since its last push, that keeps no lease here: one of a PS task that was started
+#: again, perhaps.
+UNLEASED_SECS = 15.0
 #: Silence after which a client tries nothing again: sessions give up before.
 GONE_SECS = 600.0
 #: Lease, since its last sign of life, of a client whose task another one has joined as: a task that was started

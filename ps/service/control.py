@@ -50,6 +50,8 @@ _log = logging.getLogger(__name__)
 
 #: Also carried out here, by the handler, which has points of its own.
 _DATA_PLANE = ("Pull", "Push")
+#: Of a client that has not pushed, or where nobody waits for others: see Leads.view.
+_NO_LEAD = (0, 0.0)
 #: Their replies tell nothing of pushes, or only what has been on disk: they need not wait for one.
 _TELL_NOTHING = ("Begin", "ClaimChief", "FindLog", "Heartbeat", "Leave", "OpenLane", "Queue", "Recover", "Stop")
 
@@ -119,7 +121,7 @@ class Control:
         shard = self.handler.shard
         view = shard.view(request.brief)
         bytes_in, bytes_out = self.handler.traffic.view()
-        counted = view.statistics
+        counted, leads = view.statistics, shard.handle(events.GetLeads())
         reply = pb.StatusReply(
             state=int(view.state),  # type: ignore[arg-type]
             incarnation=view.incarnation,
@@ -145,6 +147,8 @@ class Control:
                     takes_task=item.standing.takes_task,
                     joined_secs=item.joined_secs,
                     run=item.standing.run.id,
+                    lead=leads.get(item.client, _NO_LEAD)[0],
+                    waited_secs=leads.get(item.client, _NO_LEAD)[1],
                 )
                 for item in shard.members.clients()
             ],

@@ -19,7 +19,7 @@ from globalstep.errors import (
 )
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.authorization import CALLER, Authorization, Caller, TokenRevokedError
-from globalstep.ps.aggregates.step_waits import StepWaits
+from globalstep.ps.aggregates.step_waits import StepWaits, await_slower
 from globalstep.ps.ledger import entries
 from globalstep.ps.ledger.ledger import EntryKind
 from globalstep.ps.ledger.signatures import Floor
@@ -82,8 +82,7 @@ class Handler:
         self.shard = shard
         self.in_flight = in_flight or InFlightMemory(1 << 62, SYSTEM_CLOCK)
         self._limit_bytes = limit_bytes
-        self.authorization = Authorization(SYSTEM_CLOCK)
-        self.traffic = Traffic()
+        self.authorization, self.traffic = Authorization(SYSTEM_CLOCK), Traffic()
         self._faults = shard.resources.faults = faults
         self.step_waits = StepWaits(shard)
         self.voting = Voting(shard, _encode_commit, self.step_waits)
@@ -94,6 +93,7 @@ class Handler:
             "complete": self._complete,
             "read_snapshot": self._read_snapshot,
             "ahead": self._ahead,
+            "await_slower": lambda *given: await_slower(self.shard, *given),
         }
         # They may have to wait.
         self._waiting_methods: dict[str, Callable[[Any, memoryview, pb.Reply, TensorWriter, OpenCall], None]] = {

@@ -108,9 +108,14 @@ def _workers(reply: pb.StatusReply) -> Iterator[Metric]:
     pushes = CounterMetricFamily("globalstep_worker_pushes", "Accepted pushes that moved a step on", labels=labels)
     lag = CounterMetricFamily("globalstep_worker_staleness", "Steps that they lagged behind, added up", labels=labels)
     silent = GaugeMetricFamily("globalstep_worker_silent_seconds", "Since it was last heard of", labels=labels)
+    lead = GaugeMetricFamily("globalstep_worker_lead", "Pushes that it is ahead of the slowest", labels=labels)
+    waits = GaugeMetricFamily("globalstep_worker_waited_seconds", "For slower workers, until now", labels=labels)
     for item in reply.clients:
         who = [item.task, item.client]
         pushes.add_metric(who, item.pushes)
         lag.add_metric(who, item.staleness_sum)
         silent.add_metric(who, item.silent_secs)
-    yield from (pushes, lag, silent)
+        if reply.policy.staleness == "wait":
+            lead.add_metric(who, item.lead)
+            waits.add_metric(who, item.waited_secs)
+    yield from (pushes, lag, silent, lead, waits) if reply.policy.staleness == "wait" else (pushes, lag, silent)

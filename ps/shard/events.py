@@ -25,7 +25,7 @@ from globalstep.ps.members.chief_lease import ChiefLeaseView
 from globalstep.ps.members.presence import NO_STANDING, Standing
 from globalstep.ps.shard.event_log import NO_LOG, EventLog
 from globalstep.ps.shard.layouts import PushParts
-from globalstep.ps.shard.replies import Admission, Answer, Kept, StepWait
+from globalstep.ps.shard.replies import Admission, Answer, Kept, LeadWait, StepWait
 from globalstep.ps.store.reading import ReplyBuffer
 from globalstep.wire.declarations import (
     Increment,
@@ -43,9 +43,10 @@ if TYPE_CHECKING:
     from globalstep.ps.shard.incarnation import Incarnation
 
 __all__ = [
-    "LOGGED", "Admit", "Adopt", "Applied", "AwaitStep", "Begin", "Commit", "ConsistentPull", "CountTogether",
-    "Decided", "Declare", "DropShort", "Event", "Finish", "GetSteps", "Greet", "Heartbeat", "Leave", "Lose", "Open",
-    "Pull", "Push", "ReadJournal", "ReadSnapshot", "Recorded", "Release", "Resolve", "Resolved", "Resume", "Stage",
+    "LOGGED", "Admit", "Adopt", "Applied", "AwaitSlower", "AwaitStep", "Begin", "Commit", "ConsistentPull",
+    "CountTogether", "Decided", "Declare", "DropShort", "Event", "Finish", "GetLeads", "GetSteps", "Greet", "Heartbeat",
+    "Leave", "Lose", "Open", "Pull", "Push", "ReadJournal", "ReadSnapshot", "Recorded", "Release", "Resolve",
+    "Resolved", "Resume", "Stage",
 ]  # fmt: skip
 
 Array = npt.NDArray[Any]
@@ -241,6 +242,19 @@ class AwaitStep(Event[StepWait]):
     step: str
     #: The value that the caller's contribution was computed from.
     base: int
+
+
+@dataclass(slots=True)
+class AwaitSlower(Event[LeadWait]):
+    """On the sequencer: whether a worker may go on, or is too far ahead of the slowest; see Leads."""
+
+    incarnation: int
+    client: str
+
+
+@dataclass(slots=True)
+class GetLeads(Event[Mapping[str, tuple[int, float]]]):
+    """Replies with how far each client is ahead of the slowest, and how long it has waited; see Leads.view."""
 
 
 @dataclass(slots=True)

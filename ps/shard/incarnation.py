@@ -24,6 +24,7 @@ from globalstep.errors import (
 from globalstep.ps.aggregates.contributions import Contributions
 from globalstep.ps.ledger.ledger import Ledger
 from globalstep.ps.ledger.signatures import Signer
+from globalstep.ps.members.leads import Leads
 from globalstep.ps.service.in_flight import RETRY_SECS
 from globalstep.ps.shard.event_log import NO_LOG, EventLog, Image
 from globalstep.ps.shard.layouts import PushParts
@@ -104,11 +105,12 @@ class Incarnation:
         gave: On the sequencer: step -> client -> when its last contribution was decided, by the clock.
         gave_first: Step -> when the first contribution of all was decided.
         fewer: Step -> of how many contributions it was made last, where those were fewer than wanted.
+        leads: Where the fast are to wait for the slow: how far each worker is ahead, on the sequencer; else None.
         raised: Low-water marks that have risen since the last ones were logged: they come with the next decision.
     """
 
     __slots__ = (
-        "applied", "begun_at", "contributions", "fewer", "gave", "gave_first", "ledger", "log",
+        "applied", "begun_at", "contributions", "fewer", "gave", "gave_first", "leads", "ledger", "log",
         "number", "owner", "policy", "raised", "replies", "run", "sequencer", "sequencer_address",
          "shard", "shards", "signer", "snapshots", "staged", "state", "store",
     )  # fmt: skip
@@ -131,6 +133,7 @@ class Incarnation:
         self.gave: dict[str, dict[str, float]] = {}
         self.gave_first: dict[str, float] = {}
         self.fewer: dict[str, int] = {}
+        self.leads: Leads | None = None
         self.raised: dict[int, int] = {}
 
     def emptied(self, most_read_bytes: int) -> Incarnation:

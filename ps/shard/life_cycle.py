@@ -5,13 +5,16 @@ Layer: ps. Threads: used under the shard's lock, but for `load_ledger`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from globalstep.cluster.task_state import State
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.ps.ledger.ledger import LIMIT_SHARDS, Ledger
 from globalstep.ps.members.chief_lease import ChiefLeaseView
 from globalstep.ps.members.run_guard import opened_as
-from globalstep.ps.shard.events import Begin, Declare, Finish, Heartbeat, Leave, Open
+from globalstep.ps.shard.events import AwaitSlower, Begin, Declare, Finish, GetLeads, Heartbeat, Leave, Open
 from globalstep.ps.shard.incarnation import Incarnation
+from globalstep.ps.shard.replies import LeadWait
 from globalstep.ps.shard.resources import Resources
 
 __all__ = ["LifeCycle", "load_ledger"]
@@ -103,3 +106,16 @@ class LifeCycle:
         now.replies.drop(event.client)
         if now.state is not State.VACANT:
             now.log.append(event)
+
+    def await_slower(self, now: Incarnation, event: AwaitSlower) -> LeadWait:
+        """See AwaitSlower."""
+        now.check(event.incarnation, event.client)
+        ledger, leads = now.sequencing(), now.leads
+        if leads is None or ledger.stopped or ledger.limit_reached() or now.state is State.DONE:
+            return LeadWait()
+        at = self._resources.clock.monotonic()
+        return leads.ask(event.client, self._resources.members.presence, at, at - now.begun_at)
+
+    def leads(self, now: Incarnation, event: GetLeads) -> Mapping[str, tuple[int, float]]:
+        """See GetLeads."""
+        return {} if now.leads is None else now.leads.view(self._resources.clock.monotonic())

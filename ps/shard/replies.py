@@ -14,7 +14,7 @@ import numpy.typing as npt
 from globalstep.ps.ledger.ledger import Entry
 from globalstep.wire.declarations import Outcome, PushId, Read
 
-__all__ = ["Admission", "Answer", "Kept", "Packing", "ReplyCache", "StepWait"]
+__all__ = ["Admission", "Answer", "Kept", "LeadWait", "Packing", "ReplyCache", "StepWait"]
 
 Array = npt.NDArray[Any]
 
@@ -37,6 +37,22 @@ class StepWait:
     waits_for: Sequence[str] = ()
     #: No contribution will come any more: a push that closes the aggregate is accepted.
     due: bool = False
+
+
+@dataclass(slots=True)
+class LeadWait:
+    """Whether a worker may go on, or is too far ahead of the slowest."""
+
+    #: It may.
+    over: bool = True
+    #: So many of its pushes may follow before it asks again.
+    free_pushes: int = 0
+    #: By how many pushes it is ahead.
+    lead: int = 0
+    #: It was too far ahead when its last push was decided.
+    waited: bool = False
+    #: Who is waited for, each with why.
+    waits_for: Sequence[str] = ()
 
 
 @dataclass(slots=True)

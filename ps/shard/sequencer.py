@@ -15,6 +15,7 @@ from globalstep.ps.ledger.admission_policy import refusal, scaled
 from globalstep.ps.ledger.aggregates import contribution_in
 from globalstep.ps.ledger.ledger import Entry, EntryKind, HyperValues, Ledger
 from globalstep.ps.ledger.signatures import Floor
+from globalstep.ps.members.leads import Leads
 from globalstep.ps.shard.applying import Applier
 from globalstep.ps.shard.event_log import NO_LOG
 from globalstep.ps.shard.events import (
@@ -55,6 +56,7 @@ class Sequencer:
         self._resources = resources
         self._applier = applier
         self._closing = Closing(resources)
+        self._presence = resources.members.presence
 
     # ---- Staging ------------------------------------------------------------------------------
 
@@ -337,6 +339,8 @@ class Sequencer:
         if contribution is not None:
             late = self._closing.is_late(now, ledger, asked, contribution)
         refused = refusal(now.policy, ledger, increments, staleness, asked.not_finite, late)
+        if now.leads is not None:
+            self._count_lead(now.leads, asked, refused)
         if refused is not None:
             now.staged.pop(push, None)
             statistics.refuse(refused)
@@ -356,8 +360,13 @@ class Sequencer:
             known = any(item.step in seen_steps for item in increments)
             statistics.accept(staleness if known else None)
             if increments or contribution is not None:
-                self._resources.members.presence.pushed(push.client, outcome.steps, staleness if known else 0)
+                self._presence.pushed(push.client, outcome.steps, staleness if known else 0)
         return outcome, entry
+
+    def _count_lead(self, leads: Leads, asked: Admit, refused: OutcomeKind | None) -> None:
+        """Count an iteration of a worker; one whose gradient was dropped is one all the same."""
+        if asked.increments and refused in (None, OutcomeKind.DROPPED_NAN):
+            leads.count(asked.push.client, self._resources.clock.monotonic())
 
     def _admission(self, now: Incarnation, ledger: Ledger, outcome: Outcome, event: Admit) -> Admission:
         pending = {shard: ledger.pending(shard, outcome.index) for shard in event.participants if shard != now.shard}

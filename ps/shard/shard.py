@@ -20,6 +20,7 @@ from globalstep.ps.aggregates.closing import Closing
 from globalstep.ps.ledger.journal import Journal
 from globalstep.ps.ledger.ledger import EntryKind, Ledger
 from globalstep.ps.ledger.signatures import Signer
+from globalstep.ps.members.leads import Leads
 from globalstep.ps.members.members import Members
 from globalstep.ps.members.presence import Absence, ClientView
 from globalstep.ps.members.run_guard import refuse_other
@@ -74,8 +75,7 @@ class Shard:
         self.now = Incarnation(self.resources.most_read_bytes)
         applier = self._applier = Applier(self.resources)
         sequencer = self._sequencer = Sequencer(self.resources, applier)
-        reader = StateReader(sequencer)
-        life = LifeCycle(self.resources)
+        reader, life = StateReader(sequencer), LifeCycle(self.resources)
         self._racing = Racing(self, self._lock, applier)
         self._handlers: Mapping[type[Event[Any]], Callable[[Incarnation, Any], Any]] = {
             events.Push: sequencer.push,
@@ -85,6 +85,8 @@ class Shard:
             events.Commit: self._commit,
             events.Resolve: sequencer.resolve,
             events.AwaitStep: Closing(self.resources).await_step,
+            events.AwaitSlower: life.await_slower,
+            events.GetLeads: life.leads,
             events.Recorded: sequencer.recorded,
             events.Greet: sequencer.greet,
             events.Resolved: self._resolved,
@@ -219,9 +221,8 @@ class Shard:
         new.number, new.owner = event.incarnation, event.owner
         new.shard, new.shards, new.sequencer = event.shard, event.shards, event.sequencer
         new.sequencer_address, new.log = event.sequencer_address, event.log
-        new.policy, new.run = event.policy, event.run
-        new.begun_at = self.resources.clock.monotonic()
-        new.signer = Signer(event.key, event.incarnation)
+        new.policy, new.run, new.leads = event.policy, event.run, Leads.of(event.policy)
+        new.begun_at, new.signer = self.resources.clock.monotonic(), Signer(event.key, event.incarnation)
         if event.loaded is not None:
             event.loaded.table.end_of_life()
             new.applied = event.loaded.index
@@ -309,7 +310,8 @@ class Shard:
                 new.ledger.raise_floor(shard, index)
         presence = self.members.presence
         new.store.most_read_bytes = self.resources.most_read_bytes
-        new.log, new.sequencer_address, new.raised = event.log, event.sequencer_address, {}
+        new.log, new.sequencer_address = event.log, event.sequencer_address
+        new.raised, new.leads = {}, Leads.of(new.policy)  # the log does not say who was here: all clocks begin anew
         self.now = new
         presence.begin(event.expected_tasks)
         if new.state is State.DONE:

@@ -28,6 +28,8 @@ def test_a_policy_that_cannot_be_is_refused(text, problem):
 
 
 def test_a_configuration_beats_the_environment():
+    waits = {"GLOBALSTEP_RUN_POLICY": "staleness=wait,max_staleness=4"}
+    assert policy_of(None, waits) == RunPolicy(staleness="wait", max_staleness=4)
     environ = {"GLOBALSTEP_RUN_POLICY": "staleness=scale, hogwild"}
     assert policy_of(None, environ) == RunPolicy(staleness="scale", hogwild=True)
     assert policy_of(gs.ConfigProto(), environ) == RunPolicy(staleness="scale", hogwild=True)

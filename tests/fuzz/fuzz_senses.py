@@ -36,7 +36,7 @@ PS_TASK = Caller(Role.PS, "p")
 OWNER = "owner"
 
 _WORKERS_METHODS = {"Status", "Heartbeat", "Leave", "GetGlobalStep", "Pull", "Push", "OpenLane", "Declare", "Queue"}
-_WORKERS_KINDS = {"pull", "push", "ahead", "stage", "admit", "commit", "complete", "await_step"}
+_WORKERS_KINDS = {"pull", "push", "ahead", "stage", "admit", "commit", "complete", "await_step", "await_slower"}
 _ASSIGNS = {pb.OP_ASSIGN, pb.OP_ASSIGN_ADD, pb.OP_ASSIGN_SUB}
 
 

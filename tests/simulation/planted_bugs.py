@@ -18,6 +18,7 @@ from globalstep.ps.ledger.push_table import PushTable
 from globalstep.ps.links import vote_count
 from globalstep.ps.links.vote_count import VoteCount
 from globalstep.ps.links.voter import Voter
+from globalstep.ps.members.leads import Leads
 from globalstep.ps.members.presence import State
 from globalstep.ps.service.control import Control
 from globalstep.ps.shard.applying import Applier
@@ -304,6 +305,37 @@ def _shards_with_different_sets() -> Patch:
     return Applier, "_aggregated", hasty
 
 
+def _the_dead_are_waited_for() -> Patch:
+    here = Leads._here
+
+    def mourning(self: Any, presence: Any, at: float) -> Any:
+        known = {view.client: view for view in (*getattr(self, "known", ()), *here(self, presence, at))}
+        self.known = list(known.values())
+        return self.known
+
+    return Leads, "_here", mourning
+
+
+def _a_free_push_too_many() -> Patch:
+    ask = Leads.ask
+
+    def generous(self: Any, *args: Any) -> Any:
+        wait = ask(self, *args)
+        return replace(wait, free_pushes=wait.free_pushes + 1)
+
+    return Leads, "ask", generous
+
+
+def _who_comes_back_is_where_it_was() -> Patch:
+    look = Leads._look
+
+    def nostalgic(self: Any, *args: Any) -> None:
+        self._mark = 0  # the others are held until it has caught up
+        look(self, *args)
+
+    return Leads, "_look", nostalgic
+
+
 #: Name -> what makes the patch.
 PLANTED: dict[str, Callable[[], Patch]] = {
     "id remembered after the apply": _id_after_the_apply,
@@ -334,6 +366,9 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "a contribution counts twice after a retry": _a_contribution_counts_twice,
     "a late contribution counts": _a_late_contribution_counts,
     "shards with different sets of contributions": _shards_with_different_sets,
+    "the dead are waited for": _the_dead_are_waited_for,
+    "a free push too many": _a_free_push_too_many,
+    "who comes back is where it was": _who_comes_back_is_where_it_was,
 }
 
 

@@ -84,6 +84,8 @@ class Life:
     open: list[Content] = field(default_factory=list)
     #: Shards that let everybody in.
     opened: set[int] = field(default_factory=set)
+    #: Live worker -> how many pushes each other one has made since its own last one.
+    since: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 class Watch:
@@ -143,6 +145,7 @@ class Watch:
         # One that is told that the job is done before it was begun has no incarnation.
         if shard.now.number:
             life = self.lives[shard.now.number]
+            self._forget_gone(task, life)
             if shard.now.ledger is not None and task.index not in life.emptied:
                 if call.method in ("push", "admit") and shard.now.ledger.index != life.index:
                     self._admitted(task, life, request, call.method)
@@ -168,6 +171,7 @@ class Watch:
         life.began[task.index] = task.starts
         if shard.now.ledger is not None:
             life.limit = shard.now.ledger.limits.get(STEP)
+            life.since = {}  # clocks begin anew
             if incarnation == life.number and method in ("push", "admit") and shard.now.ledger.index == life.index + 1:
                 self._admitted(task, life, request, method)
             self._check_book(task, life)
@@ -267,6 +271,7 @@ class Watch:
             rate = steps.get(STEP, 0) + 1.0
             if content.start is None:
                 self.admitted += 1
+                self._check_lead(life, push.client)
                 for name, by in content.increments.items():
                     steps[name] += by
             else:
@@ -282,6 +287,23 @@ class Watch:
         life.index, life.steps, life.cut, life.last = ledger.index, steps, tuple(cut), last
         life.entries[ledger.index] = Entry(ledger.index, push, content, steps, life.cut, last)
         life.pushes.add(push)
+
+    def _forget_gone(self, task: SimulatedTask, life: Life) -> None:
+        """Whose lease is over, or who has left, is not waited for."""
+        if task.shard.now.ledger is not None and life.since:
+            here = {view.client for view in task.shard.members.presence.clients()}
+            life.since = {client: made for client, made in life.since.items() if client in here}
+
+    def _check_lead(self, life: Life, client: str) -> None:
+        """A live worker is passed by nobody too often: clocks differ by `most_lead` + 1, to either side."""
+        if self._run.most_lead is None:
+            return
+        most = 2 * self._run.most_lead + 2
+        for other, made in life.since.items():
+            made[client] = made.get(client, 0) + 1
+            if other != client and made[client] > most:
+                raise Violation("lead", f"{client} made {made[client]} pushes after {other}'s last, which lives")
+        life.since[client] = {}
 
     def _contributed(self, life: Life, content: Content, cut: list[State | None], steps: Steps) -> None:
         """A contribution was accepted, or what closes its step."""

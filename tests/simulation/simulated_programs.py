@@ -41,6 +41,8 @@ class Job(Protocol):
     heartbeats: bool
     whole_pushes: bool
     contributions: int
+    most_lead: int | None
+    slow: frozenset[str]
     logged: bool
     save_every: int
     #: Set once the chief has declared the job done.
@@ -202,7 +204,7 @@ class Program:
             rng=random.Random(self.rng.random()),
             retry_secs=_RETRY_SECS,
             member=False,
-            policy=RunPolicy(durability="log") if self.job.logged else None,
+            policy=self._policy(),
             client_id=f"{self.process.name}.{self._clients}",
         )
         if self.chief and self.job.logged:
@@ -211,6 +213,12 @@ class Program:
         if self.job.heartbeats:
             self.process.start(self.client.heartbeat._run)
         return self.client
+
+    def _policy(self) -> RunPolicy:
+        durability = "log" if self.job.logged else "checkpoint"
+        if self.job.most_lead is None:
+            return RunPolicy(durability)
+        return RunPolicy(durability, staleness="wait", max_staleness=self.job.most_lead)
 
     def _sending(self, method: str, request: Any) -> None:
         # What only reads has no content, as the client's own second look for a cut.
@@ -259,9 +267,9 @@ class Program:
         return "the last step is saved" if saved and saved[-1].steps[STEP] >= self.job.limit else ""
 
     def _train(self) -> None:
-        pushes = 0
+        pushes, secs = 0, 2.0 if self.process.role in self.job.slow else 0.01
         while not self.client.job_done():
-            self.process.sleep(0.01 * self.rng.random())
+            self.process.sleep(secs * self.rng.random())
             if not self._push():
                 return
             pushes += 1
@@ -306,7 +314,8 @@ class Program:
             result = self.client.push(push)
         finally:
             self._content = None
-        if content.contributes and len({self.client.where[name] for name in reads}) == 1:
+        waits = content.contributes or (self.job.most_lead is not None and content.increments)
+        if waits and len({self.client.where[name] for name in reads}) == 1:
             # Read by itself, after the wait: see `pull`.
             kept = [at for at, name in enumerate(reads) if name != STEP]
             reads = tuple(reads[at] for at in kept)

@@ -64,6 +64,8 @@ class Scenario:
         intruder: Whether a worker lies.
         votes: Whether PS tasks take votes for pushes.
         contributions: Of how many contributions a step is made; 0 where each push moves it on by itself.
+        most_lead: By how many pushes a worker may be ahead of the slowest; None where none waits.
+        slow: Programs that compute for seconds.
     """
 
     seed: int
@@ -82,6 +84,8 @@ class Scenario:
     intruder: bool = False
     votes: bool = False
     contributions: int = 0
+    most_lead: int | None = None
+    slow: frozenset[str] = frozenset()
 
 
 def _loss(scenario: Scenario, rng: random.Random) -> None:
@@ -253,6 +257,20 @@ def _contributions(scenario: Scenario, rng: random.Random) -> None:
     scenario.contributions = rng.choice([1, 2, 2, 2])
 
 
+def _bounded_staleness(scenario: Scenario, rng: random.Random) -> None:
+    """The fast wait for the slow, and for nobody who is gone: clients keep leases, and some sleep past them."""
+    scenario.heartbeats = True
+    scenario.contributions = 0
+    scenario.limit += rng.choice([0, 8, 16])
+    scenario.most_lead = rng.choice([0, 0, 1, 2])
+    programs = ["chief", *(f"worker {at}" for at in range(scenario.workers))]
+    scenario.slow = frozenset(rng.sample(programs, rng.choice([0, 1, 1])))
+    for _ in range(rng.choice([0, 1, 2])):
+        who, kind = f"worker {rng.randrange(scenario.workers)}", rng.choice(["kill", "stop", "stop"])
+        method, count = rng.choice(["await_slower", _frequent(scenario, rng)]), 1 + int(10 * rng.random() ** 2)
+        scenario.faults.append(Fault(kind, who, "send", method, count, rng.choice([0.1, 3.0, 30.0])))
+
+
 #: Drawn apart, since they came later: so that seeds mean what they did.
 _LATER = (
     "log",
@@ -264,6 +282,7 @@ _LATER = (
     "clocks set back",
     "votes",
     "contributions",
+    "bounded staleness",
 )
 
 #: Name -> (how likely it is on, what it adds).
@@ -292,6 +311,7 @@ FEATURES: dict[str, tuple[float, Callable[[Scenario, random.Random], None]]] = {
     "clocks set back": (0.1, _clocks_back),
     "votes": (0.5, _votes),
     "contributions": (0.25, _contributions),
+    "bounded staleness": (0.2, _bounded_staleness),
 }
 
 

@@ -71,6 +71,7 @@ class Simulation:
         self.heartbeats, self.whole_pushes = scenario.heartbeats, scenario.whole_pushes
         self.save_every, self.logged = scenario.save_every, scenario.logged
         self.contributions = scenario.contributions
+        self.most_lead, self.slow = scenario.most_lead, scenario.slow
         self.finishing = self.damaged = False
         self.newest_incarnation = 0
         self.struck: Counter[str] = Counter()

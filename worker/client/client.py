@@ -39,12 +39,14 @@ from globalstep.worker.client.own_clients import note_client
 from globalstep.worker.client.run_view import CONTROL_SECS, RunView
 from globalstep.worker.client.snapshot import Snapshot
 from globalstep.worker.inputs.queue_calls import QueueCalls
-from globalstep.worker.protocol.contributing import Contributing, Ways, is_contribution
 from globalstep.worker.protocol.gradient_buffers import GradientBuffers
 from globalstep.worker.protocol.push_protocol import PushProtocol
 from globalstep.worker.protocol.push_result import PushResult
 from globalstep.worker.protocol.pushes_in_flight import PushesInFlight, PushTicket
 from globalstep.worker.protocol.row_merging import RowMerging
+from globalstep.worker.waits.asking import Ways
+from globalstep.worker.waits.bounded_lead import BoundedLead
+from globalstep.worker.waits.contributing import Contributing, is_contribution
 
 __all__ = ["RETRY_SECS", "ClusterClient", "connect"]
 
@@ -123,7 +125,7 @@ class ClusterClient:
         self._splitter = self.run.splitter
         self._rows = RowMerging(self.run.variables)
         ways = Ways(self._push_once, self._pull_once, self._call, self._shards_of)
-        self._contributing = Contributing(ways, joined, clock)
+        self._contributing, self._bounded_lead = Contributing(ways, joined, clock), BoundedLead(ways, joined, clock)
         self._buffers = self._protocol.messages.buffers = GradientBuffers(joined.transports)
         if member:
             self.heartbeat.start()
@@ -289,8 +291,8 @@ class ClusterClient:
         return self._push(push)
 
     def _push(self, push: Push) -> PushResult:
-        """Push changes; a contribution waits, without any lock, until its step has been made: see Contributing."""
-        return self._contributing.contribute(push) if is_contribution(push) else self._push_once(push)
+        """Push changes, and wait for other workers, without any lock, as Contributing and BoundedLead say."""
+        return self._contributing.contribute(push) if is_contribution(push) else self._bounded_lead.push(push)
 
     def _push_once(self, push: Push) -> PushResult:
         """Push changes, exactly once, without any wait for other workers; see PushProtocol.push."""

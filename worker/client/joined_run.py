@@ -49,6 +49,8 @@ class JoinedRun:
     votes: bool = False
     #: Whether all PS tasks know of contributions.
     aggregates: bool = False
+    #: By how many pushes this client may be ahead of the slowest worker; None where it does not wait.
+    max_lead: int | None = None
     #: What this process has heard of the run's decisions, in this incarnation and those before it.
     known_progress: KnownProgress = field(default_factory=KnownProgress)
     identity: RunIdentity = NO_RUN
@@ -56,6 +58,10 @@ class JoinedRun:
     gone: Callable[[], bool] = lambda: False
     #: Shared by all that belongs to the client: what reads a snapshot has a JoinedRun of its own.
     shutdown: Shutdown = field(default_factory=Shutdown)
+
+    def take_policy(self, staleness: str, max_staleness: int) -> None:
+        """Take note of how the run treats staleness; see RunPolicy."""
+        self.max_lead = max_staleness if staleness == "wait" else None
 
     def recover_from(self, error: OpError) -> OpError:
         """Do what can be done about an error before its call is tried again.

@@ -23,7 +23,7 @@ RUN_POLICY_VARIABLE = "GLOBALSTEP_RUN_POLICY"
 
 _WORDS = {
     "durability": ("checkpoint", "log"),
-    "staleness": ("accept", "drop", "scale"),
+    "staleness": ("accept", "drop", "scale", "wait"),
     "on_nan": ("apply", "drop", "stop"),
 }
 
@@ -37,8 +37,9 @@ class RunPolicy:
             each PS task logs every push before it acknowledges it, and comes back to its last acknowledged push.
         staleness: What becomes of a push whose step moved on since the worker read it. "accept": it is applied.
             "drop": not if it lags more than `max_staleness` steps. "scale": its learning rates are multiplied by
-            1/(1 + staleness).
-        max_staleness: For "drop", in steps.
+            1/(1 + staleness). "wait": it is applied, and a worker that is more than `max_staleness` pushes ahead of
+            the slowest live one waits (Stale Synchronous Parallel).
+        max_staleness: For "drop", in steps; for "wait", in pushes of a worker.
         on_nan: What becomes of a push with a gradient that is not finite. "apply": it is applied, as in TensorFlow.
             "drop": it is not. "stop": it is not, and its worker gets an error that ends the job.
         hogwild: Whether pushes of several workers are applied at the same time, without a lock, so that each may

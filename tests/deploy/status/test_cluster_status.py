@@ -87,6 +87,16 @@ def test_a_worker_that_has_joined_since_made_all_its_pushes_since():
     assert status.workers[0].pushes_per_sec == 40.0
 
 
+def test_who_waits_for_slower_workers_is_shown_where_the_policy_has_them_wait():
+    replies = [reply(policy=pb.RunPolicy(staleness="wait", max_staleness=2)), reply(shard=1)]
+    replies[0].clients[0].lead, replies[0].clients[0].waited_secs = 3, 4.25
+    status = read_cluster(["a:1", "b:2"], replies)
+    assert (status.workers[0].lead, status.workers[0].waited_secs) == (3, 4.25)
+    assert re.search(r"SILENT +AHEAD +WAITS", drawn(draw_status(status)))
+    assert re.search(r"3 +4\.2 s$", drawn(draw_status(status)), re.MULTILINE)
+    assert "AHEAD" not in drawn(draw_status(read_cluster(["a:1", "b:2"], two(12.0, 300, 80))))
+
+
 def test_who_does_not_answer_is_named_with_the_reason():
     status = read_cluster(["a:1", "b:2"], [reply(), UnavailableError("b:2: connection refused")])
     assert status.shards[1].error == "b:2: connection refused"

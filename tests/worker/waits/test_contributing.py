@@ -11,9 +11,8 @@ import pytest
 from counting_run import RATE, USES, FaultPlan, initialize, state
 
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError, LostStateError
-from globalstep.ps.aggregates.closing import UNLEASED_SECS
 from globalstep.ps.local import LocalPS
-from globalstep.ps.members.presence import LINGER_SECS, Standing
+from globalstep.ps.members.presence import LINGER_SECS, UNLEASED_SECS, Standing
 from globalstep.ps.shard import events
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.shard.validation import problems
@@ -160,8 +159,8 @@ def test_sparse_gradients_make_the_mean_that_dense_ones_would(begun, connected):
 
 
 def test_who_contributes_waits_for_the_step_and_reads_its_values(begun, connected):
-    ps, clock, one = begun
-    two = connected(ps, clock=clock)
+    ps, _, _ = begun
+    one, two = connected(ps), connected(ps)
     found = {}
 
     def work(name, client):

@@ -8,52 +8,25 @@ Layer: worker. Threads: a Contributing is thread-safe; several threads may wait 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
-
-import numpy.typing as npt
 
 from globalstep.errors import FailedPreconditionError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import Clock
-from globalstep.runtime.waiting import wait_announced
-from globalstep.wire.declarations import Increment, Outcome, OutcomeKind, Push, Read
+from globalstep.wire.declarations import Increment, Outcome, OutcomeKind, Push
 from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.protocol.push_result import PushResult
+from globalstep.worker.waits.asking import Asking, Ways
 
-__all__ = ["Contributing", "Ways", "is_contribution"]
-
-Array = npt.NDArray[Any]
+__all__ = ["Contributing", "is_contribution"]
 
 #: How long a question whether a step has moved on may wait for its answer; other calls of the client wait meanwhile.
 _PATIENCE_MS = 20
-#: Pauses between questions that had to be answered at once: the first, and the longest.
-_FIRST_PAUSE_SECS = 0.0005
-_LONGEST_PAUSE_SECS = 0.02
-#: How often all PS tasks are asked, too, whether they hold the model: only the sequencer knows of the step.
-_LOOK_SECS = 1.0
 
 
 def is_contribution(push: Push) -> bool:
     """Whether a push is one."""
     return any(item.contributions for item in push.increments)
-
-
-class Ways(NamedTuple):
-    """What is done by the client; each takes the client's lock, and none waits for other workers for long.
-
-    Attributes:
-        push: Pushes changes, exactly once.
-        pull: Reads values, all in one consistent read.
-        call: Has shards answer a request without data, tried again until they do.
-        shards_of: Gives the PS tasks that hold a Variable, or parts of it.
-    """
-
-    push: Callable[[Push], PushResult]
-    pull: Callable[[Sequence[Read]], list[Array]]
-    call: Callable[[pb.Request, Sequence[int]], list[pb.Reply]]
-    shards_of: Callable[[str], Sequence[int]]
 
 
 class Contributing:
@@ -68,7 +41,7 @@ class Contributing:
     def __init__(self, ways: Ways, run: JoinedRun, clock: Clock) -> None:
         self._ways = ways
         self._run = run
-        self._clock = clock
+        self._asking = Asking(ways, run, clock)
         # Guards _given; a leaf.
         self._lock = threading.Lock()
         # Step -> (incarnation, value that it was computed from, how many were given for what follows).
@@ -122,34 +95,17 @@ class Contributing:
         message = request.await_step
         message.incarnation, message.client = self._run.incarnation, self._run.client
         message.step, message.base, message.patience_ms = wanted.step, base, _PATIENCE_MS
-        # One that has lost its state is met by any call.
-        looking = pb.Request(pull=pb.PullRequest(incarnation=self._run.incarnation, client=self._run.client))
         found = pb.AwaitStepReply()
-        pause, looked_at = _FIRST_PAUSE_SECS, self._clock.monotonic()
 
-        def over(secs: float) -> bool:
-            nonlocal found, pause, looked_at
-            until = self._clock.monotonic() + secs
-            while not self._run.shutdown.asked:
-                (reply,) = self._ways.call(request, [self._run.sequencer])
-                found = reply.await_step
-                if found.over:
-                    return True
-                if found.due:
-                    self._close(part, wanted)
-                    continue
-                now = self._clock.monotonic()
-                if now >= until:
-                    return False
-                if now - looked_at >= _LOOK_SECS:
-                    self._ways.call(looking, range(len(self._run.transports)))
-                    looked_at = now
-                if not found.waited:
-                    self._clock.wait(threading.Event(), pause)
-                    pause = min(1.5 * pause, _LONGEST_PAUSE_SECS)
-            return True  # the process is to end: nothing is waited for any more
+        def over(reply: pb.Reply) -> bool | None:
+            nonlocal found
+            found = reply.await_step
+            if found.due and not found.over:
+                self._close(part, wanted)
+                return None
+            return None if found.waited and not found.over else found.over
 
-        wait_announced(over, f"step {base + 1} of {wanted.step}", self._clock, lambda: _why(found))
+        self._asking.until(request, over, f"step {base + 1} of {wanted.step}", lambda: _why(found))
         return dict(found.steps)
 
     def _close(self, part: Push, wanted: Increment) -> Outcome:

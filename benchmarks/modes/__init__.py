@@ -1,0 +1,1 @@
+"""What the modes of a run cost: how workers treat each other."""
