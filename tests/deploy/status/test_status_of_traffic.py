@@ -171,7 +171,7 @@ def test_queues_and_load_of_a_task_that_is_held_up(traffic, capsys, monkeypatch)
         pusher.join()
     first, second = json.loads(capsys.readouterr().out)["shards"]
     assert (second["staged_parts"], second["staged_bytes"], second["requests"]) == (1, 400, 1)
-    assert first["staged_parts"] == 0
+    assert first["staged_parts"] in (0, 1)  # its own part of that push comes with the ADMIT, which may be there already
     clock = PushingClock(lambda: traffic.push(50, "w", "v"))
     assert status_cli.run(arguments("--json", *traffic.addresses), clock) == 0
     assert all(0 < item["load"] < 1 for item in json.loads(capsys.readouterr().out)["shards"])
