@@ -17,6 +17,7 @@ from globalstep.chief.training.evaluation import Evaluate
 from globalstep.chief.training.evaluator import Following
 from globalstep.chief.training.trainer import FitResult, Trainer, place_of
 from globalstep.errors import InvalidArgumentError
+from globalstep.worker.frameworks.local_steps import LocalSteps
 
 __all__ = ["fit"]
 
@@ -76,12 +77,17 @@ def fit(
     check_batches(batches)
     if not isinstance(accumulate, int) or accumulate < 1:
         raise InvalidArgumentError(f"accumulate is {accumulate!r}; it must be a whole number of at least 1.")
+    local = options.get("local_steps")
+    if local is not None and accumulate != 1:
+        raise InvalidArgumentError("Give accumulate or local_steps, not both: each batch is a step of its own.")
+    size = local.every if isinstance(local, LocalSteps) else accumulate
+    together = size * (local.replicas or 1) if isinstance(local, LocalSteps) else size
     task = place_of()
     if task.job == "ps":
         # Of a higher layer, and never needed where it is not the task.
         importlib.import_module("globalstep.deploy.server").Server().join()
         raise SystemExit(0)
-    last = _last_step(batches, steps, epochs, accumulate)
+    last = _last_step(batches, steps, epochs, together)
     if task.job == "evaluator":
         return _followed(Following(evaluate, run_dir, model, loss_fn, last), Callbacks(callbacks), model)
     trainer = Trainer(
@@ -96,8 +102,8 @@ def fit(
     )
     once = 1 if last is None else None
     with trainer:
-        parts = trainer.batches(batches, epochs=once, per_step=accumulate)
-        while group := list(itertools.islice(parts, accumulate)):
+        parts = trainer.batches(batches, epochs=once, per_step=size)
+        while group := list(itertools.islice(parts, size)):
             trainer.step(*group)
     assert trainer.result is not None
     return trainer.result

@@ -32,6 +32,7 @@ from globalstep.cluster.cluster import TaskConfig, from_tf_config, session_tasks
 from globalstep.errors import InvalidArgumentError, OpError
 from globalstep.files.storage import leave_probe, storage_for
 from globalstep.graph.graph import Graph
+from globalstep.worker.frameworks.local_steps import LocalRounds, LocalSteps
 from globalstep.worker.frameworks.training_model import MoreLookupsError, part_seed
 from globalstep.worker.session_run_hook import SessionRunContext, SessionRunHook, SessionRunValues
 
@@ -100,6 +101,8 @@ class Trainer:
         checkpoint_every_steps: Save every so many global steps; default as often as is evaluated, else every 10
             minutes.
         keep_checkpoints: How many checkpoints are kept.
+        local_steps: A `gs.LocalSteps`: each worker takes so many steps on its own copy of the model, and `optimizer`
+            gets the difference. A step of the trainer, and a global step, is a round of them then.
         config: A `gs.ConfigProto`: durability, what is sent, pushes in flight.
 
     Attributes:
@@ -127,6 +130,7 @@ class Trainer:
         ema_decay: float | None = None,
         checkpoint_every_steps: int | None = None,
         keep_checkpoints: int = 5,
+        local_steps: LocalSteps | None = None,
         config: Any = None,
     ) -> None:
         if steps is not None and (not isinstance(steps, int) or isinstance(steps, bool) or steps < 1):
@@ -149,6 +153,8 @@ class Trainer:
         self._evaluate, self._callbacks = evaluate, Callbacks(callbacks)
         self._checkpoint_steps = checkpoint_every_steps
         self._gradients = Gradients(clip_grad_norm, clip_grad_value, ema_decay)
+        self._local = _checked(local_steps, self._gradients)
+        self._rounds: LocalRounds | None = None
         self._stack = contextlib.ExitStack()
         self._session: Any = None
         self._step = self._start = self._own_step = 0
@@ -181,7 +187,8 @@ class Trainer:
         """Take a step: compute the loss and its gradients, push them, and count the step.
 
         Args:
-            batches: A batch; of several the gradients are averaged, and make one step.
+            batches: A batch; of several the gradients are averaged, and make one step. With `local_steps` each is one
+                of the round's own steps.
 
         Returns:
             The loss, the mean of those of several batches. If the run has ended meanwhile, so that the step does not
@@ -225,7 +232,7 @@ class Trainer:
             InvalidArgumentError: If there is no batch.
             RuntimeError: If no step is taken with them.
         """
-        start = self._start * per_step // self.world_size
+        start = self._start * per_step // (1 if self._together else self.world_size)
         share = Share(self.rank, self.world_size, self.seed, start, self._next_step, per_step)
         unused, taken = 0, self._taken
         for batch in share_of(batches, share, epochs):
@@ -243,9 +250,17 @@ class Trainer:
         The push that became step s of all gives its worker the batches of step s + world_size - 1: no two get the same,
         and a worker that is slow gets fewer.
         """
+        if self._together:
+            # Each of the workers takes one round of every global step.
+            return max(last + 1, self._step * self.world_size + self.rank)
         if last < 0:
             return self._start + self.rank
         return max(last + 1, self._own_step + self.world_size - 1)
+
+    @property
+    def _together(self) -> bool:
+        """Whether several workers' rounds make a step."""
+        return self._local is not None and self._local.replicas is not None
 
     def stop(self) -> None:
         """End training after this step; on the chief, that of all workers."""
@@ -287,7 +302,14 @@ class Trainer:
                 # Its thread would live as long as the process.
                 self._stack.callback(FileWriterCache.close, written)
         self._model = training_model(self._model_given, self._loss_fn)
-        self._graph = TrainingGraph(self._model, self._optimizer, lambda: self._step, self._gradients)
+        replicas = None
+        if self._local is not None:
+            if self._model.tables:
+                raise InvalidArgumentError("local_steps is not for a model with a gs.torch.Embedding.")
+            replicas = self._local.replicas
+            self._rounds = LocalRounds(self._local.inner, self._model.take)
+            self._model.around = self._rounds.evaluate
+        self._graph = TrainingGraph(self._model, self._optimizer, lambda: self._step, self._gradients, replicas)
         scaffold = Scaffold(saver=Saver(max_to_keep=self._keep))
         hooks: list[SessionRunHook] = [_Following(self)]
         if self._steps is not None:
@@ -341,7 +363,7 @@ class Trainer:
 
     def _run(self, batches: Sequence[Any], seeds: Sequence[int]) -> Any:
         for again in (True, False):
-            feeds = self._model.take(batches, seeds)
+            feeds = (self._rounds or self._model).take(batches, seeds)
             try:
                 return self._session.run([self._model.loss, self._graph.train_op], feeds)[0]
             except MoreLookupsError:
@@ -471,6 +493,17 @@ def place_of() -> TaskConfig:
         return from_tf_config()
     except ValueError as error:
         raise InvalidArgumentError(str(error)) from error
+
+
+def _checked(local: LocalSteps | None, gradients: Gradients) -> LocalSteps | None:
+    """Give the local steps, once they go with what is done to gradients."""
+    if local is None:
+        return None
+    if not isinstance(local, LocalSteps):
+        raise InvalidArgumentError(f"local_steps is {local!r}; it must be gs.LocalSteps(optimizer, every=50).")
+    if gradients.clip_norm is not None or gradients.clip_value is not None:
+        raise InvalidArgumentError("local_steps does not go with clip_grad_norm or clip_grad_value: clip in the loss.")
+    return local
 
 
 def _rank(task: TaskConfig) -> tuple[int, int]:

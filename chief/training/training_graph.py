@@ -23,6 +23,7 @@ from globalstep.optimizers.torch_optimizers import StepSource, TorchOptimizer
 from globalstep.variables.training_util import create_global_step
 from globalstep.variables.variables import Variable
 from globalstep.worker.frameworks.training_model import TrainingModel
+from globalstep.worker.sync_replicas_optimizer import SyncReplicasOptimizer
 
 __all__ = ["Gradients", "TrainingGraph", "training_model"]
 
@@ -58,6 +59,7 @@ class TrainingGraph:
         optimizer: An optimizer, or a dict from patterns of names to optimizers.
         known_step: Gives the step that this worker knows of.
         gradients: What is done to gradients.
+        replicas: How many workers' gradients make a step; None for each to make one.
 
     Attributes:
         step: The global step.
@@ -68,6 +70,7 @@ class TrainingGraph:
     optimizer: Any
     known_step: Callable[[], int]
     gradients: Gradients
+    replicas: int | None = None
     step: Variable = field(init=False)
     train_op: Node = field(init=False)
 
@@ -76,6 +79,14 @@ class TrainingGraph:
         trained = {name: variable for name, variable in self.model.variables.items() if variable.trainable}
         trained |= {table.name: table.variable for table in self.model.tables}
         groups = self._groups(trained)
+        if self.replicas is not None:
+            if len(groups) > 1 or self.model.updates or self.gradients.ema_decay is not None:
+                raise InvalidArgumentError(
+                    "LocalSteps with replicas has one optimizer, no ema_decay, and a model without running averages "
+                    "such as BatchNorm's. Leave out replicas, or use LayerNorm or GroupNorm."
+                )
+            groups = [(SyncReplicasOptimizer(optimizer, self.replicas), names, decay)
+                      for optimizer, names, decay in groups]  # fmt: skip
         first = groups[0][0]
         pairs = first.compute_gradients(self.model.loss, var_list=list(trained.values()))
         found = {variable: grad for grad, variable in pairs}

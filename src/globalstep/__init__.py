@@ -24,6 +24,7 @@ _MODULES = (
 _NAMES = {
     "globalstep.chief.training.callbacks": "CSVLogger Callback",
     "globalstep.chief.training.evaluation": "Evaluate",
+    "globalstep.worker.frameworks.local_steps": "LocalSteps",
     "globalstep.chief.training.fit": "fit",
     "globalstep.chief.training.loggers": "MLflowLogger WandbLogger",
     "globalstep.chief.training.saved_model": "load",

@@ -421,6 +421,7 @@ from globalstep.variables.variable_scope import variable_scope as variable_scope
 from globalstep.variables.variables import Variable as Variable
 from globalstep.wire.wire_options import WireOptions as WireOptions
 from globalstep.worker.frameworks.jax_front import jax as jax
+from globalstep.worker.frameworks.local_steps import LocalSteps as LocalSteps
 from globalstep.worker.frameworks.py_loss import py_loss as py_loss
 from globalstep.worker.frameworks.torch_front import torch as torch
 from globalstep.worker.inputs.queues import FIFOQueue as FIFOQueue

@@ -61,7 +61,7 @@ class JaxTraining(TrainingModel):
                 raise InvalidArgumentError("The parameters hold no floating array, so there is nothing to train.")
             sources = [(variable, variable.trainable) for variable in self.variables.values()]
             self.loss = loss_node(
-                self._evaluate,
+                self.evaluate,
                 [*sources, *((table.rows, True) for table in self.tables)],
                 op_type="JaxLoss",
                 variables=self.variables,

@@ -49,7 +49,7 @@ class NumpyTraining(TrainingModel):
             if not any(variable.trainable for variable in self.variables.values()):
                 raise InvalidArgumentError("The parameters hold no floating array, so there is nothing to train.")
             sources = [(variable, variable.trainable) for variable in self.variables.values()]
-            self.loss = loss_node(self._evaluate, sources, op_type="PyLoss", variables=self.variables)[0]
+            self.loss = loss_node(self.evaluate, sources, op_type="PyLoss", variables=self.variables)[0]
 
     def take(self, batches: Sequence[Any], seeds: Sequence[int]) -> dict[Any, Any]:
         """See TrainingModel."""

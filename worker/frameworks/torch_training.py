@@ -71,7 +71,7 @@ class TorchTraining(TrainingModel):
                 )
             changed: list[Variable] = list(self._model.buffers.values())
             self.loss, updates = loss_node(
-                self._evaluate,
+                self.evaluate,
                 [*sources, *((table.rows, True) for table in self.tables)],
                 op_type="TorchLoss",
                 variables=self.variables,

@@ -25,7 +25,7 @@ from globalstep.graph.graph import Node
 from globalstep.ops.constant_ops import placeholder
 from globalstep.ops.embedding_ops import embedding_lookup
 from globalstep.variables.variables import Variable
-from globalstep.worker.frameworks.foreign_loss import Array, LossNode
+from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, Evaluator, LossNode
 
 __all__ = [
     "SCOPE",
@@ -89,6 +89,8 @@ class TrainingModel(abc.ABC):
     updates: Sequence[Node] = ()
     variables: Mapping[str, Variable]
     tables: Sequence[Table] = ()
+    #: What is done with an evaluation, instead of having its gradients pushed.
+    around: Callable[[Evaluator, Sequence[Array], tuple[int, ...]], Evaluation] | None = None
 
     @abc.abstractmethod
     def take(self, batches: Sequence[Any], seeds: Sequence[int]) -> dict[Any, Any]:
@@ -109,6 +111,16 @@ class TrainingModel(abc.ABC):
         Args:
             values: Name in the model -> value; of tables too, as far as they are given.
         """
+
+    def evaluate(self, values: Sequence[Array], wanted: tuple[int, ...]) -> Evaluation:
+        """Give the loss of the batches that were taken, and what is pushed as its gradients; an Evaluator."""
+        if self.around is None:
+            return self._evaluate(values, wanted)
+        return self.around(self._evaluate, values, wanted)
+
+    @abc.abstractmethod
+    def _evaluate(self, values: Sequence[Array], wanted: tuple[int, ...]) -> Evaluation:
+        """Give the loss of the batches that were taken, and its gradients."""
 
     def expect_all(self) -> None:  # noqa: B027 (most have nothing to do)
         """Ask for the rows of every lookup from now on, however many there are."""

@@ -1,0 +1,101 @@
+"""Local steps: a run of one worker, and of two taking turns, against DiLoCo written out in numpy."""
+
+import numpy as np
+import pytest
+
+import globalstep as gs
+from globalstep.errors import InvalidArgumentError
+
+RANDOM = np.random.default_rng(7)
+X = RANDOM.normal(size=(40, 3)).astype(np.float32)
+Y = X @ np.array([1.0, -2.0, 3.0], np.float32)
+BATCHES = [(X[at : at + 4], Y[at : at + 4]) for at in range(0, 40, 4)]
+OUTER = gs.optim.SGD(0.7, momentum=0.9, nesterov=True)
+
+
+def loss_fn(w, x, y):
+    error = x @ w - y
+    return np.mean(error**2), 2 * x.T @ error / len(x)
+
+
+class Adam:
+    """Adam with PyTorch's formula, in float64."""
+
+    def __init__(self, rate):
+        self.rate, self.steps = rate, 0
+        self.first, self.second = np.zeros(3), np.zeros(3)
+
+    def step(self, w, gradient):
+        self.steps += 1
+        self.first = 0.9 * self.first + 0.1 * gradient
+        self.second = 0.999 * self.second + 0.001 * gradient**2
+        root = np.sqrt(self.second / (1 - 0.999**self.steps)) + 1e-8
+        return w - self.rate(self.steps - 1) * self.first / (1 - 0.9**self.steps) / root
+
+
+def diloco(rate, every, rounds):
+    w, momentum, inner, at = np.zeros(3), np.zeros(3), Adam(rate), 0
+    for _ in range(rounds):
+        local = w
+        for _ in range(every):
+            local = inner.step(local, loss_fn(local, *BATCHES[at % 10])[1])
+            at += 1
+        momentum = 0.9 * momentum + (w - local)
+        w = w - 0.7 * ((w - local) + 0.9 * momentum)
+    return w
+
+
+def fit(local, **options):
+    return gs.fit(np.zeros(3, np.float32), loss_fn, BATCHES, optimizer=OUTER, local_steps=local, **options)
+
+
+@pytest.mark.parametrize("replicas", [None, 1])
+def test_rounds_are_those_of_diloco(replicas):
+    result = fit(gs.LocalSteps(gs.optim.Adam(0.05), every=7, replicas=replicas), steps=9)
+    assert result.step == 9
+    np.testing.assert_allclose(result.model, diloco(lambda step: 0.05, 7, 9), rtol=1e-4, atol=1e-5)
+
+
+def test_a_schedule_counts_the_workers_own_steps():
+    result = fit(gs.LocalSteps(gs.optim.Adam(gs.optim.StepLR(0.1, step_size=5, gamma=0.5)), every=4), steps=6)
+    np.testing.assert_allclose(result.model, diloco(lambda step: 0.1 * 0.5 ** (step // 5), 4, 6), rtol=1e-4, atol=1e-5)
+
+
+def test_one_inner_step_with_plain_descent_outside_is_the_inner_optimizer():
+    every_step = gs.fit(np.zeros(3, np.float32), loss_fn, BATCHES, optimizer=gs.optim.SGD(0.05), steps=20)
+    local = gs.LocalSteps(gs.optim.SGD(0.05), every=1)
+    averaged = gs.fit(np.zeros(3, np.float32), loss_fn, BATCHES, optimizer=gs.optim.SGD(1.0), local_steps=local,
+                      steps=20)  # fmt: skip
+    np.testing.assert_allclose(averaged.model, every_step.model, rtol=1e-5, atol=1e-6)
+
+
+def test_epochs_are_rounds():
+    assert fit(gs.LocalSteps(gs.optim.SGD(0.05), every=5), epochs=3).step == 6
+
+
+def test_a_round_that_fails_leaves_the_inner_optimizer_as_it_was():
+    bad = (X[:4], np.full(4, np.nan, np.float32))
+    local = gs.LocalSteps(gs.optim.Adam(0.05), every=2)
+    with gs.Trainer(np.zeros(3, np.float32), loss_fn, optimizer=OUTER, local_steps=local) as trainer:
+        trainer.step(BATCHES[0], BATCHES[1])
+        with pytest.raises(InvalidArgumentError, match="The loss is nan"):
+            trainer.step(BATCHES[2], bad)
+        assert trainer.global_step == 1
+        trainer.step(BATCHES[2], BATCHES[3])
+    np.testing.assert_allclose(trainer.result.model, diloco(lambda step: 0.05, 2, 2), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: gs.LocalSteps(gs.optim.SGD(0.1), every=0), "every is 0"),
+        (lambda: gs.LocalSteps(gs.train.GradientDescentOptimizer(0.1), every=5), "one of gs.optim"),
+        (lambda: gs.LocalSteps(gs.optim.SGD(0.1), every=5, replicas=0), "replicas is 0"),
+        (lambda: fit(gs.LocalSteps(gs.optim.SGD(0.1), every=5), accumulate=2, steps=1), "not both"),
+        (lambda: fit(gs.LocalSteps(gs.optim.SGD(0.1), every=5), clip_grad_norm=1.0, steps=1), "clip_grad_norm"),
+        (lambda: fit(50, steps=1), "must be gs.LocalSteps"),
+    ],
+)
+def test_what_cannot_be_is_refused(make, said):
+    with pytest.raises(InvalidArgumentError, match=said):
+        make()

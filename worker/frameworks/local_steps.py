@@ -1,0 +1,148 @@
+"""Local steps: a worker takes several steps on its own copy of the model, and pushes how far it came.
+
+What is pushed is where the round began, minus where it ended: to the optimizer of the PS tasks a gradient like any
+other, pushed once and tried again under its push id. Values are pulled once a round.
+
+Layer: worker. Source: DiLoCo, arXiv 2311.08105, whose outer gradient this is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from globalstep.errors import InvalidArgumentError
+from globalstep.graph.graph import Graph, Node
+from globalstep.graph.mutations import OptimizerSpec
+from globalstep.optimizers.lowering import lower
+from globalstep.optimizers.torch_optimizers import StepSource, TorchOptimizer
+from globalstep.variables.training_util import create_global_step
+from globalstep.wire.expressions import Expr, evaluate
+from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, Evaluator
+from globalstep.worker.running.local_optimizers import apply_rule, moved_scalars
+
+__all__ = ["LocalRounds", "LocalSteps"]
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """Has each worker take `every` steps on its own copy of the model before it pushes the difference.
+
+    Args:
+        inner: The optimizer of a worker's own steps, one of `gs.optim`. Its state stays with the worker, from round to
+            round; a schedule counts the worker's own steps. A worker that starts again begins with new state.
+        every: How many steps make a round.
+        replicas: How many workers' differences make one global step, of their mean. None for each one to make a step
+            of its own, as it comes.
+
+    Raises:
+        InvalidArgumentError: If a number is less than 1, or `inner` is none of `gs.optim`.
+    """
+
+    inner: TorchOptimizer
+    every: int
+    replicas: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.inner, TorchOptimizer):
+            raise InvalidArgumentError(
+                f"LocalSteps: inner is {self.inner!r}; it must be one of gs.optim: gs.optim.AdamW(1e-3), say."
+            )
+        for name, number in (("every", self.every), ("replicas", self.replicas)):
+            if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
+                raise InvalidArgumentError(f"LocalSteps: {name} is {number!r}; it must be a whole number, at least 1.")
+
+
+class LocalRounds:
+    """The rounds of one worker. Not thread-safe: a trainer belongs to one thread.
+
+    Args:
+        inner: The optimizer.
+        take: Has the model keep the batches of its next evaluation, with a seed for each.
+    """
+
+    def __init__(self, inner: TorchOptimizer, take: Callable[[Sequence[Any], Sequence[int]], Any]) -> None:
+        self._take = take
+        self._batches: Sequence[Any] = ()
+        self._seeds: Sequence[int] = ()
+        with Graph().as_default():
+            step = create_global_step()
+            made = inner.make(StepSource(step, lambda: self._steps))
+        self._step_name = step.op_name
+        self._spec = OptimizerSpec(name=made.get_name(), kind=made.rule())
+        self._hypers = {name: _number_of(value) for name, value in made.hypers().items()}
+        self._initial = [slot.initial for slot in made.slots()]
+        self._decay = inner.weight_decay
+        # What a round that has ended leaves to the next: own steps, scalar state, slots by position.
+        self._steps = 0
+        self._scalars = {name: _number_of(value)({}) for name, value in made.scalars().items()}
+        self._slots: dict[int, list[Array]] = {}
+
+    def take(self, batches: Sequence[Any], seeds: Sequence[int]) -> dict[Any, Any]:
+        """Keep the batches of the next round, one for each step; see TrainingModel.take."""
+        self._batches, self._seeds = list(batches), list(seeds)
+        return {}
+
+    def evaluate(self, model: Evaluator, values: Sequence[Array], wanted: tuple[int, ...]) -> Evaluation:
+        """Take a round's steps.
+
+        A round that fails, by a batch or a loss that is not finite, leaves the optimizer's state as it was.
+
+        Args:
+            model: Evaluates the loss and gradients of the batches that were taken last.
+            values: Where the round begins; not changed.
+            wanted: Positions of the values that are trained.
+
+        Returns:
+            The mean of the losses, and for each wanted position where it began minus where it ended.
+        """
+        held = list(values)
+        for at in wanted:
+            held[at] = np.array(values[at])
+        slots = {at: [array.copy() for array in self._of(at, values[at])] for at in wanted}
+        steps, scalars, losses = self._steps, dict(self._scalars), []
+        updates: Sequence[Array] = ()
+        for batch, seed in zip(self._batches, self._seeds, strict=True):
+            self._take([batch], [seed])
+            found = model([_read_only(value) for value in held], wanted)
+            losses.append(float(found.loss))
+            hypers = {name: number({self._step_name: steps}) for name, number in self._hypers.items()} | scalars
+            for at, gradient in zip(wanted, found.gradients, strict=True):
+                if self._decay:
+                    gradient = gradient + held[at].dtype.type(self._decay) * held[at]
+                apply_rule(self._spec, (held[at], *slots[at]), np.asarray(gradient), None, hypers)
+            if wanted:
+                moved = moved_scalars(self._spec, hypers)
+                scalars = {name: float(value) for name, value in zip(scalars, moved, strict=True)}
+                steps += 1
+            if found.updates:
+                # A model's running averages are its last values.
+                updates = found.updates
+                held[len(held) - len(updates) :] = updates
+        self._steps, self._scalars = steps, scalars
+        self._slots |= slots
+        return Evaluation(np.mean(losses), [values[at] - held[at] for at in wanted], updates)
+
+    def _of(self, at: int, value: Array) -> list[Array]:
+        known = self._slots.get(at)
+        return [np.full_like(value, initial) for initial in self._initial] if known is None else known
+
+
+def _number_of(hyper: Any) -> Callable[[Mapping[str, float]], float]:
+    """Give what computes a hyper-parameter from the number of own steps."""
+    if isinstance(hyper, Node):
+        expr = lower(hyper)
+        assert isinstance(expr, Expr)
+        return lambda names: evaluate(expr, names)
+    if callable(hyper):
+        return lambda names: float(hyper())
+    return lambda names: float(hyper)
+
+
+def _read_only(value: Array) -> Array:
+    view = value.view()
+    view.flags.writeable = False
+    return view
