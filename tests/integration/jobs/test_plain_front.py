@@ -1,4 +1,4 @@
-"""One script of gs.fit as a launched job: two PS, two workers, an evaluator; and again, going on."""
+"""Scripts of gs.fit as launched jobs of two PS and two workers: with an evaluator, and again; by local steps."""
 
 import json
 
@@ -9,7 +9,7 @@ import globalstep as gs
 
 pytestmark = pytest.mark.processes
 
-SCRIPT = """
+LINE = """
 import sys
 import numpy as np
 import globalstep as gs
@@ -24,11 +24,28 @@ def loss_fn(params, x, y):
 
 
 batches = [(x[at : at + 8], y[at : at + 8]) for at in range(0, 64, 8)]
+"""
+
+EVALUATED = (
+    LINE
+    + """
 evaluate = gs.Evaluate([(x, y)], every_steps=50)
 result = gs.fit({"w": np.zeros(3, np.float32)}, loss_fn, batches, optimizer=gs.optim.SGD(0.05),
                 steps=int(sys.argv[1]), run_dir="run", evaluate=evaluate)
 print("RESULT", result.is_chief, result.step, flush=True)
 """
+)
+
+# Each round is ten steps of a worker's own; their differences make a step together, or each one of its own.
+LOCAL_STEPS = (
+    LINE
+    + """
+local = gs.LocalSteps(gs.optim.SGD(0.02), every=10, replicas=int(sys.argv[1]) or None)
+result = gs.fit({"w": np.zeros(3, np.float32)}, loss_fn, batches, optimizer=gs.optim.SGD(0.5),
+                local_steps=local, steps=60)
+print("RESULT", result.step, result.model["w"].round(2).tolist(), flush=True)
+"""
+)
 
 
 @pytest.fixture
@@ -38,7 +55,7 @@ def processes(tmp_path):
 
 
 def test_a_job_ends_at_its_step_and_goes_on(processes, tmp_path):
-    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "train.py").write_text(EVALUATED)
     for steps in (200, 300):
         name = f"launch {steps}"
         processes.start(
@@ -53,3 +70,13 @@ def test_a_job_ends_at_its_step_and_goes_on(processes, tmp_path):
         assert history[-1]["step"] == steps
         assert history[-1]["metrics"]["loss"] < 1e-3
     assert gs.load(tmp_path / "run")["w"].round(2).tolist() == [1, -2, 3]
+
+
+@pytest.mark.parametrize("replicas", [0, 2])
+def test_a_job_of_local_steps_ends_at_its_round(processes, tmp_path, replicas):
+    (tmp_path / "train.py").write_text(LOCAL_STEPS)
+    processes.start("launch", "-m", "globalstep", "launch", "--ps", 2, "--workers", 2, "train.py", replicas)
+    assert processes.wait()["launch"] == 0, processes.output("launch")
+    printed = processes.output("launch")
+    assert "[worker:0] RESULT 60 [1.0, -2.0, 3.0]" in printed
+    assert "[worker:1] RESULT 60 " in printed
