@@ -27,7 +27,7 @@ version = release = globalstep.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_design"]
 myst_enable_extensions = ["colon_fence"]
-source_suffix = {".md": "markdown", ".ipynb": "markdown"}
+source_suffix = {".md": "markdown", ".ipynb": "markdown", ".rst": "restructuredtext"}
 root_doc = "docs/index"
 include_patterns = ["docs/**", "SECURITY.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 exclude_patterns = [".*", "build", "runs", "src", "tests", "benchmarks", "docs/site", "docs/conf.py", "**/README.md"]

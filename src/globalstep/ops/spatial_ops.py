@@ -123,7 +123,7 @@ def space_to_batch_nd(input: Any, block_shape: Any, paddings: Any, name: str | N
         name: Name of the node.
 
     Returns:
-        A node [batch * size of a block, *(padded space / block), ...].
+        A node with as many times more images as a block has places, each padded and then a block-th as large.
     """
     node, block = as_node(input), static_ints(block_shape, "block_shape")
     around = _pairs(paddings, len(block), "paddings")
@@ -155,7 +155,7 @@ def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None
         name: Name of the node.
 
     Returns:
-        A node [batch / size of a block, *(space * block - crops), ...].
+        A node with as many times fewer images as a block has places, each block times as large, without the margins.
     """
     node, block = as_node(input), static_ints(block_shape, "block_shape")
     cut = _pairs(crops, len(block), "crops")

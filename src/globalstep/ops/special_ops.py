@@ -126,7 +126,7 @@ xdivy = binary("xdivy", "Xdivy", _xdivy, "Give x / y; 0 where x is 0.")
 
 
 def lbeta(x: Any, name: str | None = None) -> Node:
-    """Give log |Beta(x)|, reduced along the last dimension.
+    """Give the logarithm of Beta's absolute value, reduced along the last dimension.
 
     Args:
         x: Floating node or array [..., n].
