@@ -2,8 +2,12 @@
 
 import json
 
+import pytest
+
 import globalstep as gs
+from globalstep.errors import JobDoneError
 from globalstep.python.client import timeline
+from globalstep.wire.declarations import StopLimit
 
 
 def test_a_traced_run_is_shown():
@@ -24,6 +28,19 @@ def test_a_traced_run_is_shown():
     assert all(event["dur"] >= 0 and event["ts"] > 0 for event in shown)
     assert {event["name"] for event in trace["traceEvents"] if event["ph"] == "M"} == {"process_name", "thread_name"}
     assert len(spans) == len(set(spans)) or spans.count("compute") == 1
+
+
+def test_a_run_that_comes_after_the_last_step_is_shown_too():
+    step = gs.train.create_global_step()
+    train_op = step.assign_add(1)
+    options, metadata = gs.RunOptions(trace_level=gs.RunOptions.FULL_TRACE), gs.RunMetadata()
+    with gs.Session() as session:
+        session.run(step.initializer)
+        session.cluster.open([StopLimit("global_step", last_step=0)])
+        with pytest.raises(JobDoneError):
+            session.run(train_op, options=options, run_metadata=metadata)
+    (device,) = metadata.step_stats.dev_stats
+    assert "push" in {span.node_name for span in device.node_stats}
 
 
 def test_metadata_goes_into_event_files(tmp_path):

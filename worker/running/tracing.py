@@ -119,7 +119,7 @@ class Trace:
 
 @contextlib.contextmanager
 def traced_run(session: Session, run_metadata: Any) -> Iterator[None]:
-    """Record what a session does within a `with` block, as TensorFlow's StepStats.
+    """Record what a session does within a `with` block, as TensorFlow's StepStats, also when the block fails.
 
     Runs of other threads of the session that overlap it are recorded, too.
 
@@ -133,6 +133,10 @@ def traced_run(session: Session, run_metadata: Any) -> Iterator[None]:
         yield
     finally:
         session.trace = before
+        _fill(run_metadata, trace)
+
+
+def _fill(run_metadata: Any, trace: Trace) -> None:
     run_metadata.ClearField("step_stats")
     device = run_metadata.step_stats.dev_stats.add(device=trace.process)
     device.thread_names.update(trace.threads)
