@@ -30,9 +30,9 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.use_local_subchannel_pool", 1),
 ]
 
-#: A frame has a few MiB and a message of the control plane less than that: what is larger is refused by its length,
-#: before it is read.
-_SERVER_RECEIVES_BYTES = 64 << 20
+#: A frame has 4 MiB of tensors and its head, and a message of the control plane less than that: gRPC refuses what is
+#: larger by its length, before it is read. It hands a message to Python in one piece, and all threads wait meanwhile.
+_SERVER_RECEIVES_BYTES = 8 << 20
 
 #: What gRPC reads ahead of a server's stream. By itself it measures the link and reads megabytes more, which a PS task
 #: that cannot keep up would have to keep for each of its clients; this much is as fast.
