@@ -18,18 +18,16 @@ from types import FrameType
 
 from globalstep.cluster.cluster import from_tf_config, is_address, is_port
 from globalstep.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError
+from globalstep.ps.access.interpreter_turns import InterpreterTurns
 from globalstep.ps.access.security import SecurityOptions, add_arguments
 from globalstep.ps.members.ending import ABANDON_VARIABLE, START_VARIABLE, Patience
 from globalstep.ps.server import TCP_PORT_VARIABLE, PSOptions, PSServer, tcp_port_of
 from globalstep.ps.store.cores import default_threads
+from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.runtime.log_format import FORMATS, VARIABLE, chosen_format, formatter
 from globalstep.runtime.metrics_port import port_of_environ
 from globalstep.runtime.process_env import raise_file_limit, raise_malloc_thresholds
 from globalstep.testing.planned_faults import faults_of_this_process
-
-#: How long a thread holds the interpreter while another one waits for it, seconds; CPython's own 0.005 are more than
-#: an honest request takes, which would wait so long whenever a thread of gRPC's is at work on what an attacker sent.
-_SWITCH_SECS = 0.0005
 
 
 def _port(text: str) -> int:
@@ -200,13 +198,13 @@ def main(argv: list[str] | None = None) -> int:
 
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
-    sys.setswitchinterval(_SWITCH_SECS)
     server.start()
     # For scripts, and for people; who collects JSON does not read it.
     print(f"serving on {server.address}", flush=True)
     if log_format == "json":
         logging.getLogger("globalstep").info("PS task serves on %s", server.address)
-    server.join()
+    turns = InterpreterTurns(lambda: server.authorization.refusals, SYSTEM_CLOCK)
+    server.join(meanwhile=turns.look)
     return server.exit_code
 
 

@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import grpc
@@ -121,6 +121,7 @@ class PSServer:
     Attributes:
         address: "host:port" that it really serves on.
         shard: Its state.
+        authorization: Says who may call it.
     """
 
     def __init__(
@@ -138,7 +139,7 @@ class PSServer:
         self.shard.limit_reads(limit_bytes)
         self.shard.members.presence.most_leases = 4 * options.max_clients
         handler = Handler(self.shard, faults, limit_bytes, in_flight)
-        handler.authorization = security.authorization
+        self.authorization = handler.authorization = security.authorization
         self.control = Control(handler, uuid.uuid4().hex, socket.gethostname(), log_dir=options.log_dir)
         self.control.durability.most_bytes = options.max_log_bytes
         # Of links, whatever the time of leases is.
@@ -211,10 +212,16 @@ class PSServer:
             self._metrics = open_port(self._options.metrics_port, [PSCollector(self.control.brief_status)])
         _log.debug("PS task serves on %s", self.address)
 
-    def join(self, poll_secs: float = 0.1) -> None:
-        """Serve until the job is done and everybody has left, or is abandoned, or `stop` is called; then close down."""
+    def join(self, poll_secs: float = 0.1, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Serve until the job is done and everybody has left, or is abandoned, or `stop` is called; then close down.
+
+        Args:
+            poll_secs: Between two looks, seconds.
+            meanwhile: Called at each look.
+        """
         while not self._clock.wait(self.control.ended, poll_secs):
             self.attend()
+            meanwhile()
         self.shut_down()
 
     def attend(self) -> bool:

@@ -135,6 +135,9 @@ class Authorization:
         workers_assign: Whether workers may assign to Variables.
         paths: Where requests may have files written and read.
         own_user: Refuses other users of this machine; None where something else says who may call.
+
+    Attributes:
+        refusals: How many callers were refused.
     """
 
     def __init__(
@@ -162,6 +165,7 @@ class Authorization:
         #: Client ids that the chief, or a standby, goes by: no other caller may.
         self._chiefs_ids: set[str] = set()
         self._said = LogLimit(clock)
+        self.refusals = 0
         #: Who has been named in the log for a privileged call.
         self._logged: set[tuple[str, Role | None, str, str]] = set()
 
@@ -385,6 +389,8 @@ class Authorization:
         """
         # A port says nothing, and makes every connection look like a new caller.
         whose = peer.rpartition(":")[0] or peer
+        with self._lock:
+            self.refusals += 1
         if (more := self._said.due((whose, method, kind.__name__))) is not None:
             _log.warning("Refused %s: %s%s", peer or "a caller", text, more)
         return kind(text)

@@ -492,12 +492,17 @@ def test_a_port_that_there_is_not_is_refused(option, number, capsys):
     assert f"a port is a number from 0 to 65535, not {number!r}" in capsys.readouterr().err
 
 
-def test_the_process_of_a_task_lets_its_threads_take_turns_often(monkeypatch, capsys):
+def test_the_process_of_a_task_lets_its_threads_take_turns_often_once_a_caller_was_refused(monkeypatch, capsys):
     class Served(SimpleNamespace):
-        def start(self):
-            self.interval = sys.getswitchinterval()
+        def join(self, meanwhile):
+            meanwhile()
+            self.intervals = [sys.getswitchinterval()]
+            self.authorization.refusals += 1
+            meanwhile()
+            self.intervals.append(sys.getswitchinterval())
 
-    served = Served(address="127.0.0.1:1", exit_code=0, join=lambda: None)
+    authorization = SimpleNamespace(refusals=0)
+    served = Served(address="127.0.0.1:1", exit_code=0, start=lambda: None, authorization=authorization)
     monkeypatch.setattr(ps_main, "_server", lambda args: served)
     monkeypatch.setattr(ps_main.signal, "signal", lambda *_: None)
     before = sys.getswitchinterval()
@@ -505,7 +510,7 @@ def test_the_process_of_a_task_lets_its_threads_take_turns_often(monkeypatch, ca
         assert ps_main.main([]) == 0
     finally:
         sys.setswitchinterval(before)
-    assert served.interval == pytest.approx(0.0005)
+    assert served.intervals == pytest.approx([before, 0.0005])
     assert "serving on 127.0.0.1:1" in capsys.readouterr().out
 
 

@@ -121,8 +121,10 @@ def test_who_may_call_what(method, role):
     else:
         allowed = method in ("Status", "Settle", "OpenLane", "Queue")
     decided = contextlib.nullcontext() if allowed else pytest.raises(PermissionDeniedError, match=f"{role}.*{method}")
+    authorization = Authorization(ManualClock())
     with decided:
-        Authorization(ManualClock()).check_method(Caller(role), method)
+        authorization.check_method(Caller(role), method)
+    assert authorization.refusals == (0 if allowed else 1)
 
 
 def test_a_method_that_is_in_no_table_is_for_nobody():
