@@ -27,6 +27,7 @@ NAMESPACES = {
         "sparse",
         "strings",
         "initializers",
+        "jax",
         "layers",
         "logging",
         "math",
@@ -46,6 +47,7 @@ NAMESPACES = {
         "test",
         "gradient_checker",
         "test_case",
+        "torch",
         "train",
     ),
 }

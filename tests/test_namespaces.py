@@ -120,7 +120,19 @@ def test_no_module_hides_what_is_public():
     modules = {module.name for module in pkgutil.iter_modules(gs.__path__)}
     public = {name for name, (_, attribute) in gs.__dict__["public_names"].items() if attribute}
     assert len(modules) > 20
-    assert not modules & public
+    # Both at once: modules that can be called.
+    assert modules & public == {"jax", "torch"}
+
+
+@pytest.mark.parametrize("name", ["jax", "torch"])
+def test_a_framework_is_a_name_and_a_module(name):
+    """In either order of the two, and without loading the framework."""
+    for lines in ("m = importlib.import_module(NAME); v = getattr(globalstep, 'X')",
+                  "v = getattr(globalstep, 'X'); m = importlib.import_module(NAME)"):  # fmt: skip
+        program = "import sys, importlib, globalstep; " + lines.replace("NAME", f"'globalstep.{name}'")
+        program = program.replace("'X'", f"'{name}'") + f"; print(m is v, callable(v), '{name}' in sys.modules)"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert done.stdout.split() == ["True", "True", "False"]
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,8 @@ def check_batches(batches: Any) -> None:
         )
     if not callable(batches) and not isinstance(batches, Iterable):
         raise InvalidArgumentError(
-            f"batches is a {type(batches).__name__}; it must be an iterable of batches, or a function that gives one."
+            f"batches is a {type(batches).__name__}; it must be an iterable of batches, or a function that gives one. "
+            "Of a torch dataset: torch.utils.data.DataLoader(dataset, batch_size=64)."
         )
 
 

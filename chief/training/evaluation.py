@@ -41,6 +41,11 @@ _log_progress = logging.getLogger("globalstep.progress")
 _FILE = "evaluations.json"
 _COPY_BYTES = 16 << 20
 
+_NO_BATCH = (
+    "There is no batch to evaluate on. Each evaluation goes through the batches anew, an iterator has them once: give "
+    "a list, a DataLoader, or a function that gives an iterator."
+)
+
 
 class Evaluate:
     """What to evaluate, how often, and what follows from it.
@@ -74,9 +79,11 @@ class Evaluate:
         ema: bool = False,
     ) -> None:
         check_batches(batches)
-        names = ["loss"] if metrics is None else list(metrics)
-        if metrics is not None and (not metrics or not all(map(callable, metrics.values()))):
+        if metrics is not None and not (
+            isinstance(metrics, Mapping) and metrics and all(map(callable, metrics.values()))
+        ):
             raise InvalidArgumentError('metrics must be functions by name: {"auc": roc_auc_score}.')
+        names = ["loss"] if metrics is None else list(metrics)
         if predict is not None and metrics is None:
             raise InvalidArgumentError("predict gives what metrics are computed from: give metrics too.")
         if every_steps < 1 or (patience is not None and patience < 1):
@@ -111,15 +118,21 @@ class Evaluate:
             if self.metrics is None:
                 return {"loss": self._mean_loss(model, loss_fn)}
             if self.predict is None:
-                return {name: _number(name, fn(model, self._batches())) for name, fn in self.metrics.items()}
+                return {
+                    name: _number(name, _called(f"The metric {name!r} is called as fn(model, batches).", fn, model,
+                                                self._batches()))
+                    for name, fn in self.metrics.items()
+                }  # fmt: skip
             columns: list[tuple[Any, ...]] = []
             for batch in self._batches():
-                given = self.predict(model, *arguments(batch))
+                given = _called("predict is called as predict(model, *batch).", self.predict, model, *arguments(batch))
                 columns.append(tuple(map(_array, given if isinstance(given, (tuple, list)) else (given,))))
             if not columns:
-                raise InvalidArgumentError("There is no batch to evaluate on.")
+                raise InvalidArgumentError(_NO_BATCH)
             joined = [np.concatenate([np.atleast_1d(part) for part in parts]) for parts in zip(*columns, strict=True)]
-            return {name: _number(name, fn(*joined)) for name, fn in self.metrics.items()}
+            called = "is called with what predict gave, joined:"
+            return {name: _number(name, _called(f"The metric {name!r} {called} {described(joined)}.", fn, *joined))
+                    for name, fn in self.metrics.items()}  # fmt: skip
 
     def is_better(self, value: float, than: float | None) -> bool:
         """Say whether a value of the metric `best` is better than another; NaN never is."""
@@ -138,7 +151,7 @@ class Evaluate:
             size = _length(batch)
             total, count = total + _number("loss", loss) * size, count + size
         if not count:
-            raise InvalidArgumentError("There is no batch to evaluate on.")
+            raise InvalidArgumentError(_NO_BATCH)
         return total / count
 
 
@@ -273,6 +286,15 @@ def _quiet(model: Any) -> Iterator[None]:
     finally:
         for part, mode in modes:
             part.training = mode
+
+
+def _called(how: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function of the user's, and say how it is called if it fails."""
+    try:
+        return function(*args)
+    except Exception as error:
+        error.add_note(f"In an evaluation. {how}")
+        raise
 
 
 def _array(value: Any) -> Any:

@@ -5,10 +5,12 @@ Layer: chief.
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import inspect
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from globalstep.chief.training.batches import check_batches
@@ -18,6 +20,7 @@ from globalstep.chief.training.evaluator import Following
 from globalstep.chief.training.trainer import FitResult, Trainer, place_of
 from globalstep.errors import InvalidArgumentError
 from globalstep.worker.frameworks.local_steps import LocalSteps
+from globalstep.worker.frameworks.training_model import number_of_at_least
 
 __all__ = ["fit"]
 
@@ -75,8 +78,8 @@ def fit(
     (50, [1.0, -2.0, 3.0])
     """
     check_batches(batches)
-    if not isinstance(accumulate, int) or accumulate < 1:
-        raise InvalidArgumentError(f"accumulate is {accumulate!r}; it must be a whole number of at least 1.")
+    _check_names(options)
+    number_of_at_least(1, accumulate=accumulate, epochs=epochs)
     local = options.get("local_steps")
     if local is not None and accumulate != 1:
         raise InvalidArgumentError("Give accumulate or local_steps, not both: each batch is a step of its own.")
@@ -105,8 +108,25 @@ def fit(
         parts = trainer.batches(batches, epochs=once, per_step=size)
         while group := list(itertools.islice(parts, size)):
             trainer.step(*group)
+        if steps is not None and not trainer.done:
+            _log.warning(
+                "The batches ended at step %d of %d: an iterator is gone through once. Give a list, or a function that "
+                "gives the iterator anew: lambda: zip(x, y).",
+                trainer.global_step,
+                steps,
+            )
     assert trainer.result is not None
     return trainer.result
+
+
+def _check_names(options: Mapping[str, Any]) -> None:
+    """Refuse an option that no Trainer has, with the name that was meant."""
+    known = [*inspect.signature(fit).parameters, *inspect.signature(Trainer).parameters]
+    for name in options:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            meant = f" Did you mean {close[0]!r}?" if close else " The learning rate and such are the optimizer's."
+            raise TypeError(f"gs.fit has no argument {name!r}.{meant}")
 
 
 def _followed(following: Following, callbacks: Callbacks, model: Any) -> FitResult:
@@ -141,6 +161,4 @@ def _last_step(batches: Any, steps: int | None, epochs: int | None, accumulate: 
         return None
     if not size:
         raise InvalidArgumentError("batches gave no batch: is the dataset empty?")
-    if epochs is not None and (not isinstance(epochs, int) or epochs < 1):
-        raise InvalidArgumentError(f"epochs is {epochs!r}; it must be a whole number of at least 1.")
     return max(1, (epochs or 1) * size // accumulate)

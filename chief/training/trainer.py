@@ -29,11 +29,12 @@ from globalstep.chief.training.evaluator import note_training
 from globalstep.chief.training.training_graph import Gradients, TrainingGraph, training_model
 from globalstep.chief.training_session import MonitoredTrainingSession
 from globalstep.cluster.cluster import TaskConfig, from_tf_config, session_tasks
+from globalstep.config import ConfigProto
 from globalstep.errors import InvalidArgumentError, OpError
 from globalstep.files.storage import leave_probe, storage_for
 from globalstep.graph.graph import Graph
 from globalstep.worker.frameworks.local_steps import LocalRounds, LocalSteps
-from globalstep.worker.frameworks.training_model import MoreLookupsError, part_seed
+from globalstep.worker.frameworks.training_model import MoreLookupsError, number_of_at_least, part_seed
 from globalstep.worker.session_run_hook import SessionRunContext, SessionRunHook, SessionRunValues
 
 if TYPE_CHECKING:
@@ -133,12 +134,23 @@ class Trainer:
         local_steps: LocalSteps | None = None,
         config: Any = None,
     ) -> None:
-        if steps is not None and (not isinstance(steps, int) or isinstance(steps, bool) or steps < 1):
-            raise InvalidArgumentError(f"steps is {steps!r}; it must be a whole number of at least 1.")
+        number_of_at_least(1, steps=steps, checkpoint_every_steps=checkpoint_every_steps)
+        number_of_at_least(0, keep_checkpoints=keep_checkpoints, seed=seed)
+        if seed is None:
+            raise InvalidArgumentError("seed is None; it must be a whole number: all workers need the same.")
         if evaluate is not None and not isinstance(evaluate, Evaluate):
             raise InvalidArgumentError(f"evaluate is {evaluate!r}; it must be a gs.Evaluate(batches, metrics).")
+        if config is not None and not isinstance(config, ConfigProto):
+            raise InvalidArgumentError(f"config is {config!r}; it must be a gs.ConfigProto.")
+        if not isinstance(callbacks, (list, tuple)):
+            raise InvalidArgumentError(
+                f"callbacks is {callbacks!r}; it must be a list: callbacks=[gs.CSVLogger(path)]."
+            )
         if wrong := [item for item in callbacks if not isinstance(item, Callback)]:
-            raise InvalidArgumentError(f"callbacks: {wrong[0]!r} is no gs.Callback.")
+            made = " It is a class: give one of it, made by calling it." if isinstance(wrong[0], type) else ""
+            raise InvalidArgumentError(f"callbacks: {wrong[0]!r} is no gs.Callback.{made}")
+        if run_dir is not None and (not isinstance(run_dir, (str, os.PathLike)) or not os.fspath(run_dir)):
+            raise InvalidArgumentError(f"run_dir is {run_dir!r}; it must be a path, or None to keep nothing.")
         self._task = place_of()
         if self._task.job in ("ps", "evaluator"):
             raise InvalidArgumentError(
@@ -149,7 +161,7 @@ class Trainer:
         self.seed = seed
         self._model_given, self._loss_fn, self._optimizer = model, loss_fn, optimizer
         self._steps, self._config, self._keep = steps, config, keep_checkpoints
-        self._run_dir = None if run_dir is None else str(run_dir)
+        self._run_dir = None if run_dir is None else os.fspath(run_dir)
         self._evaluate, self._callbacks = evaluate, Callbacks(callbacks)
         self._checkpoint_steps = checkpoint_every_steps
         self._gradients = Gradients(clip_grad_norm, clip_grad_value, ema_decay)
@@ -210,7 +222,12 @@ class Trainer:
         if not batches:
             raise InvalidArgumentError("step() needs a batch: trainer.step(batch).")
         seeds = [part_seed(self.seed, self.rank, self._step, at) for at in range(len(batches))]
-        loss = self._run(batches, seeds)
+        try:
+            loss = self._run(batches, seeds)
+        except TypeError as error:
+            if len(batches) > 1:
+                error.add_note(f"step() was given {len(batches)} batches; one batch of two parts is step((x, y)).")
+            raise
         self._taken += 1
         if loss is not None:
             self._loss = float(loss)
@@ -232,6 +249,11 @@ class Trainer:
             InvalidArgumentError: If there is no batch.
             RuntimeError: If no step is taken with them.
         """
+        if self._session is None and self.result is None:
+            raise RuntimeError(
+                "A Trainer gives batches in a `with` block: with gs.Trainer(...) as trainer: for batch in "
+                "trainer.batches(dataset): ..."
+            )
         start = self._start * per_step // (1 if self._together else self.world_size)
         share = Share(self.rank, self.world_size, self.seed, start, self._next_step, per_step)
         unused, taken = 0, self._taken
@@ -316,16 +338,17 @@ class Trainer:
             hooks.insert(0, StopAtStepHook(last_step=self._steps))
         if self._evaluate is not None and directory is not None:
             self._evaluations = Evaluations(self._evaluate, directory, self._model_given, self._loss_fn)
-        self._session = MonitoredTrainingSession(
-            checkpoint_dir=directory,
-            scaffold=scaffold,
-            hooks=hooks,
-            chief_only_hooks=[self._saver_hook(directory, scaffold)] if directory else [],
-            save_checkpoint_secs=None,
-            save_summaries_steps=100 if self._run_dir else None,
-            log_step_count_steps=100 if self._run_dir else None,
-            config=self._config,
-        )
+        with _explained(self._run_dir):
+            self._session = MonitoredTrainingSession(
+                checkpoint_dir=directory,
+                scaffold=scaffold,
+                hooks=hooks,
+                chief_only_hooks=[self._saver_hook(directory, scaffold)] if directory else [],
+                save_checkpoint_secs=None,
+                save_summaries_steps=100 if self._run_dir else None,
+                log_step_count_steps=100 if self._run_dir else None,
+                config=self._config,
+            )
         if self.is_chief:
             if self._run_dir is not None and not self.done:
                 note_training(self._run_dir, self._step, ended=False)
@@ -483,6 +506,20 @@ class _EvaluatingCheckpoints(CheckpointSaverListener):
         return True
 
 
+@contextlib.contextmanager
+def _explained(run_dir: str | None) -> Iterator[None]:
+    """Say what to do where a checkpoint is of another model."""
+    try:
+        yield
+    except OpError as error:
+        if "Restoring from checkpoint failed" in str(error):
+            error.add_note(
+                f"run_dir {run_dir!r} has checkpoints of another model or optimizer, from which this one cannot go on. "
+                "Give another run_dir, or the model and optimizer of before."
+            )
+        raise
+
+
 def place_of() -> TaskConfig:
     """Say which task this process is.
 
@@ -508,9 +545,14 @@ def _checked(local: LocalSteps | None, gradients: Gradients) -> LocalSteps | Non
 
 def _rank(task: TaskConfig) -> tuple[int, int]:
     """Give a task's rank, the chief's being 0, and how many workers there are."""
-    if "ps" not in task.cluster.jobs:
-        return 0, 1
     tasks = sorted(session_tasks(task.cluster), key=lambda name: "worker" in name)
+    if "ps" not in task.cluster.jobs:
+        if len(tasks) > 1:
+            raise InvalidArgumentError(
+                f"TF_CONFIG has {len(tasks)} workers and no ps, so each would train by itself. Add addresses of "
+                'parameter servers: {"cluster": {"ps": ["host:port"], "worker": [...]}, ...}.'
+            )
+        return 0, 1
     if task.task not in tasks:
         return 0, len(tasks)
     return tasks.index(task.task), len(tasks)

@@ -17,6 +17,7 @@ from globalstep.graph.indexed_slices import IndexedSlices
 from globalstep.ops.clipping import clip_by_global_norm, clip_by_value
 from globalstep.ops.control_flow_ops import group
 from globalstep.ops.summary_ops import scalar
+from globalstep.optimizers import torch_optimizers
 from globalstep.optimizers.moving_averages import ExponentialMovingAverage
 from globalstep.optimizers.optimizer import Optimizer
 from globalstep.optimizers.torch_optimizers import StepSource, TorchOptimizer
@@ -44,9 +45,10 @@ class Gradients:
 
     def __post_init__(self) -> None:
         for name, value in (("clip_grad_norm", self.clip_norm), ("clip_grad_value", self.clip_value)):
-            if value is not None and not value > 0:
+            if value is not None and not (isinstance(value, (int, float)) and value > 0):
                 raise InvalidArgumentError(f"{name} is {value!r}; it must be positive.")
-        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
+        decay = self.ema_decay
+        if decay is not None and not (isinstance(decay, (int, float)) and 0 < decay < 1):
             raise InvalidArgumentError(f"ema_decay is {self.ema_decay!r}; it must lie between 0 and 1: 0.999, say.")
 
 
@@ -184,11 +186,20 @@ def _decayed(name: str, grad: Any, variable: Variable, weight_decay: float) -> A
 
 
 def _not_an_optimizer(given: Any) -> str:
-    if type(given).__module__.startswith("torch.optim"):
+    kind = given if isinstance(given, type) else type(given)
+    if kind.__module__.startswith("torch.optim.lr_scheduler"):
         return (
-            f"optimizer is torch.optim.{type(given).__name__}, which would change the module in this process alone. "
-            f"Give gs.optim.{type(given).__name__}, which has the same arguments without the parameters."
+            f"optimizer is torch's schedule {kind.__name__}. Schedules stand in place of the rate, without "
+            "scheduler.step(): gs.optim.SGD(gs.optim.StepLR(0.1, step_size=30)), say."
         )
+    if kind.__module__.startswith("torch.optim"):
+        here = set(torch_optimizers.__all__) - {"StepSource", "TorchOptimizer"}
+        other = (
+            f"Give gs.optim.{kind.__name__}(...), which has the same arguments without the parameters."
+            if kind.__name__ in here
+            else f"gs.optim has {', '.join(sorted(here))}."
+        )
+        return f"optimizer is torch.optim.{kind.__name__}, which would change the module in this process alone. {other}"
     if type(given).__module__.startswith("optax") or (isinstance(given, tuple) and hasattr(given, "update")):
         return "optimizer is one of optax; the parameter servers apply gs.optim's: gs.optim.Adam(1e-3), say."
     if isinstance(given, type):

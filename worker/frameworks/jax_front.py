@@ -6,6 +6,7 @@ Layer: worker. jax is imported when it is used.
 from __future__ import annotations
 
 import importlib
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -107,13 +108,14 @@ class _Compiled:
         return self._loss(self._structure.unflatten(values[:count]), *values[count:])
 
 
-class JaxNames:
-    """What `gs.jax` is: called, it makes a loss of parameters; its `Embedding` is a table on the parameter servers."""
+class JaxNames(types.ModuleType):
+    """What `gs.jax` is: called, it makes a loss of parameters; its `Embedding` is a table on the parameter servers.
 
-    __name__ = "jax"
+    A module, so that `from globalstep.jax import Embedding` works.
+    """
 
     def __init__(self) -> None:
-        self.__doc__ = jax_loss.__doc__
+        super().__init__("globalstep.jax", jax_loss.__doc__)
 
     def __call__(
         self,

@@ -24,6 +24,7 @@ from globalstep.worker.frameworks.training_model import (
     TrainingModel,
     arguments,
     checked_loss,
+    checked_names,
     described,
     mean_of,
     takes_rng,
@@ -46,6 +47,7 @@ class JaxTraining(TrainingModel):
         self._rng = takes_rng(loss_fn)
         leaves, self._structure, paths = _leaves(params)
         self._params = params
+        checked_names(paths)
         self._embeddings = {at: leaf for at, leaf in enumerate(leaves) if isinstance(leaf, Embedding)}
         with get_default_graph().name_scope(SCOPE):
             self.tables = [
@@ -186,7 +188,8 @@ class JaxTraining(TrainingModel):
             batch = next(arg for arg in args if isinstance(arg, tuple))
             error.add_note(
                 f"In the loss function, with the batch {described(batch)}. A batch that is a tuple or list gives "
-                "loss_fn(params, *batch); all of it must be arrays, since jax compiles the function."
+                "loss_fn(params, *batch). jax compiles the function: all of the batch must be arrays, and float(), "
+                ".item(), numpy and `if` are not for what is computed from them."
             )
             raise
 
@@ -261,6 +264,11 @@ def _leaves(params: Any) -> tuple[list[Any], Any, list[str]]:
 def _scalar(loss: Any) -> Any:
     if loss is None:
         raise InvalidArgumentError("The loss function must give a scalar; it gave None: is `return` missing?")
+    if isinstance(loss, (tuple, list, Mapping)):
+        raise InvalidArgumentError(
+            f"The loss function must give a scalar; it gave a {type(loss).__name__}. Give the loss alone: jax computes "
+            "the gradients."
+        )
     shape, dtype = jax.numpy.shape(loss), jax.numpy.result_type(loss)
     if shape:
         raise InvalidArgumentError(

@@ -20,6 +20,7 @@ from globalstep.worker.frameworks.training_model import (
     TrainingModel,
     arguments,
     checked_loss,
+    checked_names,
     described,
     mean_of,
     takes_rng,
@@ -43,6 +44,7 @@ class NumpyTraining(TrainingModel):
         self._rng = takes_rng(loss_fn)
         self._batches: list[Any] = []
         self._seeds: list[int] = []
+        checked_names(path for path, _ in leaves_of(params))
         with get_default_graph().name_scope(SCOPE):
             self.variables = {path: _variable(path, leaf) for path, leaf in leaves_of(params)}
             self._paths = list(self.variables)
@@ -68,6 +70,11 @@ class NumpyTraining(TrainingModel):
             losses.append(checked_loss(loss))
             if wanted:
                 given = dict(leaves_of(found))
+                if unknown := sorted(set(given) - set(self.variables)):
+                    raise InvalidArgumentError(
+                        f"The loss function gave a gradient for {unknown[0]!r}; the parameters are "
+                        f"{', '.join(self.variables)}. Give (loss, gradients) with gradients in their structure."
+                    )
                 gradients.append([self._gradient(given, self._paths[at], values[at]) for at in wanted])
         return Evaluation(sum(losses) / len(losses), mean_of(gradients) if wanted else ())
 
@@ -76,7 +83,7 @@ class NumpyTraining(TrainingModel):
         try:
             given = self._loss_fn(params, *arguments(batch), **rng)
         except Exception as error:
-            error.add_note(f"In the loss function, with the batch {described(batch)}.")
+            error.add_note(f"In the loss function, with the batch {described(batch)}.{_hint(error)}")
             raise
         if not isinstance(given, (tuple, list)) or len(given) != 2:
             jax = "jax" in type(given).__module__
@@ -160,6 +167,12 @@ def _filled(params: Any, values: Iterator[Array]) -> Any:
         made = [_filled(item, values) for item in params]
         return type(params)(*made) if hasattr(params, "_fields") else type(params)(made)
     return next(values)
+
+
+def _hint(error: Exception) -> str:
+    if isinstance(error, TypeError) and "argument" in str(error):
+        return " A batch that is a tuple or list gives loss_fn(params, *batch); any other, loss_fn(params, batch)."
+    return ""
 
 
 def _variable(path: str, leaf: Any) -> Variable:

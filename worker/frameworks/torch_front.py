@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import threading
+import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -197,6 +198,11 @@ def _give(take: Any, name: str, grad: Any) -> None:
 def _check(pytorch: Any, name: str, tensor: Any) -> None:
     if pytorch.nn.parameter.is_lazy(tensor):
         raise ValueError(f"{name!r} of the module has no shape yet: call the module once before gs.torch.")
+    if tensor.is_meta:
+        raise ValueError(
+            f"{name!r} of the module is on the device 'meta' and has no values: give them first, for example with "
+            "module.to_empty(device='cpu') and its reset_parameters()."
+        )
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in DTYPES:
         raise TypeError(
@@ -217,13 +223,14 @@ def _gradient(grad: Any, value: Array) -> Array:
     return found
 
 
-class TorchNames:
-    """What `gs.torch` is: called, it makes a loss of a module; its `Embedding` is a table on the parameter servers."""
+class TorchNames(types.ModuleType):
+    """What `gs.torch` is: called, it makes a loss of a module; its `Embedding` is a table on the parameter servers.
 
-    __name__ = "torch"
+    A module, so that `from globalstep.torch import Embedding` works.
+    """
 
     def __init__(self) -> None:
-        self.__doc__ = torch_loss.__doc__
+        super().__init__("globalstep.torch", torch_loss.__doc__)
 
     def __call__(
         self,

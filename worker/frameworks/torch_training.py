@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -29,10 +30,13 @@ from globalstep.worker.frameworks.training_model import (
     TrainingModel,
     arguments,
     checked_loss,
+    checked_names,
     described,
     mean_of,
     seed_torch,
 )
+
+_log = logging.getLogger("globalstep")
 
 __all__ = ["TorchTraining", "put_into_module"]
 
@@ -59,6 +63,13 @@ class TorchTraining(TrainingModel):
         self._lookups: list[list[tuple[int, Any]]] = []
         self._expected: int | None = None
         self._always_all = False
+        if not module.training:
+            _log.warning(
+                "%s is in eval(): it trains without dropout, and its running averages stay as they are. Call "
+                "model.train() before, unless that is meant.",
+                type(module).__name__,
+            )
+        checked_names(name for name, _ in module.named_parameters())
         with get_default_graph().name_scope(SCOPE):
             self._model = TorchModel(torch, module)
             self.tables = [self._table(name, part) for name, part in self._embeddings.items()]
@@ -131,7 +142,12 @@ class TorchTraining(TrainingModel):
             parts = [rows[at][taken[at] : taken[at] + count] for at, count in enumerate(counts)]
             taken = [begin + count for begin, count in zip(taken, counts, strict=True)]
             seed_torch(torch, self._seeds[number])
-            found = self._model.evaluate(self._loss_of(batch, lookups), True, [*held, *parts], wanted)
+            try:
+                found = self._model.evaluate(self._loss_of(batch, lookups), True, [*held, *parts], wanted)
+            except RuntimeError as error:
+                if "backward through the graph a second time" in str(error):
+                    error.add_note("Leave backward(), zero_grad() and step() out of the loss function: gs does them.")
+                raise
             # The running averages of one batch are what the next begins with.
             held[first_buffer:] = found.updates
             losses.append(checked_loss(float(found.loss)))
@@ -185,6 +201,10 @@ class TorchTraining(TrainingModel):
         dtype = str(first.dtype).removeprefix("torch.")
         text = f"the module's parameters are {dtype} on {first.device}."
         said = str(error)
+        if "ndarray" in said:
+            return f"{text} Make the batch's arrays tensors where it is made: torch.from_numpy(array)."
+        if "target dtype" in said:
+            return f"{text} Numbers of classes are integers: make them so where the batch is made, labels.long()."
         if "device" in said:
             return f"{text} Move the batch there: batch.to({str(first.device)!r})."
         if "dtype" in said or "Double" in said or "scalar type" in said:
@@ -254,7 +274,11 @@ def _scalar(value: Any) -> Any:
     """Check what a loss function gave."""
     if not torch.is_tensor(value):
         given = "None: is `return` missing?" if value is None else f"a {type(value).__name__}."
-        rest = " Return the tensor itself, not loss.item()." if isinstance(value, (float, int)) else ""
+        rest = ""
+        if isinstance(value, (float, int, np.ndarray, np.generic)):
+            rest = " Return the tensor itself, not loss.item() or an array."
+        elif isinstance(value, (tuple, list, Mapping)):
+            rest = " Return the loss alone."
         raise InvalidArgumentError(f"The loss function must give a scalar tensor; it gave {given}{rest}")
     if value.shape:
         raise InvalidArgumentError(
@@ -271,12 +295,14 @@ def _scalar(value: Any) -> Any:
     return value
 
 
-def _refuse_gradients(batch: Any) -> None:
-    for at, item in enumerate(arguments(batch)):
-        for key, tensor in item.items() if isinstance(item, Mapping) else ((None, item),):
-            if torch.is_tensor(tensor) and tensor.requires_grad:
-                place = f"batch[{at}]" if key is None else f"batch[{key!r}]"
-                raise InvalidArgumentError(
-                    f"{place}, {described(tensor)}, requires a gradient: it would keep the graph of what it was "
-                    "computed from. Use tensor.detach() where the batch is made."
-                )
+def _refuse_gradients(batch: Any, place: str = "batch", depth: int = 0) -> None:
+    if torch.is_tensor(batch):
+        if batch.requires_grad:
+            raise InvalidArgumentError(
+                f"{place}, {described(batch)}, requires a gradient: it would keep the graph of what it was computed "
+                "from. Use tensor.detach() where the batch is made."
+            )
+    elif depth < 3:
+        parts = batch if isinstance(batch, Mapping) else dict(enumerate(batch)) if type(batch) in (tuple, list) else {}
+        for key, item in parts.items():
+            _refuse_gradients(item, f"{place}[{key!r}]", depth + 1)

@@ -12,8 +12,11 @@ from __future__ import annotations
 import abc
 import hashlib
 import inspect
+import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,12 +37,16 @@ __all__ = [
     "TrainingModel",
     "arguments",
     "checked_loss",
+    "checked_names",
     "described",
     "mean_of",
+    "number_of_at_least",
     "part_seed",
     "seed_torch",
     "takes_rng",
 ]
+
+_log = logging.getLogger("globalstep")
 
 #: The name scope of a model's Variables, and what their names begin with in a checkpoint.
 SCOPE = "model"
@@ -91,6 +98,7 @@ class TrainingModel(abc.ABC):
     tables: Sequence[Table] = ()
     #: What is done with an evaluation, instead of having its gradients pushed.
     around: Callable[[Evaluator, Sequence[Array], tuple[int, ...]], Evaluation] | None = None
+    _has_trained = False
 
     @abc.abstractmethod
     def take(self, batches: Sequence[Any], seeds: Sequence[int]) -> dict[Any, Any]:
@@ -114,9 +122,28 @@ class TrainingModel(abc.ABC):
 
     def evaluate(self, values: Sequence[Array], wanted: tuple[int, ...]) -> Evaluation:
         """Give the loss of the batches that were taken, and what is pushed as its gradients; an Evaluator."""
-        if self.around is None:
-            return self._evaluate(values, wanted)
-        return self.around(self._evaluate, values, wanted)
+        try:
+            if self.around is None:
+                found = self._evaluate(values, wanted)
+            else:
+                found = self.around(self._evaluate, values, wanted)
+        except InvalidArgumentError as error:
+            names = [*self.variables, *(table.name for table in self.tables)]
+            broken = [name for name, value in zip(names, values, strict=False) if not np.isfinite(value).all()]
+            if broken:
+                error.add_note(
+                    f"The parameter {broken[0]!r} was not finite before this step: an earlier one had a finite loss "
+                    "and a gradient that was not (sqrt and log have such at 0), or the learning rate is too high."
+                )
+            raise
+        if wanted and not self._has_trained:
+            self._has_trained = True
+            if not any(np.any(gradient) for gradient in found.gradients):
+                _log.warning(
+                    "All gradients of the first step are zero. Does the loss depend on the parameters that loss_fn is "
+                    "called with? Another model's, detached or constant ones are not trained."
+                )
+        return found
 
     @abc.abstractmethod
     def _evaluate(self, values: Sequence[Array], wanted: tuple[int, ...]) -> Evaluation:
@@ -133,6 +160,36 @@ def arguments(batch: Any) -> tuple[Any, ...]:
     ((1, 2), ({'x': 1},))
     """
     return tuple(batch) if type(batch) in (tuple, list) else (batch,)
+
+
+def checked_names(names: Iterable[str]) -> None:
+    """Refuse names of parameters that no checkpoint can have.
+
+    Raises:
+        InvalidArgumentError: If two are the same, or one has characters that a Variable's name has not.
+    """
+    counts = Counter(names)
+    for name, count in counts.items():
+        if count > 1:
+            raise InvalidArgumentError(f"{count} parameters have the path {name!r}: give one another key.")
+        if not re.fullmatch(r"[A-Za-z0-9_.\-/]+", name):
+            raise InvalidArgumentError(
+                f"A parameter is called {name!r}; a name is made of letters, digits, '_', '.', '-' and '/'. Rename it."
+            )
+
+
+def number_of_at_least(least: int, **numbers: Any) -> None:
+    """Refuse what is no whole number, or too small a one; None is left alone.
+
+    >>> number_of_at_least(1, steps=10, every=None)
+    >>> number_of_at_least(1, steps=0)
+    Traceback (most recent call last):
+    globalstep.errors.InvalidArgumentError: steps is 0; it must be a whole number of at least 1.
+    """
+    for name, value in numbers.items():
+        is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+        if value is not None and (not is_whole or value < least):
+            raise InvalidArgumentError(f"{name} is {value!r}; it must be a whole number of at least {least}.")
 
 
 def takes_rng(function: Callable[..., Any]) -> bool:

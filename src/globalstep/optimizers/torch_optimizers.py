@@ -10,9 +10,9 @@ Layer: shared. Source of names, defaults and formulas: PyTorch 2.13 `torch.optim
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from globalstep.graph.graph import Node
 from globalstep.graph.mutations import Hyper
@@ -63,6 +63,15 @@ class TorchOptimizer:
 
     _fields: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
 
+    def __new__(cls, *args: Any, **_options: Any) -> Self:
+        """Refuse the parameters of a module, which torch's optimizers get first."""
+        if args and not isinstance(args[0], (str, int, float, Schedule)) and isinstance(args[0], Iterable):
+            raise TypeError(
+                f"{cls.__name__} gets the rate first, {cls.__name__}(lr=0.001), and no parameters: they are those of "
+                'the model that gs.fit gets. Optimizers for some of them: optimizer={"table.*": ..., "*": ...}.'
+            )
+        return super().__new__(cls)
+
     def __init__(self, lr: Rate, weight_decay: float = 0.0) -> None:
         self.lr = lr
         self.weight_decay = weight_decay
@@ -90,7 +99,7 @@ class TorchOptimizer:
                 raise ValueError(f"{type(self).__name__}: {name} is {value!r}; it must be a number of at least 0.")
 
     def _check_betas(self, betas: Sequence[float]) -> tuple[float, float]:
-        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        if not isinstance(betas, (tuple, list)) or len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"{type(self).__name__}: betas are {betas!r}; they must be two numbers from 0 to below 1.")
         return betas[0], betas[1]
 

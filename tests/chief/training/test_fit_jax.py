@@ -85,6 +85,8 @@ def test_mistakes():
         fit(lambda params, ids, y: (score(params, ids) - y) ** 2)
     with pytest.raises(InvalidArgumentError, match="it gave None: is `return` missing"):
         fit(lambda params, ids, y: None)
+    with pytest.raises(InvalidArgumentError, match="it gave a tuple. Give the loss alone: jax computes the gradients"):
+        fit(lambda params, ids, y: (loss_fn(params, ids, y), 1))
     with pytest.raises(InvalidArgumentError, match="The ids of a lookup depend on the parameters"):
         fit(lambda params, ids, y: params["table"](jnp.round(params["out"]["w"]).astype(int) + 3).sum())
     with pytest.raises(InvalidArgumentError, match="Id 80 is not in 'table', an Embedding of 50 rows"):

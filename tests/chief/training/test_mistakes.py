@@ -1,5 +1,7 @@
 """The usual mistakes: each message names the place and what to do. docs/training.md has them as a table."""
 
+import json
+import logging
 import socket
 
 import numpy as np
@@ -27,12 +29,52 @@ def refused(message, **options):
         fit(**options)
 
 
+def warned(caplog, message):
+    return [record for record in caplog.records if record.levelno == logging.WARNING and message in record.getMessage()]
+
+
 def test_a_loss_that_is_not_finite_changes_nothing(tmp_path):
     def diverging(w, x, y):
         return np.float32(np.nan), np.full(3, np.nan, np.float32)
 
     refused(r"The loss is nan: its gradients were not pushed.*clip_grad_norm=1.0", loss=diverging, run_dir=tmp_path)
     assert gs.load(tmp_path)["params"].tolist() == [0, 0, 0]
+
+
+def test_a_gradient_that_is_not_finite_is_named_when_the_loss_is_not():
+    with pytest.raises(InvalidArgumentError, match="The loss is nan") as caught:
+        fit(loss=lambda w, x, y: (np.sum(w), np.full(3, np.nan, np.float32)), steps=3)
+    assert "The parameter 'params' was not finite before this step" in "".join(caught.value.__notes__)
+
+
+def test_a_loss_that_trains_nothing(caplog):
+    fit(loss=lambda w, x, y: (1.0, np.zeros(3, np.float32)), steps=3)
+    assert len(warned(caplog, "All gradients of the first step are zero.")) == 1
+    caplog.clear()
+    fit(steps=2)
+    assert not caplog.records or not warned(caplog, "zero")
+
+
+def test_gradients_and_names_of_other_parameters():
+    given = np.zeros(3, np.float32)
+    refused(
+        "gave a gradient for 'z'; the parameters are a", model={"a": given}, loss=lambda p, x, y: (1.0, {"z": given})
+    )
+    refused("2 parameters have the path 'a/b'", model={"a/b": given, "a": {"b": given}})
+    refused("A parameter is called 'a b'; a name is made of letters", model={"a b": given})
+
+
+def test_batches_that_end_early(caplog):
+    assert gs.fit(X[0], loss_fn, zip([X, X], [Y, Y], strict=True), optimizer=gs.optim.SGD(), steps=5).step == 2
+    assert warned(caplog, "The batches ended at step 2 of 5: an iterator is gone through once. Give a list, or a")
+    with pytest.raises(InvalidArgumentError, match=r"Of a torch dataset: torch.utils.data.DataLoader\("):
+        gs.fit(X[0], loss_fn, object(), optimizer=gs.optim.SGD(), steps=5)
+
+
+def test_two_arrays_in_place_of_batches():
+    with pytest.raises(TypeError) as caught:
+        fit(batches=(X, Y))
+    assert "A batch that is a tuple or list gives loss_fn(params, *batch)" in "".join(caught.value.__notes__)
 
 
 def test_arrays_that_do_not_fit():
@@ -55,6 +97,10 @@ def test_what_is_no_model_function_or_optimizer():
     refused("loss_fn is 3; it must be a function", loss=3)
     refused(r"optimizer is the class Adam: give an optimizer, Adam\(...\)", optimizer=gs.optim.Adam)
     refused(r"optimizer is 'adam'; it must be one of gs.optim", optimizer="adam")
+    with pytest.raises(TypeError, match=r"Adam gets the rate first, Adam\(lr=0.001\), and no parameters"):
+        gs.optim.Adam(iter([X]), lr=1e-3)
+    with pytest.raises(ValueError, match=r"betas are 0.9; they must be two numbers"):
+        gs.optim.Adam(betas=0.9)
     refused("no parameter is left for 'layer.*'; the parameters are params", optimizer={"layer.*": gs.optim.SGD()})
     with pytest.raises(InvalidArgumentError, match=r'no pattern fits b. End with "\*"'):
         gs.fit({"a": X, "b": Y}, loss_fn, [X], optimizer={"a": gs.optim.SGD()})
@@ -69,6 +115,22 @@ def test_numbers_that_cannot_be():
     refused("ema_decay is 1.5; it must lie between 0 and 1", ema_decay=1.5)
     refused(r"evaluate is \[\]; it must be a gs.Evaluate", evaluate=[])
     refused(r"callbacks: 'csv' is no gs.Callback", callbacks=["csv"])
+    refused(r"CSVLogger'> is no gs.Callback. It is a class", callbacks=[gs.CSVLogger])
+    refused(r"callbacks is None; it must be a list", callbacks=None)
+    refused("checkpoint_every_steps is 0; it must be a whole number of at least 1", checkpoint_every_steps=0)
+    refused("keep_checkpoints is -1", keep_checkpoints=-1)
+    refused("seed is 'a'", seed="a")
+    refused("seed is None", seed=None)
+    refused("clip_grad_norm is '1'; it must be positive", clip_grad_norm="1")
+    refused("ema_decay is '1'; it must lie", ema_decay="1")
+    refused("config is {}; it must be a gs.ConfigProto", config={})
+    refused("run_dir is ''; it must be a path", run_dir="")
+    refused("run_dir is 3; it must be a path", run_dir=3)
+    with pytest.raises(TypeError, match=r"gs.fit has no argument 'step'. Did you mean 'steps'\?"):
+        fit(step=3)
+    with pytest.raises(TypeError, match=r"gs.fit has no argument 'lr'. The learning rate and such are the optimizer's"):
+        fit(lr=3)
+    assert fit(steps=np.int64(2)).step == 2
     with pytest.raises(InvalidArgumentError, match="epochs needs batches whose number is known.*Give steps"):
         gs.fit(np.zeros(3, np.float32), loss_fn, iter([(X, Y)]), optimizer=gs.optim.SGD(), epochs=2)
 
@@ -76,6 +138,19 @@ def test_numbers_that_cannot_be():
 def test_an_evaluation_that_gives_no_number():
     bad = gs.Evaluate([(X, Y)], {"error": lambda *_: Y}, every_steps=1)
     refused(r"The metric 'error' must be a real number; its function gave float32\[4\]", evaluate=bad)
+    for metrics in (max, [max], {}):
+        with pytest.raises(InvalidArgumentError, match="metrics must be functions by name"):
+            gs.Evaluate([(X, Y)], metrics)
+    for fails, said in (
+        ({"metrics": {"error": lambda y: 0.0}}, "The metric 'error' is called as fn(model, batches)."),
+        ({"metrics": {"error": max}, "predict": lambda w, x: x}, "predict is called as predict(model, *batch)."),
+        ({"metrics": {"error": lambda: 0.0}, "predict": lambda w, x, y: y}, "what predict gave, joined: (float32[4])."),
+    ):
+        with pytest.raises(TypeError) as caught:
+            fit(evaluate=gs.Evaluate([(X, Y)], every_steps=1, **fails))
+        assert said in "".join(caught.value.__notes__)
+    refused("There is no batch to evaluate on. Each evaluation goes through the batches anew",
+            evaluate=gs.Evaluate(iter([(X, Y)]), every_steps=1), steps=2)  # fmt: skip
     with pytest.raises(InvalidArgumentError, match=r"best is 'auc'; it must be one of the metrics: loss"):
         gs.Evaluate([(X, Y)], best="auc")
     with pytest.raises(InvalidArgumentError, match="mode is 'up'"):
@@ -89,14 +164,23 @@ def test_a_directory_that_cannot_be_written_to(tmp_path):
 
 def test_a_directory_of_another_model(tmp_path):
     fit(run_dir=tmp_path)
-    with pytest.raises(gs.OpError, match=r"shape|another"):
+    with pytest.raises(gs.OpError, match=r"shape|another") as caught:
         fit(model=np.zeros(2, np.float32), batches=[(X[:, :2], Y)], run_dir=tmp_path, steps=2)
+    assert "Give another run_dir, or the model and optimizer of before." in "".join(caught.value.__notes__)
+
+
+def test_workers_without_a_parameter_server(monkeypatch):
+    task = {"cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(task))
+    refused("TF_CONFIG has 2 workers and no ps, so each would train by itself")
 
 
 def test_a_loop_without_steps():
     trainer = gs.Trainer(np.zeros(3, np.float32), loss_fn, optimizer=gs.optim.SGD())
     with pytest.raises(RuntimeError, match=r"trains in a `with` block"):
         trainer.step((X, Y))
+    with pytest.raises(RuntimeError, match=r"gives batches in a `with` block"):
+        next(trainer.batches([(X, Y)]))
     with trainer:
         unused = trainer.batches([(X, Y)])
         with pytest.raises(RuntimeError, match=r"1000 batches were taken, and no step: call trainer.step\(batch\)"):
@@ -106,6 +190,9 @@ def test_a_loop_without_steps():
         again.step((X, Y))
         with pytest.raises(InvalidArgumentError, match=r"step\(\) needs a batch"):
             again.step()
+        with pytest.raises(TypeError) as caught:
+            again.step(X, Y)
+        assert "step() was given 2 batches; one batch of two parts is step((x, y))" in "".join(caught.value.__notes__)
     with pytest.raises(RuntimeError, match="A Trainer trains once: make another one"), again:
         pass
 
@@ -147,16 +234,28 @@ class TestTorch:
             "batch[0], float32[4, 3] on cpu, requires a gradient", batch=(torch.ones(4, 3, requires_grad=True), Y)
         )
         self.refused("mat1 and mat2 shapes cannot be multiplied", kind=RuntimeError, batch=(torch.ones(4, 2), Y))
+        nested = {"x": [torch.ones(4, 3, requires_grad=True)]}
+        self.refused("batch['x'][0], float32[4, 3] on cpu, requires a gradient", batch=nested)
+        self.refused("Make the batch's arrays tensors where it is made: torch.from_numpy", kind=TypeError, batch=(X, Y))
+        entropy = torch.nn.CrossEntropyLoss()
+        self.refused("Numbers of classes are integers: make them so where the batch is made, labels.long()",
+                     kind=RuntimeError, loss=lambda model, x, y: entropy(model(x), y))  # fmt: skip
         self.refused("A batch that is a tuple or list gives loss_fn(module, *batch)", kind=TypeError,
                      loss=lambda model, batch: model(batch[0]).mean())  # fmt: skip
         self.refused("The loss is nan", batch=(torch.ones(0, 3), torch.ones(0)))
 
     def test_losses(self):
+        def backward(loss):
+            loss.backward()
+            return loss
+
         self.refused("it gave None: is `return` missing?", loss=lambda model, x, y: None)
         self.refused("it gave a float. Return the tensor itself, not loss.item()",
                      loss=lambda model, x, y: model(x).mean().item())  # fmt: skip
         self.refused("it gave a tensor of shape [4, 1]. Take its mean() or sum()", loss=lambda model, x, y: model(x))
         self.refused("does not depend on the module's parameters", loss=lambda model, x, y: model(x).mean().detach())
+        self.refused("it gave a tuple. Return the loss alone.", loss=lambda model, x, y: (model(x).mean(), 1))
+        self.refused("gs does them", kind=RuntimeError, loss=lambda model, x, y: backward(model(x).square().mean()))
         self.refused("The loss is complex", loss=lambda model, x, y: (model(x) * 1j).mean())
 
     def test_models_and_optimizers(self):
@@ -169,6 +268,20 @@ class TestTorch:
         self.refused("has no shape yet", model=torch.nn.LazyLinear(1), kind=ValueError)
         self.refused("optimizer is torch.optim.Adam, which would change the module in this process alone",
                      optimizer=torch.optim.Adam(linear.parameters()))  # fmt: skip
+        self.refused("Give gs.optim.Adam(...), which", optimizer=torch.optim.Adam)
+        self.refused("gs.optim has Adadelta, Adagrad, Adam, AdamW, RMSprop, SGD, SparseAdam.",
+                     optimizer=torch.optim.NAdam(linear.parameters()))  # fmt: skip
+        self.refused("Schedules stand in place of the rate",
+                     optimizer=torch.optim.lr_scheduler.StepLR(torch.optim.SGD(linear.parameters()), 1))  # fmt: skip
+        self.refused("device 'meta' and has no values", model=torch.nn.Linear(3, 1, device="meta"), kind=ValueError)
         table = torch.nn.Sequential(gs.torch.Embedding(5, 3))
         self.refused("weight_decay is not for it, as in PyTorch", model=table, optimizer=gs.optim.SGD(weight_decay=0.1),
                      loss=lambda model, x, y: model(x.long()).mean())  # fmt: skip
+
+    def test_what_trains_otherwise_than_is_thought(self, caplog):
+        torch = self.torch
+        batches = [(torch.ones(4, 3), torch.ones(4))]
+        model, other = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
+        gs.fit(model.eval(), lambda _, x, y: other(x).mean(), batches, optimizer=gs.optim.SGD(0.1), steps=1)
+        assert warned(caplog, "Linear is in eval(): it trains without dropout")
+        assert warned(caplog, "All gradients of the first step are zero. Does the loss depend on the parameters")

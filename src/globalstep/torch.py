@@ -1,0 +1,17 @@
+"""`gs.torch` as a module, for `from globalstep.torch import Embedding`.
+
+Layer: namespace. The framework is imported when one of the names is used.
+"""
+
+import sys
+from typing import TYPE_CHECKING
+
+from globalstep.worker.frameworks.torch_front import torch
+
+if TYPE_CHECKING:
+    from globalstep.worker.frameworks.torch_embedding import Embedding as Embedding
+
+__all__ = ["Embedding"]
+
+# It can be called, which a module of Python's own cannot.
+sys.modules[__name__] = torch
