@@ -2760,7 +2760,13 @@ class LogAggregate(_message.Message):
 
     STEP_FIELD_NUMBER: _builtins.int
     OPS_FIELD_NUMBER: _builtins.int
+    FOLDED_FIELD_NUMBER: _builtins.int
+    UNIT_FIELD_NUMBER: _builtins.int
     step: _builtins.str
+    folded: _builtins.int
+    """Units of work, from the first on, whose sum `ops` are."""
+    unit: _builtins.int
+    """Or the unit whose numbers `ops` are: it waits for those before it."""
     @_builtins.property
     def ops(self) -> _containers.RepeatedCompositeFieldContainer[Global___Op]: ...
     def __init__(
@@ -2768,10 +2774,12 @@ class LogAggregate(_message.Message):
         *,
         step: _builtins.str = ...,
         ops: _abc.Iterable[Global___Op] | None = ...,
+        folded: _builtins.int = ...,
+        unit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ops", b"ops", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["folded", b"folded", "ops", b"ops", "step", b"step", "unit", b"unit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2954,6 +2962,7 @@ class Increment(_message.Message):
     CONTRIBUTIONS_FIELD_NUMBER: _builtins.int
     MOST_OF_CLIENT_FIELD_NUMBER: _builtins.int
     CLOSES_FIELD_NUMBER: _builtins.int
+    UNIT_FIELD_NUMBER: _builtins.int
     step: _builtins.str
     by: _builtins.int
     contributions: _builtins.int
@@ -2964,6 +2973,10 @@ class Increment(_message.Message):
     """Of a contribution: how many of one client count for one step; 0 for one."""
     closes: _builtins.bool
     """The push is no contribution, and asks that the step be made of those that are there."""
+    unit: _builtins.int
+    """Of a contribution: which of the step's `contributions` units of work it is, from 1; 0 for none. "Work units" in
+    docs/design/push-protocol.md.
+    """
     def __init__(
         self,
         *,
@@ -2972,10 +2985,11 @@ class Increment(_message.Message):
         contributions: _builtins.int = ...,
         most_of_client: _builtins.int = ...,
         closes: _builtins.bool = ...,
+        unit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "closes", b"closes", "contributions", b"contributions", "most_of_client", b"most_of_client", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "closes", b"closes", "contributions", b"contributions", "most_of_client", b"most_of_client", "step", b"step", "unit", b"unit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3197,6 +3211,7 @@ class Entry(_message.Message):
     SIGNATURE_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     CONTRIBUTIONS_FIELD_NUMBER: _builtins.int
+    UNIT_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     kind: Global___EntryKind.ValueType
     previous: _builtins.int
@@ -3206,6 +3221,8 @@ class Entry(_message.Message):
     step: _builtins.str
     """Of a contribution, and of what closes an aggregate: whose it is, and how many contributions it has with this one."""
     contributions: _builtins.int
+    unit: _builtins.int
+    """Of a contribution: its unit of work, from 1; 0 for none."""
     @_builtins.property
     def push(self) -> Global___PushId: ...
     @_builtins.property
@@ -3221,10 +3238,11 @@ class Entry(_message.Message):
         signature: _builtins.bytes = ...,
         step: _builtins.str = ...,
         contributions: _builtins.int = ...,
+        unit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["push", b"push"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["contributions", b"contributions", "hypers", b"hypers", "index", b"index", "kind", b"kind", "previous", b"previous", "push", b"push", "signature", b"signature", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contributions", b"contributions", "hypers", b"hypers", "index", b"index", "kind", b"kind", "previous", b"previous", "push", b"push", "signature", b"signature", "step", b"step", "unit", b"unit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4012,12 +4030,15 @@ class AwaitStepRequest(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     BASE_FIELD_NUMBER: _builtins.int
     PATIENCE_MS_FIELD_NUMBER: _builtins.int
+    UNITS_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     client: _builtins.str
     step: _builtins.str
     base: _builtins.int
     patience_ms: _builtins.int
     """How long the answer that nothing has happened yet may take, if the connection can have a call wait."""
+    units: _builtins.int
+    """The caller asks for a unit of work to compute, of so many that make a step; 0 where it has contributed and waits."""
     def __init__(
         self,
         *,
@@ -4026,10 +4047,11 @@ class AwaitStepRequest(_message.Message):
         step: _builtins.str = ...,
         base: _builtins.int = ...,
         patience_ms: _builtins.int = ...,
+        units: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "client", b"client", "incarnation", b"incarnation", "patience_ms", b"patience_ms", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "client", b"client", "incarnation", b"incarnation", "patience_ms", b"patience_ms", "step", b"step", "units", b"units"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4066,6 +4088,7 @@ class AwaitStepReply(_message.Message):
     WAITS_FOR_FIELD_NUMBER: _builtins.int
     DUE_FIELD_NUMBER: _builtins.int
     WAITED_FIELD_NUMBER: _builtins.int
+    UNIT_FIELD_NUMBER: _builtins.int
     over: _builtins.bool
     """The step is another one, or will not be made any more: the job is done."""
     contributions: _builtins.int
@@ -4075,6 +4098,8 @@ class AwaitStepReply(_message.Message):
     """No further contribution will come: a push that `closes` is accepted now."""
     waited: _builtins.bool
     """The call has waited: the client need not pause before it asks again."""
+    unit: _builtins.int
+    """The unit of work to compute for what follows the step as it is in `steps`, from 1; 0 for none."""
     @_builtins.property
     def steps(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """As visible: applied on every shard."""
@@ -4093,10 +4118,11 @@ class AwaitStepReply(_message.Message):
         waits_for: _abc.Iterable[_builtins.str] | None = ...,
         due: _builtins.bool = ...,
         waited: _builtins.bool = ...,
+        unit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["contributions", b"contributions", "due", b"due", "over", b"over", "steps", b"steps", "waited", b"waited", "waits_for", b"waits_for", "wanted", b"wanted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contributions", b"contributions", "due", b"due", "over", b"over", "steps", b"steps", "unit", b"unit", "waited", b"waited", "waits_for", b"waits_for", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Sequence
 
 from globalstep.cluster.task_state import State
-from globalstep.ps.ledger.aggregates import OpenAggregate
+from globalstep.ps.ledger.aggregates import MOST_CONTRIBUTIONS, OpenAggregate
 from globalstep.ps.ledger.ledger import AggregatePlace, EntryKind, Ledger
 from globalstep.ps.members.presence import LINGER_SECS, UNLEASED_SECS, ClientView
 from globalstep.ps.shard.events import Admit, AwaitStep
@@ -45,6 +45,7 @@ class Closing:
         base, present = asked.seen_steps[step], ledger.steps[step]
         if not wanted.closes:
             at = self._resources.clock.monotonic()
+            now.claims.done(client, step, at)
             now.gave_first.setdefault(step, at)
             now.gave.setdefault(step, {})[client] = at
         if ledger.aggregates.is_late(wanted, client, base, present):
@@ -79,7 +80,7 @@ class Closing:
                 now.fewer.pop(step, None)
         if kind.closes:
             self._forget_gone(now, step)
-        return kind, AggregatePlace(step, number)
+        return kind, AggregatePlace(step, number, wanted.unit)
 
     def await_step(self, now: Incarnation, event: AwaitStep) -> StepWait:
         """Say how it stands with what follows a value of a step; see AwaitStep."""
@@ -89,7 +90,11 @@ class Closing:
         steps = ledger.visible
         visible = steps.get(event.step)
         ended = visible is not None and visible >= ledger.limits.get(event.step, visible + 1)
-        if visible != event.base or ended or ledger.stopped or now.state is State.DONE:
+        if visible is None or ended or ledger.stopped or now.state is State.DONE:
+            return StepWait(dict(steps), over=True)
+        if event.units:
+            return self._unit_for(now, ledger, event, visible)
+        if visible != event.base:
             return StepWait(dict(steps), over=True)
         found = ledger.aggregates.open(event.step, event.base)
         if found is None:
@@ -97,6 +102,18 @@ class Closing:
         names = self._waited_for(now, event.step, found)
         most = names[:_MOST_NAMED] + ([f"{len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else [])
         return StepWait(dict(steps), False, found.count, found.wanted, most, not names)
+
+    def _unit_for(self, now: Incarnation, ledger: Ledger, event: AwaitStep, visible: int) -> StepWait:
+        """Give a client a unit of work to compute for what follows the visible step, if it is of use."""
+        if ledger.steps[event.step] != visible:
+            return StepWait(dict(ledger.visible))  # the next value is made, but not yet on every shard
+        found = ledger.aggregates.open(event.step, visible)
+        there = found.units if found is not None else frozenset[int]()
+        clock = self._resources.clock.monotonic()
+        units = min(event.units, MOST_CONTRIBUTIONS)
+        unit = now.claims.take(event.client, event.step, visible, units, there, clock)
+        names = [] if unit else now.claims.view(event.step, visible, there, clock)
+        return StepWait(dict(ledger.visible), False, len(there), units, names[:_MOST_NAMED], unit=unit)
 
     def _waited_for(self, now: Incarnation, step: str, found: OpenAggregate) -> list[str]:
         """Say who may yet contribute, each with why it is waited for; nobody where no contribution will come."""

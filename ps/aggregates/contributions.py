@@ -1,14 +1,15 @@
 """What a shard holds of open aggregates: the sums of the gradients that were contributed, until the mean is applied.
 
 A dense gradient is added to those before it; the rows of sparse ones are kept side by side, and merged when they are
-applied. Contributions are added in the order of their entries, so every replay gives the same bits.
+applied. Contributions are added in the order of their entries, so every replay gives the same bits; units of work in
+the order of their numbers, so every order of arrival does, too. A unit that comes before its turn is kept apart.
 
 Layer: ps. Single thread: the caller's, under the shard's lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from globalstep.ps.store.ignoring import ignoring_float_errors
 from globalstep.wire.declarations import Op, OpKind
 
-__all__ = ["Contributions"]
+__all__ = ["Contributions", "HeldOps"]
 
 Array = npt.NDArray[Any]
 
@@ -84,42 +85,104 @@ def _divided(total: Array, by: int) -> Array:
     return np.asarray(total / total.dtype.type(by)).astype(total.dtype, copy=False)
 
 
+class HeldOps(NamedTuple):
+    """Ops that make a part of what is held of a step, when they are added."""
+
+    step: str
+    ops: Sequence[Op]
+    #: Units of work, from the first on, whose sum they are.
+    folded: int = 0
+    #: Or the unit that they are, which waits for those before it.
+    unit: int = 0
+
+
+@dataclass(slots=True)
+class _Held:
+    """What is held of one step."""
+
+    sums: dict[_Key, _Sum] = field(default_factory=dict[_Key, _Sum])
+    #: Units of work that are in the sums: those from the first to this one.
+    folded: int = 0
+    #: Units that came before their turn.
+    waiting: dict[int, Sequence[Op]] = field(default_factory=dict[int, Sequence[Op]])
+
+    def add(self, ops: Iterable[Op], unit: int) -> None:
+        """Add a contribution, or keep a unit until those before it are in."""
+        if unit > self.folded + 1:
+            self.waiting[unit] = [_copied(op) for op in ops]
+            return
+        self._fold(ops)
+        if unit:
+            self.folded = unit
+            while (following := self.waiting.pop(self.folded + 1, None)) is not None:
+                self._fold(following)
+                self.folded += 1
+
+    def _fold(self, ops: Iterable[Op]) -> None:
+        for op in ops:
+            key = _Key(op.kind, op.variable, op.optimizer, op.after_increment, op.source)
+            if key not in self.sums:
+                self.sums[key] = _Sum(replace(op, value=None, indices=None, unique=False))
+            ignoring_float_errors(self.sums[key].add, op)
+
+
+def _copied(op: Op) -> Op:
+    indices = None if op.indices is None else op.indices.copy()
+    return replace(op, value=None if op.value is None else op.value.copy(), indices=indices)
+
+
 class Contributions:
-    """What a shard holds of each step's open aggregate."""
+    """What a shard holds of each step's open aggregate.
+
+    >>> held, parts = Contributions(), [Op(OpKind.APPLY, "w", np.float32([x])) for x in (1e8, 1.0, -1e8)]
+    >>> for unit in (3, 1, 2):
+    ...     held.add("step", [parts[unit - 1]], unit == 3, unit)
+    >>> held.close("step", 1)[0].value.tolist()  # 1e8 and 1 first
+    [0.0]
+    """
 
     def __init__(self) -> None:
-        self._open: dict[str, dict[_Key, _Sum]] = {}
+        self._open: dict[str, _Held] = {}
 
-    def add(self, step: str, ops: Iterable[Op], first: bool) -> None:
+    def add(self, step: str, ops: Iterable[Op], first: bool, unit: int = 0) -> None:
         """Add a contribution.
 
         Args:
             step: Whose aggregate it belongs to.
             ops: Its changes.
             first: It is the aggregate's first: what is held of the step was for another value of it.
+            unit: Which unit of work it is, from 1; 0 for none. Each comes once.
         """
         if first:
             self._open.pop(step, None)
-        sums = self._open.setdefault(step, {})
-        for op in ops:
-            key = _Key(op.kind, op.variable, op.optimizer, op.after_increment, op.source)
-            if key not in sums:
-                sums[key] = _Sum(replace(op, value=None, indices=None, unique=False))
-            ignoring_float_errors(sums[key].add, op)
+        self._open.setdefault(step, _Held()).add(ops, unit)
 
     def close(self, step: str, contributions: int) -> list[Op]:
         """Give the changes that an aggregate makes: means, each Variable's in one op. It is not held any more."""
-        sums = self._open.pop(step, {})
-        return [ignoring_float_errors(item.mean, contributions) for item in sums.values()]
+        held = self._open.pop(step, None)
+        return [ignoring_float_errors(item.mean, contributions) for item in held.sums.values()] if held else []
 
     def optimizers(self, step: str) -> set[tuple[str, bool]]:
         """Give the optimizers that what is held of a step applies, and whether after the increment."""
-        held = self._open.get(step, {})
-        return {(key.optimizer, key.after_increment) for key in held if key.kind is OpKind.APPLY}
+        held = self._open.get(step, _Held())
+        applied = {(key.optimizer, key.after_increment) for key in held.sums if key.kind is OpKind.APPLY}
+        waiting = (op for ops in held.waiting.values() for op in ops if op.kind is OpKind.APPLY)
+        return applied | {(op.optimizer, op.after_increment) for op in waiting}
 
-    def image(self) -> Mapping[str, Sequence[Op]]:
-        """Copy what is held: step -> ops that make it when they are added."""
-        return {step: [op for item in sums.values() for op in item.copied()] for step, sums in self._open.items()}
+    def image(self) -> list[HeldOps]:
+        """Copy what is held."""
+        found = []
+        for step, held in self._open.items():
+            found.append(HeldOps(step, [op for item in held.sums.values() for op in item.copied()], held.folded))
+            found += [HeldOps(step, ops, 0, unit) for unit, ops in sorted(held.waiting.items())]
+        return found
+
+    def resume(self, image: Iterable[HeldOps]) -> None:
+        """Hold what an image was taken of."""
+        for step, ops, folded, unit in image:
+            self.add(step, ops, first=not unit, unit=unit)
+            if not unit:
+                self._open[step].folded = folded
 
     def __bool__(self) -> bool:
         return bool(self._open)

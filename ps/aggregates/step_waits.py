@@ -46,7 +46,7 @@ class StepWaits:
     ) -> None:
         """Carry out an AWAIT_STEP, or have it parked, as a method of a Handler."""
         wait = self._ask(message)
-        if message.patience_ms and not (wait.over or wait.due) and call.line is not None:
+        if message.patience_ms and not (wait.over or wait.due or wait.unit) and call.line is not None:
             call.parked = call.line.park(call)
         if call.parked is not None:
             self._parked.append((call.parked, message))
@@ -82,7 +82,9 @@ class StepWaits:
         return ledger.visible.get(message.step) != message.base
 
     def _ask(self, message: pb.AwaitStepRequest) -> StepWait:
-        return self._shard.handle(AwaitStep(message.incarnation, message.client, message.step, message.base))
+        return self._shard.handle(
+            AwaitStep(message.incarnation, message.client, message.step, message.base, message.units)
+        )
 
     def _answer(self, message: pb.AwaitStepRequest) -> Make:
         def make(reply: pb.Reply, tensors: TensorWriter) -> None:
@@ -94,6 +96,7 @@ class StepWaits:
 
 def _encode(wait: StepWait, found: pb.AwaitStepReply) -> None:
     found.over, found.contributions, found.wanted, found.due = wait.over, wait.contributions, wait.wanted, wait.due
+    found.unit = wait.unit
     found.waits_for.extend(wait.waits_for)
     for name, value in wait.steps.items():
         found.steps[name] = value

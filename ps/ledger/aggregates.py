@@ -34,6 +34,10 @@ class OpenAggregate:
     most_of_client: int = 1
     #: Client -> how many it has given.
     given: dict[str, int] = field(default_factory=dict[str, int])
+    #: Whether they are units of work, each of which counts once, whoever brings it.
+    of_units: bool = False
+    #: Those that are in.
+    units: set[int] = field(default_factory=set[int])
 
     @property
     def count(self) -> int:
@@ -59,6 +63,10 @@ def contribution_in(increments: Sequence[Increment], seen_steps: Mapping[str, in
         raise InvalidArgumentError(
             f"A contribution to {found.step!r} does not say from which value of it it was computed: `seen_steps` has "
             f"{sorted(seen_steps)}."
+        )
+    if found.unit > found.contributions:
+        raise InvalidArgumentError(
+            f"Unit {found.unit} of a value of {found.step!r} that is made of {found.contributions} units of work."
         )
     if found.contributions > MOST_CONTRIBUTIONS:
         raise InvalidArgumentError(
@@ -105,6 +113,12 @@ class Aggregates:
                 f"{found.wanted} by those that are there: every worker's program must name the same number "
                 "(replicas_to_aggregate)."
             )
+        if not wanted.closes and found.of_units != bool(wanted.unit):
+            of, others = ("no unit", "units") if found.of_units else ("a unit", "none")
+            raise InvalidArgumentError(
+                f"This contribution to step {wanted.step!r} is {of} of work, and those that are there are {others}: "
+                "every worker's program must make its steps alike."
+            )
         if found.participants != tuple(participants):
             raise InvalidArgumentError(
                 f"A contribution to step {wanted.step!r} has parts on PS tasks {list(participants)}, and those that "
@@ -124,7 +138,9 @@ class Aggregates:
             return True
         found = self.open(wanted.step, base)
         if wanted.closes:
-            return found is None
+            return found is None or found.of_units
+        if wanted.unit:
+            return found is not None and wanted.unit in found.units
         return found is not None and found.given.get(client, 0) >= found.most_of_client
 
     def is_last(self, wanted: Increment, base: int) -> bool:
@@ -140,8 +156,10 @@ class Aggregates:
         found = self.open(wanted.step, base)
         if found is None:
             found = self._open[wanted.step] = OpenAggregate(
-                base, wanted.contributions, tuple(participants), max(wanted.most_of_client, 1)
+                base, wanted.contributions, tuple(participants), max(wanted.most_of_client, 1), {}, wanted.unit > 0
             )
+        if wanted.unit:
+            found.units.add(wanted.unit)
         found.given[client] = found.given.get(client, 0) + 1
         return found.count
 
@@ -152,20 +170,27 @@ class Aggregates:
     def image(self) -> list[list[Any]]:
         """Give it as JSON has it, for the write-ahead log."""
         return [
-            [step, item.base, item.wanted, list(item.participants), item.most_of_client, dict(item.given)]
+            [
+                step, item.base, item.wanted, list(item.participants), item.most_of_client, dict(item.given),
+                sorted(item.units),
+            ]
             for step, item in self._open.items()
-        ]
+        ]  # fmt: skip
 
     @classmethod
     def of_image(cls, image: Sequence[Sequence[Any]]) -> Aggregates:
         """Make the book that an image was taken of."""
         book = cls()
-        for step, base, wanted, participants, most, given in image:
+        for step, base, wanted, participants, most, given, *units in image:
+            # A log of an older version says nothing of units.
+            found = {int(unit) for unit in (units[0] if units else ())}
             book._open[str(step)] = OpenAggregate(
                 int(base),
                 int(wanted),
                 tuple(int(shard) for shard in participants),
                 int(most),
                 {str(client): int(count) for client, count in given.items()},
+                bool(found),
+                found,
             )
         return book

@@ -28,7 +28,7 @@ def encode(entry: Entry) -> pb.Entry:
         signature=entry.signature,
     )
     if entry.place is not None:
-        message.step, message.contributions = entry.place
+        message.step, message.contributions, message.unit = entry.place
     for item in entry.hypers:
         message.hypers.add(optimizer=item.optimizer, after_increment=item.after_increment, values=dict(item.values))
     return message
@@ -50,5 +50,5 @@ def decode(message: pb.Entry) -> Entry:
         message.previous,
         tuple(HyperValues(item.optimizer, item.after_increment, dict(item.values)) for item in message.hypers),
         message.signature,
-        AggregatePlace(message.step, message.contributions) if message.step else None,
+        AggregatePlace(message.step, message.contributions, message.unit) if message.step else None,
     )

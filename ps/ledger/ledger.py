@@ -61,6 +61,8 @@ class AggregatePlace(NamedTuple):
     step: str
     #: How many contributions that has with this one.
     contributions: int
+    #: Of a contribution: its unit of work, from 1; 0 for none.
+    unit: int = 0
 
 
 @dataclass(slots=True)

@@ -93,7 +93,7 @@ class Signer:
                 pieces += (_LENGTH.pack(len(key)), key, _NUMBER.pack(value))
         if place is not None:
             step = place.step.encode()
-            pieces += (_LENGTH.pack(len(step)), step, _LENGTH.pack(place.contributions))
+            pieces += (_LENGTH.pack(len(step)), step, _LENGTH.pack(place.contributions), _LENGTH.pack(place.unit))
         hashed = self._entries.copy()
         hashed.update(b"".join(pieces))
         return Decision(hashed)

@@ -178,7 +178,7 @@ class Applier:
             ops: Sequence[Op] = parts.ops
             if not ops and parts.layout is not None and parts.data is not None:
                 ops = parts.layout.bind(parts.data)
-            held.add(place.step, ops, first=place.contributions == 1)
+            held.add(place.step, ops, place.contributions == 1, place.unit)
         if not entry.kind.closes:
             return ()
         found = held.close(place.step, place.contributions)

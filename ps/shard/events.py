@@ -18,6 +18,7 @@ import numpy.typing as npt
 from globalstep.cluster.run_identity import NO_RUN, RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.cluster.task_state import State
+from globalstep.ps.aggregates.contributions import HeldOps
 from globalstep.ps.ledger.journal import JournalPart
 from globalstep.ps.ledger.ledger import Entry, EntryKind, Ledger
 from globalstep.ps.ledger.signatures import Floor
@@ -29,7 +30,6 @@ from globalstep.ps.shard.replies import Admission, Answer, Kept, LeadWait, StepW
 from globalstep.ps.store.reading import ReplyBuffer
 from globalstep.wire.declarations import (
     Increment,
-    Op,
     OptimizerDecl,
     OptimizerUse,
     Outcome,
@@ -240,8 +240,10 @@ class AwaitStep(Event[StepWait]):
     incarnation: int
     client: str
     step: str
-    #: The value that the caller's contribution was computed from.
+    #: The value that the caller's contribution was computed from, or the last one that it knows of.
     base: int
+    #: It asks for a unit of work to compute, of so many; 0 where it has contributed.
+    units: int = 0
 
 
 @dataclass(slots=True)
@@ -421,8 +423,8 @@ class Resume(Event[None]):
     ledger: Ledger | None
     applied: int
     kept: Sequence[Kept]
-    #: What it held of open aggregates: step -> ops that make it when they are added.
-    contributions: Mapping[str, Sequence[Op]] = field(default_factory=dict[str, Sequence[Op]])
+    #: What it held of open aggregates.
+    contributions: Sequence[HeldOps] = ()
 
 
 @dataclass(slots=True)

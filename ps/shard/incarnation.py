@@ -22,6 +22,7 @@ from globalstep.errors import (
     ResourceExhaustedError,
 )
 from globalstep.ps.aggregates.contributions import Contributions
+from globalstep.ps.aggregates.unit_claims import UnitClaims
 from globalstep.ps.ledger.ledger import Ledger
 from globalstep.ps.ledger.signatures import Signer
 from globalstep.ps.members.leads import Leads
@@ -105,12 +106,13 @@ class Incarnation:
         gave: On the sequencer: step -> client -> when its last contribution was decided, by the clock.
         gave_first: Step -> when the first contribution of all was decided.
         fewer: Step -> of how many contributions it was made last, where those were fewer than wanted.
+        claims: On the sequencer: which units of work are being computed, and by whom.
         leads: Where the fast are to wait for the slow: how far each worker is ahead, on the sequencer; else None.
         raised: Low-water marks that have risen since the last ones were logged: they come with the next decision.
     """
 
     __slots__ = (
-        "applied", "begun_at", "contributions", "fewer", "gave", "gave_first", "leads", "ledger", "log",
+        "applied", "begun_at", "claims", "contributions", "fewer", "gave", "gave_first", "leads", "ledger", "log",
         "number", "owner", "policy", "raised", "replies", "run", "sequencer", "sequencer_address",
          "shard", "shards", "signer", "snapshots", "staged", "state", "store",
     )  # fmt: skip
@@ -133,6 +135,7 @@ class Incarnation:
         self.gave: dict[str, dict[str, float]] = {}
         self.gave_first: dict[str, float] = {}
         self.fewer: dict[str, int] = {}
+        self.claims = UnitClaims()
         self.leads: Leads | None = None
         self.raised: dict[int, int] = {}
 

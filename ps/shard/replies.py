@@ -37,6 +37,8 @@ class StepWait:
     waits_for: Sequence[str] = ()
     #: No contribution will come any more: a push that closes the aggregate is accepted.
     due: bool = False
+    #: The unit of work that the caller is to compute, from 1; 0 for none.
+    unit: int = 0
 
 
 @dataclass(slots=True)

@@ -290,8 +290,7 @@ class Shard:
         now.store.apply(changes, {})
         if event.ledger is not None:
             self._sequence(now, event.ledger)
-        for step, ops in event.contributions.items():
-            now.contributions.add(step, ops, first=True)
+        now.contributions.resume(event.contributions)
         for kept in event.kept:
             now.replies.by_client[kept.push.client] = kept
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from globalstep.cluster.run_identity import identity_of
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.aggregates.contributions import HeldOps
 from globalstep.ps.ledger import entries as entry_codec
 from globalstep.ps.ledger.ledger import EntryKind
 from globalstep.ps.ledger.ledger_image import ledger_image, ledger_of_image
@@ -172,9 +173,9 @@ def base_record(begin: pb.BeginRequest, snapshot: PushId, image: Image) -> Calla
             item = message.kept.add(id=codec.encode_push_id(last.push), index=last.index)
             for read in last.reads:
                 codec.encode_read(read, item.reads.add(), tensors)
-        for step, ops in contributed.items():
-            aggregate = message.aggregates.add(step=step)
-            for op in ops:
+        for held in contributed:
+            aggregate = message.aggregates.add(step=held.step, folded=held.folded, unit=held.unit)
+            for op in held.ops:
                 codec.encode_op(op, aggregate.ops.add(), tensors)
         return pb.LogRecord(base=message).SerializeToString(), tensors.pieces
 
@@ -243,7 +244,10 @@ def resume_event(base: pb.LogBase, data: memoryview, values: Mapping[str, Array]
             )
             for kept in base.kept
         ],
-        {item.step: [codec.decode_op(op, data) for op in item.ops] for item in base.aggregates},
+        [
+            HeldOps(item.step, [codec.decode_op(op, data) for op in item.ops], item.folded, item.unit)
+            for item in base.aggregates
+        ],
     )
 
 

@@ -11,6 +11,7 @@ from unittest import mock
 
 from globalstep.errors import AbortedError, GlobalStepError, NotFoundError
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.aggregates.contributions import Contributions
 from globalstep.ps.ledger import entries
 from globalstep.ps.ledger.aggregates import Aggregates
 from globalstep.ps.ledger.ledger import EntryKind, Ledger
@@ -305,6 +306,24 @@ def _shards_with_different_sets() -> Patch:
     return Applier, "_aggregated", hasty
 
 
+def _units_summed_as_they_arrive() -> Patch:
+    add = Contributions.add
+
+    def hasty(self: Any, step: str, ops: Any, first: bool, unit: int = 0) -> None:
+        add(self, step, ops, first)
+
+    return Contributions, "add", hasty
+
+
+def _a_unit_counts_twice() -> Patch:
+    is_late = Aggregates.is_late
+
+    def lenient(self: Any, wanted: Any, client: str, base: int, present: int) -> bool:
+        return is_late(self, replace(wanted, unit=0, most_of_client=100), client, base, present)
+
+    return Aggregates, "is_late", lenient
+
+
 def _the_dead_are_waited_for() -> Patch:
     here = Leads._here
 
@@ -366,6 +385,8 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "a contribution counts twice after a retry": _a_contribution_counts_twice,
     "a late contribution counts": _a_late_contribution_counts,
     "shards with different sets of contributions": _shards_with_different_sets,
+    "units of work summed as they arrive": _units_summed_as_they_arrive,
+    "a unit of work counts twice": _a_unit_counts_twice,
     "the dead are waited for": _the_dead_are_waited_for,
     "a free push too many": _a_free_push_too_many,
     "who comes back is where it was": _who_comes_back_is_where_it_was,

@@ -310,6 +310,8 @@ class Watch:
         if content.base != life.steps[STEP]:
             raise Violation("I1", f"a contribution to what follows step {content.base} counts at {life.steps[STEP]}")
         if content.contributes:
+            if content.unit and content.unit in {item.unit for item in life.open}:
+                raise Violation("I1", f"unit {content.unit} of step {content.base + 1} counts twice")
             life.contents.add(content)
             life.open.append(content)
         if not life.open:
@@ -317,7 +319,8 @@ class Watch:
         if not content.closes and len(life.open) < content.contributes:
             return
         count = len(life.open)
-        mean = tuple(sum(each) / count for each in zip(*(item.gradient for item in life.open), strict=True))
+        found = sorted(life.open, key=lambda item: item.unit)  # units in their order, others in that of entries
+        mean = tuple(sum(each) / count for each in zip(*(item.gradient for item in found), strict=True))
         life.open.clear()
         self.admitted += 1
         for shard, state in enumerate(cut):
@@ -395,8 +398,8 @@ class Watch:
         if outcome.kind is not OutcomeKind.ACCEPTED or entry is None or entry.content is not content:
             raise Violation("I1", f"push {content.number} was told {outcome}, and that is not so")
         if content.contributes:
-            # It has waited since.
-            if outcome.steps[STEP] <= content.base and life.limit != content.base:
+            # It has waited since, but for a unit, which waits for nobody.
+            if not content.unit and outcome.steps[STEP] <= content.base and life.limit != content.base:
                 raise Violation("I1", f"contribution {content.number} to step {content.base + 1} waited for nothing")
         elif dict(outcome.steps) != entry.steps:
             raise Violation(

@@ -41,6 +41,7 @@ class Job(Protocol):
     heartbeats: bool
     whole_pushes: bool
     contributions: int
+    units: bool
     most_lead: int | None
     slow: frozenset[str]
     logged: bool
@@ -196,7 +197,7 @@ class Program:
     def connect(self) -> ClusterClient:
         """A new client, as a new session has one."""
         self._clients += 1
-        self._seen, self._visible = 0, {}
+        self._seen, self._visible, self._base = 0, {}, 0
         self.client = ClusterClient(
             self.transports(),
             task=f"/job:worker/{self.process.name}",
@@ -297,6 +298,8 @@ class Program:
             shards = tuple(shard for shard in shards if rng.random() < 0.6) or (rng.randrange(job.shards),)
         increments = {STEP: 1} if rng.random() < 0.7 else {STEP: 1, OTHER: 2}
         content = Content(job.next_number(), shards, rng.random() < 0.5, increments)
+        if job.units:
+            return self._bring_unit(shards)
         if job.contributions:
             base = int(self.client.pull([Read(STEP)])[0])
             content = Content(content.number, shards, False, {STEP: 1}, contributes=job.contributions, base=base)
@@ -306,6 +309,18 @@ class Program:
         elif rng.random() < 0.5:
             reads = tuple(name for name in self._all_names() if rng.random() < 0.3)
         return self._do(content, reads)
+
+    def _bring_unit(self, shards: tuple[int, ...]) -> bool:
+        """Compute a unit of work, where there is one; says whether the job goes on."""
+        work = self.client.contributing.take_unit(STEP, self.job.contributions, self._base)
+        goes_on, self._base = work.unit > 0 or work.base != self._base, work.base
+        if not work.unit:
+            return goes_on
+        content = Content(
+            self.job.next_number(), shards, False, {STEP: 1}, None, {}, self.job.contributions, work.base,
+            unit=work.unit,
+        )  # fmt: skip
+        return self._do(content, ())
 
     def _do(self, content: Content, reads: tuple[str, ...]) -> bool:
         push = step_push(content, reads, dict(self._visible)) if content.start is None else start_push(content)

@@ -64,6 +64,7 @@ class Scenario:
         intruder: Whether a worker lies.
         votes: Whether PS tasks take votes for pushes.
         contributions: Of how many contributions a step is made; 0 where each push moves it on by itself.
+        units: Whether these are units of work.
         most_lead: By how many pushes a worker may be ahead of the slowest; None where none waits.
         slow: Programs that compute for seconds.
     """
@@ -84,6 +85,7 @@ class Scenario:
     intruder: bool = False
     votes: bool = False
     contributions: int = 0
+    units: bool = False
     most_lead: int | None = None
     slow: frozenset[str] = frozenset()
 
@@ -271,6 +273,12 @@ def _bounded_staleness(scenario: Scenario, rng: random.Random) -> None:
         scenario.faults.append(Fault(kind, who, "send", method, count, rng.choice([0.1, 3.0, 30.0])))
 
 
+def _work_units(scenario: Scenario, rng: random.Random) -> None:
+    """Steps are made of units of work, each of which any worker may compute."""
+    scenario.whole_pushes, scenario.units, scenario.contributions = True, True, 3
+    scenario.most_lead, scenario.slow = None, frozenset()
+
+
 #: Drawn apart, since they came later: so that seeds mean what they did.
 _LATER = (
     "log",
@@ -283,6 +291,7 @@ _LATER = (
     "votes",
     "contributions",
     "bounded staleness",
+    "units of work",
 )
 
 #: Name -> (how likely it is on, what it adds).
@@ -312,6 +321,7 @@ FEATURES: dict[str, tuple[float, Callable[[Scenario, random.Random], None]]] = {
     "votes": (0.5, _votes),
     "contributions": (0.25, _contributions),
     "bounded staleness": (0.2, _bounded_staleness),
+    "units of work": (0.12, _work_units),
 }
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerDecl, OptimizerUse, Push, Read, VariableDecl
 from globalstep.wire.expressions import Expr, constant, step
+from globalstep.worker.waits.contributing import CLAIMED
 
 __all__ = ["STEP", "Content", "State", "declarations", "names_on", "start_push", "step_push"]
 
@@ -83,6 +84,7 @@ class Content:
         contributes: Of how many contributions its step is to be made; 0 for a push that moves it on by itself.
         base: For a contribution: the step that it was computed at.
         closes: It brings nothing, and asks that a step be made of what is there.
+        unit: For a contribution: its unit of work; 0 for none.
     """
 
     number: int
@@ -94,10 +96,14 @@ class Content:
     contributes: int = 0
     base: int = 0
     closes: bool = False
+    unit: int = 0
 
     @property
     def gradient(self) -> tuple[float, ...]:
         """The gradient on every shard, all numbers of a shard in one."""
+        if self.unit:
+            # Of what step and unit say, whoever computes it; in another order the sum is another one.
+            return tuple((0.0, 1.0, -1e16, 1e16 + 6.0 * (self.base % 7 + at))[self.unit] for at in range(_NUMBERS))
         return tuple(float(self.number % 7 + at) for at in range(1, _NUMBERS + 1))
 
 
@@ -146,7 +152,10 @@ def step_push(content: Content, reads: tuple[str, ...], seen: dict[str, int]) ->
             ops.append(Op(OpKind.ASSIGN_ADD, f"c{shard}", np.array([1]), indices=row))
     return Push(
         ops=ops,
-        increments=[Increment(name, by, content.contributes) for name, by in content.increments.items()],
+        increments=[
+            Increment(name, by, content.contributes, unit=CLAIMED if content.unit else 0)
+            for name, by in content.increments.items()
+        ],
         uses=[OptimizerUse("sgd")],
         reads=[Read(name) for name in reads],
         seen_steps={STEP: content.base} if content.contributes else seen,

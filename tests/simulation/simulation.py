@@ -70,7 +70,7 @@ class Simulation:
         self.shards, self.sequencer, self.limit = scenario.shards, scenario.sequencer, scenario.limit
         self.heartbeats, self.whole_pushes = scenario.heartbeats, scenario.whole_pushes
         self.save_every, self.logged = scenario.save_every, scenario.logged
-        self.contributions = scenario.contributions
+        self.contributions, self.units = scenario.contributions, scenario.units
         self.most_lead, self.slow = scenario.most_lead, scenario.slow
         self.finishing = self.damaged = False
         self.newest_incarnation = 0

@@ -82,6 +82,7 @@ class ClusterClient:
         chief_lease: Its way to the chief's lease.
         shutdown: Whether its process has been asked to end, so that nothing is to be waited for any more.
         journal: Where this client is the chief's: who stores the run's journal. It is stopped before the client leaves.
+        contributing: Its part in steps that several workers make together.
         queues: Its calls to queues that tasks share.
         unanswered: How many pushes may be under way that nobody waits for; set it before the first of them.
         retries: How often a call was tried again so far, by RPC; "Exchange" is all of the data plane.
@@ -125,7 +126,7 @@ class ClusterClient:
         self._splitter = self.run.splitter
         self._rows = RowMerging(self.run.variables)
         ways = Ways(self._push_once, self._pull_once, self._call, self._shards_of)
-        self._contributing, self._bounded_lead = Contributing(ways, joined, clock), BoundedLead(ways, joined, clock)
+        self.contributing, self._bounded_lead = Contributing(ways, joined, clock), BoundedLead(ways, joined, clock)
         self._buffers = self._protocol.messages.buffers = GradientBuffers(joined.transports)
         if member:
             self.heartbeat.start()
@@ -292,7 +293,7 @@ class ClusterClient:
 
     def _push(self, push: Push) -> PushResult:
         """Push changes, and wait for other workers, without any lock, as Contributing and BoundedLead say."""
-        return self._contributing.contribute(push) if is_contribution(push) else self._bounded_lead.push(push)
+        return self.contributing.contribute(push) if is_contribution(push) else self._bounded_lead.push(push)
 
     def _push_once(self, push: Push) -> PushResult:
         """Push changes, exactly once, without any wait for other workers; see PushProtocol.push."""

@@ -1,6 +1,6 @@
 """Contributions: pushes that count for a step together with those of other workers, and the wait for that step.
 
-docs/design/push-protocol.md, "Aggregates", is the specification.
+docs/design/push-protocol.md, "Aggregates" and "Work units", is the specification.
 
 Layer: worker. Threads: a Contributing is thread-safe; several threads may wait at once, without any lock.
 """
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from typing import NamedTuple
 
-from globalstep.errors import FailedPreconditionError
+from globalstep.errors import FailedPreconditionError, NotFiniteGradientError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import Clock
 from globalstep.wire.declarations import Increment, Outcome, OutcomeKind, Push
@@ -18,10 +19,22 @@ from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.protocol.push_result import PushResult
 from globalstep.worker.waits.asking import Asking, Ways
 
-__all__ = ["Contributing", "is_contribution"]
+__all__ = ["CLAIMED", "Contributing", "UnitOfWork", "is_contribution"]
+
+#: As the unit of an Increment: the one that the client was given last.
+CLAIMED = -1
 
 #: How long a question whether a step has moved on may wait for its answer; other calls of the client wait meanwhile.
 _PATIENCE_MS = 20
+
+
+class UnitOfWork(NamedTuple):
+    """What a client is to compute."""
+
+    #: The step's value, from which it is to be computed.
+    base: int
+    #: Which of the step's units it is, from 1; 0 for none: the step has this value now, or moves on no more.
+    unit: int
 
 
 def is_contribution(push: Push) -> bool:
@@ -46,6 +59,46 @@ class Contributing:
         self._lock = threading.Lock()
         # Step -> (incarnation, value that it was computed from, how many were given for what follows).
         self._given: dict[str, tuple[int, int, int]] = {}
+        # Step -> (incarnation, the unit of it that is being computed).
+        self._claimed: dict[str, tuple[int, UnitOfWork]] = {}
+
+    def take_unit(self, step: str, units: int, known: int) -> UnitOfWork:
+        """Ask for a unit of work, and wait until there is one, or the step has moved on.
+
+        The values that it is computed from must be read after this.
+
+        Args:
+            step: Of which step.
+            units: How many make one.
+            known: The step's value as the caller knows it.
+
+        Returns:
+            What to compute.
+
+        Raises:
+            FailedPreconditionError: If a PS task does not know of contributions.
+            AbortedError: If the run's incarnation is over.
+        """
+        self._require_aggregates()
+        request = pb.Request()
+        message = request.await_step
+        message.incarnation, message.client = self._run.incarnation, self._run.client
+        message.step, message.base, message.patience_ms, message.units = step, known, _PATIENCE_MS, units
+        work, found = UnitOfWork(known, 0), pb.AwaitStepReply()
+
+        def over(reply: pb.Reply) -> bool | None:
+            nonlocal work, found
+            found = reply.await_step
+            base = found.steps.get(step, known)
+            work = UnitOfWork(base, found.unit)
+            if found.unit or base != known:
+                return True
+            return None if found.waited and not found.over else found.over
+
+        self._asking.until(request, over, f"a unit of what follows step {known} of {step}", lambda: _why(found))
+        with self._lock:
+            self._claimed[step] = message.incarnation, work
+        return work
 
     def contribute(self, push: Push) -> PushResult:
         """Push a contribution, exactly once, and wait until its step has been made.
@@ -60,15 +113,13 @@ class Contributing:
             AbortedError: If the run's incarnation is over: what was contributed to an open step is lost with it.
             OpError: As for a push.
         """
-        if not self._run.aggregates:
-            raise FailedPreconditionError(
-                "A PS task of this cluster is of an older version, which knows nothing of contributions: "
-                "SyncReplicasOptimizer needs PS tasks of this version. Start them again with it."
-            )
+        self._require_aggregates()
         (wanted,) = push.increments
         shards = {shard for op in push.ops for shard in self._ways.shards_of(op.variable)}
         # Whichever rows of a partitioned Variable a worker has: all contributions have parts on the same tasks.
         part = replace(push, reads=[], beside=tuple(sorted(shards)))
+        if wanted.unit:
+            return self._bring_unit(part, wanted)
         result = self._ways.push(part)
         outcome = result.outcome
         base = part.seen_steps[wanted.step]
@@ -80,6 +131,30 @@ class Contributing:
         if outcome.kind is not OutcomeKind.ACCEPTED:
             return PushResult(outcome, [], result.applied)
         return PushResult(outcome, self._ways.pull(push.reads) if push.reads else [], result.applied)
+
+    def _bring_unit(self, part: Push, wanted: Increment) -> PushResult:
+        """Push the unit of work that was claimed; waits for nobody, and reads nothing."""
+        with self._lock:
+            incarnation, work = self._claimed.pop(wanted.step, (0, UnitOfWork(0, 0)))
+        seen = part.seen_steps[wanted.step]
+        if incarnation != self._run.incarnation or not work.unit or work.base != seen:
+            # Its step was made, or its run went back, while the values were read.
+            return PushResult(Outcome(OutcomeKind.LATE, 0, {wanted.step: seen}), [], [])
+        layout = None if part.layout is None else (part.layout, work.unit)
+        result = self._ways.push(replace(part, increments=[replace(wanted, unit=work.unit)], layout=layout))
+        if result.outcome.kind is OutcomeKind.DROPPED_NAN:
+            raise NotFiniteGradientError(
+                f"The gradient of Variable {result.outcome.not_finite!r} of unit {work.unit} of step {seen + 1} is not "
+                "finite, and would not be on any other worker: the step cannot be made. Look at the unit's batches."
+            )
+        return PushResult(result.outcome, [], result.applied)
+
+    def _require_aggregates(self) -> None:
+        if not self._run.aggregates:
+            raise FailedPreconditionError(
+                "A PS task of this cluster is of an older version, which knows nothing of contributions: "
+                "steps of several workers need PS tasks of this version. Start them again with it."
+            )
 
     def _may_give_more(self, wanted: Increment, base: int) -> bool:
         """Take note of an accepted contribution; says whether the client may give another one for the same step."""

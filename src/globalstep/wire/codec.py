@@ -376,7 +376,7 @@ def encode_increments(increments: Iterable[Increment]) -> list[pb.Increment]:
     return [
         pb.Increment(
             step=item.step, by=item.by, contributions=item.contributions, most_of_client=item.most_of_client,
-            closes=item.closes,
+            closes=item.closes, unit=item.unit,
         )
         for item in increments
     ]  # fmt: skip
@@ -384,7 +384,10 @@ def encode_increments(increments: Iterable[Increment]) -> list[pb.Increment]:
 
 def decode_increments(messages: Iterable[pb.Increment]) -> list[Increment]:
     """Read increments of steps."""
-    return [Increment(item.step, item.by, item.contributions, item.most_of_client, item.closes) for item in messages]
+    return [
+        Increment(item.step, item.by, item.contributions, item.most_of_client, item.closes, item.unit)
+        for item in messages
+    ]
 
 
 def encode_outcome(outcome: Outcome, into: pb.Outcome) -> None:

@@ -156,6 +156,8 @@ class Increment:
     most_of_client: int = 0
     #: The push is no contribution, and asks that the step be made of those that are there.
     closes: bool = False
+    #: Of a contribution: which of the step's units of work it is, from 1; 0 for none.
+    unit: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from globalstep.ps.aggregates.contributions import Contributions
 from globalstep.wire.declarations import Op, OpKind
@@ -60,9 +61,40 @@ def test_an_image_makes_the_same_sums_and_does_not_change_with_them():
     image = found.image()
     found.add("step", [dense(100.0, 100.0)], first=False)
     again = Contributions()
-    for step, ops in image.items():
-        again.add(step, ops, first=True)
+    again.resume(image)
     assert plain(again.close("step", 2)) == plain(held().close("step", 2))
+
+
+#: Numbers whose sum depends on their order, of a dense gradient and of a row that several units bring.
+UNITS = [[dense(x, 1.0), sparse([1], x)] for x in (1.0, 1e8, -1e8, 3.0, 0.5)]
+
+
+def summed(order, cut_at=None):
+    """What the units of UNITS make that come in an order; held anew from an image before the one at `cut_at`."""
+    found = Contributions()
+    for at, unit in enumerate(order):
+        if at == cut_at:
+            found, image = Contributions(), found.image()
+            found.resume(image)
+        found.add("step", UNITS[unit - 1], at == 0, unit)
+    return plain(found.close("step", 1))
+
+
+@pytest.mark.parametrize("order", [(5, 4, 3, 2, 1), (2, 3, 1, 5, 4), (3, 1, 2, 4, 5)])
+def test_units_are_summed_in_their_order_whenever_they_come(order):
+    expected = summed((1, 2, 3, 4, 5))
+    assert expected[0] == ("w", [3.5, 5.0], None)
+    assert summed(order) == expected
+    assert [summed(order, cut_at) for cut_at in range(1, 5)] == [expected] * 4
+
+
+def test_units_that_wait_for_their_turn_keep_no_memory_of_a_message():
+    found, gradient = Contributions(), np.ones(2, np.float32)
+    found.add("step", [Op(OpKind.APPLY, "w", gradient, optimizer="sgd")], True, 2)
+    gradient[:] = 100.0
+    assert found.optimizers("step") == {("sgd", False)}
+    found.add("step", [dense(1.0, 1.0)], False, 1)
+    assert plain(found.close("step", 2)) == [("w", [1.0, 1.0], None)]
 
 
 def test_the_optimizers_of_what_is_held_are_known():

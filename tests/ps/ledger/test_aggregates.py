@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -82,3 +83,23 @@ def test_an_image_brings_the_book_back():
     book.count(Increment("step", contributions=4, most_of_client=2), "a", 4, (0, 1))
     again = Aggregates.of_image(json.loads(json.dumps(book.image())))
     assert again.open("step", 4) == book.open("step", 4)
+
+
+def test_each_unit_counts_once_whoever_brings_it():
+    book, units = Aggregates(), [replace(STEP, unit=number) for number in (1, 2, 3)]
+    book.count(units[2], "a", 4, (0,))
+    book.count(units[0], "a", 4, (0,))
+    late = [[book.is_late(unit, client, 4, 4) for unit in units] for client in ("a", "b")]
+    assert late == [[True, False, True]] * 2
+    assert [book.is_last(units[1], base) for base in (4, 5)] == [True, False]
+    assert book.is_late(replace(STEP, closes=True), "a", 4, 4)
+    again = Aggregates.of_image(json.loads(json.dumps(book.image())))
+    assert again.image() == book.image()
+    assert again.is_late(units[0], "b", 4, 4)
+    assert again.count(units[1], "b", 4, (0,)) == 3
+
+
+def test_an_image_of_a_version_without_units_is_read():
+    book = Aggregates()
+    book.count(STEP, "a", 4, (0,))
+    assert Aggregates.of_image([item[:6] for item in book.image()]).image() == book.image()

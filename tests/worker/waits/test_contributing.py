@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import random
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from counting_run import RATE, USES, FaultPlan, initialize, state
 
-from globalstep.errors import FailedPreconditionError, InvalidArgumentError, LostStateError
+from globalstep.cluster.run_policy import RunPolicy
+from globalstep.errors import FailedPreconditionError, InvalidArgumentError, LostStateError, NotFiniteGradientError
 from globalstep.ps.local import LocalPS
 from globalstep.ps.members.presence import LINGER_SECS, UNLEASED_SECS, Standing
 from globalstep.ps.shard import events
@@ -20,6 +22,7 @@ from globalstep.runtime.clock import ManualClock
 from globalstep.testing.faults import AFTER, BEFORE
 from globalstep.wire.declarations import Increment, Op, OpKind, OutcomeKind, Push, Read, StopLimit
 from globalstep.worker.client.client import ClusterClient
+from globalstep.worker.waits.contributing import CLAIMED
 
 
 @pytest.fixture(params=[1, 2, 3])
@@ -308,4 +311,102 @@ def test_who_waits_notices_that_any_ps_task_has_lost_its_state(begun, connected)
             control.handler.shard = Shard(clock)
             break
     with pytest.raises(LostStateError, match="holds no state"):
-        one._contributing._await(contribution(1, -1.0), Increment("global_step", 1, 2), 1)
+        one.contributing._await(contribution(1, -1.0), Increment("global_step", 1, 2), 1)
+
+
+def unit(work, scale, reads=()):
+    """The gradient of a unit of work that was claimed, of three."""
+    push = contribution(work.base, scale, 3, 0, reads)
+    return replace(push, increments=[Increment("global_step", 1, 3, unit=CLAIMED)])
+
+
+def bits_after(begun, connected, turns):
+    """The bits of the model after steps of units whose clients push in the order of `turns`."""
+    ps, clock, chief = begun
+    clients = [connected(ps, clock=clock) for _ in range(3)]
+    for base in range(2):
+        works = [client.contributing.take_unit("global_step", 3, base) for client in clients]
+        assert sorted(work.unit for work in works) == [1, 2, 3]
+        for at in turns:
+            scale = (1e8, 1.0, -1e8)[works[at].unit - 1] * (1 + base)
+            result = clients[at].push(unit(works[at], scale))
+            assert result.outcome.kind is OutcomeKind.ACCEPTED
+    return state(chief)
+
+
+def test_units_make_the_same_bits_in_any_order(begun, connected):
+    ps = begun[0]
+    assert bits_after(begun, connected, (2, 0, 1)) == everywhere(2, 0.0)  # 1e8 + 1 is 1e8
+    assert sequencer(ps).now.ledger.aggregates.open("global_step", 2) is None
+
+
+def test_a_unit_that_is_in_changes_nothing_and_is_told_so(begun, connected):
+    ps, clock, one = begun
+    two = connected(ps, clock=clock)
+    work = one.contributing.take_unit("global_step", 3, 0)
+    assert work == (0, 1)
+    clock.advance(60.0)  # it is taken for lost
+    works = [work, two.contributing.take_unit("global_step", 3, 0)]
+    assert works[1] == (0, 2)
+    with two.contributing._lock:
+        two.contributing._claimed["global_step"] = two.incarnation, work
+    assert one.push(unit(work, -1.0)).outcome.kind is OutcomeKind.ACCEPTED
+    assert two.push(unit(work, -100.0)).outcome.kind is OutcomeKind.LATE
+    assert sequencer(ps).now.ledger.aggregates.open("global_step", 0).units == {1}
+    assert state(one) == everywhere(0, 0.0)
+
+
+def test_one_client_brings_all_units_of_a_step(begun):
+    _, _, one = begun
+    for base in range(2):
+        for number in range(1, 4):
+            work = one.contributing.take_unit("global_step", 3, base)
+            assert work == (base, number)
+            outcome = one.push(unit(work, -3.0 * number)).outcome
+            assert (outcome.kind, outcome.steps["global_step"]) == (OutcomeKind.ACCEPTED, base + (number == 3))
+    assert state(one) == everywhere(2, 12.0 * RATE)
+
+
+def test_a_unit_whose_values_are_of_another_step_is_not_pushed(begun, connected):
+    ps, _, one = begun
+    work = one.contributing.take_unit("global_step", 3, 0)
+    index = sequencer(ps).now.ledger.index
+    outcome = one.push(unit(work._replace(base=7), -1.0)).outcome
+    assert (outcome.kind, sequencer(ps).now.ledger.index) == (OutcomeKind.LATE, index)
+    # Nor one that was not claimed.
+    assert one.push(unit(work, -1.0)).outcome.kind is OutcomeKind.LATE
+    assert one.contributing.take_unit("global_step", 3, 0) == work
+
+
+def test_a_unit_is_given_for_the_step_as_it_is(begun):
+    _, _, one = begun
+    assert one.contributing.take_unit("global_step", 3, 99) == (0, 1)
+
+
+def test_no_unit_is_given_once_the_last_step_is_made(begun):
+    _, _, one = begun
+    one.open([StopLimit("global_step", last_step=1)])
+    for _ in range(3):
+        one.push(unit(one.contributing.take_unit("global_step", 3, 0), -1.0))
+    assert one.contributing.take_unit("global_step", 3, 1) == (1, 0)
+
+
+def test_units_and_other_contributions_do_not_mix(begun, connected):
+    ps, clock, one = begun
+    two = connected(ps, clock=clock)
+    one.push(unit(one.contributing.take_unit("global_step", 3, 0), -1.0))
+    with pytest.raises(InvalidArgumentError, match="is no unit of work, and those that are there are units"):
+        two._push_once(contribution(0, -1.0, wanted=3))
+    wrong = replace(contribution(0, -1.0), increments=[Increment("global_step", 1, 3, unit=4)])
+    with pytest.raises(InvalidArgumentError, match="Unit 4 of a value of 'global_step' that is made of 3 units"):
+        two._push_once(replace(wrong, layout=None))
+    assert sequencer(ps).now.ledger.aggregates.open("global_step", 0).units == {1}
+
+
+def test_a_unit_that_is_not_finite_ends_the_wait_for_it(connected):
+    ps = LocalPS(1)
+    one = connected(ps, policy=RunPolicy(on_nan="drop"))
+    one.begin(sequencer=0, open=True)
+    initialize(one)
+    with pytest.raises(NotFiniteGradientError, match="of unit 1 of step 1 is not finite"):
+        one.push(unit(one.contributing.take_unit("global_step", 3, 0), float("nan")))

@@ -1,0 +1,116 @@
+"""Which units of work are being computed, by whom, and which one is of most use to who asks.
+
+It decides on speed alone: what a step is made of, the book of open aggregates decides. So nothing of it is in a log,
+and a sequencer that has forgotten it gives out units anew.
+
+Layer: ps. Single thread: the caller's, under the shard's lock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Set
+from typing import NamedTuple
+
+__all__ = ["UnitClaims"]
+
+#: A claim that has taken so many times as long as its client's units do, and so many seconds more, counts for nothing:
+#: its client is dead, stopped, or slower than it was.
+_PATIENCE, _PATIENCE_SECS = 1.5, 0.05
+#: How long a unit takes that nobody has computed yet.
+_UNKNOWN_SECS = 1.0
+#: A unit is computed by another client, too, if that takes less than this part of what its own would still need.
+_OF_USE = 0.8
+#: Clients whose speed is kept.
+_MOST_CLIENTS = 4096
+
+
+class _Claim(NamedTuple):
+    """What a client computes."""
+
+    step: str
+    base: int
+    unit: int
+    at: float
+
+
+class UnitClaims:
+    """The claims of an incarnation. A client computes one unit at a time.
+
+    A unit that nobody computes goes first, the lowest one. Then a client is a backup for the one that would be ready
+    last, where it would be ready sooner itself.
+
+    >>> claims = UnitClaims()
+    >>> [claims.take(client, "step", 5, 2, set(), 0.0) for client in ("a", "b", "c")]
+    [1, 2, 0]
+    >>> claims.done("a", "step", 0.1)  # so c would take as long, and b is overdue at 0.3
+    >>> claims.take("c", "step", 5, 2, {1}, 0.1), claims.take("c", "step", 5, 2, {1}, 0.3)
+    (0, 2)
+    """
+
+    def __init__(self) -> None:
+        # By client; the oldest first.
+        self._claims: dict[str, _Claim] = {}
+        self._usual: dict[str, float] = {}
+
+    def take(self, client: str, step: str, base: int, units: int, there: Set[int], now: float) -> int:
+        """Give the unit that a client is to compute; 0 for none at present.
+
+        Args:
+            client: Who asks, and computes nothing now.
+            step: Which step.
+            base: Its value.
+            units: How many make the next value.
+            there: Those that are in.
+            now: Seconds, by any clock.
+        """
+        claims = {other: item for other, item in self._claims.items() if (item.step, item.base) == (step, base)}
+        own = claims.pop(client, None)
+        if own is not None and own.unit not in there:
+            return own.unit  # the answer was lost
+        claimed = {item.unit for item in claims.values()}
+        best, latest = 0, now + self._usual_secs(client) / _OF_USE
+        for unit in range(1, units + 1):
+            if unit in there:
+                continue
+            if unit not in claimed:
+                best = unit
+                break
+            ready = min(self._ready(other, item, now) for other, item in claims.items() if item.unit == unit)
+            if ready > latest:
+                best, latest = unit, ready
+        if best:
+            self._claims.pop(client, None)
+            self._claims[client] = _Claim(step, base, best, now)
+            if len(self._claims) > _MOST_CLIENTS:
+                gone = next(iter(self._claims))
+                del self._claims[gone]
+                self._usual.pop(gone, None)
+        return best
+
+    def done(self, client: str, step: str, now: float) -> None:
+        """Take note that a client has brought what it computed, whether it counts or not."""
+        claim = self._claims.pop(client, None)
+        if claim is not None and claim.step == step:
+            took = now - claim.at
+            self._usual[client] = (self._usual.get(client, took) + took) / 2
+
+    def view(self, step: str, base: int, there: Set[int], now: float) -> list[str]:
+        """Say who computes what is missing."""
+        return [
+            f"unit {item.unit}, which client {client} has computed for {now - item.at:.1f} s"
+            for client, item in self._claims.items()
+            if (item.step, item.base) == (step, base) and item.unit not in there
+        ]
+
+    def _usual_secs(self, client: str) -> float:
+        known = self._usual.get(client)
+        if known is not None:
+            return known
+        return sum(self._usual.values()) / len(self._usual) if self._usual else _UNKNOWN_SECS
+
+    def _ready(self, client: str, claim: _Claim, now: float) -> float:
+        """When a claimed unit is likely to be in; infinity where its claim counts for nothing."""
+        usual = self._usual_secs(client)
+        overdue = now - claim.at > _PATIENCE * usual + _PATIENCE_SECS
+        return math.inf if overdue else max(claim.at + usual, now)
