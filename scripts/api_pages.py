@@ -38,6 +38,8 @@ MODULES = (
     "logging",
     "gfile",
     "image",
+    "data",
+    "data.experimental",
     "lookup",
     "sparse",
     "strings",

@@ -18,6 +18,7 @@ NAMESPACES = (
     *(
         f"globalstep.{name}"
         for name in (
+            "data",
             "initializers",
             "image",
             "layers",

@@ -21,6 +21,7 @@ NAMESPACES = {
         "contrib",
         "image",
         "core",
+        "data",
         "examples",
         "file_io",
         "lookup",

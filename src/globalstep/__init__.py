@@ -17,8 +17,8 @@ if AbsentImports not in sys.meta_path:
     sys.meta_path.append(AbsentImports)
 
 _MODULES = (
-    "app compat contrib core dtypes errors examples flags gfile graph_util image initializers layers logging lookup "
-    "losses math metrics nn optim python python_io random saved_model sparse strings summary test train"
+    "app compat contrib core data dtypes errors examples flags gfile graph_util image initializers layers logging "
+    "lookup losses math metrics nn optim python python_io random saved_model sparse strings summary test train"
 )
 
 _NAMES = {

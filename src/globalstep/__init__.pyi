@@ -4,6 +4,7 @@ from globalstep import app as app
 from globalstep import compat as compat
 from globalstep import contrib as contrib
 from globalstep import core as core
+from globalstep import data as data
 from globalstep import dtypes as dtypes
 from globalstep import errors as errors
 from globalstep import examples as examples

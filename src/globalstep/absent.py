@@ -9,6 +9,7 @@ __all__ = [
     "ABSENT",
     "ABSENT_IN_CONTRIB",
     "ABSENT_IN_CONTRIB_LAYERS",
+    "ABSENT_IN_DATA",
     "ABSENT_IN_IMAGE",
     "ABSENT_IN_LEARN",
     "ABSENT_IN_NN",
@@ -23,7 +24,6 @@ _MODEL = (
     "models with recurrence or many convolutions are written in their own framework: wrap them with gs.torch, "
     "gs.jax or gs.py_loss."
 )
-_INPUT = "feed batches through a placeholder from any Python iterator, or use gs.train.batch and queue runners."
 _FEATURES = "turn features into ids and weights in Python, then use gs.nn.embedding_lookup_sparse or gs.SparseTensor."
 _HIGH_LEVEL = "use gs.train.MonitoredTrainingSession with hooks."
 _STRATEGY = "use between-graph replication: gs.train.replica_device_setter, or `globalstep launch`."
@@ -48,12 +48,11 @@ ABSENT = {
     "raw_ops": "the functions of gs, gs.math and gs.nn are the ops.",
     "sysconfig": "there is nothing to compile against; write the function with gs.py_func.",
     "user_ops": "write the function with gs.py_func or gs.py_loss.",
-    "Dataset": _INPUT,
+    "Dataset": "use gs.data.Dataset.",
     "PriorityQueue": "use gs.FIFOQueue, or sort in Python.",
     "audio_summary": "write sound to files; gs.summary has scalars, histograms and images.",
     "batch_matmul": "use gs.matmul, which multiplies batches of matrices since TensorFlow 1.0.",
     "complex_abs": "use gs.abs.",
-    "data": _INPUT,
     "distribute": _STRATEGY,
     "enable_eager_execution": _EAGER,
     "estimator": _HIGH_LEVEL,
@@ -68,6 +67,19 @@ ABSENT = {
     "profiler": "use gs.train.ProfilerHook.",
 }
 
+#: Absent from `globalstep.data` and `globalstep.data.experimental`.
+ABSENT_IN_DATA = {
+    **dict.fromkeys(
+        ("bucket_by_sequence_length", "group_by_window", "make_csv_dataset", "make_batched_features_dataset",
+         "sample_from_datasets", "SqlDataset", "rejection_resample"),
+        "write it as a Python generator, and use gs.data.Dataset.from_generator.",
+    ),
+    "get_single_element": "use Dataset.make_one_shot_iterator().get_next().",
+    "prefetch_to_device": "leave it out: computation is on the CPU.",
+    "copy_to_device": "leave it out: computation is on the CPU.",
+    "Options": "leave it out: elements are made one by one, in order.",
+}  # fmt: skip
+
 #: Absent from `globalstep.test`.
 ABSENT_IN_TEST = {
     "Benchmark": "measure with Python's time, or gs.train.ProfilerHook.",
@@ -77,7 +89,7 @@ ABSENT_IN_TEST = {
 
 #: Absent from `globalstep.python`, as a path below it.
 ABSENT_IN_PYTHON = {
-    "data": _INPUT,
+    "data": "use gs.data.",
     "debug": "print values by gs.Print, look at them in a hook, or stop in gs.py_func.",
     "estimator": _HIGH_LEVEL,
     "feature_column": _FEATURES,
@@ -127,7 +139,6 @@ ABSENT_IN_CONTRIB = {
     "saved_model": _EXPORT,
     "tensorboard": "use gs.summary; `tensorboard --logdir` reads what it writes.",
     "cluster_resolver": "use gs.train.from_tf_config.",
-    "data": _INPUT,
     "distribute": _STRATEGY,
     "estimator": _HIGH_LEVEL,
     "session_bundle": _EXPORT,

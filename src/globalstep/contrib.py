@@ -5,12 +5,20 @@ Layer: namespace.
 
 import sys
 
-from globalstep.absent import ABSENT_IN_CONTRIB, ABSENT_IN_CONTRIB_LAYERS, ABSENT_IN_LEARN, ABSENT_IN_SLIM
+from globalstep.absent import (
+    ABSENT_IN_CONTRIB,
+    ABSENT_IN_CONTRIB_LAYERS,
+    ABSENT_IN_DATA,
+    ABSENT_IN_LEARN,
+    ABSENT_IN_SLIM,
+)
 from globalstep.lazy import nested_namespace
 from globalstep.module_paths import module_paths
+from globalstep.pipelines import DATASETS, TRANSFORMATIONS
 from globalstep.recurrence import CELLS
 
 __all__ = [
+    "data",
     "framework",
     "layers",
     "learn",
@@ -55,6 +63,7 @@ _LOSSES = (
 )
 _TOTAL_LOSSES = "add_loss compute_weighted_loss get_losses get_regularization_losses get_total_loss"
 
+data = nested_namespace(f"{__name__}.data", {**DATASETS, **TRANSFORMATIONS}, absent=ABSENT_IN_DATA)
 framework = nested_namespace(
     f"{__name__}.framework",
     {

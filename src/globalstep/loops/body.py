@@ -59,6 +59,7 @@ class Body:
         parameters: Its parameters.
         results: What it gives.
         start: How many nodes the graph had before it was traced, and its parameters made.
+        differentiable: Whether gradients may go through it.
 
     Attributes:
         captures: What it uses from outside.
@@ -70,7 +71,9 @@ class Body:
         ValueError: If it changes a Variable, or has a node that only a session can evaluate.
     """
 
-    def __init__(self, parameters: Sequence[Node], results: Sequence[Node], start: int) -> None:
+    def __init__(
+        self, parameters: Sequence[Node], results: Sequence[Node], start: int, differentiable: bool = True
+    ) -> None:
         graph = results[0].graph
         position = {node: at for at, node in enumerate(graph.nodes[start:])}
         inner = _reachable(results, position)
@@ -96,7 +99,7 @@ class Body:
         self._size = len(places)
         self._results = tuple(places[node] for node in results)
         self.has_no_gradient = False
-        flows = self._flows(parameters, results)
+        flows = self._flows(parameters, results) if differentiable else {}
         self._steps = tuple(_step(node, places, flows.get(node, {})) for node in steps)
 
     def _flows(self, parameters: Sequence[Node], results: Sequence[Node]) -> dict[Node, dict[Node, None]]:

@@ -1,0 +1,13 @@
+"""`gs.data`: Datasets, and the iterators that give their elements to the graph.
+
+Layer: namespace.
+"""
+
+from globalstep.absent import ABSENT_IN_DATA
+from globalstep.lazy import namespace, nested_namespace
+from globalstep.pipelines import DATASETS, TRANSFORMATIONS
+
+__all__ = namespace(__name__, DATASETS, absent=ABSENT_IN_DATA)
+
+#: An attribute, and a module that can be imported.
+experimental = nested_namespace(f"{__name__}.experimental", TRANSFORMATIONS, absent=ABSENT_IN_DATA)

@@ -1,0 +1,7 @@
+# Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
+
+from globalstep.pipelines.files import FixedLengthRecordDataset as FixedLengthRecordDataset
+from globalstep.pipelines.files import TFRecordDataset as TFRecordDataset
+from globalstep.pipelines.files import TextLineDataset as TextLineDataset
+from globalstep.pipelines.iterators import Iterator as Iterator
+from globalstep.pipelines.pipeline import Pipeline as Dataset
