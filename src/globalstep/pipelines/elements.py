@@ -58,6 +58,13 @@ class Component:
         """Give the component of a slice of axis 0."""
         return Component(self.dtype, TensorShape(None if self.shape.ndims is None else self.shape.as_list()[1:]))
 
+    def merged(self, other: Component) -> Component:
+        """Give the component that is this one or another one, of the same dtype."""
+        if self.shape.ndims is None or self.shape.ndims != other.shape.ndims:
+            return Component(self.dtype, TensorShape(None))
+        pairs = zip(self.shape.as_list(), other.shape.as_list(), strict=True)
+        return Component(self.dtype, TensorShape([one if one == two else None for one, two in pairs]))
+
 
 class Structured:
     """What has elements.

@@ -21,37 +21,16 @@ from globalstep.files.records import TFRecordOptions, read_records
 from globalstep.files.storage import path_error, storage_for
 from globalstep.graph.graph import as_node
 from globalstep.graph.shapes import TensorShape
-from globalstep.pipelines.elements import Component, Pass, text_of
+from globalstep.pipelines.elements import Component, text_of
 from globalstep.pipelines.pipeline import Pipeline
 
 __all__ = ["FixedLengthRecordDataset", "TFRecordDataset", "TextLineDataset"]
 
 
-class _Files(Pipeline):
-    def __init__(self, filenames: Any, read: Callable[[str], Iterator[bytes]]) -> None:
-        element = Component(as_dtype("string"), TensorShape([]))
-        if isinstance(filenames, Pipeline):
-            names = filenames
-
-            def records(run: Pass) -> Iterator[tuple[bytes]]:
-                for (name,) in names.elements(run):
-                    for record in read(text_of(name)):
-                        yield (record,)
-
-            super().__init__(element, names.captures, records, names.control_inputs)
-            return
-        node = as_node(filenames, "string")
-
-        def all_records(run: Pass) -> Iterator[tuple[bytes]]:
-            for name in np.asarray(run.values[node], object).reshape(-1):
-                for record in read(text_of(name)):
-                    yield (record,)
-
-        super().__init__(element, [node], all_records)
-
-
-class TextLineDataset(_Files):
-    """The lines of text files, without their ends.
+def TextLineDataset(  # noqa: N802
+    filenames: Any, compression_type: Any = None, buffer_size: Any = None, num_parallel_reads: Any = None
+) -> Pipeline:
+    """Give a Dataset of the lines of text files, without their ends.
 
     Args:
         filenames: A name, several, a node of them, or a Dataset of them.
@@ -59,16 +38,14 @@ class TextLineDataset(_Files):
         buffer_size: Accepted.
         num_parallel_reads: Accepted; files are read one after the other.
     """
-
-    def __init__(
-        self, filenames: Any, compression_type: Any = None, buffer_size: Any = None, num_parallel_reads: Any = None
-    ) -> None:
-        kind = TFRecordOptions(compression_type or None).compression_type
-        super().__init__(filenames, lambda name: _lines(name, kind))
+    kind = TFRecordOptions(compression_type or None).compression_type
+    return _records_of(filenames, lambda name: _lines(name, kind))
 
 
-class TFRecordDataset(_Files):
-    """The records of TFRecord files.
+def TFRecordDataset(  # noqa: N802
+    filenames: Any, compression_type: Any = None, buffer_size: Any = None, num_parallel_reads: Any = None
+) -> Pipeline:
+    """Give a Dataset of the records of TFRecord files.
 
     Args:
         filenames: A name, several, a node of them, or a Dataset of them.
@@ -76,15 +53,13 @@ class TFRecordDataset(_Files):
         buffer_size: Accepted.
         num_parallel_reads: Accepted; files are read one after the other.
     """
-
-    def __init__(
-        self, filenames: Any, compression_type: Any = None, buffer_size: Any = None, num_parallel_reads: Any = None
-    ) -> None:
-        super().__init__(filenames, lambda name: read_records(name, compression_type or None))
+    return _records_of(filenames, lambda name: read_records(name, compression_type or None))
 
 
-class FixedLengthRecordDataset(_Files):
-    """The records of files whose records have one length.
+def FixedLengthRecordDataset(  # noqa: N802
+    filenames: Any, record_bytes: int, header_bytes: Any = None, footer_bytes: Any = None, buffer_size: Any = None
+) -> Pipeline:
+    """Give a Dataset of the records of files whose records have one length.
 
     Args:
         filenames: A name, several, a node of them, or a Dataset of them.
@@ -96,15 +71,30 @@ class FixedLengthRecordDataset(_Files):
     Raises:
         InvalidArgumentError: When run, if the records do not fill a file.
     """
+    return _records_of(
+        filenames,
+        lambda name: _equal_records(name, int(record_bytes), int(header_bytes or 0), int(footer_bytes or 0)),
+    )
 
-    def __init__(
-        self, filenames: Any, record_bytes: int, header_bytes: Any = None, footer_bytes: Any = None,
-        buffer_size: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__(
-            filenames,
-            lambda name: _equal_records(name, int(record_bytes), int(header_bytes or 0), int(footer_bytes or 0)),
+
+def _records_of(filenames: Any, read: Callable[[str], Iterator[bytes]]) -> Pipeline:
+    element = Component(as_dtype("string"), TensorShape([]))
+    if isinstance(filenames, Pipeline):
+        paths = filenames
+        return Pipeline(
+            element,
+            paths.captures,
+            lambda run: ((record,) for (name,) in paths.elements(run) for record in read(text_of(name))),
+            paths.control_inputs,
         )
+    node = as_node(filenames, "string")
+    return Pipeline(
+        element,
+        [node],
+        lambda run: (
+            (record,) for name in np.asarray(run.values[node], object).reshape(-1) for record in read(text_of(name))
+        ),
+    )
 
 
 def _read(path: str) -> Any:

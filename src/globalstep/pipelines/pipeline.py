@@ -17,10 +17,8 @@ from typing import Any
 from globalstep.errors import InvalidArgumentError
 from globalstep.graph import nest
 from globalstep.graph.graph import Node, as_node
-from globalstep.graph.shapes import TensorShape
 from globalstep.pipelines import sources, stages
 from globalstep.pipelines.elements import (
-    Component,
     Make,
     Pass,
     Structured,
@@ -300,18 +298,8 @@ class Pipeline(Structured):
         Args:
             count: How often; None or -1 for ever.
         """
-
-        def repeated(run: Pass) -> Any:
-            times = -1 if count is None else run.number(count)
-            for _ in itertools.count() if times < 0 else builtins.range(times):
-                empty = True
-                for values in self.elements(run):
-                    empty = False
-                    yield values
-                if empty:
-                    return
-
-        return self._derived(repeated, [count])
+        times = -1 if count is None else count
+        return self._derived(lambda run: stages.repeated(lambda: self.elements(run), run.number(times)), [times])
 
     def take(self, count: Any) -> Pipeline:
         """Give the first elements.
@@ -319,12 +307,7 @@ class Pipeline(Structured):
         Args:
             count: How many; -1 for all.
         """
-
-        def taken(run: Pass) -> Any:
-            number = run.number(count)
-            return itertools.islice(self.elements(run), None if number < 0 else number)
-
-        return self._derived(taken, [count])
+        return self._derived(lambda run: stages.first(self.elements(run), run.number(count)), [count])
 
     def skip(self, count: Any) -> Pipeline:
         """Leave out the first elements.
@@ -332,12 +315,7 @@ class Pipeline(Structured):
         Args:
             count: How many; -1 for all.
         """
-
-        def rest(run: Pass) -> Any:
-            number = run.number(count)
-            return iter(()) if number < 0 else itertools.islice(self.elements(run), number, None)
-
-        return self._derived(rest, [count])
+        return self._derived(lambda run: stages.rest(self.elements(run), run.number(count)), [count])
 
     def shard(self, num_shards: Any, index: Any) -> Pipeline:
         """Give every `num_shards`-th element, from number `index` on: each worker's part.
@@ -367,18 +345,7 @@ class Pipeline(Structured):
         """
         key = object()
 
-        def kept(run: Pass) -> Any:
-            known = run.memory.get(key)
-            if known is not None:
-                yield from known
-                return
-            found = []
-            for values in self.elements(run):
-                found.append(values)
-                yield values
-            run.memory[key] = found
-
-        return self._derived(kept)
+        return self._derived(lambda run: stages.cached(lambda: self.elements(run), run, key))
 
     def prefetch(self, buffer_size: Any) -> Pipeline:
         """Give the elements as they are.
@@ -399,10 +366,8 @@ class Pipeline(Structured):
             raise TypeError(
                 f"Two datasets to concatenate have different types {self.output_types!r} and {dataset.output_types!r}"
             )
-        leaves = [
-            Component(one.dtype, one.shape if one.shape == other.shape else _common(one.shape, other.shape))
-            for one, other in builtins.zip(nest.flatten(self.element), nest.flatten(dataset.element), strict=True)
-        ]
+        pairs = builtins.zip(nest.flatten(self.element), nest.flatten(dataset.element), strict=True)
+        leaves = [one.merged(other) for one, other in pairs]
         return self._derived(
             lambda run: itertools.chain(self.elements(run), dataset.elements(run)),
             dataset.captures,
@@ -459,10 +424,3 @@ def _check_shard(parts: int, which: int) -> None:
 
 def _with_leaves(made: Any) -> tuple[Any, list[Node]]:
     return made, nest.flatten(made)
-
-
-def _common(one: TensorShape, other: TensorShape) -> TensorShape:
-    if one.ndims is None or one.ndims != other.ndims:
-        return TensorShape(None)
-    pairs = builtins.zip(one.as_list(), other.as_list(), strict=True)
-    return TensorShape([a if a == b else None for a, b in pairs])

@@ -14,7 +14,7 @@ import numpy as np
 from globalstep.ops.random_ops import get_seed
 from globalstep.pipelines.elements import Pass, Values
 
-__all__ = ["Order", "batches", "interleaved", "shuffled", "zipped"]
+__all__ = ["Order", "batches", "cached", "first", "interleaved", "repeated", "rest", "shuffled", "zipped"]
 
 
 class Order:
@@ -87,3 +87,37 @@ def interleaved(sources: Iterator[Any], cycle: int, block: int) -> Iterator[Valu
 def zipped(sources: Sequence[Iterator[Values]]) -> Iterator[Values]:
     """Give elements that have one of each; the shortest ends it."""
     return (tuple(itertools.chain(*each)) for each in zip(*sources, strict=False))
+
+
+def repeated(begin: Callable[[], Iterator[Values]], times: int) -> Iterator[Values]:
+    """Give all elements several times, -1 for ever; if there are none, that is the end."""
+    for _ in itertools.count() if times < 0 else range(times):
+        empty = True
+        for values in begin():
+            empty = False
+            yield values
+        if empty:
+            return
+
+
+def cached(begin: Callable[[], Iterator[Values]], run: Pass, key: object) -> Iterator[Values]:
+    """Give the elements, from memory once all of them were given."""
+    known = run.memory.get(key)
+    if known is not None:
+        yield from known
+        return
+    found = []
+    for values in begin():
+        found.append(values)
+        yield values
+    run.memory[key] = found
+
+
+def first(source: Iterator[Values], number: int) -> Iterator[Values]:
+    """Give the first elements, all of them for -1."""
+    return itertools.islice(source, None if number < 0 else number)
+
+
+def rest(source: Iterator[Values], number: int) -> Iterator[Values]:
+    """Give what follows the first elements, nothing for -1."""
+    return iter(()) if number < 0 else itertools.islice(source, number, None)
