@@ -434,6 +434,8 @@ class _Following(SessionRunHook):
         if outcome is not None:
             trainer = self._trainer
             trainer._step = trainer._own_step = outcome.steps.get(trainer._graph.step.op_name, trainer._step)
+            if trainer._rounds is not None:
+                trainer._rounds.settle(outcome.kind)
 
     def end(self, session: Session) -> None:
         """See SessionRunHook: brings the last values into the model."""

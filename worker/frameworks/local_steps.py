@@ -20,11 +20,15 @@ from globalstep.graph.mutations import OptimizerSpec
 from globalstep.optimizers.lowering import lower
 from globalstep.optimizers.torch_optimizers import StepSource, TorchOptimizer
 from globalstep.variables.training_util import create_global_step
+from globalstep.wire.declarations import OutcomeKind
 from globalstep.wire.expressions import Expr, evaluate
 from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, Evaluator
 from globalstep.worker.running.local_optimizers import apply_rule, moved_scalars
 
 __all__ = ["LocalRounds", "LocalSteps"]
+
+#: Nothing was applied, since others were quicker; the steps taken are as good as before.
+_TOO_LATE = (OutcomeKind.LATE, OutcomeKind.DROPPED_STALE)
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,9 @@ class LocalRounds:
         self._steps = 0
         self._scalars = {name: _number_of(value)({}) for name, value in made.scalars().items()}
         self._slots: dict[int, list[Array]] = {}
+        # By position: how far the last round came, and how far those came that did not count.
+        self._pushed: dict[int, Array] = {}
+        self._carried: dict[int, Array] = {}
 
     def take(self, batches: Sequence[Any], seeds: Sequence[int]) -> dict[Any, Any]:
         """Keep the batches of the next round, one for each step; see TrainingModel.take."""
@@ -89,7 +96,8 @@ class LocalRounds:
     def evaluate(self, model: Evaluator, values: Sequence[Array], wanted: tuple[int, ...]) -> Evaluation:
         """Take a round's steps.
 
-        A round that fails, by a batch or a loss that is not finite, leaves the optimizer's state as it was.
+        A round that fails, by a batch or a loss that is not finite, leaves the optimizer's state as it was. After one
+        that did not count it begins as far from the values as that one ended, and brings both.
 
         Args:
             model: Evaluates the loss and gradients of the batches that were taken last.
@@ -101,7 +109,7 @@ class LocalRounds:
         """
         held = list(values)
         for at in wanted:
-            held[at] = np.array(values[at])
+            held[at] = values[at] - self._carried[at] if at in self._carried else np.array(values[at])
         slots = {at: [array.copy() for array in self._of(at, values[at])] for at in wanted}
         steps, scalars, losses = self._steps, dict(self._scalars), []
         updates: Sequence[Array] = ()
@@ -124,7 +132,12 @@ class LocalRounds:
                 held[len(held) - len(updates) :] = updates
         self._steps, self._scalars = steps, scalars
         self._slots |= slots
-        return Evaluation(np.mean(losses), [values[at] - held[at] for at in wanted], updates)
+        self._pushed = {at: values[at] - held[at] for at in wanted}
+        return Evaluation(np.mean(losses), [self._pushed[at] for at in wanted], updates)
+
+    def settle(self, kind: OutcomeKind) -> None:
+        """Say what became of the push of the last round: one that came too late is carried into the next."""
+        self._carried = self._pushed if kind in _TOO_LATE else {}
 
     def _of(self, at: int, value: Array) -> list[Array]:
         known = self._slots.get(at)

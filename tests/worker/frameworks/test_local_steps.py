@@ -5,6 +5,9 @@ import pytest
 
 import globalstep as gs
 from globalstep.errors import InvalidArgumentError
+from globalstep.wire.declarations import OutcomeKind
+from globalstep.worker.frameworks.foreign_loss import Evaluation
+from globalstep.worker.frameworks.local_steps import LocalRounds
 
 RANDOM = np.random.default_rng(7)
 X = RANDOM.normal(size=(40, 3)).astype(np.float32)
@@ -83,6 +86,62 @@ def test_a_round_that_fails_leaves_the_inner_optimizer_as_it_was():
         assert trainer.global_step == 1
         trainer.step(BATCHES[2], BATCHES[3])
     np.testing.assert_allclose(trainer.result.model, diloco(lambda step: 0.05, 2, 2), rtol=1e-4, atol=1e-5)
+
+
+def rounds_of(every):
+    rounds = LocalRounds(gs.optim.SGD(0.05), lambda batches, seeds: kept.__setitem__(0, batches[0]))
+    kept = [None]
+
+    def model(values, wanted):
+        loss, gradient = loss_fn(values[0], *kept[0])
+        return Evaluation(loss, [gradient], ())
+
+    def take(first, values):
+        rounds.take([BATCHES[(first + at) % 10] for at in range(every)], [0] * every)
+        (difference,) = rounds.evaluate(model, [values], (0,)).gradients
+        return difference
+
+    return rounds, take
+
+
+def descended(w, first, every):
+    for at in range(first, first + every):
+        w = w - 0.05 * loss_fn(w, *BATCHES[at % 10])[1]
+    return w
+
+
+@pytest.mark.parametrize("kind", [OutcomeKind.LATE, OutcomeKind.DROPPED_STALE])
+def test_rounds_that_came_too_late_are_brought_with_the_next(kind):
+    rounds, take = rounds_of(5)
+    begins = [np.full(3, value, np.float32) for value in (0.0, 0.5, -0.5, 1.0)]
+    first = take(0, begins[0])
+    np.testing.assert_allclose(first, begins[0] - descended(begins[0].astype(float), 0, 5), rtol=1e-5)
+    rounds.settle(kind)
+    # Others have moved the values meanwhile: the round begins as far from them as the last one ended.
+    second = take(5, begins[1])
+    ended = descended(begins[1].astype(float) - first, 5, 5)
+    np.testing.assert_allclose(second, begins[1] - ended, rtol=1e-5)
+    rounds.settle(kind)
+    third = take(10, begins[2])
+    np.testing.assert_allclose(third, begins[2] - descended(begins[2].astype(float) - second, 10, 5), rtol=1e-4)
+    rounds.settle(OutcomeKind.ACCEPTED)
+    fourth = take(15, begins[3])
+    np.testing.assert_allclose(fourth, begins[3] - descended(begins[3].astype(float), 15, 5), rtol=1e-5)
+
+
+def test_a_round_whose_difference_was_not_finite_is_not_carried():
+    rounds, take = rounds_of(2)
+    take(0, np.zeros(3, np.float32))
+    rounds.settle(OutcomeKind.DROPPED_NAN)
+    again = take(0, np.zeros(3, np.float32))
+    np.testing.assert_allclose(again, -descended(np.zeros(3), 0, 2), rtol=1e-5)
+
+
+def test_a_trainer_carries_the_round_of_a_push_that_came_too_late(monkeypatch):
+    settled = []
+    monkeypatch.setattr(LocalRounds, "settle", lambda self, kind: settled.append(kind))
+    fit(gs.LocalSteps(gs.optim.SGD(0.05), every=2, replicas=1), steps=3)
+    assert settled[:3] == [OutcomeKind.ACCEPTED] * 3
 
 
 @pytest.mark.parametrize(
