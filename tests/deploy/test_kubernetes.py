@@ -1,5 +1,6 @@
 """The Kubernetes manifests: valid by the API's schemas, and every pod is a task that the cluster knows."""
 
+import functools
 import importlib
 import json
 import re
@@ -10,18 +11,25 @@ from pathlib import Path
 import pytest
 
 from globalstep.cluster.cluster import from_tf_config
+from globalstep.deploy.pod import tf_config
+from globalstep.runtime.metrics_port import metrics_address
 
 yaml = pytest.importorskip("yaml")
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 OVERLAYS = {"small": (2, 2), "large": (8, 32)}
 
 
-def build(name):
+def built(folder):
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl, which has kustomize in it, is not installed")
-    done = subprocess.run(["kubectl", "kustomize", FOLDER / name], capture_output=True, text=True, check=False)
+    done = subprocess.run(["kubectl", "kustomize", folder], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@functools.cache
+def build(name):
+    return built(FOLDER / name)
 
 
 #: The run whose name the manifests have.
@@ -31,7 +39,7 @@ RUN = "digits-1"
 def by_name(text):
     """Give the objects of a run by their kinds, and their names without its name."""
     found = list(yaml.safe_load_all(text))
-    assert all(one["metadata"]["name"].endswith(f"-{RUN}") for one in found)
+    assert all(RUN in one["metadata"]["name"] for one in found)
     return {(one["kind"], one["metadata"]["name"].removesuffix(f"-{RUN}")): one for one in found}
 
 
@@ -44,15 +52,22 @@ def expanded(text, values):
     return re.sub(r"\$\((\w+)\)", lambda found: values[found[1]], text)
 
 
-def environment(workload, given=()):
-    """Give the variables of a pod as the kubelet makes them, one after the other."""
+def environment(workload, found, given=()):
+    """Give the variables of a pod as the kubelet makes them, one after the other, and TF_CONFIG as its program does."""
     labels = workload["spec"]["template"]["metadata"]["labels"]
+    maps = {one["metadata"]["name"]: one["data"] for one in found.values() if one["kind"] == "ConfigMap"}
     environ = dict(given)
     for one in container(workload)["env"]:
+        source = one.get("valueFrom", {})
         if "value" in one:
             environ[one["name"]] = expanded(one["value"], environ)
-        elif "app.kubernetes.io/instance" in json.dumps(one["valueFrom"]):
+        elif "app.kubernetes.io/instance" in json.dumps(source):
             environ[one["name"]] = labels["app.kubernetes.io/instance"]
+        elif "configMapKeyRef" in source:
+            environ[one["name"]] = maps[source["configMapKeyRef"]["name"]][source["configMapKeyRef"]["key"]]
+    python, flag, module, *command = container(workload)["command"]
+    if (python, flag, module) == ("python", "-m", "globalstep.deploy.pod"):
+        environ["TF_CONFIG"] = tf_config(command[0], environ)
     return environ
 
 
@@ -60,7 +75,7 @@ def environment(workload, given=()):
 def test_the_overlays_are_valid(name, tmp_path):
     validate = pytest.importorskip("kubernetes_validate")
     for manifest in yaml.safe_load_all(build(name)):
-        validate.validate(manifest, "1.31", strict=True)
+        validate.validate(manifest, "1.32", strict=True)
 
 
 def test_a_typo_is_not_valid():
@@ -75,14 +90,17 @@ def test_a_typo_is_not_valid():
 def test_every_pod_of_an_overlay_is_a_task(name, sizes):
     found = by_name(build(name))
     ps, workers = sizes
-    assert found["StatefulSet", "globalstep-ps"]["spec"]["replicas"] == ps
+    sizes = found["ConfigMap", "globalstep-sizes"]["data"]
+    assert {key: int(value) for key, value in sizes.items()} == {"ps": ps, "ps-kept": ps - 1, "workers": workers}
+    assert found["PodDisruptionBudget", "globalstep-ps"]["spec"]["minAvailable"] == ps - 1
     worker = found["Job", "globalstep-worker"]
-    assert worker["spec"]["completions"] == worker["spec"]["parallelism"] == workers
+    for job, size in ((found["Job", "globalstep-ps"]["spec"], ps), (worker["spec"], workers)):
+        assert (job["completions"], job["parallelism"], job["completionMode"]) == (size, size, "Indexed")
     for workload, job, index in [
         (found["Job", "globalstep-chief"], "chief", 0),
         *((worker, "worker", index) for index in range(workers)),
     ]:
-        config = from_tf_config({"TF_CONFIG": environment(workload, {"INDEX": str(index)})["TF_CONFIG"]})
+        config = from_tf_config({"TF_CONFIG": environment(workload, found, {"INDEX": str(index)})["TF_CONFIG"]})
         assert (config.job, config.index) == (job, index)
         assert [config.cluster.num_tasks(one) for one in ("ps", "worker")] == [ps, workers]
         assert config.cluster.task_address("ps", ps - 1) == f"globalstep-ps-{RUN}-{ps - 1}.globalstep-ps-{RUN}:2222"
@@ -93,7 +111,7 @@ def test_an_overlay_says_how_strangers_are_kept_out(name, how):
     found = by_name(build(name))
     settings = found["ConfigMap", "globalstep-settings"]["data"]
     assert {one for one in settings if one in ("GLOBALSTEP_INSECURE", "GLOBALSTEP_TLS_CERT")} == {how}
-    for kind, task in (("StatefulSet", "ps"), ("Job", "chief"), ("Job", "worker")):
+    for kind, task in (("Job", "ps"), ("Job", "chief"), ("Job", "worker")):
         pod = found[kind, f"globalstep-{task}"]["spec"]["template"]["spec"]
         assert pod["securityContext"]["runAsNonRoot"]
         assert {"configMapRef": {"name": f"globalstep-settings-{RUN}"}} in pod["containers"][0]["envFrom"]
@@ -117,7 +135,7 @@ def test_the_large_overlay_gives_each_role_its_own_token():
 def test_the_large_overlay_gives_each_role_its_own_key():
     """A worker that had the PS tasks' key could pose as one, and would be shown the chief's token."""
     found = by_name(build("large"))
-    for kind, task in (("StatefulSet", "ps"), ("Job", "chief"), ("Job", "worker")):
+    for kind, task in (("Job", "ps"), ("Job", "chief"), ("Job", "worker")):
         volumes = found[kind, f"globalstep-{task}"]["spec"]["template"]["spec"]["volumes"]
         (secret,) = [one["secret"]["secretName"] for one in volumes if one["name"] == "tls"]
         assert secret == f"globalstep-tls-{task}-{RUN}"
@@ -192,7 +210,7 @@ PORTS = {2222, 2223}
 @pytest.mark.parametrize("name", ["base", "jobset", "tfjob"])
 def test_the_ports_of_a_ps_task_are_fixed_and_let_through(name):
     """A policy with one of them alone would leave values and gradients to gRPC, after a wait of every worker."""
-    found = [one for path in (FOLDER / name).glob("*.yaml") for one in yaml.safe_load_all(path.read_text())]
+    found = list(yaml.safe_load_all(build(name)))
     commands = [pod["containers"][0]["command"] for one in found for pod in _pods(one)]
     (serves,) = [command for command in commands if "globalstep.ps" in command]
     assert {f"--bind=0.0.0.0:{min(PORTS)}", f"--tcp-port={max(PORTS)}"} <= set(serves)
@@ -320,17 +338,17 @@ def test_a_typo_in_a_custom_resource_is_not_valid(custom, where, name, value):
 
 def test_the_plain_manifests_keep_strangers_out_and_let_nodes_be_drained():
     found = by_name(build("large"))
-    labels = found["StatefulSet", "globalstep-ps"]["spec"]["template"]["metadata"]["labels"]
+    labels = found["Job", "globalstep-ps"]["spec"]["template"]["metadata"]["labels"]
     disruption = found["PodDisruptionBudget", "globalstep-ps"]["spec"]
     assert disruption["selector"]["matchLabels"].items() <= labels.items()
-    assert disruption["maxUnavailable"] == 1
+    assert disruption["minAvailable"] == 7
     service = found["Service", "globalstep-ps"]["spec"]
     assert service["clusterIP"] == "None"
     assert service["selector"].items() <= labels.items()
     reached = found["NetworkPolicy", "globalstep-ps"]["spec"]
     assert reached["podSelector"]["matchLabels"].items() <= labels.items()
     (allowed,) = reached["ingress"][0]["from"]
-    for kind, task in (("StatefulSet", "ps"), ("Job", "chief"), ("Job", "worker")):
+    for kind, task in (("Job", "ps"), ("Job", "chief"), ("Job", "worker")):
         assert picks(
             allowed["podSelector"], found[kind, f"globalstep-{task}"]["spec"]["template"]["metadata"]["labels"]
         )
@@ -358,12 +376,7 @@ def rendered(name, folder, run):
     copied = shutil.copytree(FOLDER, folder / run)
     for file in (copied / name).glob("*.yaml"):
         file.write_text(file.read_text().replace(RUN, run))
-    if name in OVERLAYS:
-        if shutil.which("kubectl") is None:
-            pytest.skip("kubectl, which has kustomize in it, is not installed")
-        done = subprocess.run(["kubectl", "kustomize", copied / name], capture_output=True, text=True, check=True)
-        return list(yaml.safe_load_all(done.stdout))
-    return [one for file in sorted((copied / name).glob("*.yaml")) for one in yaml.safe_load_all(file.read_text())]
+    return list(yaml.safe_load_all(built(copied / name)))
 
 
 def selectors(node):
@@ -389,7 +402,7 @@ def picks(selector, labels):
 def labels_of_pods(found, run):
     """Give the labels of all pods of some objects, with those that operators add."""
     for one in found:
-        if one["kind"] in ("StatefulSet", "Job"):
+        if one["kind"] == "Job":
             yield one["spec"]["template"]["metadata"]["labels"]
         if one["kind"] in ("JobSet", "TFJob"):
             name = one["metadata"]["name"]
@@ -420,10 +433,10 @@ def test_addresses_of_two_runs_do_not_meet_and_are_those_of_their_own_pods(name,
     addresses = []
     for run in ("cats", "dogs"):
         found = {(one["kind"], one["metadata"]["name"]): one for one in rendered(name, tmp_path, run)}
-        environ = environment(found["Job", f"globalstep-worker-{run}"], {"INDEX": "0"})
+        environ = environment(found["Job", f"globalstep-worker-{run}"], found, {"INDEX": "0"})
         assert environ["GLOBALSTEP_RUN"] == run
-        assert environment(found["StatefulSet", f"globalstep-ps-{run}"])["GLOBALSTEP_RUN"] == run
-        service = found["StatefulSet", f"globalstep-ps-{run}"]["spec"]["serviceName"]
+        assert environment(found["Job", f"globalstep-ps-{run}"], found)["GLOBALSTEP_RUN"] == run
+        service = found["Job", f"globalstep-ps-{run}"]["spec"]["template"]["spec"]["subdomain"]
         assert ("Service", service) in found
         cluster = from_tf_config(environ).cluster.as_dict()
         assert cluster["ps"][0] == f"globalstep-ps-{run}-0.{service}:2222"
@@ -437,3 +450,78 @@ def test_tasks_of_the_operators_know_their_runs_name(name):
     assert len(pods) == 3
     for pod in pods:
         assert {"name": "GLOBALSTEP_RUN", "value": RUN} in pod["containers"][0]["env"]
+
+
+# ---- Told in one place ---------------------------------------------------------------------------
+
+
+def edited(name, folder, old, new):
+    """Give the objects of an overlay in whose files one text was replaced, which is in one of them alone."""
+    copied = shutil.copytree(FOLDER, folder / "edited")
+    (file,) = [one for one in (copied / name).glob("*.yaml") if old in one.read_text()]
+    file.write_text(file.read_text().replace(old, new))
+    return by_name(built(copied / name))
+
+
+def test_the_number_of_ps_tasks_is_told_once(tmp_path):
+    found = edited("small", tmp_path, 'ps: "2"', 'ps: "5"')
+    spec = found["Job", "globalstep-ps"]["spec"]
+    assert (spec["completions"], spec["parallelism"]) == (5, 5)
+    environ = environment(found["Job", "globalstep-worker"], found, {"INDEX": "1"})
+    assert from_tf_config(environ).cluster.num_tasks("ps") == 5
+
+
+@pytest.mark.parametrize("name", [*OVERLAYS, "jobset", "tfjob"])
+def test_images_are_told_once(name, tmp_path):
+    found = edited(name, tmp_path, "newTag: latest", 'newTag: "7"')
+    images = sorted(re.findall(r'"image": "([^"]*)"', json.dumps([*found.values()])))
+    assert images == ["globalstep-ps:7", "globalstep:7", "globalstep:7"]
+    ps = [pod for one in yaml.safe_load_all(build(name)) for pod in _pods(one) if "globalstep.ps" in json.dumps(pod)]
+    assert [pod["containers"][0]["image"] for pod in ps] == ["globalstep-ps:latest"]
+
+
+def test_ps_tasks_that_have_ended_with_the_job_stay_ended():
+    found = by_name(build("small"))
+    for task in ("ps", "chief", "worker"):
+        spec = found["Job", f"globalstep-{task}"]["spec"]
+        assert spec["ttlSecondsAfterFinished"] == 86400
+        assert spec["template"]["spec"]["restartPolicy"] == "Never"
+    assert found["Job", "globalstep-ps"]["spec"]["podReplacementPolicy"] == "Failed"
+    assert not [kind for kind, _ in found if kind == "StatefulSet"]
+
+
+@pytest.mark.parametrize(("name", "how"), [("small", "grpc"), ("large", "exec"), ("jobset", "grpc"), ("tfjob", "grpc")])
+def test_a_ps_task_is_ready_when_its_health_service_says_so(name, how):
+    """The kubelet's gRPC probe knows no TLS: where there is TLS, the task's own program asks."""
+    (ps,) = [pod for one in yaml.safe_load_all(build(name)) for pod in _pods(one) if "livenessProbe" in str(pod)]
+    (one,) = ps["containers"]
+    for probe in (one["startupProbe"], one["readinessProbe"]):
+        assert set(probe) & {"grpc", "exec", "tcpSocket"} == {how}
+        assert "globalstep.deploy.health" in str(probe) if how == "exec" else probe["grpc"] == {"port": min(PORTS)}
+
+
+def test_a_volume_of_a_class():
+    claim = by_name(build("large"))["PersistentVolumeClaim", "globalstep-run"]["spec"]
+    assert claim["storageClassName"]
+    assert claim["accessModes"] == ["ReadWriteMany"]
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_monitoring_reads_the_ps_tasks_of_its_run(name, tmp_path):
+    validate = pytest.importorskip("kubernetes_validate")
+    found = edited(name, tmp_path, "# - ../monitoring", "- ../monitoring")
+    monitor = found.pop(("PodMonitor", "globalstep-ps"))["spec"]
+    for one in found.values():
+        validate.validate(one, "1.32", strict=True)
+    ps = found["Job", "globalstep-ps"]["spec"]["template"]
+    assert picks(monitor["selector"], ps["metadata"]["labels"])
+    assert monitor["selector"]["matchLabels"]["app.kubernetes.io/instance"] == RUN
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    (port,) = [one["containerPort"] for one in ps["spec"]["containers"][0]["ports"] if one["name"] == endpoint["port"]]
+    environ = environment(found["Job", "globalstep-ps"], found)
+    assert metrics_address(environ["GLOBALSTEP_METRICS_PORT"]) == ("0.0.0.0", port)
+    policy = found["NetworkPolicy", "globalstep-metrics"]["spec"]
+    assert picks(policy["podSelector"], ps["metadata"]["labels"])
+    (ingress,) = policy["ingress"]
+    assert ingress["ports"] == [{"protocol": "TCP", "port": port}]
+    assert all("namespaceSelector" in one for one in ingress["from"])

@@ -1,9 +1,11 @@
 """The files for docker: the committed one, and those that the command writes. No container is started here."""
 
 import json
+import re
 import shutil
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -141,11 +143,64 @@ def test_where_there_is_no_docker(script, tmp_path, monkeypatch, capsys):
     assert "there is no docker compose on this machine; train.compose.yml is written" in capsys.readouterr().err
 
 
-def test_the_image_is_built_in_stages_and_does_not_run_as_root():
-    lines = (FOLDER / "Dockerfile").read_text().splitlines()
-    assert len([line for line in lines if line.startswith("FROM ${BASE}")]) == 2
-    assert lines.index("USER globalstep") < next(i for i, line in enumerate(lines) if line.startswith("CMD "))
-    assert any("globalstep.deploy.health" in line for line in lines)
+def stages():
+    """Give the Dockerfile's stages: name -> instructions; the last one is called ""."""
+    text = (FOLDER / "Dockerfile").read_text()
+    found = re.split(r"^FROM (\S+)(?: AS (\S+))?\n", text, flags=re.MULTILINE)[1:]
+    return {name or "": body.splitlines() for _, name, body in zip(*[iter(found)] * 3, strict=True)}
+
+
+def test_the_images_are_built_in_stages_and_do_not_run_as_root():
+    built = stages()
+    for name in ("ps", ""):
+        assert "USER globalstep" in built[name]
+    assert any("globalstep.deploy.health" in line for line in built["task"])
+    assert any(line.startswith("CMD ") and "globalstep.ps" in line for line in built["task"])
+
+
+def test_an_edit_of_the_source_keeps_the_layers_of_packages():
+    """Only what is copied before them can make them anew."""
+    built = stages()
+    for name in ("pip", "ps-packages", "packages"):
+        copied = [line.split()[1:-1] for line in built[name] if line.startswith("COPY")]
+        assert copied == ([["pyproject.toml", "scripts/image_requirements.py", "wheel[s]"]] if name == "pip" else [])
+    for name, packages in (("ps", "ps-packages"), ("", "packages")):
+        copies = [line.split()[1] for line in built[name] if line.startswith("COPY --from")]
+        assert copies == [f"--from={packages}", "--from=source"]
+
+
+def needed(*arguments):
+    root = FOLDER.parents[1]
+    command = [sys.executable, root / "scripts" / "image_requirements.py", root / "pyproject.toml", *arguments]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    return {re.split(r"[^\w.-]", line)[0] for line in found.stdout.splitlines()}
+
+
+def test_the_image_of_a_ps_is_smaller():
+    whole = needed("worker", "examples,metrics")
+    assert {"numpy", "numba", "tensorboard", "scikit-learn", "prometheus-client"} <= whole
+    assert whole - needed("ps", "metrics") == {"autograd", "pillow", "scikit-learn", "tensorboard"}
+    assert needed("worker", "") < whole
+
+
+def test_a_ps_task_serves_without_what_its_image_lacks():
+    lacks = needed("worker", "examples,metrics") - needed("ps", "metrics")
+    modules = [{"scikit-learn": "sklearn", "pillow": "PIL"}.get(name, name) for name in sorted(lacks)]
+    program = f"""
+import sys
+for name in {modules}:
+    sys.modules[name] = None
+from globalstep.deploy import health
+from globalstep.ps.server import PSOptions, PSServer
+import globalstep.ps.__main__
+for name in __import__("pkgutil").walk_packages(__import__("globalstep.ps").ps.__path__, "globalstep.ps."):
+    __import__(name.name)
+server = PSServer(PSOptions(metrics_port="0"))
+server.start()
+sys.exit(health.main(["--address", server.address]) or server.close())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_health_check_asks_the_ps(capsys):

@@ -36,7 +36,7 @@ PROGRAMS = {
 TREE = ["setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 #: What the image is built from.
 CONTEXT = (
-    *("pyproject.toml", "docs/package.md", "LICENSE"),
+    *("pyproject.toml", "docs/package.md", "LICENSE", "scripts/image_requirements.py"),
     *("src", "proto", "ps", "worker", "chief", "deploy", "examples"),
 )
 #: A private /run hides another container engine of this machine from ours, and ours from it.
@@ -224,7 +224,7 @@ def _base(folder: Path) -> list[str]:
 
 
 def _download_wheels(folder: Path, wheels: Path) -> None:
-    """Fetch what `pip install .[examples]` needs, in the versions that are installed here, for Debian's Python."""
+    """Fetch what the Dockerfile installs, in the versions that are installed here, for Debian's Python."""
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     frozen = subprocess.run([*pip, "freeze"], capture_output=True, text=True, check=True).stdout
     (folder / "constraints.txt").write_text("".join(re.findall(r"^[\w.-]+==\S+\n", frozen, re.MULTILINE)))
@@ -232,7 +232,7 @@ def _download_wheels(folder: Path, wheels: Path) -> None:
     wanted = [
         *about["build-system"]["requires"],
         *about["project"]["dependencies"],
-        *about["project"]["optional-dependencies"]["examples"],
+        *(one for extra in ("examples", "metrics") for one in about["project"]["optional-dependencies"][extra]),
     ]
     shown = subprocess.run(["/usr/bin/python3", "--version"], capture_output=True, text=True, check=True).stdout
     subprocess.run(
