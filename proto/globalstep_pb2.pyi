@@ -674,6 +674,7 @@ class StatusReply(_message.Message):
     VOTES_FIELD_NUMBER: _builtins.int
     QUEUES_FIELD_NUMBER: _builtins.int
     AGGREGATES_FIELD_NUMBER: _builtins.int
+    BEHIND_FIELD_NUMBER: _builtins.int
     state: Global___State.ValueType
     incarnation: _builtins.int
     """Names the life of the run's state; each is greater than those before it. 0 while vacant."""
@@ -701,6 +702,8 @@ class StatusReply(_message.Message):
     """Takes STAGE with `vote`, and ADMIT with `votes`."""
     aggregates: _builtins.bool
     """Takes contributions: increments with `contributions`, and AWAIT_STEP."""
+    behind: _builtins.bool
+    """Came back from its log, and serves nothing until it has heard of the sequencer what it has to apply again."""
     @_builtins.property
     def variables(self) -> _containers.RepeatedCompositeFieldContainer[Global___VariableDecl]: ...
     @_builtins.property
@@ -741,7 +744,7 @@ class StatusReply(_message.Message):
 
     @_builtins.property
     def floors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Floor]:
-        """On the sequencer: up to which entry each shard is known to have applied its own."""
+        """On the sequencer: up to which entry each shard is known to have applied its own; to have on its disk, with a log."""
 
     @_builtins.property
     def protocol(self) -> Global___Protocol:
@@ -788,10 +791,11 @@ class StatusReply(_message.Message):
         votes: _builtins.bool = ...,
         queues: _abc.Iterable[Global___QueueInfo] | None = ...,
         aggregates: _builtins.bool = ...,
+        behind: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "load", b"load", "policy", b"policy", "protocol", b"protocol", "run", b"run", "statistics", b"statistics"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregates", b"aggregates", "applied", b"applied", "chief", b"chief", "clients", b"clients", "directory", b"directory", "draining", b"draining", "floors", b"floors", "host", b"host", "incarnation", b"incarnation", "limits", b"limits", "load", b"load", "optimizers", b"optimizers", "owner", b"owner", "policy", b"policy", "process", b"process", "protocol", b"protocol", "queues", b"queues", "run", b"run", "sequencer", b"sequencer", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "state", b"state", "statistics", b"statistics", "steps", b"steps", "told", b"told", "uninitialized", b"uninitialized", "variable_pushes", b"variable_pushes", "variables", b"variables", "votes", b"votes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregates", b"aggregates", "applied", b"applied", "behind", b"behind", "chief", b"chief", "clients", b"clients", "directory", b"directory", "draining", b"draining", "floors", b"floors", "host", b"host", "incarnation", b"incarnation", "limits", b"limits", "load", b"load", "optimizers", b"optimizers", "owner", b"owner", "policy", b"policy", "process", b"process", "protocol", b"protocol", "queues", b"queues", "run", b"run", "sequencer", b"sequencer", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "state", b"state", "statistics", b"statistics", "steps", b"steps", "told", b"told", "uninitialized", b"uninitialized", "variable_pushes", b"variable_pushes", "variables", b"variables", "votes", b"votes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2188,6 +2192,7 @@ class RecoverRequest(_message.Message):
     SEQUENCER_ADDRESS_FIELD_NUMBER: _builtins.int
     FLOORS_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
+    BEHIND_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     directory: _builtins.str
     shard: _builtins.int
@@ -2202,6 +2207,10 @@ class RecoverRequest(_message.Message):
         where the sequencer is there. A log that does not fit is not come back from.
         """
 
+    @_builtins.property
+    def behind(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """On the sequencer: those of the other shards that are `behind`."""
+
     def __init__(
         self,
         *,
@@ -2212,10 +2221,11 @@ class RecoverRequest(_message.Message):
         sequencer_address: _builtins.str = ...,
         floors: _abc.Iterable[Global___Floor] | None = ...,
         run: _builtins.str = ...,
+        behind: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "floors", b"floors", "incarnation", b"incarnation", "run", b"run", "sequencer_address", b"sequencer_address", "shard", b"shard", "shards", b"shards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["behind", b"behind", "directory", b"directory", "floors", b"floors", "incarnation", b"incarnation", "run", b"run", "sequencer_address", b"sequencer_address", "shard", b"shard", "shards", b"shards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2230,6 +2240,7 @@ class RecoverReply(_message.Message):
     PUSHES_FIELD_NUMBER: _builtins.int
     CUT_BYTES_FIELD_NUMBER: _builtins.int
     SECS_FIELD_NUMBER: _builtins.int
+    BEHIND_FIELD_NUMBER: _builtins.int
     applied: _builtins.int
     """Last entry of the mutation sequence that the shard has applied."""
     recovered: _builtins.bool
@@ -2238,6 +2249,8 @@ class RecoverReply(_message.Message):
     """Pushes that were applied anew, bytes of a torn end that were cut off, and how long it took."""
     cut_bytes: _builtins.int
     secs: _builtins.float
+    behind: _builtins.bool
+    """See StatusReply."""
     def __init__(
         self,
         *,
@@ -2246,10 +2259,11 @@ class RecoverReply(_message.Message):
         pushes: _builtins.int = ...,
         cut_bytes: _builtins.int = ...,
         secs: _builtins.float = ...,
+        behind: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "cut_bytes", b"cut_bytes", "pushes", b"pushes", "recovered", b"recovered", "secs", b"secs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "behind", b"behind", "cut_bytes", b"cut_bytes", "pushes", b"pushes", "recovered", b"recovered", "secs", b"secs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3250,7 +3264,7 @@ Global___Entry: _TypeAlias = Entry  # noqa: Y015
 
 @_typing.final
 class Floor(_message.Message):
-    """What a shard is known to have applied."""
+    """What a shard is known to have applied. Its signature says whether it is on the shard's disk, too."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -3715,10 +3729,13 @@ class VoteRequest(_message.Message):
     VOTES_FIELD_NUMBER: _builtins.int
     FLOOR_FIELD_NUMBER: _builtins.int
     GREETING_FIELD_NUMBER: _builtins.int
+    DURABLE_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     shard: _builtins.int
     greeting: _builtins.bytes
     """In the first message of a link: that the sender is this shard, signed with the incarnation's key."""
+    durable: _builtins.int
+    """Up to which entry all is on its disk that it has applied; comes with `floor`. 0: not known."""
     @_builtins.property
     def votes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Vote]: ...
     @_builtins.property
@@ -3733,10 +3750,11 @@ class VoteRequest(_message.Message):
         votes: _abc.Iterable[Global___Vote] | None = ...,
         floor: Global___Floor | None = ...,
         greeting: _builtins.bytes = ...,
+        durable: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["floor", b"floor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["floor", b"floor", "greeting", b"greeting", "incarnation", b"incarnation", "shard", b"shard", "votes", b"votes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["durable", b"durable", "floor", b"floor", "greeting", b"greeting", "incarnation", b"incarnation", "shard", b"shard", "votes", b"votes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3780,6 +3798,9 @@ class Decisions(_message.Message):
     DROPPED_FIELD_NUMBER: _builtins.int
     ADMITTED_FIELD_NUMBER: _builtins.int
     UNDECIDED_FIELD_NUMBER: _builtins.int
+    KEEPS_FIELD_NUMBER: _builtins.int
+    keeps: _builtins.bool
+    """The sequencer keeps `entries` until the participant says `durable`: calls are answered before they are on its disk."""
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___Entry]:
         """Admitted and not known to be applied there, in order."""
@@ -3803,10 +3824,11 @@ class Decisions(_message.Message):
         dropped: _abc.Iterable[Global___PushId] | None = ...,
         admitted: _abc.Iterable[Global___PushId] | None = ...,
         undecided: _abc.Iterable[Global___PushId] | None = ...,
+        keeps: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "dropped", b"dropped", "entries", b"entries", "undecided", b"undecided"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "dropped", b"dropped", "entries", b"entries", "keeps", b"keeps", "undecided", b"undecided"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4456,7 +4478,7 @@ class SettleReply(_message.Message):
     ENTRIES_FIELD_NUMBER: _builtins.int
     FLOOR_FIELD_NUMBER: _builtins.int
     floor: _builtins.int
-    """What the asking shard is known to have applied. One that has applied less now has lost the end of its log."""
+    """What the asking shard is known to have on its disk. One that has applied less now has lost the end of its log."""
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___Entry]:
         """Entries for the asking shard, admitted after `applied`. Pushes asked for and not among them are

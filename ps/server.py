@@ -179,6 +179,7 @@ class PSServer:
             raise _cannot_serve(options.bind, why or "gRPC cannot listen there")
         self.address = security.authorization.address = f"{options.bind.rpartition(':')[0]}:{port}"
         self._settler = Settler(self.shard, clock, asking(lambda: security.credentials))
+        self.control.recovered = self._settler.settle_soon
         self._vigil = Vigil(self.shard, options.patience, clock)
         self._alone_code: int | None = None
         self._stop_asked = False

@@ -46,8 +46,10 @@ class Asked(enum.Enum):
 class _LineOf:
     """The line of one shard in one incarnation."""
 
-    def __init__(self, line: Line, incarnation: int) -> None:
+    def __init__(self, line: Line, incarnation: int, keeps: bool) -> None:
         self.line = line
+        #: Whether entries are kept for the shard until they are on its disk.
+        self._keeps = keeps
         self.incarnation = incarnation
         # Keeps entries in order on their way out, and guards `_sent`; a leaf but for the line's own.
         self._lock = threading.Lock()
@@ -62,14 +64,16 @@ class _LineOf:
             new = [entry for entry in pending if entry.index > self._sent]
             if new:
                 self._sent = new[-1].index
-                self.line.tell(pb.Decisions(entries=[entries.encode(entry) for entry in new]))
+                sent = [entries.encode(entry) for entry in new]
+                self.line.tell(pb.Decisions(entries=sent, keeps=self._keeps))
 
     def repeat(self, pending: Sequence[Entry], admitted: PushId) -> None:
         """Answer a vote for a push that was admitted before."""
         with self._lock:
             self._sent = max([self._sent, *(entry.index for entry in pending)])
             sent = [entries.encode(entry) for entry in pending]
-            self.line.tell(pb.Decisions(entries=sent, admitted=[codec.encode_push_id(admitted)]))
+            admissions = [codec.encode_push_id(admitted)]
+            self.line.tell(pb.Decisions(entries=sent, admitted=admissions, keeps=self._keeps))
 
     def leave(self, push: PushId) -> None:
         """Say that a push is not decided by votes."""
@@ -134,7 +138,7 @@ class VoteCount:
                 "not the task's link: a link begins with a greeting that is signed with the incarnation's key."
             )
         if message.HasField("floor"):
-            floor = Floor(message.floor.index, message.floor.signature)
+            floor = Floor(message.floor.index, message.floor.signature, message.durable)
             if message.votes:
                 held.floor = floor
             else:
@@ -153,7 +157,7 @@ class VoteCount:
                 f"Who says to be PS task {message.shard} has not signed that with the key of incarnation "
                 f"{message.incarnation}, or its connection carries no link."
             )
-        held = _LineOf(line, message.incarnation)
+        held = _LineOf(line, message.incarnation, self._shard.now.policy.durability == "log")
         with self._lock:
             self._lines[message.shard] = held
         line.when_ended(lambda: self._ended(message.shard, held))

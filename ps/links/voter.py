@@ -14,6 +14,7 @@ from typing import Protocol
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.ledger import entries
 from globalstep.ps.links.parked_call import LONGEST_SECS, Make, ParkedCall
+from globalstep.ps.shard.event_log import NO_LOG
 from globalstep.ps.shard.events import Commit, Resolved
 from globalstep.ps.shard.replies import Answer
 from globalstep.ps.shard.shard import Shard
@@ -68,6 +69,10 @@ class Voter:
         self._missed: dict[PushId, None] = {}
         #: Since when the sequencer has not heard what is applied here; 0 where it has.
         self._unsaid_since = 0.0
+        #: What it has heard over this link to be on the disk here.
+        self._said_durable = 0
+        #: Whether the sequencer keeps entries until they are on the disk here, as it last said over this link.
+        self._kept = False
         self._look_at = 0.0
 
     # ---- The link -----------------------------------------------------------------------------
@@ -80,7 +85,7 @@ class Voter:
     def linked(self, link: VoteLink) -> None:
         """Use a link, which has sent its greeting."""
         with self._lock:
-            self._link = link
+            self._link, self._said_durable, self._kept = link, 0, False
             missed, self._missed = list(self._missed), {}
         for push in missed:
             self._send(link, pb.Vote(push=codec.encode_push_id(push)))
@@ -136,16 +141,22 @@ class Voter:
 
     def _send(self, link: VoteLink, vote: pb.Vote, applied: int = 0) -> None:
         request = pb.VoteRequest(incarnation=link.incarnation, shard=self._shard.now.shard, votes=[vote])
-        if applied and self._unsaid_since:
+        if applied and (self._unsaid_since or self._shard.log.durable > self._said_durable):
             self._add_floor(request, applied)
         link.send(request)
 
     def _add_floor(self, request: pb.VoteRequest, applied: int) -> None:
-        """Say what is applied here, and will not be forgotten."""
+        """Say what is applied here, and up to where it is on the disk; only that to a sequencer that forgets it."""
         self._unsaid_since = 0.0
         now = self._shard.now
+        if now.log is not NO_LOG:
+            self._said_durable = request.durable = now.log.durable
+        if self._kept:
+            request.floor.signature = now.signer.applied(now.shard, applied)
+        else:
+            applied = applied if now.log is NO_LOG else now.log.durable
+            request.floor.signature = now.signer.floor(now.shard, applied)
         request.floor.shard, request.floor.index = now.shard, applied
-        request.floor.signature = now.signer.floor(now.shard, applied)
 
     # ---- Decisions ----------------------------------------------------------------------------
 
@@ -171,18 +182,20 @@ class Voter:
             self._unsaid_since = self._shard.resources.clock.monotonic()
 
     def _carry_out(self, incarnation: int, message: pb.Decisions, answered: list[tuple[ParkedCall, Make]]) -> None:
+        self._kept = self._kept or message.keeps
         for item in message.entries:
             entry = entries.decode(item)
             call = self._take(entry.push)
             if call is None:
-                self._shard.handle(Resolved(incarnation, (), [entry]))
+                self._shard.handle(Resolved(incarnation, (), [entry], message.keeps))
             else:
                 answered.append((call, staged))  # until it is applied
-                answered[-1] = call, self._answer(self._shard.handle(Commit(incarnation, entry.push, [entry])))
+                commit = Commit(incarnation, entry.push, [entry], message.keeps)
+                answered[-1] = call, self._answer(self._shard.handle(commit))
         for known in message.admitted:
             push = codec.decode_push_id(known)
             if (call := self._take(push)) is not None:
-                answered.append((call, self._answer(self._shard.handle(Commit(incarnation, push, ())))))
+                answered.append((call, self._answer(self._shard.handle(Commit(incarnation, push, (), message.keeps)))))
         for left in message.undecided:
             if (call := self._take(codec.decode_push_id(left))) is not None:
                 answered.append((call, staged))
@@ -232,7 +245,7 @@ class Voter:
             return
         request = pb.VoteRequest(incarnation=link.incarnation, shard=now.shard)
         applied, log = now.applied, now.log
-        self._shard.secure(log)
+        self._shard.secure(log, all_of_it=not self._kept)
         self._add_floor(request, applied)
         link.send(request)
 

@@ -63,6 +63,8 @@ class Voting:
             What makes the reply; None for a call that is parked.
         """
         message = call.request.stage
+        # Nobody objects to a push whose client is to try again.
+        self._shard.now.check(message.incarnation, message.id.client)
         link = self.voter.link(message.incarnation) if message.vote else None
         push, log = codec.decode_push_id(message.id), self._shard.log
         if link is None:

@@ -69,6 +69,7 @@ class Control:
         log_files: Writes them.
         open_lane: Makes ready for a connection beside gRPC, as SocketServer.open; None where there are none.
         votes: Whether this task has, or takes, links.
+        recovered: Called when the task has come back from its log.
     """
 
     handler: Handler
@@ -79,6 +80,7 @@ class Control:
     log_files: LogFiles = LOG_FILES
     open_lane: Callable[[pb.LaneKind.ValueType, bytes], tuple[str, bytes]] | None = None
     votes: bool = False
+    recovered: Callable[[], object] = lambda: None
 
     durability: Durability = field(init=False)
     load: LoadReport = field(init=False)
@@ -134,6 +136,7 @@ class Control:
             steps=view.steps,
             limits=view.limits,
             applied=view.applied,
+            behind=view.behind,
             floors=[pb.Floor(shard=shard, index=index) for shard, index in enumerate(view.floors) if index],
             clients=[
                 pb.ClientInfo(
@@ -389,7 +392,9 @@ class Control:
         return pb.FindLogReply(logs=[pb.FoundLog(incarnation=n, sequencer=at) for n, at in found.items()])
 
     def _Recover(self, request: pb.RecoverRequest) -> pb.RecoverReply:  # noqa: N802
-        return self.durability.recover(request)
+        reply = self.durability.recover(request)
+        self.recovered()
+        return reply
 
     def _Queue(self, request: pb.QueueRequest) -> pb.QueueReply:  # noqa: N802
         reply = self.queues.call(request)

@@ -36,6 +36,8 @@ OVERDUE_SECS = 10.0
 #: A part is overdue when it has been staged this long, whatever its worker does: its call has been given up.
 LONGEST_SECS = 90.0
 _PERIOD_SECS = 2.0
+#: Between two rounds of a shard that serves nothing before it has asked the sequencer.
+_BEHIND_SECS = 0.1
 _DEADLINE_SECS = 5.0
 
 
@@ -77,7 +79,9 @@ class Settler:
         self._shard = shard
         self._clock = clock
         self._ask = ask
-        self._stop = threading.Event()
+        self._stopping = False
+        # Set when there is something to do before the next round.
+        self._due = threading.Event()
         self._thread = threading.Thread(target=self._run, name="globalstep-settler", daemon=True)
         # Incarnation, entry and log: what came back from its log reports anew.
         self._reported: tuple[int, int, EventLog] = (0, 0, NO_LOG)
@@ -89,12 +93,21 @@ class Settler:
 
     def stop(self) -> None:
         """End the thread and wait for it. Safe to call twice, or without a start."""
-        self._stop.set()
+        self._stopping = True
+        self._due.set()
         if self._thread.is_alive():
             self._thread.join()
 
+    def settle_soon(self) -> None:
+        """Have the next round begin now. Any thread."""
+        self._due.set()
+
     def _run(self) -> None:
-        while not self._clock.wait(self._stop, _PERIOD_SECS):
+        while True:
+            self._clock.wait(self._due, _BEHIND_SECS if self._shard.now.behind else _PERIOD_SECS)
+            self._due.clear()
+            if self._stopping:
+                return
             try:
                 self.settle_once()
             except grpc.RpcError as error:
@@ -113,14 +126,14 @@ class Settler:
         log = self._shard.log
         view = self._shard.view(brief=True)
         # What the shard reports to the sequencer must not be forgotten here.
-        self._shard.secure(log)
+        self._shard.secure(log, all_of_it=True)
         address = view.sequencer_address
         if not view.incarnation or (not address and view.shard != view.sequencer):
             return False
         overdue = self._shard.overdue(OVERDUE_SECS, LONGEST_SECS)
         if view.shard == view.sequencer:
             return self._settle_here(view, overdue)
-        if not overdue and (view.incarnation, view.applied, log) == self._reported:
+        if not overdue and not view.behind and (view.incarnation, view.applied, log) == self._reported:
             return False
         request = pb.SettleRequest(
             incarnation=view.incarnation,
@@ -138,9 +151,10 @@ class Settler:
             )
             return True
         self._reported = view.incarnation, view.applied, log
-        if overdue:
+        if overdue or view.behind:
             found = [entries.decode(entry) for entry in reply.entries]
-            self._shard.handle(Resolved(view.incarnation, overdue, found))
+            self._shard.handle(Resolved(view.incarnation, overdue, found, complete=True))
+        if overdue:
             _log.info("Settled %d parts of silent workers", len(overdue))
         return True
 

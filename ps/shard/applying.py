@@ -65,9 +65,21 @@ class Applier:
         self.deferred: dict[PushId, Deferred | None] = {}
 
     def apply_entries(
-        self, now: Incarnation, brought_by: PushId, entries: Sequence[Entry], dropped: Sequence[PushId] = ()
+        self,
+        now: Incarnation,
+        brought_by: PushId,
+        entries: Sequence[Entry],
+        dropped: Sequence[PushId] = (),
+        kept: bool = False,
     ) -> None:
         """Apply those that are new here; then drop parts that will never be admitted.
+
+        Args:
+            now: The incarnation.
+            brought_by: The push whose client brought them; without a client where none did.
+            entries: They, in order.
+            dropped: Whose parts are dropped.
+            kept: Whether the sequencer keeps the entries until they are on the disk here.
 
         Raises:
             InvalidArgumentError: On the sequencer, whose entries are its own. Nothing is changed.
@@ -98,7 +110,7 @@ class Applier:
             now.staged.pop(push, None)
         if done or dropped:
             with fail_stop.during(brought_by):
-                now.log.append(Applied(brought_by, done, dropped))
+                now.log.append(Applied(brought_by, done, dropped), awaited=not kept or bool(dropped))
 
     def _check_entry(self, now: Incarnation, entry: Entry, applied: int) -> None:
         """Refuse an entry that cannot be applied after entry `applied`. Changes nothing."""

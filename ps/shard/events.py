@@ -231,6 +231,8 @@ class Commit(Event[Answer]):
     incarnation: int
     push: PushId
     entries: Sequence[Entry]
+    #: Whether the sequencer keeps the entries until they are on this shard's disk.
+    kept: bool = False
 
 
 @dataclass(slots=True)
@@ -292,6 +294,10 @@ class Resolved(Event[int]):
     incarnation: int
     asked: Sequence[PushId]
     entries: Sequence[Entry]
+    #: As of Commit.
+    kept: bool = False
+    #: Whether these are all entries that the sequencer has for it: a shard that is behind is not any more.
+    complete: bool = False
 
 
 @dataclass(slots=True)
@@ -443,6 +449,8 @@ class Adopt(Event[bool]):
     sequencer_address: str
     #: On the sequencer: what the other shards have applied; see Ledger.check_floors.
     floors: Mapping[int, int]
+    #: On the sequencer: those of them that serve nothing until they have heard of it what they missed.
+    behind: Sequence[int] = ()
 
 
 #: What a log holds, besides an incarnation's Begin and the images that its segments begin with.

@@ -16,6 +16,7 @@ from globalstep.cluster.run_policy import RunPolicy
 from globalstep.cluster.task_state import State
 from globalstep.errors import (
     AbortedError,
+    DataLossError,
     FailedPreconditionError,
     InvalidArgumentError,
     LostStateError,
@@ -109,10 +110,12 @@ class Incarnation:
         claims: On the sequencer: which units of work are being computed, and by whom.
         leads: Where the fast are to wait for the slow: how far each worker is ahead, on the sequencer; else None.
         raised: Low-water marks that have risen since the last ones were logged: they come with the next decision.
+        behind: Whether it came back from its log, and may have applied more before than it has applied now.
     """
 
     __slots__ = (
-        "applied", "begun_at", "claims", "contributions", "fewer", "gave", "gave_first", "leads", "ledger", "log",
+        "applied", "begun_at", "behind", "claims", "contributions", "fewer", "gave", "gave_first", "leads",
+        "ledger", "log",
         "number", "owner", "policy", "raised", "replies", "run", "sequencer", "sequencer_address",
          "shard", "shards", "signer", "snapshots", "staged", "state", "store",
     )  # fmt: skip
@@ -138,6 +141,7 @@ class Incarnation:
         self.claims = UnitClaims()
         self.leads: Leads | None = None
         self.raised: dict[int, int] = {}
+        self.behind = False
 
     def emptied(self, most_read_bytes: int) -> Incarnation:
         """Give what is left after a loss: vacant, but for which run and log it was."""
@@ -151,9 +155,19 @@ class Incarnation:
         """Refuse a call that does not belong to this incarnation.
 
         Raises:
-            LostStateError: If there is none here.
+            LostStateError: If there is none here, or less than this shard had answered.
             AbortedError: If it is another one, or is being initialized by another client.
         """
+        self.check_life(number, client)
+        if self.behind:
+            # So the client looks whether the sequencer, too, has to come back.
+            raise LostStateError(
+                f"PS task {self.shard} is back from its log at entry {self.applied}, and asks the sequencer, PS task "
+                f"{self.sequencer}, which entries it has to apply again. Until then it serves nothing."
+            )
+
+    def check_life(self, number: int, client: str) -> None:
+        """Refuse a call as `check` does, but not where this shard is behind."""
         if self.state is State.VACANT:
             raise LostStateError(
                 "This PS task holds no state: it has just started, or it was restarted and lost what it had. "
@@ -167,6 +181,25 @@ class Incarnation:
         if self.state is State.INITIALIZING and client != self.owner:
             raise AbortedError(
                 f"PS task {self.shard} is being initialized by client {self.owner}; wait until it is ready."
+            )
+
+    def check_floors(self, floors: Mapping[int, int]) -> None:
+        """Refuse a log whose end is missing, as far as that shows from what shards are known to have applied.
+
+        Args:
+            floors: On the sequencer: what the other shards have applied. On another shard: what it has
+                reported to the sequencer that it had applied itself, and would not forget.
+
+        Raises:
+            DataLossError: If it is. Nothing is changed.
+        """
+        if self.ledger is not None:
+            self.ledger.check_floors(floors)
+        elif self.applied < floors.get(self.shard, 0):
+            raise DataLossError(
+                f"The log of PS task {self.shard} ends at entry {self.applied}, and the task had reported to "
+                f"the sequencer that it had applied entry {floors[self.shard]}: the end of the log is missing, "
+                "acknowledged pushes with it."
             )
 
     def check_place(self, decl: VariableDecl) -> None:

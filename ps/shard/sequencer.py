@@ -377,6 +377,8 @@ class Sequencer:
     def raise_floors(self, now: Incarnation, floors: Mapping[int, Floor] | None) -> None:
         """Take note of low-water marks that are news.
 
+        What a shard has applied counts as visible; entries are kept for it until it will not forget them.
+
         Raises:
             InvalidArgumentError: If there is no such shard or index. Nothing is changed.
             PermissionDeniedError: If the shard has not signed it. Nothing is changed.
@@ -384,23 +386,25 @@ class Sequencer:
         ledger = now.ledger
         if not floors or ledger is None:
             return
-        news: list[tuple[int, Floor]] = []
+        news: list[tuple[int, int, int]] = []
         for shard, floor in floors.items():
-            if ledger.is_news(shard, floor.index):
-                if not self._resources.replaying:
-                    self._check_floor(now, shard, floor)
-                news.append((shard, floor))
-        for shard, floor in news:
-            ledger.raise_floor(shard, floor.index)
-            now.raised[shard] = floor.index
+            if ledger.is_news(shard, floor.index) or floor.index > ledger.floors[shard]:
+                durable = floor.index if self._resources.replaying else self._check_floor(now, shard, floor)
+                news.append((shard, floor.index, durable))
+        for shard, index, durable in news:
+            if ledger.raise_floor(shard, index, durable):
+                now.raised[shard] = durable
 
-    def _check_floor(self, now: Incarnation, shard: int, floor: Floor) -> None:
-        """Refuse a low-water mark that the shard has not signed."""
-        if not now.signer.is_floor(shard, floor):
-            raise PermissionDeniedError(
-                f"That PS task {shard} has applied entry {floor.index} counts only as it says so itself: pass on the "
-                "signature of its CommitReply, which this is not."
-            )
+    def _check_floor(self, now: Incarnation, shard: int, floor: Floor) -> int:
+        """Refuse a low-water mark that the shard has not signed; gives up to where the shard will not forget it."""
+        if now.signer.is_floor(shard, floor):
+            return floor.index
+        if now.signer.is_applied(shard, floor):
+            return min(floor.durable, floor.index)
+        raise PermissionDeniedError(
+            f"That PS task {shard} has applied entry {floor.index} counts only as it says so itself: pass on the "
+            "signature of its CommitReply, which this is not."
+        )
 
     def greet(self, now: Incarnation, event: Greet) -> bool:
         """Look whether a link is the shard's that it says to be of; see Greet."""
@@ -418,8 +422,7 @@ class Sequencer:
         """Tell a shard what became of its overdue parts; see Ledger.settle."""
         now.check(event.incarnation, now.owner)
         ledger = now.sequencing()
-        if ledger.is_news(event.shard, event.applied):
-            ledger.raise_floor(event.shard, event.applied)
+        if ledger.raise_floor(event.shard, event.applied):
             now.raised[event.shard] = event.applied
         with self._resources.fail_stop.during("Settling"):
             found = ledger.settle(event.pushes, event.shard, event.applied)

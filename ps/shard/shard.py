@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from globalstep.cluster.task_state import State
-from globalstep.errors import DataLossError
 from globalstep.ps.aggregates.closing import Closing
 from globalstep.ps.ledger.journal import Journal
 from globalstep.ps.ledger.ledger import EntryKind, Ledger
@@ -155,16 +154,20 @@ class Shard:
         """Where events are written."""
         return self.now.log
 
-    def secure(self, before: EventLog) -> None:
+    def secure(self, before: EventLog, all_of_it: bool = False) -> None:
         """Return once what a call did, and what it saw, will not be forgotten; `before` was the log before it.
+
+        Args:
+            before: As said.
+            all_of_it: Not by this task alone either: what the sequencer keeps for it is on the disk here, too.
 
         Raises:
             LostStateError: If it was forgotten.
         """
         log = self.now.log
-        before.secure()
+        before.secure(all_of_it)
         if log is not before:
-            log.secure()
+            log.secure(all_of_it)
 
     # ---- Before the lock ----------------------------------------------------------------------
 
@@ -259,18 +262,20 @@ class Shard:
         now.check(event.incarnation, push.client)
         # What the sequencer does not tell of with the push's own COMMIT, it has not accepted.
         refused = push in now.staged and all(entry.push != push for entry in entries)
-        self._applier.apply_entries(now, push, entries, (push,) if refused else ())
+        self._applier.apply_entries(now, push, entries, (push,) if refused else (), event.kept)
         answer = self._applier.answer(now, push)
-        answer.signature = now.signer.floor(now.shard, answer.applied)
+        sign = now.signer.applied if event.kept else now.signer.floor
+        answer.signature = sign(now.shard, answer.applied)
         return answer
 
     def _resolved(self, now: Incarnation, event: events.Resolved) -> int:
-        now.check(event.incarnation, now.owner)
-        self._applier.apply_entries(now, _NO_PUSH, event.entries, event.asked)
+        now.check_life(event.incarnation, now.owner)
+        self._applier.apply_entries(now, _NO_PUSH, event.entries, event.asked, event.kept)
+        now.behind = now.behind and not event.complete
         return now.applied
 
     def _drop_short(self, now: Incarnation, event: events.DropShort) -> bool:
-        now.check(event.incarnation, now.owner)
+        now.check_life(event.incarnation, now.owner)
         short = now.applied < event.floor
         if short:
             self._lose()
@@ -306,7 +311,10 @@ class Shard:
         if new.ledger is not None:
             new.ledger.check_floors(event.floors)
             for shard, index in event.floors.items():
-                new.ledger.raise_floor(shard, index)
+                # What a shard that is behind had applied, nobody knows; but nobody sees it as long as it is behind.
+                new.ledger.raise_floor(shard, new.ledger.index if shard in event.behind else index, durable=0)
+        # Only what came over a link was answered before it was on the disk, and a link takes an address.
+        new.behind = new.ledger is None and bool(event.sequencer_address)
         presence = self.members.presence
         new.store.most_read_bytes = self.resources.most_read_bytes
         new.log, new.sequencer_address = event.log, event.sequencer_address
@@ -338,6 +346,7 @@ class Shard:
                 sequencer_address=now.sequencer_address,
                 owner=now.owner,
                 applied=now.applied,
+                behind=now.behind,
                 floors=list(ledger.floors) if ledger else [],
                 variables=[] if brief else now.store.variables,
                 optimizers=[] if brief else now.store.optimizers,
@@ -430,22 +439,6 @@ class Shard:
             return self.now.state is State.DONE and self.members.presence.empty()
 
     def check_floors(self, floors: Mapping[int, int]) -> None:
-        """Refuse a log whose end is missing, as far as that shows from what shards are known to have applied.
-
-        Args:
-            floors: On the sequencer: what the other shards have applied. On another shard: what it has
-                reported to the sequencer that it had applied itself.
-
-        Raises:
-            DataLossError: If it is. Nothing is changed.
-        """
+        """See Incarnation.check_floors."""
         with self._lock:
-            now = self.now
-            if now.ledger is not None:
-                now.ledger.check_floors(floors)
-            elif now.applied < floors.get(now.shard, 0):
-                raise DataLossError(
-                    f"The log of PS task {now.shard} ends at entry {now.applied}, and the task had reported to "
-                    f"the sequencer that it had applied entry {floors[now.shard]}: the end of the log is missing, "
-                    "acknowledged pushes with it."
-                )
+            self.now.check_floors(floors)

@@ -186,7 +186,9 @@ class ShardView:
     sequencer_address: str
     owner: str
     applied: int
-    #: On the sequencer, by shard: up to which entry it is known to have applied its own.
+    #: See Incarnation.
+    behind: bool
+    #: On the sequencer, by shard: up to which entry it is known to have applied its own, and not to forget that.
     floors: list[int]
     variables: list[VariableDecl]
     optimizers: list[OptimizerDecl]

@@ -320,7 +320,7 @@ class Durability:
             return
         try:
             values, _ = self._shard.handle(ReadSnapshot(incarnation, snapshot))
-            log.secure()
+            log.secure(all_of_it=True)
             log.check_writer()
             folder, segment = log.directory, begun.segment
             self._with_reserve(folder, lambda: _keep_base(self._files, folder, segment, values, file))
@@ -386,7 +386,7 @@ class Durability:
         with self._changing:
             view = self._shard.view(brief=True)
             if view.incarnation == request.incarnation:
-                return pb.RecoverReply(applied=view.applied)
+                return pb.RecoverReply(applied=view.applied, behind=view.behind)
             began = self._clock.monotonic()
             folder = self._folder(request, request.run)
             before = self._shard.log
@@ -405,11 +405,11 @@ class Durability:
                     error, f"PS task {request.shard} cannot come back from its log in {folder} now"
                 ) from None
             secs = self._clock.monotonic() - began
-            applied = self._shard.view(brief=True).applied
+            view = self._shard.view(brief=True)
         _log.warning(
             "PS task %d is back at entry %d, from its log: %d pushes were applied again%s, in %.2f s.",
             request.shard,
-            applied,
+            view.applied,
             replay.pushes,
             f" ({replay.cut_bytes} bytes of a torn end, which the task had not acknowledged, were cut off)"
             if replay.cut_bytes
@@ -417,7 +417,12 @@ class Durability:
             secs,
         )
         return pb.RecoverReply(
-            applied=applied, recovered=True, pushes=replay.pushes, cut_bytes=replay.cut_bytes, secs=secs
+            applied=view.applied,
+            recovered=True,
+            pushes=replay.pushes,
+            cut_bytes=replay.cut_bytes,
+            secs=secs,
+            behind=view.behind,
         )
 
     def _with_reserve(self, folder: Path, write: Callable[[], T]) -> T:
@@ -451,7 +456,7 @@ class Durability:
             log.on_failure, log.now = self._on_failure, self._clock.monotonic
             log.check_writer()
             expected = replay.shard.members.presence.expected
-            adopt = Adopt(replay.shard.now, expected, log, request.sequencer_address, floors)
+            adopt = Adopt(replay.shard.now, expected, log, request.sequencer_address, floors, request.behind)
             if not self._shard.handle(adopt):
                 raise AbortedError(f"PS task {request.shard} began another incarnation meanwhile.")
         except BaseException:

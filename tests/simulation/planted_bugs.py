@@ -197,7 +197,36 @@ def _entries_believed() -> Patch:
 
 
 def _floors_believed() -> Patch:
-    return Sequencer, "_check_floor", lambda self, now, shard, floor: None
+    return Sequencer, "_check_floor", lambda self, now, shard, floor: floor.index
+
+
+def _forgotten_once_applied() -> Patch:
+    check = Sequencer._check_floor
+
+    def forgetful(self: Any, now: Any, shard: int, floor: Any) -> int:
+        check(self, now, shard, floor)
+        return int(floor.index)
+
+    return Sequencer, "_check_floor", forgetful
+
+
+def _served_while_behind() -> Patch:
+    return Incarnation, "check", Incarnation.check_life
+
+
+def _recovered_as_if_none_were_behind() -> Patch:
+    call = Control.call
+
+    def careless(self: Any, method: str, request: Any) -> Any:
+        if method == "Recover":
+            del request.behind[:]
+        return call(self, method, request)
+
+    return Control, "call", careless
+
+
+def _on_disk_once_applied() -> Patch:
+    return WriteAheadLog, "durable", property(lambda self: self._applied[-1][1] if self._applied else self._durable)
 
 
 def _waits_for_a_part() -> Patch:
@@ -371,6 +400,10 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "torn record accepted": _torn_record_accepted,
     "adopted without a sync": _adopted_without_a_sync,
     "recovered without floors": _recovered_without_floors,
+    "forgotten once it is applied": _forgotten_once_applied,
+    "served while it is behind": _served_while_behind,
+    "recovered as if none were behind": _recovered_as_if_none_were_behind,
+    "on the disk once it is applied": _on_disk_once_applied,
     "a forged entry is believed": _entries_believed,
     "a forged floor is believed": _floors_believed,
     "ADMIT without STAGE stops the run": _waits_for_a_part,

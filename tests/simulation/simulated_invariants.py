@@ -246,6 +246,8 @@ class Watch:
             raise Violation("I4", f"{where} was served, and it holds no state")
         if request.incarnation != shard.now.number:
             raise Violation("I4", f"{where} of incarnation {request.incarnation} was served in {shard.now.number}")
+        if shard.now.behind:
+            raise Violation("I2", f"{where} was served, and it may be behind what it had answered")
         if task.index in self.lives[shard.now.number].emptied:
             raise Violation("I4", f"{where} was served, and it has lost its state in incarnation {shard.now.number}")
 
@@ -350,10 +352,11 @@ class Watch:
             life.entries[i] for i in range(life.base + 1, life.index + 1) if life.entries[i].steps[STEP] >= visible
         )
         for other, last in zip(self._tasks, entry.last, strict=True):
-            if other.shard.now.number == life.number and other.shard.now.applied < last:
+            now = other.shard.now
+            if now.number == life.number and now.applied < last and not now.behind:
                 raise Violation(
                     "I2",
-                    f"step {visible} is visible; task {other.index} has applied {other.shard.now.applied} of {last}",
+                    f"step {visible} is visible; task {other.index} has applied {now.applied} of {last}",
                 )
 
     def _check_values(self, task: SimulatedTask, life: Life) -> None:
@@ -363,9 +366,10 @@ class Watch:
             return
         if any(push.client != "intruder" for push in task.shard.resources.of_nothing):
             raise Violation("I1", f"task {task.index} applied nothing for {list(task.shard.resources.of_nothing)}")
-        if applied < life.applied.get(task.index, 0):
-            raise Violation("I2", f"task {task.index} went back from entry {life.applied[task.index]} to {applied}")
-        life.applied[task.index] = applied
+        if not task.shard.now.behind:
+            if applied < life.applied.get(task.index, 0):
+                raise Violation("I2", f"task {task.index} went back from entry {life.applied[task.index]} to {applied}")
+            life.applied[task.index] = applied
         entry = life.entries.get(applied)
         if applied < life.base or entry is None:
             if applied and applied != life.base - 1:

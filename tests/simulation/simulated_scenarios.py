@@ -23,8 +23,8 @@ class Fault:
         kind: "kill" (and start again after `secs`), "end" (a PS process, whose machine goes on), "stop" (for `secs`),
             "cut" (a link, for `secs`), "twin" (a second process on a PS task's log, for `secs`), "damage" (kill it, its
             log damaged where it was on the disk), "unreadable" (kill it, its log cannot be read for five times as
-            long), "clock" (is set back by `secs`), "past" (all PS tasks are started again, with their
-            clocks months back).
+            long), "clock" (is set back by `secs`), "power" (the machines of all PS tasks fail at once), "past" (the
+            same, and their clocks are months back).
         who: "ps 0", "worker 1", "chief".
         where: "send" (before a client sends), "arrive" (before a task handles a request), "handled" (after it did),
             "append" and "fsync" (a record of its log has been written, is on the disk; the method is "log").
@@ -253,6 +253,16 @@ def _votes(scenario: Scenario, rng: random.Random) -> None:
         scenario.faults.append(Fault(kind, who, rng.choice(["arrive", "handled"]), method, count, secs))
 
 
+def _answered_before_the_sync(scenario: Scenario, rng: random.Random) -> None:
+    """A machine fails right after a push by votes was applied and answered there, or all machines do."""
+    scenario.logged = scenario.votes = scenario.whole_pushes = True
+    others = [shard for shard in range(scenario.shards) if shard != scenario.sequencer]
+    for _ in others:
+        who, kind = f"ps {rng.choice(others)}", rng.choice(["kill", "kill", "power"])
+        where, method = rng.choice([("handled", "decisions"), ("arrive", "stage"), ("arrive", "stage")])
+        scenario.faults.append(Fault(kind, who, where, method, 2 + rng.randrange(20), rng.choice([0.05, 1.0])))
+
+
 def _contributions(scenario: Scenario, rng: random.Random) -> None:
     """Steps are made of the mean of several workers' gradients."""
     scenario.whole_pushes = True
@@ -292,6 +302,7 @@ _LATER = (
     "contributions",
     "bounded staleness",
     "units of work",
+    "answered before the sync",
 )
 
 #: Name -> (how likely it is on, what it adds).
@@ -322,6 +333,7 @@ FEATURES: dict[str, tuple[float, Callable[[Scenario, random.Random], None]]] = {
     "contributions": (0.25, _contributions),
     "bounded staleness": (0.2, _bounded_staleness),
     "units of work": (0.12, _work_units),
+    "answered before the sync": (0.1, _answered_before_the_sync),
 }
 
 

@@ -239,9 +239,10 @@ class Simulation:
     def _strike_task(self, fault: Fault, task: SimulatedTask) -> None:
         if fault.kind == "clock":
             task.set_clock_back(fault.secs)
-        elif fault.kind == "past":
+        elif fault.kind in ("power", "past"):
             for one in self.tasks:
-                one.set_clock_back(1e7)
+                if fault.kind == "past":
+                    one.set_clock_back(1e7)
                 one.crash()
                 self.hub.after(fault.secs, one.start)
         elif fault.kind == "twin":

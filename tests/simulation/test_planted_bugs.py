@@ -13,10 +13,13 @@ MOST_SEEDS = 600
 #: Bug -> a seed that has found it, where that took many; tried first. With other code another seed may be needed: then
 #: all are tried, and the test prints which one it was.
 FOUND_BY = {
-    "ids lost in a restore": 180,
+    "ids lost in a restore": 328,
     "torn record accepted": 224,
     "adopted without a sync": 226,
     "recovered without floors": 73,
+    "forgotten once it is applied": 108,
+    "recovered as if none were behind": 108,
+    "on the disk once it is applied": 600,
     "unreadable counts as lost": 69,
     "damage taken for a torn end": 206,
     "numbered by clocks alone": 66,

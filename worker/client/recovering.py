@@ -66,6 +66,7 @@ def recover_lost(transports: Sequence[Transport], incarnation: int, sequencer: i
     decided = statuses[sequencer]
     floors = [] if isinstance(decided, OpError) or not decided.incarnation else list(decided.floors)
     applied: dict[int, int] = {}
+    behind = [shard for shard, status in enumerate(statuses) if not isinstance(status, OpError) and status.behind]
     missing: OpError | None = None
     for shard in sorted(range(len(transports)), key=lambda shard: shard == sequencer):
         status = statuses[shard]
@@ -85,14 +86,18 @@ def recover_lost(transports: Sequence[Transport], incarnation: int, sequencer: i
                 floors=[pb.Floor(shard=other, index=index) for other, index in applied.items()]
                 if shard == sequencer
                 else floors,
+                behind=behind,
             )
-            applied[shard] = _recover(transports[shard], request)
+            reply = _recover(transports[shard], request)
+            applied[shard] = reply.applied
+            if reply.behind:
+                behind.append(shard)
     if missing is not None:
         raise UnavailableError(missing.message)
 
 
-def _recover(transport: Transport, request: pb.RecoverRequest) -> int:
-    """Have one task recover; gives the last entry that it has applied."""
+def _recover(transport: Transport, request: pb.RecoverRequest) -> pb.RecoverReply:
+    """Have one task recover."""
     try:
         reply: pb.RecoverReply = transport.unary("Recover", request, _RECOVER_SECS).result()
     except AbortedError:
@@ -114,7 +119,7 @@ def _recover(transport: Transport, request: pb.RecoverRequest) -> int:
             reply.pushes,
             reply.secs,
         )
-    return reply.applied
+    return reply
 
 
 def find_logs(transports: Sequence[Transport], directory: str, run: str) -> list[tuple[int, int]]:

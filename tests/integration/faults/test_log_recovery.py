@@ -40,11 +40,13 @@ class PSTasks:
         self._processes.until_true(f"ps{at}", lambda: _answers(self.addresses[at]), what="an answer")
         return process
 
-    def kill(self, at):
-        """Kill one at once, and start it again."""
-        self._running[at].send_signal(signal.SIGKILL)
-        self._running[at].wait()
-        self._running[at] = self._start(at)
+    def kill(self, *which):
+        """Kill some at once, and start them again."""
+        for at in which:
+            self._running[at].send_signal(signal.SIGKILL)
+        for at in which:
+            self._running[at].wait()
+            self._running[at] = self._start(at)
 
 
 def _answers(address):
@@ -98,6 +100,28 @@ def values_of(client):
     return [
         value.copy() for value in client.pull([Read(name) for name in (*SHAPES, *(f"{name}/m" for name in SHAPES))])
     ]
+
+
+def test_what_was_answered_before_it_was_on_a_disk_is_there_after_a_kill(tmp_path):
+    """A push by votes is answered before a participant has written down that it is applied."""
+    with Processes(tmp_path) as processes:
+        tasks = PSTasks(processes, 2)
+        target, policy = "grpc://" + ",".join(tasks.addresses), RunPolicy(durability="log")
+        client = ClusterClient(transports_to(target), task="/job:chief/task:0", policy=policy, retry_secs=100.0)
+        begin(client, str(tmp_path / "run"))
+        by_votes = client._protocol._by_votes
+        for victims in ((1,), (0, 1)):
+            value, step = client.push(gradients(0, 1)).values
+            while by_votes._pause_secs:
+                by_votes._not_before = 0.0
+                value, step = client.push(gradients(0, 2)).values
+            other = client.pull([Read("b")])[0].copy()
+            tasks.kill(*victims)
+            found = client.pull([Read("b"), Read("a"), Read("step")])
+            for before, after in zip((other, value, step), found, strict=True):
+                assert before.tobytes() == after.tobytes()
+            assert client.global_steps() == {"step": step}
+        client.close()
 
 
 @pytest.mark.parametrize(("shards", "transport"), [(1, "auto"), (1, "tcp"), (2, "auto"), (2, "grpc")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 from counting_run import declarations, expected, initialize, state, step_push
 
+from globalstep.cluster.run_identity import RunIdentity
+from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import InvalidArgumentError, PermissionDeniedError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.links.parked_call import LONGEST_SECS, blocked_call
@@ -16,6 +19,7 @@ from globalstep.ps.links.vote_count import Asked, VoteCount
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.shard import events
 from globalstep.ps.shard.shard import Shard
+from globalstep.ps.wal import log_file
 from globalstep.runtime.clock import ManualClock
 from globalstep.wire.declarations import Op, OpKind, PushId
 from globalstep.worker.client.client import ClusterClient
@@ -43,9 +47,9 @@ def serving():
 def joined():
     clients = []
 
-    def join(servers, transport):
+    def join(servers, transport, policy=None):
         addresses = ",".join(server.address for server in servers)
-        clients.append(ClusterClient(transports_to(addresses, transport), rng=random.Random(3)))
+        clients.append(ClusterClient(transports_to(addresses, transport), rng=random.Random(3), policy=policy))
         return clients[-1]
 
     yield join
@@ -93,6 +97,41 @@ def test_a_push_is_one_message_to_each_participant(serving, joined, transport, s
     parts = len({client.where[name] for name in ("w", "b", "e")} - {client.sequencer})
     assert kinds == [*["stage"] * parts, "admit"] * 5
     assert state(client) == expected(pushes + 5)
+
+
+@pytest.mark.parametrize("transport", ["unix", "grpc"])
+def test_a_push_over_two_tasks_with_logs_waits_for_two_syncs(serving, joined, transport, tmp_path, monkeypatch):
+    servers = serving(2)
+    client = joined(servers, transport, RunPolicy(durability="log"))
+    client.begin(open=True, sequencer=1, run=RunIdentity(directory=str(tmp_path)))
+    initialize(client)
+    pushes = linked(servers, client)
+    syncs, real = [], os.fdatasync
+    monkeypatch.setattr(log_file.os, "fdatasync", lambda file: (syncs.append(file), real(file)))
+    for _ in range(50):
+        client.push(step_push())
+    assert client.global_steps()["global_step"] == pushes + 50
+    # Each task has one; and now and then one more, of what nobody waits for.
+    assert 100 <= len(syncs) < 125
+    assert state(client) == expected(pushes + 50)
+
+
+def test_the_sequencer_keeps_an_entry_until_it_is_on_the_participants_disk(serving, joined, tmp_path):
+    servers = serving(2)
+    client = joined(servers, "unix", RunPolicy(durability="log"))
+    client.begin(open=True, sequencer=1, run=RunIdentity(directory=str(tmp_path)))
+    initialize(client)
+    linked(servers, client)
+    sequencer, other = servers[client.sequencer].shard, servers[1 - client.sequencer]
+    other._settler.stop()
+    last = client.push(step_push()).outcome.index
+    ledger = sequencer.now.ledger
+    while ledger.visible != ledger.steps:
+        client.global_steps()
+    assert last in [entry.index for entry in ledger.pending(1 - client.sequencer, last)]
+    client.push(step_push())  # its vote says so
+    client.push(step_push())
+    assert last not in [entry.index for entry in ledger.pending(1 - client.sequencer, last)]
 
 
 def test_a_part_that_is_wrong_changes_nothing_anywhere(serving, joined):
