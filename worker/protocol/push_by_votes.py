@@ -120,7 +120,8 @@ class PushByVotes:
         answers = {shard: message for shard, message in found.items() if _is_committed(message)}
         left = [shard for shard in found if shard not in answers]
         if left:
-            if not decided.reply.admit.pending:
+            # Of those that were told over their links the reply has no entries; without its entry a part is dropped.
+            if not {item.shard for item in decided.reply.admit.pending}.issuperset(left):
                 decided = self._protocol.admit(push_id, pb.ENTRY_PUSH, list(parts), push)
             answers |= self._protocol.commit(push_id, decided, left)
         return answers

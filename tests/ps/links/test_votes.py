@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -22,7 +23,10 @@ from globalstep.ps.shard.shard import Shard
 from globalstep.ps.wal import log_file
 from globalstep.runtime.clock import ManualClock
 from globalstep.wire.declarations import Op, OpKind, PushId
+from globalstep.wire.frames import Message
 from globalstep.worker.client.client import ClusterClient
+from globalstep.worker.protocol.push_by_votes import PushByVotes
+from globalstep.worker.protocol.push_layout import Part
 from globalstep.worker.transport.grpc_transport import transports_to
 
 KEY = bytes(range(32))
@@ -217,6 +221,24 @@ def test_clients_whose_links_are_cut_all_the_time_make_exactly_their_steps(servi
         threads[0].join(0.01)
     assert failures == []
     assert state(clients[0]) == expected(120)
+
+
+def test_a_commit_brings_every_participant_its_entry_though_some_were_told_over_their_links():
+    """One was told of the decision, and its link was cut before it had heard; the other one had no link by then."""
+
+    def decided(*shards):
+        pending = [pb.ShardEntries(shard=shard) for shard in shards]
+        return Message(0, None, pb.Reply(admit=pb.AdmitReply(pending=pending)), memoryview(b""))
+
+    protocol = mock.Mock()
+    protocol.admit.return_value = full = decided(1, 2)
+    protocol.commit.return_value = {}
+    kept = Message(0, None, pb.Reply(stage=pb.StageReply()), memoryview(b""))
+    push = PushId("a", 1)
+    PushByVotes(protocol)._committed(
+        push, step_push(), {0: Part(), 1: Part(), 2: Part()}, decided(2), {1: kept, 2: kept}
+    )
+    protocol.commit.assert_called_once_with(push, full, [1, 2])
 
 
 # ---- The count of votes, without a connection ------------------------------------------------------------
