@@ -167,7 +167,6 @@ ABSENT_IN_SLIM = {
     ),
     **dict.fromkeys(("nets", "model_analyzer"), "write the model with the layers of gs.contrib.slim."),
     "queues": "use gs.train.start_queue_runners.",
-    "utils": "gather results in a collection by `outputs_collections`, and read it with gs.get_collection.",
 }  # fmt: skip
 
 #: Accepted so that programs run unchanged -> what it does here.

@@ -30,6 +30,7 @@ __all__ = [
     "rnn",
     "seq2seq",
     "slim",
+    "tfprof",
     "training",
 ]
 
@@ -189,10 +190,29 @@ _WITHIN_SLIM = {
     "layers": layers,
     "learning": nested_namespace(f"{__name__}.slim.learning", _LEARNING),
     "losses": losses,
+    "utils": nested_namespace(
+        f"{__name__}.slim.utils",
+        {
+            "globalstep.contributed.named_outputs": (
+                "append_tensor_alias collect_named_outputs convert_collection_to_dict gather_tensors_aliases "
+                "get_tensor_aliases last_dimension"
+            ),
+        },
+    ),
 }
 # They are attributes, and modules that can be imported: `from globalstep.contrib.slim.learning import train`.
 slim.__dict__.update(_WITHIN_SLIM)
 sys.modules.update({f"{__name__}.slim.{name}": module for name, module in _WITHIN_SLIM.items()})
+tfprof = nested_namespace(f"{__name__}.tfprof", {})
+#: An attribute, and a module that can be imported.
+tfprof.__dict__["model_analyzer"] = nested_namespace(
+    f"{__name__}.tfprof.model_analyzer",
+    {
+        "globalstep.contributed.model_analysis": (
+            "FLOAT_OPS_OPTIONS TRAINABLE_VARS_PARAMS_STAT_OPTIONS print_model_analysis"
+        ),
+    },
+)
 training = nested_namespace(
     f"{__name__}.training",
     {
@@ -218,6 +238,7 @@ module_paths(
         "layers.python.layers.optimizers": "gs.contrib.layers",
         "layers.python.layers.regularizers": "gs.contrib.layers",
         "layers.python.layers.summaries": "gs.contrib.layers",
+        "layers.python.layers.utils": "gs.contrib.slim.utils",
         "learn.datasets": "gs.datasets.base",
         "learn.datasets.base": "gs.datasets.base",
         "learn.datasets.mnist": "gs.datasets.mnist gs.datasets.mnist_files",

@@ -13,7 +13,8 @@ from typing import Any
 from globalstep.contributed.arg_scope import add_arg_scope
 from globalstep.contributed.contrib_initializers import xavier_initializer
 from globalstep.contributed.model_variables import model_variable, renamed_getter
-from globalstep.graph.graph import GraphKeys, Node, add_to_collections, as_node, get_collection_ref
+from globalstep.contributed.named_outputs import collect_named_outputs
+from globalstep.graph.graph import GraphKeys, Node, as_node, get_collection_ref
 from globalstep.models import convolution_layers, core_layers, pooling_layers
 from globalstep.models.layer import known_rank, last_size
 from globalstep.ops import math_ops, nn_ops
@@ -569,10 +570,8 @@ def finished(
 
 
 def collected(collections: Any, result: Node) -> Node:
-    """Give a result that is added to collections."""
-    if collections:
-        add_to_collections(collections, result)
-    return result
+    """Give a result that is added to collections, under the name of the present name scope."""
+    return collect_named_outputs(collections, result.graph.current_scope, result)
 
 
 def collections_of(collections: Any, name: str) -> Any:
