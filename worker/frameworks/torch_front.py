@@ -24,6 +24,9 @@ from globalstep.worker.protocol.gradients_ahead import produced
 
 __all__ = ["TorchModel", "TorchNames", "torch", "torch_loss"]
 
+#: Their Variables are float32: a step that is smaller than the distance to the next value of the dtype would be lost.
+_HALVES = ("bfloat16", "float16")
+
 
 def torch_loss(
     module: Any,
@@ -50,13 +53,14 @@ def torch_loss(
         memory without a copy; a parameter that the run did not use gets zeros. Its `variables` are a
         dict by the names in the module.
 
-        A run sets the module's parameters to the values it has read, in place, and leaves them there.
+        A run sets the module's parameters to the values it has read, in place, and leaves them there. Of bfloat16
+        and float16 parameters and buffers the Variables are float32; the module holds their rounded values.
         Where forward passes change buffers (BatchNorm), the assigns that push the new values are in
         `GraphKeys.UPDATE_OPS`; run them with the train op, and they are part of its push.
 
     Raises:
         ImportError: If PyTorch is not installed.
-        TypeError: If a parameter has a dtype that no Variable can have, such as bfloat16.
+        TypeError: If a parameter has a dtype that no Variable can have, such as an 8-bit float.
         ValueError: If the module is lazy and not initialized yet.
     """
     pytorch = require_extra("torch", "gs.torch", "torch")
@@ -141,7 +145,7 @@ class TorchModel:
                     found = torch.autograd.grad(result, sources, allow_unused=True)
                 gradients = [_gradient(grad, values[i]) for grad, i in zip(found, wanted, strict=True)]
             updates = [_copied(buffer) for buffer in self._buffers()] if training else []
-        return Evaluation(result.detach().cpu().numpy(), gradients, updates)
+        return Evaluation(_on_host(result), gradients, updates)
 
     @contextlib.contextmanager
     def _sent_ahead(self, tensors: Sequence[Any], wanted: tuple[int, ...]) -> Iterator[None]:
@@ -163,7 +167,7 @@ class TorchModel:
         return [getattr(owner, name) for owner, name in self._places.values()]
 
     def _set(self, tensor: Any, value: Array) -> None:
-        if tensor.device.type == "cpu":
+        if tensor.device.type == "cpu" and _dtype_of(tensor) not in _HALVES:
             np.copyto(tensor.detach().numpy(), value)
         else:
             tensor.detach().copy_(self._torch.tensor(value))
@@ -191,7 +195,7 @@ def _place(module: Any, name: str) -> tuple[Any, str]:
 
 def _give(take: Any, name: str, grad: Any) -> None:
     """Hand on a gradient that lies in memory as a Variable does."""
-    if grad.device.type == "cpu" and not grad.is_sparse and grad.is_contiguous():
+    if grad.device.type == "cpu" and not grad.is_sparse and grad.is_contiguous() and _dtype_of(grad) not in _HALVES:
         take(name, grad.detach().numpy())
 
 
@@ -203,24 +207,34 @@ def _check(pytorch: Any, name: str, tensor: Any) -> None:
             f"{name!r} of the module is on the device 'meta' and has no values: give them first, for example with "
             "module.to_empty(device='cpu') and its reset_parameters()."
         )
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    if dtype not in DTYPES:
+    dtype = _dtype_of(tensor)
+    if dtype not in (*DTYPES, *_HALVES):
         raise TypeError(
             f"gs.torch cannot make a Variable of {name!r}: it has dtype {dtype}, and a Variable is one of "
             f"{', '.join(DTYPES)}. Convert the module first, for example with module.float()."
         )
 
 
+def _dtype_of(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _on_host(tensor: Any) -> Array:
+    """Give a tensor as an array, bfloat16 and float16 as float32; of torch's own memory where it may be."""
+    held = tensor.detach().cpu()
+    found: Array = (held.float() if _dtype_of(held) in _HALVES else held).numpy()
+    return found
+
+
 def _copied(tensor: Any) -> Array:
-    return np.array(tensor.detach().cpu().numpy())
+    return np.array(_on_host(tensor))
 
 
 def _gradient(grad: Any, value: Array) -> Array:
     """Give a gradient as an array over torch's own memory."""
     if grad is None:
         return np.zeros_like(value)
-    found: Array = (grad.to_dense() if grad.is_sparse else grad).detach().cpu().numpy()
-    return found
+    return _on_host(grad.to_dense() if grad.is_sparse else grad).astype(value.dtype, copy=False)
 
 
 class TorchNames(types.ModuleType):

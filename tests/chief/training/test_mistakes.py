@@ -264,7 +264,7 @@ class TestTorch:
         self.refused("Linear is a class of modules: give a module, Linear(...)", model=torch.nn.Linear)
         self.refused("Tensors by themselves are no model", model=[torch.ones(3)])
         self.refused("has no parameter that requires a gradient", model=torch.nn.ReLU())
-        self.refused("dtype bfloat16", model=torch.nn.Linear(3, 1).bfloat16(), kind=TypeError)
+        self.refused("dtype float8_e5m2", model=torch.nn.Linear(3, 1).to(torch.float8_e5m2), kind=TypeError)
         self.refused("has no shape yet", model=torch.nn.LazyLinear(1), kind=ValueError)
         self.refused("optimizer is torch.optim.Adam, which would change the module in this process alone",
                      optimizer=torch.optim.Adam(linear.parameters()))  # fmt: skip

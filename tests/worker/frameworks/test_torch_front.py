@@ -118,14 +118,59 @@ class TestVariables:
         assert loss.dtype == gs.float64
 
     def test_dtypes_that_no_variable_can_have(self):
-        with pytest.raises(TypeError, match=r"'weight': it has dtype bfloat16.*module\.float\(\)"):
-            gs.torch(nn.Linear(2, 2, dtype=torch.bfloat16), lambda n: n.weight.sum())
+        net = nn.Module()
+        net.register_buffer("scale", torch.zeros(2, dtype=torch.float8_e5m2))
+        with pytest.raises(TypeError, match=r"'scale': it has dtype float8_e5m2.*module\.float\(\)"):
+            gs.torch(net, lambda n: n.scale.float().sum())
         assert gs.global_variables() == []
 
     def test_a_lazy_module(self):
         with pytest.raises(ValueError, match=r"'weight' of the module has no shape yet: call the module once"):
             gs.torch(nn.LazyLinear(2), lambda n: n.weight.sum())
         assert gs.global_variables() == []
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+class TestHalfPrecision:
+    def test_steps_too_small_for_the_parameters_are_kept(self, session, data, feed, dtype):
+        """Beside float32 masters kept by hand; without them, not one of these steps would move a weight of 1."""
+        net, alone = network().to(dtype), network().to(dtype)
+        with torch.no_grad():
+            for tensor in (*net.parameters(), *alone.parameters()):
+                tensor.fill_(1.0)
+
+        def small(model, x, labels):
+            return 1e-2 * nn.functional.cross_entropy(model(x.to(dtype)), labels)
+
+        loss = gs.torch(net, small, data)
+        train_op = gs.train.GradientDescentOptimizer(2e-2).minimize(loss)
+        assert loss.dtype == gs.float32
+        assert {variable.dtype for variable in loss.variables.values()} == {gs.float32}
+        initialized(session)
+        masters = [tensor.detach().float() for tensor in alone.parameters()]
+        for _ in range(50):
+            session.run(train_op, feed)
+            found = torch.autograd.grad(small(alone, torch.from_numpy(X), torch.from_numpy(LABELS)), alone.parameters())
+            with torch.no_grad():
+                for tensor, master, gradient in zip(alone.parameters(), masters, found, strict=True):
+                    master -= 2e-2 * gradient.float()
+                    tensor.copy_(master)
+        values = session.run(list(loss.variables.values()))
+        assert max(np.abs(value - 1).max() for value in values) > 1e-3
+        for value, master in zip(values, masters, strict=True):
+            np.testing.assert_allclose(value, master.numpy(), rtol=3e-6)
+            assert value.dtype == np.float32
+
+    def test_the_module_holds_rounded_values(self, session, data, feed, dtype):
+        net = network().to(dtype)
+        loss = gs.torch(net, lambda n, x, labels: cross_entropy(n, x.to(dtype), labels), data)
+        initialized(session)
+        weight = loss.variables["0.weight"]
+        session.run(gs.assign(weight, np.full(weight.shape, 1 + 2**-12, np.float32)))
+        session.run(loss, feed)
+        assert net[0].weight.dtype == dtype
+        assert (net[0].weight == torch.tensor(1 + 2**-12).to(dtype)).all()
+        assert (session.run(weight) == np.float32(1 + 2**-12)).all()
 
 
 class TestTraining:
