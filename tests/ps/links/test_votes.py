@@ -192,6 +192,54 @@ def test_a_cluster_with_a_task_that_takes_no_votes_is_asked_for_none(serving, jo
     kinds = sent_by(client)
     client.push(step_push())
     assert kinds.count("commit") == 1
+    assert state(client) == expected(1)
+
+
+def of_before_votes(transport):
+    """Have a transport be one of a client that knew neither votes nor contributions; gives what is sent over it."""
+    unary, send, sent = transport.unary, transport.send, []
+
+    def asked(method, request, timeout_secs):
+        call = unary(method, request, timeout_secs)
+        if method != "Status":
+            return call
+        reply = call.result()
+        for unknown in ("votes", "aggregates", "behind"):
+            reply.ClearField(unknown)
+        return mock.Mock(result=lambda: reply)
+
+    def watched(request, pieces):
+        sent.append(request)
+        return send(request, pieces)
+
+    transport.unary, transport.send = asked, watched
+    return sent
+
+
+@pytest.mark.parametrize("durability", ["checkpoint", "log"])
+@pytest.mark.parametrize(("shards", "transport"), [(1, "unix"), (2, "unix"), (2, "grpc")])
+def test_clients_from_before_votes_train_exactly_beside_those_of_today(
+    serving, joined, tmp_path, shards, transport, durability
+):
+    servers = serving(shards)
+    today = joined(servers, transport, RunPolicy(durability=durability))
+    today.begin(open=True, sequencer=shards - 1, run=RunIdentity(directory=str(tmp_path)))
+    initialize(today)
+    transports = transports_to(",".join(server.address for server in servers), transport)
+    sent = [of_before_votes(each) for each in transports]
+    older = ClusterClient(transports, rng=random.Random(4))
+    older.refresh()
+    for _ in range(8):
+        for client in (today, older):
+            client.push(step_push(reads=("w", "b", "e")))
+    assert older.global_steps() == {"global_step": 16}
+    assert state(older) == state(today) == expected(16)
+    older.close()
+    assert not older.run.joined.votes
+    assert today.run.joined.votes
+    requests = [request for of_task in sent for request in of_task]
+    assert not any(request.stage.vote or request.admit.votes for request in requests)
+    assert any(request.HasField("push" if shards == 1 else "commit") for request in requests)
 
 
 @pytest.mark.long
