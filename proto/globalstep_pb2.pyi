@@ -3423,6 +3423,7 @@ class PushRequest(_message.Message):
     LAYOUT_FIELD_NUMBER: _builtins.int
     KNOWN_LAYOUT_FIELD_NUMBER: _builtins.int
     AHEAD_FIELD_NUMBER: _builtins.int
+    PATIENCE_MS_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     layout: _builtins.int
@@ -3437,6 +3438,8 @@ class PushRequest(_message.Message):
     """The data was sent early, by AHEADs on this stream since its last push of the layout; there is none here.
     A receiver that does not have all of it answers with "LayoutUnknownError".
     """
+    patience_ms: _builtins.int
+    """Of a contribution: how long the answer may wait for its step to be made, if the connection can have a call wait."""
     data: _builtins.bytes
     @_builtins.property
     def id(self) -> Global___PushId: ...
@@ -3465,11 +3468,12 @@ class PushRequest(_message.Message):
         layout: _builtins.int = ...,
         known_layout: _builtins.bool = ...,
         ahead: _builtins.bool = ...,
+        patience_ms: _builtins.int = ...,
         data: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "data", b"data", "id", b"id", "incarnation", b"incarnation", "increments", b"increments", "known_layout", b"known_layout", "layout", b"layout", "ops", b"ops", "reads", b"reads", "seen_steps", b"seen_steps", "uses", b"uses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "data", b"data", "id", b"id", "incarnation", b"incarnation", "increments", b"increments", "known_layout", b"known_layout", "layout", b"layout", "ops", b"ops", "patience_ms", b"patience_ms", "reads", b"reads", "seen_steps", b"seen_steps", "uses", b"uses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3490,10 +3494,14 @@ class PushReply(_message.Message):
     """Microseconds that making this push's changes took here; 0 where it changed nothing."""
     data: _builtins.bytes
     @_builtins.property
-    def outcome(self) -> Global___Outcome: ...
+    def outcome(self) -> Global___Outcome:
+        """Of a contribution whose answer has waited: with the steps as they are then."""
+
     @_builtins.property
     def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadValue]:
-        """As of right after this push. Empty when it was refused, and when `bare`."""
+        """As of right after this push; of a contribution, as of after its step: empty where that has not been made. Empty
+        when it was refused, and when `bare`.
+        """
 
     def __init__(
         self,

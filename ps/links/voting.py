@@ -176,7 +176,7 @@ class Voting:
         """Refuse a call whose incarnation has ended while it waited, if what makes its reply does not look."""
         if request.HasField("await_step"):
             return
-        message = request.admit if request.HasField("admit") else request.stage
+        message = getattr(request, request.WhichOneof("kind") or "")
         self._shard.now.check(message.incarnation, message.id.client)
 
 

@@ -46,7 +46,7 @@ from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.testing.faults import AFTER, BEFORE, NO_FAULTS, ConnectionCutError, Faults
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
-from globalstep.wire.declarations import ALIGNMENT, PushId, Read, padded
+from globalstep.wire.declarations import ALIGNMENT, Increment, PushId, Read, padded
 
 __all__ = ["Handler"]
 
@@ -86,11 +86,11 @@ class Handler:
         self._faults = shard.resources.faults = faults
         self.step_waits = StepWaits(shard)
         self.voting = Voting(shard, _encode_commit, self.step_waits)
-        self._methods: dict[str, Callable[[Any, memoryview, pb.Reply, TensorWriter, LayoutMemory], None]] = {
+        self._methods: dict[str, Callable[[Any, memoryview, pb.Reply, TensorWriter, LayoutMemory], object]] = {
             "pull": self._pull,
             "push": self._push,
             "commit": self._commit,
-            "complete": self._complete,
+            "complete": lambda *given: _complete(self.shard, *given),
             "read_snapshot": self._read_snapshot,
             "ahead": self._ahead,
             "await_slower": lambda *given: await_slower(self.shard, *given),
@@ -100,6 +100,7 @@ class Handler:
             "stage": self._stage_and_vote,
             "admit": self._admit_by_votes,
             "await_step": self.step_waits.await_step,
+            "push": self._push_and_wait,
         }
 
     @property
@@ -177,11 +178,11 @@ class Handler:
             if request.spans or not own:
                 unpacked = unpack_request(request, data, memory, self.shard.value_bytes, self._limit_bytes, own)
             message = getattr(request, method)
-            if (carry_out := self._methods.get(method)) is not None:
-                carry_out(message, unpacked, reply, tensors, memory)
+            if (wait := self._waiting_methods.get(method)) is None:
+                self._methods[method](message, unpacked, reply, tensors, memory)
             else:
                 call = OpenCall(request, memory, line, number)
-                self._waiting_methods[method](message, unpacked, reply, tensors, call)
+                wait(message, unpacked, reply, tensors, call)
                 if call.parked is not None:
                     return None
             pieces = pack_reply(request, reply, tensors, memory.memory)
@@ -324,9 +325,16 @@ class Handler:
         reply.pull.applied = applied
         codec.encode_values(reads, values, reply.pull.values, tensors)
 
+    def _push_and_wait(
+        self, message: pb.PushRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, call: OpenCall
+    ) -> None:
+        pushed = self._push(message, data, reply, tensors, call.memory)
+        if message.patience_ms:
+            self.step_waits.await_made(*pushed, reply, tensors, call)
+
     def _push(
         self, message: pb.PushRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
-    ) -> None:
+    ) -> tuple[Sequence[Increment], Sequence[Read]]:
         decision = None if message.known_layout else self._decision(message, memory.caller)
         parts = parts_of(message, data, memory, self.shard, decision)
         parts.buffer = memory.buffer
@@ -337,6 +345,7 @@ class Handler:
         )
         codec.encode_outcome(admission.outcome, reply.push.outcome)
         _encode_answer(admission.answer, reply.push, tensors)
+        return increments, parts.reads
 
     def _stage(self, message: pb.StageRequest, data: memoryview, memory: LayoutMemory) -> str:
         """Keep a part of a push; gives a Variable whose gradient is not finite, "" for none."""
@@ -423,19 +432,6 @@ class Handler:
         answer = self.shard.handle(events.Commit(message.incarnation, codec.decode_push_id(message.id), found))
         _encode_commit(answer, reply.commit, tensors)
 
-    def _complete(
-        self,
-        message: pb.CompleteRequest,
-        data: memoryview,
-        reply: pb.Reply,
-        tensors: TensorWriter,
-        memory: LayoutMemory,
-    ) -> None:
-        steps = self.shard.handle(events.GetSteps(message.incarnation, floors_of(message.floors)))
-        reply.complete.SetInParent()
-        for name, value in steps.items():
-            reply.complete.steps[name] = value
-
     def _read_snapshot(
         self,
         message: pb.ReadSnapshotRequest,
@@ -454,6 +450,20 @@ class Handler:
         codec.encode_values(
             [Read(name) for name in wanted], [values[name] for name in wanted], reply.read_snapshot.values, tensors
         )
+
+
+def _complete(
+    shard: Shard,
+    message: pb.CompleteRequest,
+    data: memoryview,
+    reply: pb.Reply,
+    tensors: TensorWriter,
+    memory: LayoutMemory,
+) -> None:
+    steps = shard.handle(events.GetSteps(message.incarnation, floors_of(message.floors)))
+    reply.complete.SetInParent()
+    for name, value in steps.items():
+        reply.complete.steps[name] = value
 
 
 def encode_error(error: Exception) -> pb.Error:

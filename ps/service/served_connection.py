@@ -80,6 +80,8 @@ class ServedConnection:
         self._unsent: deque[tuple[Outgoing, int | None]] = deque()
         #: Calls that are parked.
         self._parked = 0
+        # The call that came last.
+        self._asked = NO_CALL
         #: Keeps decisions whole on their way out: only they are sent by threads without the turn. A leaf.
         self._telling = threading.Lock()
         self._ended: Callable[[], None] | None = None
@@ -332,6 +334,7 @@ class ServedConnection:
             self._give_block(message, blocks, message.place.new_bytes, flags)
             return
         shared = message.place is not None and message.place.block != 0
+        self._asked = message.call
         answered = self._handler.begin(request, data, self._memory, shared, self, message.call)
         if answered is None or message.call == NO_CALL:
             return
@@ -360,7 +363,7 @@ class ServedConnection:
     def finish(self, call: OpenCall) -> Turn:
         """Send the reply to a call that was parked, as far as that needs no wait; gives what comes next."""
         self._parked -= 1
-        if self.blocks is not None:
+        if self.blocks is not None and call.number != self._asked:
             self.blocks.withdraw_offers()
         try:
             reply, pieces = self._handler.finish(call)

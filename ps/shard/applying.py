@@ -175,6 +175,8 @@ class Applier:
             plan, apply_secs = self.make_changes(now, changes, hypers)
             if now.ledger is not None and entry.kind.closes:
                 self._move_on(now, now.ledger, (), uses, hypers)
+            if not entry.kind.closes:
+                parts = _NO_PARTS  # what it reads is what its step makes
             self.keep(now, entry, parts, self.read_after(now, parts, None), None, apply_secs)
         else:
             plan, apply_secs = self.make_changes(now, parts, hypers)

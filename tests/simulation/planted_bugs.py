@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -12,6 +13,7 @@ from unittest import mock
 from globalstep.errors import AbortedError, GlobalStepError, NotFoundError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.aggregates.contributions import Contributions
+from globalstep.ps.aggregates.step_waits import StepWaits
 from globalstep.ps.ledger import entries
 from globalstep.ps.ledger.aggregates import Aggregates
 from globalstep.ps.ledger.ledger import EntryKind, Ledger
@@ -23,7 +25,7 @@ from globalstep.ps.members.leads import Leads
 from globalstep.ps.members.presence import State
 from globalstep.ps.service.control import Control
 from globalstep.ps.shard.applying import Applier
-from globalstep.ps.shard.events import Resolved
+from globalstep.ps.shard.events import Pull, Resolved
 from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.ps.shard.reads import StateReader
 from globalstep.ps.shard.replies import Answer
@@ -384,6 +386,31 @@ def _who_comes_back_is_where_it_was() -> Patch:
     return Leads, "_look", nostalgic
 
 
+def _values_of_before_the_step() -> Patch:
+    await_made = StepWaits.await_made
+
+    def hasty(self: Any, increments: Any, reads: Any, reply: Any, tensors: Any, call: Any) -> None:
+        push, early = call.request.push, copy(self)
+        found = self._shard.handle(Pull(push.incarnation, push.id.client, reads))
+        early._shard = _Shard(self._shard, found)
+        await_made(early, increments, reads, reply, tensors, call)
+
+    return StepWaits, "await_made", hasty
+
+
+class _Shard:
+    """A shard that answers what has been read before."""
+
+    def __init__(self, shard: Any, found: Any) -> None:
+        self._shard, self._found = shard, found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shard, name)
+
+    def handle(self, event: Any) -> Any:
+        return self._found if isinstance(event, Pull) else self._shard.handle(event)
+
+
 #: Name -> what makes the patch.
 PLANTED: dict[str, Callable[[], Patch]] = {
     "id remembered after the apply": _id_after_the_apply,
@@ -420,6 +447,7 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "shards with different sets of contributions": _shards_with_different_sets,
     "units of work summed as they arrive": _units_summed_as_they_arrive,
     "a unit of work counts twice": _a_unit_counts_twice,
+    "values of before the step": _values_of_before_the_step,
     "the dead are waited for": _the_dead_are_waited_for,
     "a free push too many": _a_free_push_too_many,
     "who comes back is where it was": _who_comes_back_is_where_it_was,

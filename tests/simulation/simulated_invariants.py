@@ -401,15 +401,18 @@ class Watch:
         entry = life.entries.get(outcome.index)
         if outcome.kind is not OutcomeKind.ACCEPTED or entry is None or entry.content is not content:
             raise Violation("I1", f"push {content.number} was told {outcome}, and that is not so")
+        since = outcome.index
         if content.contributes:
             # It has waited since, but for a unit, which waits for nobody.
+            made = (at for at, later in life.entries.items() if at > since and later.steps[STEP] > content.base)
+            since = since if content.unit else min(made, default=since)
             if not content.unit and outcome.steps[STEP] <= content.base and life.limit != content.base:
                 raise Violation("I1", f"contribution {content.number} to step {content.base + 1} waited for nothing")
         elif dict(outcome.steps) != entry.steps:
             raise Violation(
                 "I1", f"entry {outcome.index} was told steps {dict(outcome.steps)}; they were {entry.steps}"
             )
-        self.read(incarnation, reads, result.values, outcome.index)
+        self.read(incarnation, reads, result.values, since)
 
     def read(self, incarnation: int, names: Sequence[str], values: Sequence[Any], since: int) -> None:
         """Check that values are those of one place in the sequence, and not of one before `since`."""

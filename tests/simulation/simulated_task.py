@@ -229,6 +229,8 @@ class SimulatedTask:
             self._exchange(twin)
         if answer is not PARKED:
             self._handled(self, call, answer[1])
+        elif call.method == "push":
+            self._handled(self, call, None)  # a contribution, which is decided, and waits for its step
         if call.connection is not None:
             links.look()
         return answer

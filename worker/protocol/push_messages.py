@@ -177,8 +177,9 @@ class PushMessages:
                 raise InternalError(f"{self._run.transports[shard].label} gave values without saying where they lie.")
             return known.places.arrays(data)
         wanted = sum(self._run.where[read.variable] == shard for read in push.reads)
-        # A push that was refused has no values, and says nothing of where they would lie.
-        if known is not None and known.places is None and len(answer.values) == wanted:
+        # A push that was refused has no values, and says nothing of where they would lie. The answer to one that may
+        # wait always says where, if it has any.
+        if known is not None and known.places is None and (push.patience_ms or len(answer.values) == wanted):
             tensors = [item.value for item in answer.values]
             known.places = Places(
                 [np.dtype(tensor.dtype) for tensor in tensors],

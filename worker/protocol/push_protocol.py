@@ -259,6 +259,7 @@ class PushProtocol:
                 message.increments.extend(codec.encode_increments(push.increments))
                 message.uses.extend(codec.encode_use(use) for use in push.uses)
             message.seen_steps.update(push.seen_steps)
+            message.patience_ms = push.patience_ms
             return request, pieces
 
         began = self._clock.monotonic()
@@ -271,7 +272,7 @@ class PushProtocol:
         applied = applied_of(shard, answer, 0.0, self._clock.monotonic() - began)
         outcome = codec.decode_outcome(answer.outcome)
         values = self._messages.values(push, shard, answer, reply.data)
-        if outcome.kind is OutcomeKind.ACCEPTED and len(values) < len(part.reads):
+        if outcome.kind is OutcomeKind.ACCEPTED and len(values) < len(part.reads) and not push.patience_ms:
             # A shard that has taken this client for gone since gives none on a retry.
             values = self.push(Push(reads=push.reads)).values
         return PushResult(outcome, values, applied)

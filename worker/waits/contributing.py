@@ -103,7 +103,8 @@ class Contributing:
     def contribute(self, push: Push) -> PushResult:
         """Push a contribution, exactly once, and wait until its step has been made.
 
-        A client that may give several for one step waits after the last of them.
+        A client that may give several for one step waits after the last of them. Where the sequencer alone takes part,
+        the answer to the push waits for the step, for a while, and brings the values.
 
         Returns:
             The outcome, with the steps as they are after the wait, and values as of then.
@@ -120,9 +121,13 @@ class Contributing:
         part = replace(push, reads=[], beside=tuple(sorted(shards)))
         if wanted.unit:
             return self._bring_unit(part, wanted)
-        result = self._ways.push(part)
-        outcome = result.outcome
         base = part.seen_steps[wanted.step]
+        patient = self._is_answered_once_made(push, wanted, shards)
+        result = self._ways.push(replace(part, reads=push.reads, patience_ms=_PATIENCE_MS) if patient else part)
+        outcome = result.outcome
+        made = outcome.kind is OutcomeKind.ACCEPTED and outcome.steps.get(wanted.step) != base
+        if patient and made and len(result.values) == len(push.reads):
+            return result
         waits = outcome.kind is OutcomeKind.LATE
         if outcome.kind is OutcomeKind.ACCEPTED and not self._may_give_more(wanted, base):
             waits = outcome.steps.get(wanted.step) == base
@@ -131,6 +136,11 @@ class Contributing:
         if outcome.kind is not OutcomeKind.ACCEPTED:
             return PushResult(outcome, [], result.applied)
         return PushResult(outcome, self._ways.pull(push.reads) if push.reads else [], result.applied)
+
+    def _is_answered_once_made(self, push: Push, wanted: Increment, shards: set[int]) -> bool:
+        """Whether the answer to a contribution may wait for its step, and bring what is read of that."""
+        read = {shard for item in push.reads for shard in self._ways.shards_of(item.variable)}
+        return wanted.most_of_client <= 1 and shards | read <= {self._run.sequencer}
 
     def _bring_unit(self, part: Push, wanted: Increment) -> PushResult:
         """Push the unit of work that was claimed; waits for nobody, and reads nothing."""

@@ -204,6 +204,8 @@ class Push:
     layout: object = None
     #: Shards that take part though the push changes and reads nothing there: what closes an aggregate.
     beside: tuple[int, ...] = ()
+    #: Of a contribution: how long the answer may wait for the step to be made.
+    patience_ms: int = 0
 
     def again(
         self,

@@ -1,4 +1,4 @@
-"""AWAIT_STEPs that wait without a thread: answered when the step moves on, when the run ends, or in the end."""
+"""AWAIT_STEPs and contributions that wait without a thread: answered by the step, by the end of the run, or by time."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import random
 
 import numpy as np
 import pytest
-from counting_run import SHAPES, USES, initialize
+from counting_run import RATE, SHAPES, USES, initialize
 
 from globalstep.errors import AbortedError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.aggregates.step_waits import StepWaits
 from globalstep.ps.links.parked_call import OpenCall, ParkedCall
 from globalstep.ps.local import LocalPS
+from globalstep.ps.members.presence import LINGER_SECS
 from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.runtime.clock import ManualClock
+from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
-from globalstep.wire.declarations import Increment, Op, OpKind, Push
+from globalstep.wire.declarations import Increment, Op, OpKind, OutcomeKind, Push, Read
 from globalstep.worker.client.client import ClusterClient
 
 PATIENCE_MS = 20
@@ -43,7 +44,8 @@ class Job:
         self.client = ClusterClient(self.ps.transports(), rng=random.Random(1), member=False, clock=self.clock)
         self.client.begin(sequencer=0, open=True)
         initialize(self.client)
-        self.waits = StepWaits(self.ps.controls[0].handler.shard)
+        self.handler = self.ps.controls[0].handler
+        self.waits = self.handler.step_waits
         self.line = PlayedLine(self.clock)
 
     def contribute(self, base, wanted=2):
@@ -64,6 +66,37 @@ class Job:
 
     def look(self):
         return self.waits.look_after(self.clock.monotonic())
+
+    def push(self, wanted=2, base=0, patience_ms=PATIENCE_MS, line=None, client="another"):
+        """Push a contribution of another client, which reads b and the step; gives the reply unless the call waits."""
+        request, tensors = pb.Request(), TensorWriter()
+        push = request.push
+        push.incarnation, push.id.client, push.id.sequence = self.client.incarnation, client, 1
+        for name, shape in SHAPES.items():
+            gradient = Op(OpKind.APPLY, name, np.ones(shape, np.float32), optimizer="sgd")
+            codec.encode_op(gradient, push.ops.add(), tensors)
+        push.increments.extend(codec.encode_increments([Increment("global_step", 1, wanted)]))
+        push.uses.extend(codec.encode_use(use) for use in USES)
+        for name in ("b", "global_step"):
+            codec.encode_read(Read(name), push.reads.add(), tensors)
+        push.seen_steps["global_step"] = base
+        push.patience_ms = patience_ms
+        data = memoryview(b"".join(bytes(piece) + bytes(-piece.nbytes % 8) for piece in tensors.pieces))
+        found = self.handler.begin(request, data, LayoutMemory(), line=line or self.line)
+        return None if found is None else told(*found)
+
+    def finish(self):
+        """Give the reply to the call that was resumed."""
+        (call,) = self.line.resumed
+        return told(*self.handler.finish(call))
+
+
+def told(reply, pieces):
+    """What a reply to a push says: the outcome's kind, the steps, and the values that were read."""
+    assert not reply.HasField("error"), reply.error
+    data = memoryview(b"".join(bytes(piece) + bytes(-piece.nbytes % 8) for piece in pieces))
+    values = [codec.decode_tensor(item.value, data).tolist() for item in reply.push.values]
+    return OutcomeKind(reply.push.outcome.kind), dict(reply.push.outcome.steps), values
 
 
 def reply_of(make):
@@ -133,3 +166,55 @@ def test_calls_are_answered_in_the_order_in_which_they_came(job):
     job.clock.advance(PATIENCE_MS / 2000)
     assert job.look() == pytest.approx(PATIENCE_MS / 2000)
     assert [len(line.resumed) for line in (*lines, job.line)] == [1, 1, 1, 0]
+
+
+def test_a_contribution_is_answered_once_its_step_is_made_with_the_values_of_then(job):
+    assert job.push() is None
+    assert job.look() == pytest.approx(PATIENCE_MS / 1000)
+    job.contribute(0)
+    assert job.look() is None
+    assert job.finish() == (OutcomeKind.ACCEPTED, {"global_step": 1}, [-RATE, 1])
+
+
+def test_a_contribution_whose_step_is_not_made_in_time_is_answered_without_values(job):
+    assert job.push() is None
+    job.clock.advance(PATIENCE_MS / 1000)
+    assert job.look() is None
+    assert job.finish() == (OutcomeKind.ACCEPTED, {"global_step": 0}, [])
+
+
+def test_the_contribution_that_makes_the_step_is_answered_at_once(job):
+    job.contribute(0)
+    assert job.push() == (OutcomeKind.ACCEPTED, {"global_step": 1}, [-RATE, 1])
+    assert job.waits.is_idle
+
+
+def test_a_contribution_that_cannot_wait_or_does_not_ask_to_is_answered_without_values(job):
+    for number, how in enumerate(({"line": PlayedLine(job.clock, parks=False)}, {"patience_ms": 0})):
+        assert job.push(wanted=3, client=f"client {number}", **how) == (OutcomeKind.ACCEPTED, {"global_step": 0}, [])
+    assert job.waits.is_idle
+
+
+def test_a_contribution_that_comes_again_waits_and_is_told_of_its_step_too(job):
+    assert job.push() is None
+    assert job.push() is None
+    job.contribute(0)
+    job.look()
+    assert [told(*job.handler.finish(call)) for call in job.line.resumed] == [
+        (OutcomeKind.ACCEPTED, {"global_step": 1}, [-RATE, 1])
+    ] * 2
+    assert job.push() == (OutcomeKind.ACCEPTED, {"global_step": 1}, [-RATE, 1])
+
+
+def test_a_contribution_whose_run_ends_while_it_waits_is_told_so(job):
+    assert job.push() is None
+    job.client.begin(sequencer=0, open=True)
+    job.look()
+    reply, _ = job.handler.finish(job.line.resumed[0])
+    assert reply.error.type == "AbortedError"
+
+
+def test_a_contribution_does_not_wait_where_no_other_one_will_come(job):
+    job.contribute(0, wanted=1)
+    job.clock.advance(2 * LINGER_SECS)
+    assert job.push(base=1) == (OutcomeKind.ACCEPTED, {"global_step": 1}, [])

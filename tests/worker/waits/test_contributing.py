@@ -13,14 +13,17 @@ from counting_run import RATE, USES, FaultPlan, initialize, state
 
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError, LostStateError, NotFiniteGradientError
+from globalstep.ps.links.parked_call import ParkedCall
 from globalstep.ps.local import LocalPS
 from globalstep.ps.members.presence import LINGER_SECS, UNLEASED_SECS, Standing
 from globalstep.ps.shard import events
+from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.shard.validation import problems
 from globalstep.runtime.clock import ManualClock
 from globalstep.testing.faults import AFTER, BEFORE
 from globalstep.wire.declarations import Increment, Op, OpKind, OutcomeKind, Push, Read, StopLimit
+from globalstep.wire.frames import Message
 from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.waits.contributing import CLAIMED
 
@@ -182,6 +185,106 @@ def test_who_contributes_waits_for_the_step_and_reads_its_values(begun, connecte
             assert now >= step + 1
             assert np.array_equal(w, np.full(3, now * RATE))
     assert state(one) == everywhere(5, 5 * RATE)
+
+
+class Waiting:
+    """A connection to a PS task on which calls wait, and that counts its requests."""
+
+    def __init__(self, transport, handler, clock):
+        self._transport, self._handler, self._clock = transport, handler, clock
+        self._memory = LayoutMemory()
+        self.label, self.address, self.shares_memory = transport.label, "", False
+        self.asked = []
+        #: A call waits.
+        self.waits = threading.Event()
+
+    def __getattr__(self, name):
+        return getattr(self._transport, name)
+
+    def park(self, call):
+        resumed = threading.Event()
+        self._parked = call, resumed
+        return ParkedCall(self._clock.monotonic(), lambda _: resumed.set())
+
+    def send(self, request, pieces):
+        self.asked.append(request.WhichOneof("kind"))
+        data = memoryview(b"".join(bytes(piece) + bytes(-piece.nbytes % 8) for piece in pieces))
+        answered = self._handler.begin(request, data, self._memory, line=self)
+        if answered is None:
+            call, resumed = self._parked
+            self.waits.set()
+            assert resumed.wait(100.0)
+            answered = self._handler.finish(call)
+        else:
+            self._handler.voting.look_after_calls()
+        reply, pieces = answered
+        data = memoryview(b"".join(bytes(piece) + bytes(-piece.nbytes % 8) for piece in pieces))
+        return Answered(Message(0, None, reply, data))
+
+
+class Answered:
+    """The ticket of a call that has been answered."""
+
+    def __init__(self, message):
+        self._message = message
+
+    def result(self):
+        return self._message
+
+
+def test_a_step_takes_one_request_of_each_worker(connected):
+    clock = ManualClock()  # stands still: no patience comes to its end
+    ps = LocalPS(1, clock=clock)
+    chief = connected(ps, clock=clock)
+    chief.begin(sequencer=0, open=True)
+    initialize(chief)
+    lines = [Waiting(ps.transports()[0], ps.controls[0].handler, clock) for _ in range(2)]
+    one, two = (ClusterClient([line], rng=random.Random(9), member=False, clock=clock) for line in lines)
+    found = []
+
+    def work():
+        for step in range(3):
+            found.append(one.push(contribution(step, -1.0, reads=("w", "global_step"))))
+
+    first = threading.Thread(target=work)
+    try:
+        for client in (one, two):
+            client.refresh()
+        first.start()
+        for step in range(3):
+            assert lines[0].waits.wait(100.0)
+            lines[0].waits.clear()
+            found.append(two.push(contribution(step, -3.0, reads=("w", "global_step"))))
+        first.join()
+    finally:
+        one.close()
+        two.close()
+    assert [line.asked for line in lines] == [["push"] * 3] * 2
+    assert sorted((int(w[0] / RATE), int(step)) for w, step in (result.values for result in found)) == [
+        (2 * step, step) for step in (1, 1, 2, 2, 3, 3)
+    ]
+    assert sorted(result.outcome.steps["global_step"] for result in found) == [1, 1, 2, 2, 3, 3]
+
+
+def test_a_contribution_is_described_once_though_its_step_takes_long(connected):
+    ps = LocalPS(1)  # no call waits
+    one = connected(ps)
+    one.begin(sequencer=0, open=True)
+    initialize(one)
+    sent, described = one._protocol.run.transports[0].send, []
+
+    def send(request, pieces):
+        if request.HasField("push"):
+            described.append(len(request.push.ops))
+        return sent(request, pieces)
+
+    one._protocol.run.transports[0].send = send
+    two = connected(ps)
+    for step in range(3):
+        patient = replace(contribution(step, -1.0, reads=("w",)), patience_ms=20)
+        assert one._push_once(patient).values == []
+        two._push_once(contribution(step, -1.0))
+    assert described == [3, 0, 0]
 
 
 def heartbeat(ps, client, task):
