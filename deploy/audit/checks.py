@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from globalstep.deploy.audit.contributions import ContributionBook
 from globalstep.deploy.audit.reading import Findings, RecordSequence, Volume
 from globalstep.deploy.audit.result import Audit, AuditedIncarnation, StepProof, Worker
 from globalstep.files.journal_records import NO_STEP, EventKind
@@ -21,13 +22,15 @@ Array = npt.NDArray[Any]
 
 #: Findings of one kind in one place; the rest are counted.
 _MAX_NAMED = 3
-_FOLLOWING = (EventKind.CARRIED, EventKind.ASSIGNED)
+_FOLLOWING = (EventKind.CARRIED, EventKind.ASSIGNED, EventKind.CONTRIBUTED, EventKind.MADE_OF)
+_NOT_ACCEPTED = (*range(EventKind.REFUSED_DONE, EventKind.ABANDONED + 1), EventKind.LATE)
 _COUNTERS = {
     EventKind.REFUSED_DONE: "refused",
     EventKind.DROPPED_STALE: "dropped_stale",
     EventKind.DROPPED_NAN: "dropped_nan",
     EventKind.ABANDONED: "abandoned",
     EventKind.DUPLICATE: "duplicates",
+    EventKind.LATE: "late",
 }
 
 
@@ -109,6 +112,7 @@ class Reader:
         header = volume.header
         self._index = header.begin_index if header is not None else 0
         self._steps = dict(header.begin_steps) if header is not None else {}
+        self._contributions = ContributionBook(kept_until, result.made)
         self.pushes: dict[int, tuple[str, int]] = {}
         #: The most that one push moved a step on.
         self.most_by = 1
@@ -137,7 +141,7 @@ class Reader:
     def _check(self, piece: RecordSequence, found: AuditedIncarnation) -> None:
         rows = piece.rows
         kinds, indices = rows["kind"], rows["index"].astype(np.int64)
-        known = (kinds >= EventKind.PUSH) & (kinds <= EventKind.DUPLICATE)
+        known = (kinds >= EventKind.PUSH) & (kinds <= EventKind.LATE)
         self._tell(piece.name, [f"A record is of no known kind: {kind}" for kind in kinds[~known]])
         entries = np.flatnonzero(kinds <= EventKind.SNAPSHOT)
         # Which entry each record belongs to, or comes after.
@@ -145,6 +149,7 @@ class Reader:
         running = np.where(latest >= 0, indices[latest], self._index)
         self._check_indices(piece, indices, entries, running)
         self._check_steps(piece, running)
+        self._tell(piece.name, self._contributions.read(piece, running))
         self._count(piece, running, found)
         if len(self._wanted):
             for at in entries[np.isin(rows["index"][entries], self._wanted)]:
@@ -173,7 +178,7 @@ class Reader:
             [f"A change of a step by entry {indices[at]} stands after entry {running[at]}"
              for at in np.flatnonzero(following)],
         )  # fmt: skip
-        refused = (kinds >= EventKind.REFUSED_DONE) & (kinds <= EventKind.ABANDONED) & (indices != 0)
+        refused = np.isin(kinds, _NOT_ACCEPTED) & (indices != 0)
         self._tell(piece.name, [f"A push that was not accepted has index {i}" for i in indices[refused]])
 
     def _check_steps(self, piece: RecordSequence, running: Array) -> None:
@@ -229,7 +234,7 @@ class Reader:
             worker = self._result.workers.setdefault(task or client, Worker())
             worker.clients.add(client)
             kinds, steps = rows["kind"], rows["step"]
-            decided = mine & (kinds <= EventKind.ABANDONED) & ~np.isin(kinds, _FOLLOWING)
+            decided = mine & ((kinds <= EventKind.SNAPSHOT) | np.isin(kinds, _NOT_ACCEPTED))
             if decided.any():
                 self._decided.add(client, rows["sequence"][decided])
             moving = mine & (kinds == EventKind.PUSH) & (steps != NO_STEP)
@@ -238,7 +243,10 @@ class Reader:
             worker.pushes += int(np.count_nonzero(kept))
             worker.lost += lost
             found.lost += lost
-            worker.others += int(np.count_nonzero(mine & (kinds <= EventKind.SNAPSHOT) & (steps == NO_STEP)))
+            given = running[mine & (kinds == EventKind.CONTRIBUTED)]
+            worker.contributions += int(np.count_nonzero(given <= self._kept_until))
+            others = mine & (kinds <= EventKind.SNAPSHOT) & (steps == NO_STEP)
+            worker.others += int(np.count_nonzero(others & ~np.isin(running, given)))
             values, counts = np.unique(rows["staleness"][kept], return_counts=True)
             worker.staleness.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
             for kind, counter in _COUNTERS.items():

@@ -20,6 +20,8 @@ from globalstep.wire.names import printable
 __all__ = ["configure", "run"]
 
 PROVEN, NOT_PROVEN, UNREADABLE = 0, 1, 2
+#: Stretches of steps of fewer contributions that are printed.
+_MOST_FEWER = 20
 _BAR = "▁▂▃▄▅▆▇█"
 
 
@@ -57,6 +59,7 @@ def _lines(directory: str, result: Audit) -> Iterable[str]:
     yield f"journal     {directory}: {len(result.incarnations)} incarnation(s)"
     for name, proof in sorted(result.steps.items()):
         yield f"step        {_sum(name, proof)}"
+    yield from _made(result)
     yield from _lost(result)
     if result.checkpoint:
         yield f"checkpoint  {result.checkpoint}: {_beside(result)}"
@@ -82,11 +85,28 @@ def _lines(directory: str, result: Audit) -> Iterable[str]:
     if result.workers:
         yield ""
         workers = sorted(result.workers.items())
-        yield from _table([_WORKER_COLUMNS, *(_row(task, item, result.lost_at_least) for task, item in workers)])
+        rows = [_WORKER_COLUMNS, *(_row(task, item, result.lost_at_least) for task, item in workers)]
+        if result.made:
+            given = [("CONTRIBUTIONS", "LATE"), *((str(item.contributions), str(item.late)) for _, item in workers)]
+            rows = [(*row[:3], *more, *row[3:]) for row, more in zip(rows, given, strict=True)]
+        yield from _table(rows)
     yield ""
     yield from (f"UNREADABLE  {text}" for text in result.findings.unreadable)
     yield from (f"WRONG       {text}" for text in result.findings.wrong)
     yield "PROVEN" if result.proven else "NOT PROVEN"
+
+
+def _made(result: Audit) -> Iterable[str]:
+    late = sum(worker.late for worker in result.workers.values())
+    for name, made in sorted(result.made.items()):
+        unused = f", and {made.unused} of which no step was made" if made.unused else ""
+        used = f"{made.used} contributions in {made.steps} steps of {name}{unused}"
+        yield f"made of     {used}; {late} came late, and count for nothing"
+        for item in made.fewer[:_MOST_FEWER]:
+            steps = f"{item.first}" if item.first == item.last else f"{item.first} to {item.last}"
+            yield f"fewer       {name} {steps}: of {item.count} instead of {item.wanted} contributions: {item.why}"
+        if len(made.fewer) > _MOST_FEWER:
+            yield f"fewer       ... and {len(made.fewer) - _MOST_FEWER} more such stretches (--json has all)"
 
 
 def _lost(result: Audit) -> Iterable[str]:
@@ -184,6 +204,7 @@ def _as_json(result: Audit) -> dict[str, Any]:
         "wrong": result.findings.wrong,
         "unreadable": result.findings.unreadable,
         "steps": {name: asdict(proof) for name, proof in result.steps.items()},
+        "made": {name: asdict(made) for name, made in result.made.items()},
         "incarnations": [asdict(item) for item in result.incarnations],
         "workers": workers,
         "checkpoint": result.checkpoint,

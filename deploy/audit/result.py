@@ -11,7 +11,7 @@ from typing import Any
 
 from globalstep.deploy.audit.reading import Findings
 
-__all__ = ["Audit", "AuditedIncarnation", "StepProof", "Worker"]
+__all__ = ["Audit", "AuditedIncarnation", "FewerMade", "StepProof", "StepsMade", "Worker"]
 
 
 @dataclass(slots=True)
@@ -25,6 +25,9 @@ class Worker:
     lost: int = 0
     #: Other entries: assigns, reads over several shards, snapshots.
     others: int = 0
+    #: Accepted contributions to steps that are made of several, and that the run still holds; and those that were late.
+    contributions: int = 0
+    late: int = 0
     duplicates: int = 0
     refused: int = 0
     dropped_stale: int = 0
@@ -54,6 +57,31 @@ class StepProof:
     #: What they moved it on, together.
     moved: int = 0
     value: int = 0
+
+
+@dataclass(slots=True)
+class StepsMade:
+    """Of what the steps were made that are made of contributions, and that the run still holds."""
+
+    #: How many steps.
+    steps: int = 0
+    #: Contributions in them.
+    used: int = 0
+    #: Accepted ones of which no step was made: the program assigned it, or it was open at the end.
+    unused: int = 0
+    #: Stretches of steps that have fewer contributions than were wanted, in order.
+    fewer: list[FewerMade] = field(default_factory=list["FewerMade"])
+
+
+@dataclass(slots=True)
+class FewerMade:
+    """Steps that follow one another, each of fewer contributions than were wanted, for the same reason."""
+
+    first: int
+    last: int
+    count: int
+    wanted: int
+    why: str
 
 
 @dataclass(slots=True)
@@ -87,6 +115,7 @@ class Audit:
         proven: Whether everything that is to be proven is.
         findings: What is wrong, or cannot be read.
         steps: By name, at the end of the newest incarnation.
+        made: By step: of what its values were made, where that is several workers' contributions.
         incarnations: In order.
         workers: By task; by client id where that did not say its task.
         checkpoint: Prefix of the newest checkpoint; "" for none.
@@ -95,6 +124,7 @@ class Audit:
 
     findings: Findings = field(default_factory=Findings)
     steps: dict[str, StepProof] = field(default_factory=dict[str, StepProof])
+    made: dict[str, StepsMade] = field(default_factory=dict[str, StepsMade])
     incarnations: list[AuditedIncarnation] = field(default_factory=list[AuditedIncarnation])
     workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
     checkpoint: str = ""

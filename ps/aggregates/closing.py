@@ -9,9 +9,11 @@ Layer: ps. Threads: used under the shard's lock.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 
 from globalstep.cluster.task_state import State
+from globalstep.files.journal_records import Fewer
 from globalstep.ps.ledger.aggregates import MOST_CONTRIBUTIONS, OpenAggregate
 from globalstep.ps.ledger.ledger import AggregatePlace, EntryKind, Ledger
 from globalstep.ps.members.presence import LINGER_SECS, UNLEASED_SECS, ClientView
@@ -57,12 +59,18 @@ class Closing:
 
     def count(
         self, now: Incarnation, ledger: Ledger, asked: Admit, wanted: Increment, participants: Sequence[int]
-    ) -> tuple[EntryKind, AggregatePlace]:
-        """Count a contribution that is not late, or close the aggregate; gives what its entry is to say."""
+    ) -> tuple[EntryKind, AggregatePlace, Fewer]:
+        """Count a contribution that is not late, or close the aggregate.
+
+        Returns:
+            What its entry is to say, and why its step has fewer contributions than are wanted.
+        """
         step, base, book = wanted.step, asked.seen_steps[wanted.step], ledger.aggregates
+        fewer = Fewer.NOT
         if wanted.closes:
             found = book.open(step, base)
             assert found is not None
+            fewer = self._why_fewer(now, step, found)
             kind, number = EntryKind.CLOSING, book.close(step)
             if not self._resources.replaying and now.fewer.get(step) != number:
                 now.fewer[step] = number
@@ -80,7 +88,18 @@ class Closing:
                 now.fewer.pop(step, None)
         if kind.closes:
             self._forget_gone(now, step)
-        return kind, AggregatePlace(step, number, wanted.unit)
+        return kind, AggregatePlace(step, number, wanted.unit), fewer
+
+    def _why_fewer(self, now: Incarnation, step: str, found: OpenAggregate) -> Fewer:
+        """Say why nobody is waited for any more, though contributions are missing."""
+        if self._resources.replaying:
+            return Fewer.NOT_KNOWN
+        presence = self._resources.members.presence
+        gone = [client for client in now.gave.get(step, {}) if found.given.get(client, 0) < found.most_of_client]
+        if not gone:
+            return Fewer.ABSENT
+        left = [presence.has_been_here(client) and presence.silent_secs(client) == math.inf for client in gone]
+        return Fewer.LEFT if all(left) else Fewer.LOST
 
     def await_step(self, now: Incarnation, event: AwaitStep) -> StepWait:
         """Say how it stands with what follows a value of a step; see AwaitStep."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from globalstep.files.journal_records import MAX_STALENESS, NO_STEP, RECORD, RECORD_DTYPE, EventKind
+from globalstep.files.journal_records import MAX_STALENESS, NO_STEP, RECORD, RECORD_DTYPE, EventKind, Fewer
 from globalstep.wire.declarations import Increment, Outcome, OutcomeKind, PushId
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ _NOT_ACCEPTED = {
     OutcomeKind.DROPPED_NAN: EventKind.DROPPED_NAN,
     OutcomeKind.STOPPED_NAN: EventKind.DROPPED_NAN,
     OutcomeKind.ABANDONED: EventKind.ABANDONED,
-    # Too late for its step.
-    OutcomeKind.LATE: EventKind.DROPPED_STALE,
+    OutcomeKind.LATE: EventKind.LATE,
 }
 
 
@@ -127,6 +126,16 @@ class Journal:
         """Write down that the last accepted push assigned a value to a step."""
         number = self._number(push.client)
         self._write(index, push.sequence, value, 0, number, 0, EventKind.ASSIGNED, self._step(step))
+
+    def contributed(self, push: PushId, index: int, step: str, base: int, number: int) -> None:
+        """Write down that the last accepted push is contribution `number` to what follows a step's value `base`."""
+        client = self._number(push.client)
+        self._write(index, push.sequence, base, number, client, 0, EventKind.CONTRIBUTED, self._step(step))
+
+    def made(self, push: PushId, index: int, step: str, count: int, wanted: int, fewer: Fewer) -> None:
+        """Write down of how many contributions the step is that the last accepted push made, and why of no more."""
+        client = self._number(push.client)
+        self._write(index, push.sequence, count, wanted, client, fewer, EventKind.MADE_OF, self._step(step))
 
     def not_accepted(self, push: PushId, kind: OutcomeKind, staleness: int) -> None:
         """Write down that a push was refused, dropped or abandoned."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from globalstep.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, PermissionDeniedError
+from globalstep.files.journal_records import Fewer
 from globalstep.ps.aggregates.closing import Closing
 from globalstep.ps.ledger.admission_policy import refusal, scaled
 from globalstep.ps.ledger.aggregates import contribution_in
@@ -345,15 +346,21 @@ class Sequencer:
             now.staged.pop(push, None)
             statistics.refuse(refused)
             return ledger.refuse(push, refused, staleness, asked.not_finite), None
-        kind, place = asked.kind, None
+        kind, place, fewer = asked.kind, None, Fewer.NOT
         if contribution is not None:
-            kind, place = self._closing.count(now, ledger, asked, contribution, participants)
+            kind, place, fewer = self._closing.count(now, ledger, asked, contribution, participants)
             if not kind.closes:
                 increments, hypers = (), ()
         else:
             hypers = scaled(now.policy, hypers, staleness)
         outcome = ledger.admit(push, kind, participants, increments, hypers, staleness, place)
         entry = Entry(outcome.index, kind, push, now.applied, hypers, place=place)
+        if contribution is not None and place is not None and ledger.journal is not None:
+            base, number = seen_steps[place.step], place.contributions
+            if kind is not EntryKind.CLOSING:
+                ledger.journal.contributed(push, outcome.index, place.step, base, number)
+            if kind.closes:
+                ledger.journal.made(push, outcome.index, place.step, number, contribution.contributions, fewer)
         if asked.reads_only:
             statistics.read()
         elif asked.kind is EntryKind.PUSH:

@@ -13,7 +13,7 @@ from enum import IntEnum
 
 import numpy as np
 
-__all__ = ["MAX_STALENESS", "NO_STEP", "RECORD", "RECORD_DTYPE", "EventKind"]
+__all__ = ["MAX_STALENESS", "NO_STEP", "RECORD", "RECORD_DTYPE", "EventKind", "Fewer"]
 
 #: As RECORD_DTYPE lays it out.
 RECORD = struct.Struct("<QQqqIiBxH")
@@ -54,3 +54,26 @@ class EventKind(IntEnum):
     ABANDONED = 8
     #: A retry that was answered with what was recorded; `index` is that of the push, 0 if it was not accepted.
     DUPLICATE = 9
+    #: Of the accepted push above it: it counts for what follows `value` of a step, as contribution number `by`.
+    CONTRIBUTED = 10
+    #: Of the accepted push above it: the step that it made is of `value` contributions, where `by` were wanted;
+    #: `staleness` is a Fewer.
+    MADE_OF = 11
+    #: A contribution that was not accepted, and has no index: its step was made, or its client had given as many as it
+    #: may.
+    LATE = 12
+
+
+class Fewer(IntEnum):
+    """Why a step was made of fewer contributions than were wanted."""
+
+    #: It was not.
+    NOT = 0
+    #: The lease of a worker that had contributed before was over: it died, or could not be reached.
+    LOST = 1
+    #: Workers that had contributed before have left.
+    LEFT = 2
+    #: No other workers were here.
+    ABSENT = 3
+    #: The sequencer was back from its log, which does not say it.
+    NOT_KNOWN = 4

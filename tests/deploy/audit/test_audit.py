@@ -22,17 +22,18 @@ from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
 from globalstep.deploy.audit.audit import audit
 from globalstep.deploy.audit.cli import _lines
-from globalstep.deploy.audit.result import Audit, StepProof
+from globalstep.deploy.audit.result import Audit, FewerMade, StepProof
 from globalstep.deploy.cli import main
 from globalstep.errors import UnavailableError
 from globalstep.files.journal_records import RECORD_DTYPE, EventKind
 from globalstep.ps.ledger.journal import Journal
 from globalstep.ps.local import LocalPS
+from globalstep.ps.members.presence import LINGER_SECS
 from globalstep.ps.shard import events
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.wal.log_file import segments_in
-from globalstep.runtime.clock import ManualClock
-from globalstep.wire.declarations import Increment, Op, OpKind, Push, PushId, VariableDecl
+from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
+from globalstep.wire.declarations import Increment, Op, OpKind, OutcomeKind, Push, PushId, VariableDecl
 from globalstep.wire.known_progress import Known
 from globalstep.worker.client.client import ClusterClient
 
@@ -58,9 +59,9 @@ def train(directory, last_step, save_steps=20):
 class Job:
     """PS tasks in this process and a chief's client of them, whose journal is stored when a test says so."""
 
-    def __init__(self, directory, shards=1):
+    def __init__(self, directory, shards=1, clock=SYSTEM_CLOCK):
         self.directory = str(directory)
-        self.ps = LocalPS(shards)
+        self.ps = LocalPS(shards, clock=clock)
         self.clients = []
 
     def begin(self, ledger=b"", policy=None):
@@ -90,8 +91,8 @@ class Job:
 def job_of(tmp_path):
     made = []
 
-    def make(shards=1):
-        made.append(Job(tmp_path, shards))
+    def make(shards=1, clock=SYSTEM_CLOCK):
+        made.append(Job(tmp_path, shards, clock))
         return made[-1]
 
     yield make
@@ -118,6 +119,12 @@ def rewritten(directory, change, segment=0):
     rows = np.asarray(change(whole.copy()), RECORD_DTYPE)
     batch = replace(found.batches[-1], first=found.batches[0].first, records=rows.tobytes(), clients=clients)
     write_segment(str(directory), name, found.header, [encode_batch(batch)])
+
+
+def contribute(client, base, wanted=2, closes=False):
+    """Contribute to what follows a value of the step, or have that made of what is there; gives the outcome's kind."""
+    increments = [Increment("global_step", 1, wanted, closes=closes)]
+    return client._push_once(Push(increments=increments, seen_steps={"global_step": base})).outcome.kind
 
 
 # ---- Proofs ---------------------------------------------------------------------------------
@@ -151,6 +158,100 @@ def test_workers_are_counted_by_task(job, tmp_path):
     assert (first.pushes, dict(first.staleness)) == (3, {0: 1, 1: 1, 2: 1})
     assert (second.pushes, len(second.clients), dict(second.staleness)) == (3, 2, {2: 1, 3: 1, 0: 1})
     assert (second.quantile(0.5), second.quantile(0.95)) == (2, 3)
+
+
+def test_contributions_and_steps_are_counted_apart(job, tmp_path, capsys):
+    chief = job.begin()
+    one, two, three = (job.client(f"/job:worker/task:{at}") for at in range(3))
+    for base in range(4):
+        for client in (one, two, three):
+            contribute(client, base)
+    for client in (two, three):
+        job.ps.controls[0].handler.shard.handle(events.Leave(client.client_id))
+    for base in (4, 5):
+        assert contribute(one, base) is OutcomeKind.ACCEPTED
+        assert contribute(one, base, closes=True) is OutcomeKind.ACCEPTED
+    assert contribute(one, 6) is OutcomeKind.ACCEPTED
+    chief.journal.catch_up()
+    found = audit(str(tmp_path))
+    assert found.proven, found.findings
+    assert found.steps["global_step"].value == 6
+    made = found.made["global_step"]
+    assert (made.steps, made.used, made.unused) == (6, 10, 1)
+    assert made.fewer == [FewerMade(5, 6, 1, 2, "the others had left")]
+    given = {task: (worker.contributions, worker.late) for task, worker in found.workers.items()}
+    tasks = [f"/job:worker/task:{at}" for at in range(3)]
+    assert [given[task] for task in tasks] == [(7, 0), (4, 0), (0, 4)]
+    assert found.workers[tasks[0]].others == 0
+    assert main(["audit", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "made of     10 contributions in 6 steps of global_step, and 1 of which no step was made; 4 came" in printed
+    assert "fewer       global_step 5 to 6: of 1 instead of 2 contributions: the others had left" in printed
+    assert re.search("^/job:worker/task:2 +1 +0 +0 +4 ", printed, re.MULTILINE)
+    assert main(["audit", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["made"]["global_step"]["used"] == 10
+
+
+@pytest.mark.parametrize(
+    ("gone", "why"),
+    [
+        (lambda job, clock, two: clock.advance(700.0), "a worker was gone, and its lease over"),
+        (lambda job, clock, two: job.handle(events.Leave(two.client_id)), "the others had left"),
+    ],
+    ids=["its lease is over", "it has left"],
+)
+def test_the_journal_says_why_a_step_has_fewer_contributions(job_of, tmp_path, gone, why):
+    clock = ManualClock()
+    job = job_of(clock=clock)
+    chief = job.begin()
+    one, two = job.client("/job:worker/task:0"), job.client("/job:worker/task:1")
+    shard = job.ps.controls[0].handler.shard
+    for client in (one, two):
+        contribute(client, 0)
+    gone(shard, clock, two)
+    for client in (chief, one):
+        shard.handle(events.Heartbeat(client.client_id, client.task, 600.0))
+    contribute(one, 1)
+    assert contribute(one, 1, closes=True) is OutcomeKind.ACCEPTED
+    chief.journal.catch_up()
+    assert audit(str(tmp_path)).made["global_step"].fewer == [FewerMade(2, 2, 1, 2, why)]
+
+
+def test_a_step_that_nobody_else_would_contribute_to_says_so(job_of, tmp_path):
+    clock = ManualClock()
+    job = job_of(clock=clock)
+    chief = job.begin()
+    one = job.client("/job:worker/task:0")
+    contribute(one, 0)
+    clock.advance(LINGER_SECS + 1.0)
+    assert contribute(one, 0, closes=True) is OutcomeKind.ACCEPTED
+    chief.journal.catch_up()
+    assert audit(str(tmp_path)).made["global_step"].fewer == [FewerMade(1, 1, 1, 2, "no others were here")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "said"),
+    [
+        (EventKind.CONTRIBUTED, "by", "is contribution 7 to global_step = 1; before it there were 1 to 1"),
+        (EventKind.MADE_OF, "value", "makes global_step = 1 of 7 contributions; 2 were accepted"),
+    ],
+)
+def test_a_step_that_is_not_of_the_contributions_before_it_is_named(job, tmp_path, kind, field, said):
+    chief = job.begin()
+    for client in (job.client("/job:worker/task:0"), job.client("/job:worker/task:1")):
+        contribute(client, 0)
+    chief.journal.catch_up()
+    assert audit(str(tmp_path)).proven
+
+    def wrong(rows):
+        at = np.flatnonzero(rows["kind"] == kind)[-1]
+        rows[field][at] = 7
+        return rows
+
+    rewritten(tmp_path, wrong)
+    found = audit(str(tmp_path))
+    assert not found.proven
+    assert any(said in text for text in found.findings.wrong), found.findings.wrong
 
 
 def test_retries_are_counted(job, tmp_path):
