@@ -30,7 +30,6 @@ _COUNTERS = {
     EventKind.DROPPED_NAN: "dropped_nan",
     EventKind.ABANDONED: "abandoned",
     EventKind.DUPLICATE: "duplicates",
-    EventKind.LATE: "late",
 }
 
 
@@ -243,6 +242,7 @@ class Reader:
             worker.pushes += int(np.count_nonzero(kept))
             worker.lost += lost
             found.lost += lost
+            worker.late += int(np.count_nonzero(mine & (kinds == EventKind.LATE) & (rows["by"] == 0)))
             given = running[mine & (kinds == EventKind.CONTRIBUTED)]
             worker.contributions += int(np.count_nonzero(given <= self._kept_until))
             others = mine & (kinds <= EventKind.SNAPSHOT) & (steps == NO_STEP)

@@ -137,10 +137,10 @@ class Journal:
         client = self._number(push.client)
         self._write(index, push.sequence, count, wanted, client, fewer, EventKind.MADE_OF, self._step(step))
 
-    def not_accepted(self, push: PushId, kind: OutcomeKind, staleness: int) -> None:
-        """Write down that a push was refused, dropped or abandoned."""
+    def not_accepted(self, push: PushId, kind: OutcomeKind, staleness: int, closes: bool = False) -> None:
+        """Write down that a push was refused, dropped or abandoned; whether it only asked to close an aggregate."""
         staleness = max(min(staleness, MAX_STALENESS), -MAX_STALENESS)
-        self._write(0, push.sequence, 0, 0, self._number(push.client), staleness, _NOT_ACCEPTED[kind], NO_STEP)
+        self._write(0, push.sequence, 0, closes, self._number(push.client), staleness, _NOT_ACCEPTED[kind], NO_STEP)
 
     def duplicate(self, push: PushId, known: Outcome) -> None:
         """Write down that a retry was answered with what is recorded."""

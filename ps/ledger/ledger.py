@@ -217,7 +217,9 @@ class Ledger:
                     f"The push increments {item.step!r}, which is not a step of this run; steps: {sorted(self.steps)}"
                 )
 
-    def refuse(self, push: PushId, kind: OutcomeKind, staleness: int = 0, not_finite: str = "") -> Outcome:
+    def refuse(
+        self, push: PushId, kind: OutcomeKind, staleness: int = 0, not_finite: str = "", closes: bool = False
+    ) -> Outcome:
         """Record that a push was not accepted, so that its retries hear the same.
 
         After STOPPED_NAN no step moves on any more.
@@ -228,7 +230,7 @@ class Ledger:
         outcome = Outcome(kind, 0, dict(self.steps), staleness, not_finite=not_finite)
         self._record(push, outcome)
         if self.journal is not None:
-            self.journal.not_accepted(push, kind, staleness)
+            self.journal.not_accepted(push, kind, staleness, closes)
         return outcome
 
     def over_limit(self, increments: Iterable[Increment]) -> bool:

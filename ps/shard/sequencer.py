@@ -209,7 +209,8 @@ class Sequencer:
         ledger = now.sequencing()
         if was.kind is not OutcomeKind.ACCEPTED:
             now.staged.pop(push, None)
-            ledger.refuse(push, was.kind, was.staleness, was.not_finite)
+            closes = any(item.closes for item in event.increments)
+            ledger.refuse(push, was.kind, was.staleness, was.not_finite, closes)
             return was
         floors = {shard: Floor(index) for shard, index in event.floors.items()}
         if event.parts is not None:
@@ -345,7 +346,8 @@ class Sequencer:
         if refused is not None:
             now.staged.pop(push, None)
             statistics.refuse(refused)
-            return ledger.refuse(push, refused, staleness, asked.not_finite), None
+            closes = contribution is not None and contribution.closes
+            return ledger.refuse(push, refused, staleness, asked.not_finite, closes), None
         kind, place, fewer = asked.kind, None, Fewer.NOT
         if contribution is not None:
             kind, place, fewer = self._closing.count(now, ledger, asked, contribution, participants)

@@ -60,7 +60,7 @@ class EventKind(IntEnum):
     #: `staleness` is a Fewer.
     MADE_OF = 11
     #: A contribution that was not accepted, and has no index: its step was made, or its client had given as many as it
-    #: may.
+    #: may. With `by` 1 it brought nothing, and asked that the step be made of what was there.
     LATE = 12
 
 

@@ -171,6 +171,7 @@ def test_contributions_and_steps_are_counted_apart(job, tmp_path, capsys):
     for base in (4, 5):
         assert contribute(one, base) is OutcomeKind.ACCEPTED
         assert contribute(one, base, closes=True) is OutcomeKind.ACCEPTED
+    assert contribute(one, 5, closes=True) is OutcomeKind.LATE
     assert contribute(one, 6) is OutcomeKind.ACCEPTED
     chief.journal.catch_up()
     found = audit(str(tmp_path))
