@@ -6,7 +6,6 @@ Layer: worker. jax is imported when it is used.
 from __future__ import annotations
 
 import importlib
-import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -108,14 +107,16 @@ class _Compiled:
         return self._loss(self._structure.unflatten(values[:count]), *values[count:])
 
 
-class JaxNames(types.ModuleType):
+class JaxNames:
     """What `gs.jax` is: called, it makes a loss of parameters; its `Embedding` is a table on the parameter servers.
 
-    A module, so that `from globalstep.jax import Embedding` works.
+    It stands for the module `globalstep.jax` too, so that `from globalstep.jax import Embedding` works.
     """
 
+    __name__ = "jax"
+
     def __init__(self) -> None:
-        super().__init__("globalstep.jax", jax_loss.__doc__)
+        self.__doc__ = jax_loss.__doc__
 
     def __call__(
         self,

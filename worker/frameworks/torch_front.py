@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import threading
-import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -237,14 +236,16 @@ def _gradient(grad: Any, value: Array) -> Array:
     return _on_host(grad.to_dense() if grad.is_sparse else grad).astype(value.dtype, copy=False)
 
 
-class TorchNames(types.ModuleType):
+class TorchNames:
     """What `gs.torch` is: called, it makes a loss of a module; its `Embedding` is a table on the parameter servers.
 
-    A module, so that `from globalstep.torch import Embedding` works.
+    It stands for the module `globalstep.torch` too, so that `from globalstep.torch import Embedding` works.
     """
 
+    __name__ = "torch"
+
     def __init__(self) -> None:
-        super().__init__("globalstep.torch", torch_loss.__doc__)
+        self.__doc__ = torch_loss.__doc__
 
     def __call__(
         self,
