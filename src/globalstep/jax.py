@@ -4,7 +4,7 @@ Layer: namespace. The framework is imported when one of the names is used.
 """
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from globalstep.worker.frameworks.jax_front import jax
 
@@ -14,4 +14,4 @@ if TYPE_CHECKING:
 __all__ = ["Embedding"]
 
 # It can be called, which a module of Python's own cannot.
-sys.modules[__name__] = jax
+sys.modules[__name__] = cast(Any, jax)
