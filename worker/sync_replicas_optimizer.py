@@ -30,6 +30,7 @@ from globalstep.wire.declarations import OpKind
 from globalstep.worker.inputs.queue_runner import QueueRunner
 from globalstep.worker.inputs.queues import FIFOQueue
 from globalstep.worker.session_run_hook import SessionRunHook
+from globalstep.worker.waits.contributing import CLAIMED
 
 if TYPE_CHECKING:
     from globalstep.worker.coordinator import Coordinator
@@ -74,6 +75,9 @@ class SyncReplicasOptimizer(Optimizer):
     ...     print(sess.run(train_op), sess.run(w))
     1 [0. 0.]
     """
+
+    #: Whether each contribution is the unit of work that its client was given last.
+    _of_units: bool = False
 
     def __init__(
         self,
@@ -152,7 +156,8 @@ class SyncReplicasOptimizer(Optimizer):
             with graph.name_scope(name or self._name) as scope:
                 with graph.control_dependencies(None):
                     local_step = _local_step(global_step)
-                made = _Replicas(self._wanted, self._total, self._variable_averages, self._variables_to_average)
+                averages, averaged = self._variable_averages, self._variables_to_average
+                made = _Replicas(self._wanted, self._total, averages, averaged, self._of_units)
                 train_op = made.contribution(applied, global_step, local_step, counted, scope)
                 with graph.control_dependencies(None):
                     self.local_step_init_op = assign(local_step, global_step)
@@ -224,6 +229,7 @@ class _Replicas:
     total: int
     averages: ExponentialMovingAverage | None
     averaged: list[Any]
+    of_units: bool
 
     def contribution(
         self, applied: Mutation, step: Variable, local_step: Variable, counted: Sequence[MutationPart], scope: str
@@ -231,16 +237,20 @@ class _Replicas:
         """Make the train op: the wrapped optimizer's, as a contribution, and the averages that go with it."""
         # The local step becomes the one that the values belong to which the gradients were computed from.
         parts = [*applied.parts, *counted, MutationPart(OpKind.ASSIGN, local_step, step)]
-        alone = self.averages is None
+        alone = self.averages is None and not self.of_units
         push = Mutation(
             parts,
             increments=applied.increments,
             uses=applied.uses,
             op_type="Assign" if alone else "NoOp",
-            name=scope if alone else "contribution",
+            name=scope if self.averages is None else "contribution",
+            # Who brings a unit waits for no step, and reads nothing after it.
             value_of=step if alone else None,
         )
-        push.attrs["contribution"] = contribution = self.wanted, -(-self.wanted // self.total)
+        contribution = (
+            (self.wanted, 1, False, CLAIMED) if self.of_units else (self.wanted, -(-self.wanted // self.total))
+        )
+        push.attrs["contribution"] = contribution
         if self.averages is None:
             return push
         with step.graph.control_dependencies([push]):

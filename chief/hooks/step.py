@@ -16,7 +16,7 @@ from globalstep.chief.events.summaries import SummaryWriterCache
 from globalstep.chief.hooks.timers import SecondOrStepTimer
 from globalstep.errors import UnavailableError
 from globalstep.files.tensorboard_protos import Summary
-from globalstep.graph.graph import Node
+from globalstep.graph.graph import GraphKeys, Node, get_default_graph
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.variables.training_util import get_global_step
 from globalstep.wire.declarations import StopLimit
@@ -185,6 +185,7 @@ class StepCounterHook(SessionRunHook):
         self._writer = summary_writer
         self._step: Any = None
         self._tag = ""
+        self._shared = False
         self._last_stale: int | None = None
         self._unchanged = 0
         self._warnings_left = _UNCHANGED_WARNINGS
@@ -194,6 +195,8 @@ class StepCounterHook(SessionRunHook):
         if self._writer is None and self._output_dir:
             self._writer = SummaryWriterCache.get(self._output_dir)
         self._step = global_step_for("StepCounterHook")
+        trained = get_default_graph().get_collection(GraphKeys.TRAIN_OP)
+        self._shared = any("contribution" in node.attrs for node in trained if isinstance(node, Node))
         self._tag = f"{self._step.op.name}/sec"
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
@@ -216,7 +219,8 @@ class StepCounterHook(SessionRunHook):
                 elapsed_secs, elapsed_steps = self._timer.update_last_triggered_step(step)
                 if elapsed_secs and elapsed_steps is not None:
                     self._report(elapsed_steps / elapsed_secs, step)
-        self._unchanged = self._unchanged + 1 if stale == self._last_stale else 0
+        # A step that is made of several contributions stands still for some runs.
+        self._unchanged = self._unchanged + 1 if stale == self._last_stale and not self._shared else 0
         # Runs that do not wait for their push see the step that many pushes late.
         if self._unchanged > getattr(run_context.session, "pushes_in_flight", 0):
             self._warn_unchanged(stale)

@@ -21,6 +21,7 @@ from globalstep.chief.training.trainer import FitResult, Trainer, place_of
 from globalstep.errors import InvalidArgumentError
 from globalstep.worker.frameworks.local_steps import LocalSteps
 from globalstep.worker.frameworks.training_model import number_of_at_least
+from globalstep.worker.frameworks.work_units import WorkUnits, batch_source
 
 __all__ = ["fit"]
 
@@ -50,7 +51,7 @@ def fit(
     Args:
         model: See `gs.Trainer`.
         loss_fn: See `gs.Trainer`.
-        batches: See `Trainer.batches`.
+        batches: See `Trainer.batches`; with `units` see `Trainer.unit`.
         optimizer: See `gs.Trainer`.
         steps: The global step to stop at, exactly; all workers' steps count.
         epochs: Or how often to go through the batches, by all workers together; their number must be known. Without
@@ -83,6 +84,12 @@ def fit(
     local = options.get("local_steps")
     if local is not None and accumulate != 1:
         raise InvalidArgumentError("Give accumulate or local_steps, not both: each batch is a step of its own.")
+    units = options.get("units")
+    if isinstance(units, WorkUnits):
+        if accumulate != 1:
+            raise InvalidArgumentError("Give accumulate or units, not both: a unit is one batch.")
+        accumulate = units.count
+        batch_source(batches, units.count)
     size = local.every if isinstance(local, LocalSteps) else accumulate
     together = size * (local.replicas or 1) if isinstance(local, LocalSteps) else size
     task = place_of()
@@ -91,6 +98,8 @@ def fit(
         importlib.import_module("globalstep.deploy.server").Server().join()
         raise SystemExit(0)
     last = _last_step(batches, steps, epochs, together)
+    if units is not None and last is None:
+        raise InvalidArgumentError("With units, and a function that gives their batches, give steps: it has no end.")
     if task.job == "evaluator":
         return _followed(Following(evaluate, run_dir, model, loss_fn, last), Callbacks(callbacks), model)
     trainer = Trainer(
@@ -105,16 +114,11 @@ def fit(
     )
     once = 1 if last is None else None
     with trainer:
-        parts = trainer.batches(batches, epochs=once, per_step=size)
-        while group := list(itertools.islice(parts, size)):
-            trainer.step(*group)
-        if steps is not None and not trainer.done:
-            _log.warning(
-                "The batches ended at step %d of %d: an iterator is gone through once. Give a list, or a function that "
-                "gives the iterator anew: lambda: zip(x, y).",
-                trainer.global_step,
-                steps,
-            )
+        if units is not None:
+            while not trainer.done:
+                trainer.unit(batches)
+        else:
+            _go_through(trainer, batches, size, once, steps)
     assert trainer.result is not None
     return trainer.result
 
@@ -127,6 +131,20 @@ def _check_names(options: Mapping[str, Any]) -> None:
             close = difflib.get_close_matches(name, known, 1)
             meant = f" Did you mean {close[0]!r}?" if close else " The learning rate and such are the optimizer's."
             raise TypeError(f"gs.fit has no argument {name!r}.{meant}")
+
+
+def _go_through(trainer: Trainer, batches: Any, size: int, epochs: int | None, steps: int | None) -> None:
+    """Take steps of `size` batches until training is over, or the batches are."""
+    parts = trainer.batches(batches, epochs=epochs, per_step=size)
+    while group := list(itertools.islice(parts, size)):
+        trainer.step(*group)
+    if steps is not None and not trainer.done:
+        _log.warning(
+            "The batches ended at step %d of %d: an iterator is gone through once. Give a list, or a function that "
+            "gives the iterator anew: lambda: zip(x, y).",
+            trainer.global_step,
+            steps,
+        )
 
 
 def _followed(following: Following, callbacks: Callbacks, model: Any) -> FitResult:

@@ -35,11 +35,13 @@ from globalstep.files.storage import leave_probe, storage_for
 from globalstep.graph.graph import Graph
 from globalstep.worker.frameworks.local_steps import LocalRounds, LocalSteps
 from globalstep.worker.frameworks.training_model import MoreLookupsError, number_of_at_least, part_seed
+from globalstep.worker.frameworks.work_units import WorkUnits, batch_source, take_unit
 from globalstep.worker.session_run_hook import SessionRunContext, SessionRunHook, SessionRunValues
 
 if TYPE_CHECKING:
     from globalstep.worker.coordinator import Coordinator
     from globalstep.worker.session import Session
+    from globalstep.worker.waits.contributing import UnitOfWork
 
 __all__ = ["FitResult", "Trainer", "place_of"]
 
@@ -49,6 +51,8 @@ _log_progress = logging.getLogger("globalstep.progress")
 _CHECKPOINT_SECS = 600
 #: Larger tables stay on the parameter servers and in checkpoints, from which `gs.load` takes them.
 _TABLE_BYTES = 256 << 20
+#: In place of a rank, for random numbers that are the same on every worker.
+_NOBODY = -2
 #: Batches that a loop may take without a step before it is told so.
 _UNUSED_BATCHES = 1000
 
@@ -104,6 +108,8 @@ class Trainer:
         keep_checkpoints: How many checkpoints are kept.
         local_steps: A `gs.LocalSteps`: each worker takes so many steps on its own copy of the model, and `optimizer`
             gets the difference. A step of the trainer, and a global step, is a round of them then.
+        units: A `gs.WorkUnits`: each step is made of so many units of work, whichever workers compute them, and has the
+            same bits whoever does; see `unit`.
         config: A `gs.ConfigProto`: durability, what is sent, pushes in flight.
 
     Attributes:
@@ -132,6 +138,7 @@ class Trainer:
         checkpoint_every_steps: int | None = None,
         keep_checkpoints: int = 5,
         local_steps: LocalSteps | None = None,
+        units: WorkUnits | None = None,
         config: Any = None,
     ) -> None:
         number_of_at_least(1, steps=steps, checkpoint_every_steps=checkpoint_every_steps)
@@ -167,6 +174,7 @@ class Trainer:
         self._gradients = Gradients(clip_grad_norm, clip_grad_value, ema_decay)
         self._local = _checked(local_steps, self._gradients)
         self._rounds: LocalRounds | None = None
+        self._units = _checked_units(units, local_steps)
         self._stack = contextlib.ExitStack()
         self._session: Any = None
         self._step = self._start = self._own_step = 0
@@ -210,15 +218,9 @@ class Trainer:
             RuntimeError: Outside of a `with` block, or when training is over.
             InvalidArgumentError: If the loss is no finite scalar; nothing was pushed then.
         """
-        if self._session is None:
-            raise RuntimeError(
-                "A Trainer trains in a `with` block: with gs.Trainer(...) as trainer: trainer.step(batch)"
-            )
-        if self.done:
-            raise RuntimeError(
-                f"Training is over at step {self._step}. Loop with `for batch in trainer.batches(dataset)`, or ask "
-                "`trainer.done` before each step."
-            )
+        self._check_going()
+        if self._units is not None:
+            raise InvalidArgumentError("With units a worker computes what it is given: call trainer.unit(batches).")
         if not batches:
             raise InvalidArgumentError("step() needs a batch: trainer.step(batch).")
         seeds = [part_seed(self.seed, self.rank, self._step, at) for at in range(len(batches))]
@@ -234,6 +236,58 @@ class Trainer:
         if self.is_chief:
             self._callbacks.on_step(self, self._step, self._loss)
         return self._loss
+
+    def unit(self, batches: Any) -> float:
+        """Compute a unit of work: its loss and gradients, and push them. For a Trainer with `units`.
+
+        Waits until this worker is given one. Where the others compute all that is left of a step, it returns once that
+        is made, without a unit.
+
+        Args:
+            batches: A list of batches, of which unit u of step s takes number `s * count + u`, again from the first
+                after the last; or a function of step and unit, both from 0, that gives the batch. It must be the same
+                one on every worker; `rng` of the loss function is, too.
+
+        Returns:
+            The loss of the last unit that was computed here; NaN before the first.
+
+        Raises:
+            RuntimeError: Outside of a `with` block, or when training is over.
+            InvalidArgumentError: Without `units`; or if the loss is no finite scalar: nothing was pushed then.
+        """
+        self._check_going()
+        if self._units is None:
+            raise InvalidArgumentError("A Trainer takes units of work with gs.Trainer(..., units=gs.WorkUnits(8)).")
+        count, before, name = self._units.count, self._step, self._graph.step.op_name
+        batch_of = batch_source(batches, count)
+        work: UnitOfWork = self._session.run_step_fn(
+            lambda step_context: take_unit(step_context.session, name, count, self._step)
+        )
+        if work.unit:
+            self._step = work.base
+            loss = self._run(
+                [batch_of(work.base, work.unit - 1)], [part_seed(self.seed, _NOBODY, work.base, work.unit - 1)]
+            )
+            self._loss = self._loss if loss is None else float(loss)
+        else:
+            self._stopped = self._stopped or work.base == self._step
+            self._session.run(self._graph.step)  # for the hooks
+            self._step = work.base
+        if self.is_chief and self._step != before:
+            self._callbacks.on_step(self, self._step, self._loss)
+        return self._loss
+
+    def _check_going(self) -> None:
+        """Refuse a step outside of training."""
+        if self._session is None:
+            raise RuntimeError(
+                "A Trainer trains in a `with` block: with gs.Trainer(...) as trainer: trainer.step(batch)"
+            )
+        if self.done:
+            raise RuntimeError(
+                f"Training is over at step {self._step}. Loop with `for batch in trainer.batches(dataset)`, or ask "
+                "`trainer.done` before each step."
+            )
 
     def batches(self, batches: Any, *, epochs: int | None = None, per_step: int = 1) -> Iterator[Any]:
         """Give this worker's batches until training is over: each of several workers gets others.
@@ -331,7 +385,8 @@ class Trainer:
             replicas = self._local.replicas
             self._rounds = LocalRounds(self._local.inner, self._model.take)
             self._model.around = self._rounds.evaluate
-        self._graph = TrainingGraph(self._model, self._optimizer, lambda: self._step, self._gradients, replicas)
+        units = None if self._units is None else self._units.count
+        self._graph = TrainingGraph(self._model, self._optimizer, lambda: self._step, self._gradients, replicas, units)
         scaffold = Scaffold(saver=Saver(max_to_keep=self._keep))
         hooks: list[SessionRunHook] = [_Following(self)]
         if self._steps is not None:
@@ -543,6 +598,15 @@ def _checked(local: LocalSteps | None, gradients: Gradients) -> LocalSteps | Non
     if gradients.clip_norm is not None or gradients.clip_value is not None:
         raise InvalidArgumentError("local_steps does not go with clip_grad_norm or clip_grad_value: clip in the loss.")
     return local
+
+
+def _checked_units(units: WorkUnits | None, local: LocalSteps | None) -> WorkUnits | None:
+    """Give the units, once they go with the rest."""
+    if units is not None and not isinstance(units, WorkUnits):
+        raise InvalidArgumentError(f"units is {units!r}; it must be gs.WorkUnits(count).")
+    if units is not None and local is not None:
+        raise InvalidArgumentError("Give units or local_steps, not both.")
+    return units
 
 
 def _rank(task: TaskConfig) -> tuple[int, int]:

@@ -24,6 +24,7 @@ from globalstep.optimizers.torch_optimizers import StepSource, TorchOptimizer
 from globalstep.variables.training_util import create_global_step
 from globalstep.variables.variables import Variable
 from globalstep.worker.frameworks.training_model import TrainingModel
+from globalstep.worker.frameworks.work_units import units_optimizer
 from globalstep.worker.sync_replicas_optimizer import SyncReplicasOptimizer
 
 __all__ = ["Gradients", "TrainingGraph", "training_model"]
@@ -62,6 +63,7 @@ class TrainingGraph:
         known_step: Gives the step that this worker knows of.
         gradients: What is done to gradients.
         replicas: How many workers' gradients make a step; None for each to make one.
+        units: How many units of work make a step; None for none.
 
     Attributes:
         step: The global step.
@@ -73,6 +75,7 @@ class TrainingGraph:
     known_step: Callable[[], int]
     gradients: Gradients
     replicas: int | None = None
+    units: int | None = None
     step: Variable = field(init=False)
     train_op: Node = field(init=False)
 
@@ -81,14 +84,14 @@ class TrainingGraph:
         trained = {name: variable for name, variable in self.model.variables.items() if variable.trainable}
         trained |= {table.name: table.variable for table in self.model.tables}
         groups = self._groups(trained)
-        if self.replicas is not None:
+        if self.replicas is not None or self.units is not None:
             if len(groups) > 1 or self.model.updates or self.gradients.ema_decay is not None:
+                who = "WorkUnits" if self.units else "LocalSteps with replicas"
                 raise InvalidArgumentError(
-                    "LocalSteps with replicas has one optimizer, no ema_decay, and a model without running averages "
-                    "such as BatchNorm's. Leave out replicas, or use LayerNorm or GroupNorm."
+                    f"{who} has one optimizer, no ema_decay, and a model without running averages such as BatchNorm's. "
+                    f"Leave out {'units' if self.units else 'replicas'}, or use LayerNorm or GroupNorm."
                 )
-            groups = [(SyncReplicasOptimizer(optimizer, self.replicas), names, decay)
-                      for optimizer, names, decay in groups]  # fmt: skip
+            groups = [(self._together(optimizer), names, decay) for optimizer, names, decay in groups]
         first = groups[0][0]
         pairs = first.compute_gradients(self.model.loss, var_list=list(trained.values()))
         found = {variable: grad for grad, variable in pairs}
@@ -109,6 +112,13 @@ class TrainingGraph:
         self.train_op = train_op
         with get_default_graph().name_scope(None):
             scalar("loss", self.model.loss)
+
+    def _together(self, optimizer: Optimizer) -> Optimizer:
+        """Have an optimizer apply the mean of several gradients."""
+        if self.units is not None:
+            return units_optimizer(optimizer, self.units)
+        assert self.replicas is not None
+        return SyncReplicasOptimizer(optimizer, self.replicas)
 
     def _groups(self, trained: Mapping[str, Variable]) -> list[tuple[Optimizer, list[str], float]]:
         """Give each optimizer with the names of its parameters, and its weight decay."""

@@ -25,6 +25,7 @@ _NAMES = {
     "globalstep.chief.training.callbacks": "CSVLogger Callback",
     "globalstep.chief.training.evaluation": "Evaluate",
     "globalstep.worker.frameworks.local_steps": "LocalSteps",
+    "globalstep.worker.frameworks.work_units": "WorkUnits",
     "globalstep.chief.training.fit": "fit",
     "globalstep.chief.training.loggers": "MLflowLogger WandbLogger",
     "globalstep.chief.training.saved_model": "load",

@@ -425,6 +425,7 @@ from globalstep.worker.frameworks.jax_front import jax as jax
 from globalstep.worker.frameworks.local_steps import LocalSteps as LocalSteps
 from globalstep.worker.frameworks.py_loss import py_loss as py_loss
 from globalstep.worker.frameworks.torch_front import torch as torch
+from globalstep.worker.frameworks.work_units import WorkUnits as WorkUnits
 from globalstep.worker.inputs.queues import FIFOQueue as FIFOQueue
 from globalstep.worker.inputs.queues import PaddingFIFOQueue as PaddingFIFOQueue
 from globalstep.worker.inputs.queues import QueueBase as QueueBase

@@ -101,3 +101,10 @@ def test_digits_come_from_files_by_queues(launch):
     assert "test images read: 450\n" in printed
     assert number(r"test accuracy: ([\d.]+)", printed) > 0.93
     assert "final global step: 600\n" in printed
+
+
+def test_digits_in_work_units_end_at_their_step(launch):
+    printed = launch("unit_digits.py", "--steps", 60)
+    assert number(r"test accuracy: ([\d.]+)", printed) > 0.8
+    assert "final global step: 60\n" in printed
+    assert re.search(r"digest: [0-9a-f]{16}\n", printed)

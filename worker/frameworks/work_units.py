@@ -1,0 +1,108 @@
+"""Work units: a step is a fixed set of parts of the input, each computed by any worker, and summed in a fixed order.
+
+docs/design/push-protocol.md, "Work units", is the specification.
+
+Layer: worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from globalstep.errors import InvalidArgumentError, UnavailableError
+from globalstep.optimizers.optimizer import Optimizer
+from globalstep.worker.frameworks.training_model import described
+from globalstep.worker.session import Session
+from globalstep.worker.sync_replicas_optimizer import SyncReplicasOptimizer
+from globalstep.worker.waits.contributing import UnitOfWork
+
+__all__ = ["WorkUnits", "batch_source", "take_unit", "units_optimizer"]
+
+_MOST_UNITS = 1 << 16
+
+
+@dataclass(frozen=True)
+class WorkUnits:
+    """Has each step made of `count` units of work: the mean of their gradients, whichever workers compute them.
+
+    Args:
+        count: How many units make a step.
+
+    Raises:
+        InvalidArgumentError: If it is no number from 1 to 65,536.
+    """
+
+    count: int
+
+    def __post_init__(self) -> None:
+        count = self.count
+        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= _MOST_UNITS:
+            raise InvalidArgumentError(
+                f"WorkUnits: count is {count!r}; it must be a whole number from 1 to {_MOST_UNITS:,}."
+            )
+
+
+def units_optimizer(opt: Optimizer, units: int) -> SyncReplicasOptimizer:
+    """Make what makes a train op that brings the unit of work which its client was given last.
+
+    Args:
+        opt: The optimizer that applies the mean.
+        units: How many units make a step.
+    """
+    made = SyncReplicasOptimizer(opt, units, name="work_units")
+    made._of_units = True
+    return made
+
+
+def batch_source(batches: Any, count: int) -> Callable[[int, int], Any]:
+    """Give what gives the batch of a step, from 0, and of a unit of it, from 0.
+
+    Args:
+        batches: That, or a list of batches, which are taken one after another, again and again.
+        count: How many units make a step.
+
+    Raises:
+        InvalidArgumentError: If it is neither.
+
+    >>> batch_of = batch_source("abcde", 2)
+    >>> [batch_of(step, unit) for step in range(3) for unit in range(2)]
+    ['a', 'b', 'c', 'd', 'e', 'a']
+    """
+    if callable(batches):
+        found: Callable[[int, int], Any] = batches
+        return found
+    try:
+        size = len(batches)
+    except TypeError:
+        size = 0
+    if not size or not hasattr(batches, "__getitem__"):
+        raise InvalidArgumentError(
+            f"batches is {described(batches)}; with units it must be a list of batches, or a function of step and unit "
+            "that gives the batch, the same one on every worker: batches=lambda step, unit: read(step * 8 + unit)."
+        )
+    of: Sequence[Any] = batches
+    return lambda step, unit: of[(step * count + unit) % size]
+
+
+def take_unit(session: Session, step: str, count: int, known: int) -> UnitOfWork:
+    """Ask for a unit of work, and wait for one; see Contributing.take_unit.
+
+    Args:
+        session: The worker's.
+        step: Name of the step.
+        count: How many units make one.
+        known: The step as far as the caller knows.
+
+    Returns:
+        The unit; none at the known step where the job has ended.
+    """
+    cluster = session.cluster
+    try:
+        return cluster.contributing.take_unit(step, count, known)
+    except UnavailableError:
+        if not cluster.job_done():
+            raise
+        # The PS tasks have ended with the job, as they had said.
+        return UnitOfWork(known, 0)
