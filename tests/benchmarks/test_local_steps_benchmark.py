@@ -1,0 +1,40 @@
+"""The benchmark of local steps: its network's gradients, and its table."""
+
+import numpy as np
+
+from benchmarks.modes.local_steps import table
+from benchmarks.programs.local_steps_job import letters, loss_fn
+
+WHERE = {"date": "2026-11-23", "cpu": "a processor", "cores": 2}
+
+
+def test_gradients_are_those_of_differences():
+    random = np.random.default_rng(3)
+    shapes = {"w": (5, 4), "b": (4,), "v": (4, 3), "c": (3,)}
+    params = {name: random.normal(size=shape) for name, shape in shapes.items()}
+    x, y = random.normal(size=(7, 5)), random.integers(3, size=7)
+    _, found = loss_fn(params, x, y)
+    for name, gradient in found.items():
+        at = (0,) * gradient.ndim
+        losses = []
+        for by in (1e-3, -1e-3):
+            moved = {key: value.copy() for key, value in params.items()}
+            moved[name][at] += by
+            losses.append(float(loss_fn(moved, x, y)[0]))
+        np.testing.assert_allclose(gradient[at], (losses[0] - losses[1]) / 2e-3, atol=1e-3)
+
+
+def test_letters_are_windows_of_one_text():
+    x, y = letters(600)
+    assert x.shape == (600, 5 * 27)
+    windows = x.reshape(600, 5, 27).argmax(2)
+    assert (windows[1:, -1] == y[:-1]).all()
+
+
+def test_each_mode_is_read_beside_steps_of_as_many_workers():
+    modes = {"every step, 4 workers": (0.5, 4000), "50 local steps together, 4 workers": (0.505, 80)}
+    records = [
+        {"data": "digits", "mode": mode, "loss": loss, "bytes": moved, "round": 0}
+        for mode, (loss, moved) in modes.items()
+    ]
+    assert "| digits | 50 local steps together, 4 workers | 0.5050 | 1.010 | 80 | 50.0 |" in table(records, WHERE, 100)
