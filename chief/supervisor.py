@@ -56,7 +56,7 @@ class Supervisor:
         init_op: Operation that initializes the model.
         init_feed_dict: What to feed for it.
         local_init_op: Operation to run in every session.
-        logdir: Where checkpoints and event files go; None for neither.
+        logdir: Where checkpoints and event files go; None or "" for neither.
         summary_op: Merged summaries to write; None for none by the Supervisor itself.
         saver: Saves; None for no checkpoints.
         global_step: The step; default the graph's.
@@ -116,7 +116,8 @@ class Supervisor:
         self.coord = Coordinator(clock=clock)
         self._claim = ChiefClaim(Candidate(configured=is_chief), clock)
         self._init_fn = init_fn
-        self._logdir = logdir
+        # Flags that are not given are empty.
+        self._logdir = logdir = logdir or None
         self._stop_grace_secs = stop_grace_secs
         with self.graph.as_default():
             self.ready_op = _or_default(ready_op, GraphKeys.READY_OP, report_uninitialized_variables)

@@ -57,7 +57,7 @@ class HookedSession:
         return self._stop_requested or self._refused or self._session.cluster.job_done()
 
     def run(
-        self, fetches: Any, feed_dict: Mapping[Any, Any] | None, options: Any = None, run_metadata: Any = None
+        self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None, options: Any = None, run_metadata: Any = None
     ) -> Any:
         """Run with hooks; see MonitoredSession.run.
 

@@ -160,3 +160,24 @@ def as_dtype(value: DTypeLike) -> DType:
     if found is None:
         raise TypeError(f"Cannot convert value {value!r} to a globalstep DType.")
     return found
+
+
+def string_array(value: Any) -> np.ndarray[Any, Any]:
+    """Give strings as TensorFlow has them, bytes; text counts as UTF-8.
+
+    Args:
+        value: A string, a nested list or an array of such.
+
+    Returns:
+        An array of objects. What is no text stays as it is.
+
+    >>> string_array(["a", b"b"])
+    array([b'a', b'b'], dtype=object)
+    """
+    array = np.asarray(value, dtype=object)
+    if not any(isinstance(item, str) for item in array.flat):
+        return array
+    found = np.empty_like(array)
+    for place, item in np.ndenumerate(array):
+        found[place] = item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item
+    return found

@@ -10,6 +10,8 @@ Layer: shared. Imports nothing of globalstep.
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "AbortedError",
     "AlreadyExistsError",
@@ -46,22 +48,35 @@ class GlobalStepError(Exception):
 class OpError(GlobalStepError):
     """An operation failed, here or on a parameter server.
 
-    TensorFlow's own class takes (node_def, op, message, error_code); here the message comes first and
-    alone, which is the only difference a program can see (docs/deviations.md).
-
     Args:
-        message: What happened, naming the task, the Variable and the next thing to do.
+        *args: The message: what happened, naming the task, the Variable and the next thing to do. Or, as TensorFlow has
+            them, node_def, op and message, and for an OpError itself its error_code.
+        message: The message by name.
+        node_def: Definition of the operation, for programs that make an error of their own.
+        op: The operation, likewise.
 
     Attributes:
         code: The canonical (gRPC) status code of the type.
         message: The text given.
+        node_def: As given, or None.
+        op: As given, or None.
+
+    >>> OutOfRangeError(None, None, "no more rows").message
+    'no more rows'
     """
 
     code: int = 2
 
-    def __init__(self, message: str = "") -> None:
+    def __init__(self, *args: Any, message: str = "", node_def: Any = None, op: Any = None) -> None:
+        if len(args) == 1:
+            (message,) = args
+        elif args:
+            # (node_def, op, message, error_code), of which TensorFlow's subclasses take the first three.
+            given = dict(zip(("node_def", "op", "message", "error_code"), args, strict=False))
+            node_def, op = given["node_def"], given["op"]
+            message, self.code = given.get("message", message), given.get("error_code", self.code)
         super().__init__(message)
-        self.message = message
+        self.message, self.node_def, self.op = message, node_def, op
 
     @property
     def error_code(self) -> int:
@@ -121,8 +136,8 @@ class ResourceExhaustedError(OpError):
 
     code = 8
 
-    def __init__(self, message: str = "", retry_secs: float = 0.0) -> None:
-        super().__init__(message)
+    def __init__(self, *args: Any, retry_secs: float = 0.0, **named: Any) -> None:
+        super().__init__(*args, **named)
         self.retry_secs = retry_secs
 
 

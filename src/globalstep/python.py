@@ -9,7 +9,7 @@ from globalstep.module_paths import module_paths
 _OPS = "gs gs.math gs.nn gs.ops.control_flow_ops:with_dependencies"
 _OPTIMIZERS = "gs.train gs.contrib.opt"
 _CELLS = "gs.nn.rnn_cell gs.contrib.rnn gs.nn"
-_TRAIN = "gs.train gs.optimizers.moving_averages:assign_moving_average"
+_TRAIN = "gs.train gs.optimizers.moving_averages"
 
 _PATHS = {
     "client.device_lib": "gs.runtime.build_info",
@@ -102,6 +102,7 @@ _PATHS = {
     "summary.writer.writer_cache": "gs.summary",
     "training.adadelta": _OPTIMIZERS,
     "training.adagrad": _OPTIMIZERS,
+    "training.adagrad_da": _OPTIMIZERS,
     "training.adam": _OPTIMIZERS,
     "training.basic_session_run_hooks": "gs.train",
     "training.checkpoint_management": "gs.train",
@@ -118,6 +119,7 @@ _PATHS = {
     "training.moving_averages": _TRAIN,
     "training.optimizer": "gs.train",
     "training.proximal_adagrad": _OPTIMIZERS,
+    "training.proximal_gradient_descent": _OPTIMIZERS,
     "training.queue_runner": "gs.train",
     "training.queue_runner_impl": "gs.train",
     "training.rmsprop": _OPTIMIZERS,

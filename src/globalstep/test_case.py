@@ -191,6 +191,24 @@ class TestCase(unittest.TestCase):
         )
         np.testing.assert_allclose(one, other, rtol=rtol, atol=atol, err_msg=msg or "")
 
+    def assertAllCloseAccordingToType(self, a: Any, b: Any, **kwargs: Any) -> None:  # noqa: N802
+        """Check that two arrays or nodes are near each other, as near as the coarser of their dtypes allows.
+
+        Args:
+            a: Array or node.
+            b: Like `a`.
+            **kwargs: `rtol` and `atol`; `float_rtol` and `float_atol`, `half_rtol` and `half_atol` if one is of float32
+                or float16; `msg`.
+        """
+        one, other = self._value(a), self._value(b)
+        allowed = {key: kwargs.pop(key, 1e-6) for key in ("rtol", "atol")}
+        for dtype, prefix, least in ((np.float32, "float", 1e-6), (np.float16, "half", 1e-3)):
+            for key in allowed:
+                given = kwargs.pop(f"{prefix}_{key}", least)
+                if dtype in (one.dtype, other.dtype):
+                    allowed[key] = max(allowed[key], given)
+        self.assertAllClose(one, other, **allowed, **kwargs)
+
     def assertNotAllClose(self, a: Any, b: Any, **kwargs: Any) -> None:  # noqa: N802
         """Check that two arrays or nodes are not near each other."""
         try:

@@ -160,9 +160,10 @@ def test_a_summary_of_the_program_is_written_at_the_present_step(tmp_path):
 
 def test_what_needs_a_writer_or_a_chief_says_so():
     constant(1.0)
-    sv = Supervisor(is_chief=False)
-    with pytest.raises(RuntimeError, match=r"^Writing a summary requires a summary writer\.$"):
-        sv.summary_computed(None, b"")
+    for sv in (Supervisor(logdir=""), Supervisor(is_chief=False)):
+        with pytest.raises(RuntimeError, match=r"^Writing a summary requires a summary writer\.$"):
+            sv.summary_computed(None, b"")
+        assert sv.save_path is None
     with pytest.raises(RuntimeError, match=r"^Only chief supervisor can start standard services\."):
         sv.start_standard_services(None)
 

@@ -70,6 +70,13 @@ def test_the_train_op_is_one_push_with_the_step():
     assert gs.get_collection(gs.GraphKeys.TRAIN_OP) == [train_op]
 
 
+def test_adam_gives_its_powers_as_tensorflow_s_does():
+    optimizer = gs.train.AdamOptimizer()
+    assert optimizer._get_beta_accumulators() == [None, None]
+    optimizer.minimize(gs.reduce_sum(gs.Variable([1.0])))
+    assert [power.op_name for power in optimizer._get_beta_accumulators()] == ["beta1_power", "beta2_power"]
+
+
 def test_minimize_moves_variables_and_step(session):
     w, b = variables()
     step = create_global_step()

@@ -33,6 +33,13 @@ class _Cases(gs.test.TestCase):
         self.assertNotAllClose([1.0], [1.1])
         self.assertItemsEqual([1, 2], [2, 1])
 
+    def test_closeness_by_dtype(self):
+        self.assertAllCloseAccordingToType(np.float16([1.0]), np.float32([1.0009]))
+        self.assertAllCloseAccordingToType(gs.constant([1.0]), [1.01], float_rtol=0.1)
+        for one, other in ((np.float32([1.0]), [1.0009]), (np.float64([1.0]), np.float64([1.00001]))):
+            with self.assertRaises(AssertionError):
+                self.assertAllCloseAccordingToType(one, other, half_rtol=0.1)
+
     def test_threads_fail_the_test(self):
         thread = self.checkedThread(lambda: [].pop())
         thread.start()
@@ -56,7 +63,9 @@ def outcome(name):
 _Cases.__test__ = False
 
 
-@pytest.mark.parametrize("name", ["test_values", "test_errors", "test_threads_fail_the_test"])
+@pytest.mark.parametrize(
+    "name", ["test_values", "test_errors", "test_closeness_by_dtype", "test_threads_fail_the_test"]
+)
 def test_what_holds_passes(name):
     assert outcome(name) == []
 

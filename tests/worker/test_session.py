@@ -38,7 +38,7 @@ class TestFetching:
     def test_kinds_of_values(self, session):
         scalar, text, flag = session.run([as_node(1.0), as_node("a"), as_node(1.0) > 0.0])
         assert type(scalar) is np.float32
-        assert text == "a"
+        assert text == b"a"
         assert type(flag) is np.bool_
         assert type(session.run(as_node([1.0]))) is np.ndarray
         assert session.run(Node("NoOp", operation=True)) is None
@@ -130,6 +130,14 @@ class TestFeeding:
         x = placeholder(gs.int32, [])
         with pytest.raises(TypeError, match=r"Type of feed value 4294967296 with type <class 'int'> is not compatible"):
             session.run(x, {x: 2**32})
+
+    def test_strings_are_bytes(self, session):
+        path, names = placeholder(gs.string, []), placeholder(gs.string, [None])
+        whole = gs.py_func(lambda text: text.decode() + ".npy", [path], gs.string)
+        joined = gs.py_func(lambda texts: b",".join(texts), [names], gs.string)
+        found = session.run([as_node("é"), path, whole, joined], {path: "a", names: ["b", b"c"]})
+        assert found == ["é".encode(), b"a", b"a.npy", b"b,c"]
+        assert session.run(gs.constant(["a", b"b"], gs.string)).tolist() == [b"a", b"b"]
 
     def test_unfed(self, session):
         x = placeholder(gs.int64, name="x")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from globalstep.dtypes import string_array
 from globalstep.graph.graph import Graph, Node
 from globalstep.graph.indexed_slices import IndexedSlices
 from globalstep.graph.shapes import TensorShape
@@ -155,7 +156,7 @@ def _fitting(node: Node, value: Any) -> Any:
             "(e.g. int64)."
         )
     try:
-        array = np.asarray(value, dtype=dtype)
+        array = string_array(value) if dtype is object else np.asarray(value, dtype=dtype)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{error} [fed to {node.name!r} of dtype {node.dtype.name}]") from None
     dims = shape.dims

@@ -571,7 +571,7 @@ def finished(
 
 def collected(collections: Any, result: Node) -> Node:
     """Give a result that is added to collections, under the name of the present name scope."""
-    return collect_named_outputs(collections, result.graph.current_scope, result)
+    return collect_named_outputs(collections, result.graph.get_name_scope(), result)
 
 
 def collections_of(collections: Any, name: str) -> Any:

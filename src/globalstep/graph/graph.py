@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from globalstep.dtypes import DType, DTypeLike, as_dtype
+from globalstep.dtypes import DType, DTypeLike, as_dtype, string_array
 from globalstep.graph.definition import describe_place, place_of_program
 from globalstep.graph.device import apply_device_scopes
 from globalstep.graph.graph_keys import GraphKeys
@@ -343,9 +343,8 @@ class Graph:
         finally:
             self._scope = old
 
-    @property
-    def current_scope(self) -> str:
-        """The current name scope, without a final "/"; "" at the root."""
+    def get_name_scope(self) -> str:
+        """Give the current name scope, without a final "/"; "" at the root."""
         return self._scope
 
     @contextlib.contextmanager
@@ -562,16 +561,17 @@ def constant_array(value: Any, dtype: DTypeLike | None = None) -> np.ndarray[Any
     (dtype('float32'), dtype('int32'))
     """
     if dtype is not None:
-        return np.asarray(value, dtype=as_dtype(dtype).as_numpy_dtype)
+        wanted = as_dtype(dtype).as_numpy_dtype
+        return string_array(value) if wanted is object else np.asarray(value, dtype=wanted)
     typed = isinstance(value, (np.ndarray, np.generic))
     try:
         array = np.asarray(value)
     except UnicodeDecodeError:
         # Bytes and text in one list.
         array = np.asarray(value, dtype=object)
-    if array.dtype.kind in "US":
+    if array.dtype.kind in "OUS":
         # numpy's own strings lose the zeros at their end.
-        return array.astype(object) if typed else np.asarray(value, dtype=object)
+        return string_array(array if typed else value)
     if not typed and array.dtype == np.float64:
         return array.astype(np.float32)
     if not typed and array.dtype == np.int64 and (array.size == 0 or np.all(np.abs(array) < 2**31)):

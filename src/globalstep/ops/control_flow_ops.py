@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from autograd.tracer import getval
 
-from globalstep.dtypes import as_dtype
+from globalstep.dtypes import as_dtype, string_array
 from globalstep.errors import InvalidArgumentError
 from globalstep.graph.graph import (
     GraphKeys,
@@ -171,7 +171,7 @@ def Print(  # noqa: N802
 def _summary(value: Any, summarize: int | None) -> str:
     flat = np.asarray(value).reshape(-1)
     count = 3 if summarize is None else flat.size if summarize < 0 else summarize
-    text = " ".join(str(item) for item in flat[:count])
+    text = " ".join(item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in flat[:count])
     return text + ("..." if flat.size > count else "")
 
 
@@ -250,6 +250,10 @@ assert_negative = _comparison("negative", lambda x, y: x < y, 0)
 assert_non_positive = _comparison("non_positive", lambda x, y: x <= y, 0)
 
 
+def _single_string(item: Any) -> Any:
+    return item[()] if isinstance(item, np.ndarray) and item.dtype.kind == "O" and item.ndim == 0 else item
+
+
 def py_func(
     func: Callable[..., Any],
     inp: Sequence[Any],
@@ -278,7 +282,8 @@ def py_func(
     kinds = [as_dtype(kind) for kind in (Tout if several else [Tout])]
 
     def call(*arrays: Any) -> Any:
-        given = func(*arrays)
+        # A single string comes as bytes, not as an array: TensorFlow's functions are given it so.
+        given = func(*map(_single_string, arrays))
         results = (
             builtins.tuple(given)
             if isinstance(given, (list, builtins.tuple))
@@ -292,7 +297,7 @@ def py_func(
                 f"see {len(kinds)} values."
             )
         arrays_out = builtins.tuple(
-            np.asarray(r) if kind.name == "string" else np.asarray(r, dtype=kind.as_numpy_dtype)
+            string_array(r) if kind.name == "string" else np.asarray(r, dtype=kind.as_numpy_dtype)
             for r, kind in zip(results, kinds, strict=True)
         )
         return arrays_out if several else arrays_out[0]

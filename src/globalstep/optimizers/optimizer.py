@@ -290,8 +290,7 @@ class Optimizer:
         made = self._graphs.get(var.graph)
         if made is None or var not in made.slots[var.is_local]:
             return None
-        by_name = dict(zip((slot.name for slot in self.slots()), made.slots[var.is_local][var], strict=True))
-        return by_name.get(name)
+        return dict(zip((slot.name for slot in self.slots()), made.slots[var.is_local][var], strict=True)).get(name)
 
     def get_slot_names(self) -> list[str]:
         """The names of the slots that were made, sorted; none before gradients are applied."""
@@ -300,18 +299,14 @@ class Optimizer:
 
     def variables(self) -> list[Variable]:
         """The Variables of the optimizer's own state in the default graph, sorted by name."""
-        made = self._graphs.get(get_default_graph())
-        if made is None:
-            return []
+        made = self._graphs.get(get_default_graph(), _InGraph())
         slots = [slot for some in made.slots.values() for per_variable in some.values() for slot in per_variable]
         scalars = [scalar for spec in made.specs.values() for scalar in spec.scalars]
         return sorted([*scalars, *slots], key=lambda variable: variable.name)
 
     def _in_graph(self, graph: Graph) -> _InGraph:
         """What was made in a graph so far; its slots and scalars come with the first gradients."""
-        if graph not in self._graphs:
-            self._graphs[graph] = _InGraph()
-        return self._graphs[graph]
+        return self._graphs.setdefault(graph, _InGraph())
 
     def _train_op(
         self,

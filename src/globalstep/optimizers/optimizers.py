@@ -18,6 +18,7 @@ from typing import ClassVar
 
 from globalstep.graph.mutations import Hyper
 from globalstep.optimizers.optimizer import Optimizer, Slot, check_hyper
+from globalstep.variables.variables import Variable
 
 __all__ = [
     "AdadeltaOptimizer",
@@ -288,3 +289,7 @@ class AdamOptimizer(Optimizer):
     def scalars(self) -> Mapping[str, Hyper]:
         """See Optimizer."""
         return {"beta1_power": self._beta1, "beta2_power": self._beta2}
+
+    def _get_beta_accumulators(self) -> Sequence[Variable | None]:
+        """Give both powers in the default graph, under the name by which programs of TensorFlow call it."""
+        return [one for one in self.variables() if one.slot_name in self.scalars()] or [None, None]

@@ -356,11 +356,12 @@ def test_step_fn_runs_with_and_without_hooks():
     def step_fn(step_context):
         plain = step_context.session.run(model.step)
         step_context.run_with_hooks(model.train, {model.by: 1.0})
+        assert step_context.run_with_hooks(fetches=model.step) == 1
         return plain, step_context.session.run(model.step)
 
     with MonitoredSession(hooks=[hook]) as session:
         assert session.run_step_fn(step_fn) == (0, 1)
-        assert hook.calls.count("after") == 1
+        assert hook.calls.count("after") == 2
 
 
 def test_step_fn_can_end_the_loop():

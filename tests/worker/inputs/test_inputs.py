@@ -35,7 +35,7 @@ def everything(sess, node):
 
 def test_strings_come_in_order_as_often_as_asked(sess):
     queue = inputs.string_input_producer(["a", "b", "c"], num_epochs=2, shuffle=False)
-    assert everything(sess, queue.dequeue()) == ["a", "b", "c"] * 2
+    assert everything(sess, queue.dequeue()) == [b"a", b"b", b"c"] * 2
     assert queue.name == "input_producer"
     (summary,) = get_collection(GraphKeys.SUMMARIES)
     assert summary.op.name == "input_producer/fraction_of_32_full"

@@ -65,11 +65,11 @@ def test_elements_of_several_components_stay_together(sess):
     sess.run(queue.enqueue_many([[[3, 4], [5, 6]], ["b", "c"]]))
     first = sess.run([numbers, words])
     assert first[0].tolist() == [1, 2]
-    assert first[1] == "a"
+    assert first[1] == b"a"
     rows, names = sess.run(queue.dequeue_many(2))
     assert rows.tolist() == [[3, 4], [5, 6]]
     assert rows.dtype == np.int32
-    assert names.tolist() == ["b", "c"]
+    assert names.tolist() == [b"b", b"c"]
     assert numbers.shape == [2]
     assert queue.dequeue_many(2)[0].shape == [2, 2]
     assert queue.dequeue_up_to(2)[0].shape == [None, 2]
@@ -248,11 +248,11 @@ def test_padding_fills_up_to_the_largest_of_a_batch(sess):
     sess.run(queue.enqueue([[2, 3, 4], "b"]))
     numbers, words = sess.run(queue.dequeue_many(2))
     assert numbers.tolist() == [[1, 0, 0], [2, 3, 4]]
-    assert words.tolist() == ["a", "b"]
+    assert words.tolist() == [b"a", b"b"]
     strings = PaddingFIFOQueue(10, "string", shapes=[[None]])
     sess.run(strings.enqueue([["x"]]))
     sess.run(strings.enqueue([["y", "z"]]))
-    assert sess.run(strings.dequeue_many(2)).tolist() == [["x", b""], ["y", "z"]]
+    assert sess.run(strings.dequeue_many(2)).tolist() == [[b"x", b""], [b"y", b"z"]]
     with pytest.raises(ValueError, match="Shapes must be provided for all components"):
         PaddingFIFOQueue(10, "int32", shapes=None)
     with pytest.raises(ValueError, match="Queue shapes must have the same length as dtypes"):
