@@ -63,8 +63,6 @@ class Voting:
             What makes the reply; None for a call that is parked.
         """
         message = call.request.stage
-        # Nobody objects to a push whose client is to try again.
-        self._shard.now.check(message.incarnation, message.id.client)
         link = self.voter.link(message.incarnation) if message.vote else None
         push, log = codec.decode_push_id(message.id), self._shard.log
         if link is None:
@@ -73,6 +71,8 @@ class Voting:
                 self._shard.secure(log)
                 self.voter.miss(push)
             return _kept(not_finite)
+        # Nobody objects to a push whose client is to try again.
+        self._shard.now.check(message.incarnation, message.id.client)
         try:
             not_finite = keep()
             self._shard.secure(log)

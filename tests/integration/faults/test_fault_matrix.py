@@ -288,7 +288,8 @@ NOT_TAKEN = {
     "push: set(parts) <= {self._run.sequencer}": _ONE_PARTICIPANT,
     "encoded: not message.known_layout": _ONE_PARTICIPANT,
     "_push_alone: except LayoutUnknownError": _ONE_PARTICIPANT,
-    "_push_alone: outcome.kind is OutcomeKind.ACCEPTED and len(values) < len(part.reads)": _ONE_PARTICIPANT,
+    "_push_alone: outcome.kind is OutcomeKind.ACCEPTED and len(values) < len(part.reads) and (not push.patience_ms)":
+        _ONE_PARTICIPANT,
     "_push_together: except _REFUSES_ADMIT": "no push here is wrong: tests/worker/protocol/test_push_protocol.py",
     "gathered: 0 in places or (len(places) > 1 and any((place != outcome.index for place in places)))":
         "needs another push between a lost reply and its retry: test_push_protocol.py, the simulation",
