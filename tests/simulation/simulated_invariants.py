@@ -403,8 +403,8 @@ class Watch:
             raise Violation("I1", f"push {content.number} was told {outcome}, and that is not so")
         since = outcome.index
         if content.contributes:
-            # It has waited since, but for a unit, which waits for nobody.
-            made = (at for at, later in life.entries.items() if at > since and later.steps[STEP] > content.base)
+            # Its step was made with it, or later; a unit waits for nobody.
+            made = (at for at, later in life.entries.items() if at >= since and later.steps[STEP] > content.base)
             since = since if content.unit else min(made, default=since)
             if not content.unit and outcome.steps[STEP] <= content.base and life.limit != content.base:
                 raise Violation("I1", f"contribution {content.number} to step {content.base + 1} waited for nothing")
