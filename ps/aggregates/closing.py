@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from globalstep.cluster.task_state import State
 from globalstep.files.journal_records import Fewer
@@ -21,14 +22,38 @@ from globalstep.ps.shard.events import Admit, AwaitStep
 from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.ps.shard.replies import StepWait
 from globalstep.ps.shard.resources import Resources
-from globalstep.wire.declarations import Increment
+from globalstep.wire.declarations import Increment, PushId
 
-__all__ = ["Closing"]
+__all__ = ["Closing", "Counted"]
 
 _log = logging.getLogger("globalstep")
 
 #: Tasks that a wait names.
 _MOST_NAMED = 8
+
+
+class Counted(NamedTuple):
+    """A contribution that counts, or what closes an aggregate."""
+
+    #: What its entry is to say: this, and `place`.
+    kind: EntryKind
+    place: AggregatePlace
+    #: The step's value that it follows.
+    base: int
+    #: How many contributions are wanted.
+    wanted: int
+    #: Why the step that it makes has fewer of them.
+    fewer: Fewer
+
+    def write_down(self, ledger: Ledger, push: PushId, index: int) -> None:
+        """Write it into the journal, if there is one; `index` is that of its entry."""
+        if (journal := ledger.journal) is None:
+            return
+        step, number = self.place.step, self.place.contributions
+        if self.kind is not EntryKind.CLOSING:
+            journal.contributed(push, index, step, self.base, number)
+        if self.kind.closes:
+            journal.made(push, index, step, number, self.wanted, self.fewer)
 
 
 class Closing:
@@ -59,12 +84,8 @@ class Closing:
 
     def count(
         self, now: Incarnation, ledger: Ledger, asked: Admit, wanted: Increment, participants: Sequence[int]
-    ) -> tuple[EntryKind, AggregatePlace, Fewer]:
-        """Count a contribution that is not late, or close the aggregate.
-
-        Returns:
-            What its entry is to say, and why its step has fewer contributions than are wanted.
-        """
+    ) -> Counted:
+        """Count a contribution that is not late, or close the aggregate."""
         step, base, book = wanted.step, asked.seen_steps[wanted.step], ledger.aggregates
         fewer = Fewer.NOT
         if wanted.closes:
@@ -88,7 +109,7 @@ class Closing:
                 now.fewer.pop(step, None)
         if kind.closes:
             self._forget_gone(now, step)
-        return kind, AggregatePlace(step, number, wanted.unit), fewer
+        return Counted(kind, AggregatePlace(step, number, wanted.unit), base, wanted.contributions, fewer)
 
     def _why_fewer(self, now: Incarnation, step: str, found: OpenAggregate) -> Fewer:
         """Say why nobody is waited for any more, though contributions are missing."""

@@ -240,10 +240,11 @@ class Ledger:
         TensorFlow's is: to stop short of it would leave steps that no push can make, and no client could say that
         the last step has come.
         """
-        return any(
-            item.by > 0 and item.step in self.limits and self.steps[item.step] >= self.limits[item.step]
-            for item in increments
-        )
+        for item in increments:
+            limit = self.limits.get(item.step)
+            if limit is not None and item.by > 0 and self.steps[item.step] >= limit:
+                return True
+        return False
 
     def admit(
         self,

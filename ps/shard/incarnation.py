@@ -151,23 +151,18 @@ class Incarnation:
         left.policy, left.run, left.begun_at = self.policy, self.run, self.begun_at
         return left
 
-    def check(self, number: int, client: str) -> None:
+    def check(self, number: int, client: str, even_behind: bool = False) -> None:
         """Refuse a call that does not belong to this incarnation.
+
+        Args:
+            number: The incarnation that the call says it belongs to.
+            client: Of the call.
+            even_behind: Not where this shard only has less than it had answered.
 
         Raises:
             LostStateError: If there is none here, or less than this shard had answered.
             AbortedError: If it is another one, or is being initialized by another client.
         """
-        self.check_life(number, client)
-        if self.behind:
-            # So the client looks whether the sequencer, too, has to come back.
-            raise LostStateError(
-                f"PS task {self.shard} is back from its log at entry {self.applied}, and asks the sequencer, PS task "
-                f"{self.sequencer}, which entries it has to apply again. Until then it serves nothing."
-            )
-
-    def check_life(self, number: int, client: str) -> None:
-        """Refuse a call as `check` does, but not where this shard is behind."""
         if self.state is State.VACANT:
             raise LostStateError(
                 "This PS task holds no state: it has just started, or it was restarted and lost what it had. "
@@ -181,6 +176,12 @@ class Incarnation:
         if self.state is State.INITIALIZING and client != self.owner:
             raise AbortedError(
                 f"PS task {self.shard} is being initialized by client {self.owner}; wait until it is ready."
+            )
+        if self.behind and not even_behind:
+            # So the client looks whether the sequencer, too, has to come back.
+            raise LostStateError(
+                f"PS task {self.shard} is back from its log at entry {self.applied}, and asks the sequencer, PS task "
+                f"{self.sequencer}, which entries it has to apply again. Until then it serves nothing."
             )
 
     def check_floors(self, floors: Mapping[int, int]) -> None:

@@ -76,7 +76,7 @@ class LifeCycle:
     def finish(self, now: Incarnation, event: Finish) -> list[str]:
         """See Finish."""
         if now.state is not State.VACANT:
-            now.check_life(event.incarnation, event.client)
+            now.check(event.incarnation, event.client, even_behind=True)
             now.log.append(event)
         elif event.not_meant:
             raise FailedPreconditionError(

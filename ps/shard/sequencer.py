@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from globalstep.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, PermissionDeniedError
-from globalstep.files.journal_records import Fewer
 from globalstep.ps.aggregates.closing import Closing
 from globalstep.ps.ledger.admission_policy import refusal, scaled
 from globalstep.ps.ledger.aggregates import contribution_in
@@ -348,28 +347,25 @@ class Sequencer:
             statistics.refuse(refused)
             closes = contribution is not None and contribution.closes
             return ledger.refuse(push, refused, staleness, asked.not_finite, closes), None
-        kind, place, fewer = asked.kind, None, Fewer.NOT
+        kind, place, counted = asked.kind, None, None
         if contribution is not None:
-            kind, place, fewer = self._closing.count(now, ledger, asked, contribution, participants)
+            counted = self._closing.count(now, ledger, asked, contribution, participants)
+            kind, place = counted.kind, counted.place
             if not kind.closes:
                 increments, hypers = (), ()
         else:
             hypers = scaled(now.policy, hypers, staleness)
         outcome = ledger.admit(push, kind, participants, increments, hypers, staleness, place)
         entry = Entry(outcome.index, kind, push, now.applied, hypers, place=place)
-        if contribution is not None and place is not None and ledger.journal is not None:
-            base, number = seen_steps[place.step], place.contributions
-            if kind is not EntryKind.CLOSING:
-                ledger.journal.contributed(push, outcome.index, place.step, base, number)
-            if kind.closes:
-                ledger.journal.made(push, outcome.index, place.step, number, contribution.contributions, fewer)
+        if counted is not None:
+            counted.write_down(ledger, push, outcome.index)
         if asked.reads_only:
             statistics.read()
         elif asked.kind is EntryKind.PUSH:
             known = any(item.step in seen_steps for item in increments)
             statistics.accept(staleness if known else None)
             if increments or contribution is not None:
-                self._presence.pushed(push.client, outcome.steps, staleness if known else 0)
+                self._presence.pushed(push.client, outcome.steps, staleness)
         return outcome, entry
 
     def _count_lead(self, leads: Leads, asked: Admit, refused: OutcomeKind | None) -> None:

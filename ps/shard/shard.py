@@ -269,13 +269,13 @@ class Shard:
         return answer
 
     def _resolved(self, now: Incarnation, event: events.Resolved) -> int:
-        now.check_life(event.incarnation, now.owner)
+        now.check(event.incarnation, now.owner, even_behind=True)
         self._applier.apply_entries(now, _NO_PUSH, event.entries, event.asked, event.kept)
         now.behind = now.behind and not event.complete
         return now.applied
 
     def _drop_short(self, now: Incarnation, event: events.DropShort) -> bool:
-        now.check_life(event.incarnation, now.owner)
+        now.check(event.incarnation, now.owner, even_behind=True)
         short = now.applied < event.floor
         if short:
             self._lose()

@@ -213,7 +213,12 @@ def _forgotten_once_applied() -> Patch:
 
 
 def _served_while_behind() -> Patch:
-    return Incarnation, "check", Incarnation.check_life
+    check = Incarnation.check
+
+    def careless(now: Incarnation, number: int, client: str, even_behind: bool = False) -> None:
+        check(now, number, client, even_behind=True)
+
+    return Incarnation, "check", careless
 
 
 def _recovered_as_if_none_were_behind() -> Patch:
