@@ -1,7 +1,9 @@
 """Scripts of gs.fit as launched jobs of two PS and two workers: with an evaluator, and again; by local steps."""
 
 import json
+import re
 
+import numpy as np
 import pytest
 from processes import Processes
 
@@ -40,10 +42,11 @@ print("RESULT", result.is_chief, result.step, flush=True)
 LOCAL_STEPS = (
     LINE
     + """
+import json
 local = gs.LocalSteps(gs.optim.SGD(0.02), every=10, replicas=int(sys.argv[1]) or None)
 result = gs.fit({"w": np.zeros(3, np.float32)}, loss_fn, batches, optimizer=gs.optim.SGD(0.5),
                 local_steps=local, steps=60)
-print("RESULT", result.step, result.model["w"].round(2).tolist(), flush=True)
+print("RESULT", result.step, json.dumps(result.model["w"].tolist()), flush=True)
 """
 )
 
@@ -72,11 +75,15 @@ def test_a_job_ends_at_its_step_and_goes_on(processes, tmp_path):
     assert gs.load(tmp_path / "run")["w"].round(2).tolist() == [1, -2, 3]
 
 
-@pytest.mark.parametrize("replicas", [0, 2])
-def test_a_job_of_local_steps_ends_at_its_round(processes, tmp_path, replicas):
+# Rounds that make a step each may come late: one that a worker began with the first values, and that comes last,
+# moves the values by 0.5 (the outer rate) of what ten inner steps do, which is 0.24 of the way at most.
+@pytest.mark.parametrize(("replicas", "off"), [(0, 0.25), (2, 0.005)])
+def test_a_job_of_local_steps_ends_at_its_round(processes, tmp_path, replicas, off):
     (tmp_path / "train.py").write_text(LOCAL_STEPS)
     processes.start("launch", "-m", "globalstep", "launch", "--ps", 2, "--workers", 2, "train.py", replicas)
     assert processes.wait()["launch"] == 0, processes.output("launch")
     printed = processes.output("launch")
-    assert "[worker:0] RESULT 60 [1.0, -2.0, 3.0]" in printed
-    assert "[worker:1] RESULT 60 " in printed
+    for worker in (0, 1):
+        learned = re.search(rf"\[worker:{worker}\] RESULT 60 (\[.*\])", printed)
+        assert learned, printed
+        np.testing.assert_allclose(json.loads(learned[1]), [1, -2, 3], rtol=off, err_msg=printed)
