@@ -30,7 +30,9 @@ _NAMES = {
     "globalstep.chief.training.loggers": "MLflowLogger WandbLogger",
     "globalstep.chief.training.saved_model": "load",
     "globalstep.chief.training.trainer": "FitResult Trainer",
-    "globalstep.variables.assignments": "assign assign_add assign_sub scatter_add scatter_sub scatter_update",
+    "globalstep.variables.assignments": (
+        "assign assign_add assign_sub count_up_to scatter_add scatter_sub scatter_update"
+    ),
     "globalstep.ops.clipping": "clip_by_average_norm clip_by_global_norm clip_by_norm clip_by_value global_norm",
     "globalstep.compat": "disable_eager_execution disable_v2_behavior",
     "globalstep.config": "ConfigProto GPUOptions GraphOptions OptimizerOptions RunOptions",
@@ -63,6 +65,7 @@ _NAMES = {
     ),
     "globalstep.ops.conditional_ops": "case cond",
     "globalstep.ops.counting_ops": "confusion_matrix",
+    "globalstep.ops.static_checks": "assert_integer assert_rank assert_rank_at_least assert_rank_in assert_type",
     "globalstep.ops.control_flow_ops": (
         "Assert Print assert_equal assert_greater assert_greater_equal assert_less assert_less_equal assert_negative "
         "assert_non_negative assert_non_positive assert_none_equal assert_positive group "

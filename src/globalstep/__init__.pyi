@@ -365,6 +365,11 @@ from globalstep.ops.special_ops import erf as erf
 from globalstep.ops.special_ops import erfc as erfc
 from globalstep.ops.special_ops import lbeta as lbeta
 from globalstep.ops.special_ops import lgamma as lgamma
+from globalstep.ops.static_checks import assert_integer as assert_integer
+from globalstep.ops.static_checks import assert_rank as assert_rank
+from globalstep.ops.static_checks import assert_rank_at_least as assert_rank_at_least
+from globalstep.ops.static_checks import assert_rank_in as assert_rank_in
+from globalstep.ops.static_checks import assert_type as assert_type
 from globalstep.ops.summary_ops_v0 import histogram_summary as histogram_summary
 from globalstep.ops.summary_ops_v0 import image_summary as image_summary
 from globalstep.ops.summary_ops_v0 import merge_all_summaries as merge_all_summaries
@@ -389,6 +394,7 @@ from globalstep.text.string_ops import substr as substr
 from globalstep.variables.assignments import assign as assign
 from globalstep.variables.assignments import assign_add as assign_add
 from globalstep.variables.assignments import assign_sub as assign_sub
+from globalstep.variables.assignments import count_up_to as count_up_to
 from globalstep.variables.assignments import scatter_add as scatter_add
 from globalstep.variables.assignments import scatter_sub as scatter_sub
 from globalstep.variables.assignments import scatter_update as scatter_update

@@ -57,7 +57,7 @@ _PATHS = {
     "ops.losses.util": "gs.losses",
     "ops.math_ops": _OPS,
     "ops.metrics": "gs.metrics",
-    "ops.lookup_ops": "gs.contrib.lookup gs.lookup",
+    "ops.lookup_ops": "gs.contrib.lookup gs.lookup gs",
     "ops.metrics_impl": "gs.metrics",
     "ops.image_ops": "gs.image gs",
     "ops.image_ops_impl": "gs.image gs",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from globalstep.errors import OutOfRangeError
 from globalstep.graph.graph import Node, as_node
 from globalstep.graph.mutations import Mutation, assignment, increment
 from globalstep.graph.shapes import TensorShape
@@ -19,6 +20,7 @@ __all__ = [
     "assign",
     "assign_add",
     "assign_sub",
+    "count_up_to",
     "scatter_add",
     "scatter_sub",
     "scatter_update",
@@ -103,6 +105,32 @@ def assign_sub(ref: Variable, value: Any, use_locking: bool | None = None, name:
     operand = _operand("AssignSub", ref, value, _NUMBERS)
     _require_shape("AssignSub", ref, operand, ref.shape)
     return assignment(OpKind.ASSIGN_SUB, ref, operand, name=name)
+
+
+def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Node:
+    """Make the op that adds 1 to a Variable and gives what it was before, until that is `limit`.
+
+    Args:
+        ref: The Variable, of int32 or int64.
+        limit: The first number that is not given. Runs after that count on, though they give none.
+        name: Name of the op.
+
+    Raises:
+        TypeError: If the Variable has another dtype.
+        OutOfRangeError: In the run, at the limit.
+    """
+    if ref.dtype.name not in ("int32", "int64"):
+        raise TypeError(
+            f"Value passed to parameter 'T' has DataType {ref.dtype.name} not in list of allowed values: int32, int64"
+        )
+
+    def before(after: Any) -> Any:
+        if after > limit:
+            raise OutOfRangeError(f"Reached limit of {limit}")
+        return after - after.dtype.type(1)
+
+    counted = assign_add(ref, 1)
+    return Node("CountUpTo", (counted,), before, name=name, dtype=ref.dtype, shape=ref.shape, stateful=True)
 
 
 def scatter_update(

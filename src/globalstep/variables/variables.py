@@ -31,6 +31,7 @@ from globalstep.variables.assignments import (
     assign,
     assign_add,
     assign_sub,
+    count_up_to,
     scatter_add,
     scatter_sub,
     scatter_update,
@@ -197,6 +198,8 @@ class Variable(Node):
     ) -> Mutation:
         """Make the op that subtracts `delta`; its value is the new one. See `gs.assign_sub`."""
         return assign_sub(self, delta, use_locking=use_locking, name=name)
+
+    count_up_to = count_up_to
 
     def scatter_add(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Mutation:
         """Make the op that adds an IndexedSlices to its rows."""
