@@ -2,8 +2,8 @@
 
 Real processes under `globalstep launch`, one PS task and 3 or 4 workers; the same network, batches of 16, and momentum
 SGD. "every step" has all workers make each step together: a round of one local step, and their mean as it is, which is
-that optimizer on the mean gradient. The others take 50 steps on their own before each push: together, with DiLoCo's
-outer optimizer; or as they come, also where one worker is slower than the others. All see as many samples. Writes
+that optimizer on the mean gradient. The others take 50 steps on their own before each push: together; or as they come,
+also where one worker is slower than the others. All see as many samples, each with the best of a few rates. Writes
 local_steps.jsonl and local_steps.md into --out; --publish puts the table into docs/modes.md.
 """
 
@@ -28,18 +28,28 @@ from globalstep.runtime.process_env import tuned
 __all__ = ["main", "table"]
 
 _EVERY = 50
-_DILOCO = {"lr": 0.7, "momentum": 0.9, "nesterov": True}
-#: The own steps' learning rate, by data.
-_RATES = {"digits": 0.05, "letters": 0.05}
+_DATA = ("digits", "letters")
+_MEAN = ("SGD", {"lr": 1.0})
 _MODES: dict[str, dict[str, Any]] = {
-    "every step, 4 workers": {"workers": 4, "every": 1, "replicas": 4, "outer": {"lr": 1.0}},
-    "50 local steps together, 4 workers": {"workers": 4, "every": _EVERY, "replicas": 4, "outer": _DILOCO},
-    "every step, 3 workers": {"workers": 3, "every": 1, "replicas": 3, "outer": {"lr": 1.0}},
-    "50 local steps as they come, 3 workers": {"workers": 3, "every": _EVERY, "replicas": 0, "outer": {"lr": 0.5}},
-    "50 local steps as they come, speeds 1, 1, 1/3": {
-        "workers": 3, "every": _EVERY, "replicas": 0, "outer": {"lr": 0.5}, "slow": True,
-    },
-}  # fmt: skip
+    "every step, 4 workers": {"workers": 4, "every": 1, "replicas": 4},
+    "50 local steps together, 4 workers": {"workers": 4, "every": _EVERY, "replicas": 4},
+    "every step, 3 workers": {"workers": 3, "every": 1, "replicas": 3},
+    "50 local steps as they come, 3 workers": {"workers": 3, "every": _EVERY, "replicas": 0},
+    "50 local steps as they come, speeds 1, 1, 1/3": {"workers": 3, "every": _EVERY, "replicas": 0, "slow": True},
+}
+_DILOCO = ("SGD", {"lr": 0.7, "momentum": 0.9, "nesterov": True})
+_DELAYED = ("DelayedNesterov", {"lr": 0.4, "delay": 3})
+#: Data, steps and replicas -> the own steps' rate and the outer optimizer: the best of a few, each tried once.
+_TUNED: dict[tuple[str, int, int], tuple[float, tuple[str, dict[str, Any]]]] = {
+    ("digits", 1, 4): (0.05, _MEAN),
+    ("digits", 1, 3): (0.05, _MEAN),
+    ("digits", _EVERY, 4): (0.05, _MEAN),
+    ("digits", _EVERY, 0): (0.05, ("SGD", {"lr": 0.3})),
+    ("letters", 1, 4): (0.2, _MEAN),
+    ("letters", 1, 3): (0.1, _MEAN),
+    ("letters", _EVERY, 4): (0.05, _DILOCO),
+    ("letters", _EVERY, 0): (0.05, _DELAYED),
+}
 #: Beside which one a mode is read.
 _BASES = {
     "50 local steps together, 4 workers": "every step, 4 workers",
@@ -53,10 +63,11 @@ _SLOW_SECS = 0.002
 def train(data: str, mode: str, samples: int) -> dict[str, Any]:
     """Train once; gives the loss of the test data, and the bytes that all workers sent and got."""
     how = _MODES[mode]
+    rate, outer = _TUNED[data, how["every"], how["replicas"]]
     pushes = samples // how["every"] // (how["replicas"] or 1)
     command = ["-m", "globalstep", "launch", "--ps", "1", "--workers", str(how["workers"])]
     command += ["-m", "benchmarks.programs.local_steps_job", "--data", data, "--every", str(how["every"])]
-    command += ["--replicas", str(how["replicas"]), "--outer", json.dumps(how["outer"]), "--rate", str(_RATES[data])]
+    command += ["--replicas", str(how["replicas"]), "--outer", json.dumps(outer), "--rate", str(rate)]
     command += ["--steps", str(pushes), "--slow", str(_SLOW_SECS if how.get("slow") else 0.0)]
     done = subprocess.run(
         [sys.executable, *command], cwd=ROOT, env=tuned(os.environ), capture_output=True, text=True, timeout=1200
@@ -86,7 +97,7 @@ def table(records: Sequence[Mapping[str, Any]], where: Mapping[str, Any], batche
         "| --- | --- | ---: | ---: | ---: | ---: |",
     ]
     found: dict[tuple[str, str], tuple[float, float]] = {}
-    for data in _RATES:
+    for data in _DATA:
         for mode in _MODES:
             runs = [record for record in records if (record["data"], record["mode"]) == (data, mode)]
             if not runs:
@@ -106,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.modes.local_steps", description=__doc__.splitlines()[0])
     parser.add_argument("--batches", type=int, default=12_000, help="of all workers together (default 12000)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each, interleaved (default 3)")
-    parser.add_argument("--data", choices=sorted(_RATES), nargs="+", default=sorted(_RATES))
+    parser.add_argument("--data", choices=_DATA, nargs="+", default=list(_DATA))
     parser.add_argument("--modes", nargs="+", default=list(_MODES), choices=list(_MODES))
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", help="folder for the results")
     parser.add_argument("--publish", action="store_true", help="put the table into docs/ as well")

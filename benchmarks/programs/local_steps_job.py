@@ -33,7 +33,7 @@ def digits() -> tuple[Array, Array]:
     return (found.data[order] / 16.0).astype(np.float32), found.target[order]
 
 
-def letters(count: int = 12_000) -> tuple[Array, Array]:
+def letters(count: int = 200_000) -> tuple[Array, Array]:
     """Five letters of a generated text, and the one that follows: 200 words, the frequent ones often."""
     random = np.random.default_rng(0)
     words = [random.integers(1, _LETTERS, size=random.integers(2, 8)) for _ in range(200)]
@@ -41,7 +41,7 @@ def letters(count: int = 12_000) -> tuple[Array, Array]:
     chosen = random.choice(len(words), size=count // 3, p=likely / likely.sum())
     text = np.concatenate([np.append(words[at], 0) for at in chosen])[: count + _CONTEXT]
     windows = np.lib.stride_tricks.sliding_window_view(text, _CONTEXT + 1)
-    x = np.eye(_LETTERS, dtype=np.float32)[windows[:, :_CONTEXT]].reshape(len(windows), -1)
+    x = np.eye(_LETTERS, dtype=np.uint8)[windows[:, :_CONTEXT]].reshape(len(windows), -1)
     return x, windows[:, _CONTEXT]
 
 
@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--data", choices=("digits", "letters"), required=True)
     parser.add_argument("--every", type=int, required=True)
     parser.add_argument("--replicas", type=int, default=0, help="0 for each as it comes")
-    parser.add_argument("--outer", type=json.loads, required=True, help="arguments of gs.optim.SGD")
+    parser.add_argument("--outer", type=json.loads, required=True, help="one of gs.optim, and its arguments")
     parser.add_argument("--rate", type=float, required=True, help="of the workers' own steps")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--slow", type=float, default=0.0, help="seconds that a step of worker 2 takes in addition")
@@ -87,16 +87,17 @@ def main() -> None:
     local = gs.LocalSteps(gs.optim.SGD(args.rate, momentum=0.9), every=args.every, replicas=args.replicas or None)
     index = int(json.loads(os.environ["TF_CONFIG"])["task"]["index"])
     random = np.random.default_rng(100 + index)
-    outer = gs.optim.SGD(**args.outer)
+    name, options = args.outer
+    outer = getattr(gs.optim, name)(**options)
     sent = received = 0
     with gs.Trainer(params, loss_fn, optimizer=outer, local_steps=local, steps=args.steps) as trainer:
         while not trainer.done:
             drawn = [random.integers(test, len(x), size=_BATCH) for _ in range(args.every)]
             if args.slow and index == 2:
                 time.sleep(args.slow * args.every)
-            trainer.step(*((x[at], y[at]) for at in drawn))
+            trainer.step(*((x[at].astype(np.float32), y[at]) for at in drawn))
             sent, received = trainer._session._tf_sess().cluster.traffic
-    loss, _ = loss_fn(trainer.result.model, x[:test], y[:test])
+    loss, _ = loss_fn(trainer.result.model, x[:test].astype(np.float32), y[:test])
     print(json.dumps({"sent": sent, "received": received, "loss": float(loss)}), flush=True)
 
 

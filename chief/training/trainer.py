@@ -181,6 +181,8 @@ class Trainer:
         self._loss = math.nan
         self._taken = 0
         self._stopped = False
+        # Whether the run has ended, as `done` or a step has said.
+        self._ended = False
         self._evaluations: Evaluations | None = None
         self._reported: set[int] = set()
         self._trained: Any = model
@@ -200,8 +202,13 @@ class Trainer:
     @property
     def done(self) -> bool:
         """Whether training is over: the last step has come, `stop()` was called, or the run has ended."""
-        over = self._stopped or self._session is None or (self._steps is not None and self._step >= self._steps)
-        return over or bool(self._session.should_stop())
+        if not self._ended and self._session is not None:
+            self._ended = bool(self._session.should_stop())
+        return self._ended or self._stopped or self._session is None or self._has_last_step
+
+    @property
+    def _has_last_step(self) -> bool:
+        return self._steps is not None and self._step >= self._steps
 
     def step(self, *batches: Any) -> float:
         """Take a step: compute the loss and its gradients, push them, and count the step.
@@ -218,11 +225,13 @@ class Trainer:
             RuntimeError: Outside of a `with` block, or when training is over.
             InvalidArgumentError: If the loss is no finite scalar; nothing was pushed then.
         """
-        self._check_going()
+        goes_on = self._check_going()
         if self._units is not None:
             raise InvalidArgumentError("With units a worker computes what it is given: call trainer.unit(batches).")
         if not batches:
             raise InvalidArgumentError("step() needs a batch: trainer.step(batch).")
+        if not goes_on:
+            return self._loss
         seeds = [part_seed(self.seed, self.rank, self._step, at) for at in range(len(batches))]
         try:
             loss = self._run(batches, seeds)
@@ -255,9 +264,11 @@ class Trainer:
             RuntimeError: Outside of a `with` block, or when training is over.
             InvalidArgumentError: Without `units`; or if the loss is no finite scalar: nothing was pushed then.
         """
-        self._check_going()
+        goes_on = self._check_going()
         if self._units is None:
             raise InvalidArgumentError("A Trainer takes units of work with gs.Trainer(..., units=gs.WorkUnits(8)).")
+        if not goes_on:
+            return self._loss
         count, before, name = self._units.count, self._step, self._graph.step.op_name
         batch_of = batch_source(batches, count)
         work: UnitOfWork = self._session.run_step_fn(
@@ -277,17 +288,21 @@ class Trainer:
             self._callbacks.on_step(self, self._step, self._loss)
         return self._loss
 
-    def _check_going(self) -> None:
-        """Refuse a step outside of training."""
+    def _check_going(self) -> bool:
+        """Refuse a step outside of training; says whether the run goes on.
+
+        A run that others have ended since the caller asked `done` refuses nothing: nobody could have known.
+        """
         if self._session is None:
             raise RuntimeError(
                 "A Trainer trains in a `with` block: with gs.Trainer(...) as trainer: trainer.step(batch)"
             )
-        if self.done:
+        if self._ended or self._stopped or self._has_last_step:
             raise RuntimeError(
                 f"Training is over at step {self._step}. Loop with `for batch in trainer.batches(dataset)`, or ask "
                 "`trainer.done` before each step."
             )
+        return not self.done
 
     def batches(self, batches: Any, *, epochs: int | None = None, per_step: int = 1) -> Iterator[Any]:
         """Give this worker's batches until training is over: each of several workers gets others.

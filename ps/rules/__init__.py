@@ -30,6 +30,7 @@ _BUILT_IN: dict[str, tuple[str, str]] = {
     "adam": ("adam", "RULE"),
     "adamw": ("adamw", "RULE"),
     "centered_rmsprop": ("rmsprop", "CENTERED"),
+    "delayed_nesterov": ("delayed_nesterov", "RULE"),
     "ftrl": ("ftrl", "RULE"),
     "gradient_descent": ("gradient_descent", "RULE"),
     "lamb": ("lamb", "RULE"),

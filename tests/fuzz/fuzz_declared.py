@@ -17,8 +17,9 @@ from globalstep.wire.expressions import constant
 from globalstep.wire.frames import padded
 
 _KINDS = (
-    "adadelta", "adagrad", "adagrad_da", "adam", "adamw", "centered_rmsprop", "ftrl", "gradient_descent", "lamb",
-    "lazy_adam", "lion", "momentum", "moving_average", "proximal_adagrad", "proximal_gradient_descent", "rmsprop",
+    "adadelta", "adagrad", "adagrad_da", "adam", "adamw", "centered_rmsprop", "delayed_nesterov", "ftrl",
+    "gradient_descent", "lamb", "lazy_adam", "lion", "momentum", "moving_average", "proximal_adagrad",
+    "proximal_gradient_descent", "rmsprop", "root_adagrad", "root_centered_rmsprop", "root_rmsprop",
     "zero_debias_moving_average",
 )  # fmt: skip
 _SHAPES = ((), (1,), (2,), (5,), (300,), (3, 2), (40, 3), (0, 4), (2, 0), (2, 2, 2))

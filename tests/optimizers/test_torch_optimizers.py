@@ -129,11 +129,31 @@ def test_a_rate_may_be_a_function_of_the_step():
         (lambda: gs.optim.SGD(nesterov=True), "nesterov needs a momentum"),
         (lambda: gs.optim.Adam(betas=(0.9, 1.0)), "two numbers from 0 to below 1"),
         (lambda: gs.optim.Adagrad(gs.optim.ExponentialLR(0.1, 0.9), lr_decay=0.1), "not both"),
+        (lambda: gs.optim.DelayedNesterov(delay=0), "delay is 0; it must be a whole number, at least 1"),
     ],
 )
 def test_numbers_that_cannot_be(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_delayed_nesterov_moves_its_momentum_once_in_delay_pushes():
+    here = trained_here(gs.optim.DelayedNesterov(0.4, delay=3), GRADIENTS)
+    value, momentum, waiting = START.astype(np.float64), np.zeros_like(START, np.float64), []
+    for count, (gradient, got) in enumerate(zip(GRADIENTS, here, strict=True), start=1):
+        waiting.append(gradient)
+        value = value - 0.4 * gradient / 3
+        if count % 3 == 0:
+            momentum, waiting = 0.9 * momentum + sum(waiting) / 3, []
+            value = value - 0.4 * 0.9 * momentum
+        np.testing.assert_allclose(got, value, rtol=2e-5, atol=2e-6)
+    assert len(GRADIENTS) > 3
+
+
+def test_delayed_nesterov_of_every_push_is_nesterovs_momentum():
+    delayed = trained_here(gs.optim.DelayedNesterov(0.1, 0.9, delay=1), GRADIENTS)
+    plain = trained_here(gs.optim.SGD(0.1, momentum=0.9, nesterov=True), GRADIENTS)
+    np.testing.assert_allclose(delayed, plain, rtol=2e-5, atol=2e-6)
 
 
 def test_a_rate_that_is_none():

@@ -36,6 +36,7 @@ SPLITTABLE_KINDS = frozenset(
         "adam",
         "adamw",
         "centered_rmsprop",
+        "delayed_nesterov",
         "ftrl",
         "gradient_descent",
         "lazy_adam",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 from globalstep.graph.graph import Node
@@ -27,7 +28,18 @@ from globalstep.optimizers.optimizers import (
 from globalstep.optimizers.optimizers_modern import AdamWOptimizer, LazyAdamOptimizer
 from globalstep.optimizers.torch_schedules import Schedule
 
-__all__ = ["SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "RMSprop", "SparseAdam", "StepSource", "TorchOptimizer"]
+__all__ = [
+    "SGD",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "DelayedNesterov",
+    "RMSprop",
+    "SparseAdam",
+    "StepSource",
+    "TorchOptimizer",
+]
 
 #: A learning rate: a number, one of gs.optim's schedules, or a function of the step.
 Rate = float | Schedule | Callable[[int], float]
@@ -343,11 +355,57 @@ class RMSprop(TorchOptimizer):
         return _OfRule("RMSprop", kind, hypers, (Slot("rms"), *middle, Slot("momentum")))
 
 
+class DelayedNesterov(TorchOptimizer):
+    """SGD whose Nesterov momentum moves once in `delay` pushes, by their mean: for local steps as they come.
+
+    The optimizer of the parameter servers where workers push their rounds without waiting for each other
+    (`gs.LocalSteps` without `replicas`). With a momentum that moves at every push each worker's difference would count
+    in all that follow, and the values run away. PyTorch has no such optimizer.
+
+    Args:
+        lr: See TorchOptimizer; a push by itself moves the values by the `delay`-th part of it.
+        momentum: How much of the momentum is kept when it moves.
+        delay: After how many pushes it moves; usually the number of workers.
+
+    Raises:
+        ValueError: For numbers that cannot be.
+
+    Source: Liu et al., arXiv 2401.09135.
+
+    >>> DelayedNesterov(0.4, delay=3)
+    DelayedNesterov(lr=0.4, momentum=0.9, delay=3)
+    """
+
+    _fields = ("lr", "momentum", "delay")
+
+    def __init__(self, lr: Rate = 0.4, momentum: float = 0.9, *, delay: int) -> None:
+        super().__init__(lr)
+        self._check(momentum=momentum)
+        if not isinstance(delay, int) or isinstance(delay, bool) or delay < 1:
+            raise ValueError(f"DelayedNesterov: delay is {delay!r}; it must be a whole number, at least 1.")
+        self.momentum = momentum
+        self.delay = delay
+
+    def make(self, step: StepSource) -> Optimizer:
+        """See TorchOptimizer."""
+        hypers = {"learning_rate": self._rate(step), "momentum": self.momentum, "delay": float(self.delay)}
+        slots = (Slot("momentum"), Slot("waiting"))
+        return _OfRule("DelayedNesterov", "delayed_nesterov", hypers, slots, {"waiting_pushes": 0.0})
+
+
 class _OfRule(Optimizer):
     """An optimizer of a given rule."""
 
-    def __init__(self, name: str, rule: str, hypers: Mapping[str, Hyper], slots: Sequence[Slot]) -> None:
+    def __init__(
+        self,
+        name: str,
+        rule: str,
+        hypers: Mapping[str, Hyper],
+        slots: Sequence[Slot],
+        scalars: Mapping[str, Hyper] = MappingProxyType({}),
+    ) -> None:
         super().__init__(False, name)
+        self._scalars = scalars
         self._rule = rule
         self._hypers = dict(hypers)
         self._slots = tuple(slots)
@@ -363,3 +421,7 @@ class _OfRule(Optimizer):
     def slots(self) -> Sequence[Slot]:
         """See Optimizer."""
         return self._slots
+
+    def scalars(self) -> Mapping[str, Hyper]:
+        """See Optimizer."""
+        return self._scalars

@@ -269,7 +269,7 @@ class TestTorch:
         self.refused("optimizer is torch.optim.Adam, which would change the module in this process alone",
                      optimizer=torch.optim.Adam(linear.parameters()))  # fmt: skip
         self.refused("Give gs.optim.Adam(...), which", optimizer=torch.optim.Adam)
-        self.refused("gs.optim has Adadelta, Adagrad, Adam, AdamW, RMSprop, SGD, SparseAdam.",
+        self.refused("gs.optim has Adadelta, Adagrad, Adam, AdamW, DelayedNesterov, RMSprop, SGD, SparseAdam.",
                      optimizer=torch.optim.NAdam(linear.parameters()))  # fmt: skip
         self.refused("Schedules stand in place of the rate",
                      optimizer=torch.optim.lr_scheduler.StepLR(torch.optim.SGD(linear.parameters()), 1))  # fmt: skip

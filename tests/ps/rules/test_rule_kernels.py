@@ -14,6 +14,7 @@ KINDS = (
     "adam",
     "adamw",
     "centered_rmsprop",
+    "delayed_nesterov",
     "ftrl",
     "gradient_descent",
     "lamb",
@@ -46,6 +47,8 @@ HYPERS = {
     "l2_shrinkage_regularization_strength": (0.0, 0.3),
     "weight_decay": (0.0, 0.01),
     "global_step": (1.0, 37.0),
+    "delay": (4.0, 1.0, 3.0),
+    "waiting_pushes": (0.0, 3.0, 2.0),
     "local_step": (0.0, 5.0),
 }
 
@@ -125,7 +128,7 @@ def test_sparse_kernel_equals_the_reference(kind, dtype, data):
         assert_equal(slot, wanted_slot, hyper)
 
 
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"adam", "adamw", "lamb"}))
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"adam", "adamw", "delayed_nesterov", "lamb"}))
 def test_a_sparse_update_leaves_other_rows_alone(kind):
     rule = get_rule(kind)
     hyper = {name: HYPERS[name][0] for name in (*rule.hypers, *rule.scalars)}
@@ -139,7 +142,7 @@ def test_a_sparse_update_leaves_other_rows_alone(kind):
     assert not np.array_equal(values[4], before[0][4])
 
 
-@pytest.mark.parametrize("kind", ["adam", "adamw", "lamb"])
+@pytest.mark.parametrize("kind", ["adam", "adamw", "delayed_nesterov", "lamb"])
 def test_a_sparse_update_of_a_dense_equivalent_rule_equals_a_dense_one_with_zeros(kind):
     rule = get_rule(kind)
     hyper = {name: HYPERS[name][1] for name in (*rule.hypers, *rule.scalars)}
