@@ -673,6 +673,7 @@ class StatusReply(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     VOTES_FIELD_NUMBER: _builtins.int
     QUEUES_FIELD_NUMBER: _builtins.int
+    OPEN_STEPS_FIELD_NUMBER: _builtins.int
     AGGREGATES_FIELD_NUMBER: _builtins.int
     BEHIND_FIELD_NUMBER: _builtins.int
     state: Global___State.ValueType
@@ -758,6 +759,10 @@ class StatusReply(_message.Message):
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueInfo]:
         """The queues that tasks share here, the first 100 by name."""
 
+    @_builtins.property
+    def open_steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___OpenStep]:
+        """On the sequencer: the steps that wait for contributions."""
+
     def __init__(
         self,
         *,
@@ -790,12 +795,13 @@ class StatusReply(_message.Message):
         run: Global___RunIdentity | None = ...,
         votes: _builtins.bool = ...,
         queues: _abc.Iterable[Global___QueueInfo] | None = ...,
+        open_steps: _abc.Iterable[Global___OpenStep] | None = ...,
         aggregates: _builtins.bool = ...,
         behind: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "load", b"load", "policy", b"policy", "protocol", b"protocol", "run", b"run", "statistics", b"statistics"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregates", b"aggregates", "applied", b"applied", "behind", b"behind", "chief", b"chief", "clients", b"clients", "directory", b"directory", "draining", b"draining", "floors", b"floors", "host", b"host", "incarnation", b"incarnation", "limits", b"limits", "load", b"load", "optimizers", b"optimizers", "owner", b"owner", "policy", b"policy", "process", b"process", "protocol", b"protocol", "queues", b"queues", "run", b"run", "sequencer", b"sequencer", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "state", b"state", "statistics", b"statistics", "steps", b"steps", "told", b"told", "uninitialized", b"uninitialized", "variable_pushes", b"variable_pushes", "variables", b"variables", "votes", b"votes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregates", b"aggregates", "applied", b"applied", "behind", b"behind", "chief", b"chief", "clients", b"clients", "directory", b"directory", "draining", b"draining", "floors", b"floors", "host", b"host", "incarnation", b"incarnation", "limits", b"limits", "load", b"load", "open_steps", b"open_steps", "optimizers", b"optimizers", "owner", b"owner", "policy", b"policy", "process", b"process", "protocol", b"protocol", "queues", b"queues", "run", b"run", "sequencer", b"sequencer", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "state", b"state", "statistics", b"statistics", "steps", b"steps", "told", b"told", "uninitialized", b"uninitialized", "variable_pushes", b"variable_pushes", "variables", b"variables", "votes", b"votes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -923,6 +929,13 @@ class Statistics(_message.Message):
     DROPPED_STALE_FIELD_NUMBER: _builtins.int
     DROPPED_NAN_FIELD_NUMBER: _builtins.int
     ORDERED_READS_FIELD_NUMBER: _builtins.int
+    CONTRIBUTIONS_FIELD_NUMBER: _builtins.int
+    LATE_FIELD_NUMBER: _builtins.int
+    MADE_FIELD_NUMBER: _builtins.int
+    WAITED_FIELD_NUMBER: _builtins.int
+    WAITED_SECS_FIELD_NUMBER: _builtins.int
+    LEAD_WAITS_FIELD_NUMBER: _builtins.int
+    LEAD_WAIT_SECS_FIELD_NUMBER: _builtins.int
     secs: _builtins.float
     """Seconds that the counters cover."""
     accepted: _builtins.int
@@ -950,6 +963,20 @@ class Statistics(_message.Message):
     """On the sequencer: reads that took a place in the order of pushes, and changed nothing: consistent reads
     over all shards although pushes came between.
     """
+    contributions: _builtins.int
+    """On the sequencer: contributions that counted, and that came too late (which are in `dropped_stale`, too); values of
+    steps that were made of contributions.
+    """
+    late: _builtins.int
+    made: _builtins.int
+    waited: _builtins.int
+    """Contributions whose step is made, and the seconds that they waited for that; without those that came before a
+    restart of the process.
+    """
+    waited_secs: _builtins.float
+    lead_waits: _builtins.int
+    """On the sequencer, with staleness="wait": waits for slower workers that are over, and their seconds."""
+    lead_wait_secs: _builtins.float
     @_builtins.property
     def staleness(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """On the sequencer: accepted pushes that moved a step on and said which value of it they had seen, by their
@@ -974,14 +1001,86 @@ class Statistics(_message.Message):
         dropped_stale: _builtins.int = ...,
         dropped_nan: _builtins.int = ...,
         ordered_reads: _builtins.int = ...,
+        contributions: _builtins.int = ...,
+        late: _builtins.int = ...,
+        made: _builtins.int = ...,
+        waited: _builtins.int = ...,
+        waited_secs: _builtins.float = ...,
+        lead_waits: _builtins.int = ...,
+        lead_wait_secs: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "applied", b"applied", "apply_secs", b"apply_secs", "bytes_in", b"bytes_in", "bytes_out", b"bytes_out", "dropped_nan", b"dropped_nan", "dropped_stale", b"dropped_stale", "duplicates", b"duplicates", "ordered_reads", b"ordered_reads", "refused", b"refused", "secs", b"secs", "staleness", b"staleness", "staleness_squares", b"staleness_squares", "staleness_sum", b"staleness_sum"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "applied", b"applied", "apply_secs", b"apply_secs", "bytes_in", b"bytes_in", "bytes_out", b"bytes_out", "contributions", b"contributions", "dropped_nan", b"dropped_nan", "dropped_stale", b"dropped_stale", "duplicates", b"duplicates", "late", b"late", "lead_wait_secs", b"lead_wait_secs", "lead_waits", b"lead_waits", "made", b"made", "ordered_reads", b"ordered_reads", "refused", b"refused", "secs", b"secs", "staleness", b"staleness", "staleness_squares", b"staleness_squares", "staleness_sum", b"staleness_sum", "waited", b"waited", "waited_secs", b"waited_secs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Statistics: _TypeAlias = Statistics  # noqa: Y015
+
+@_typing.final
+class OpenStep(_message.Message):
+    """A step that has contributions to its next value, and not all of them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    BASE_FIELD_NUMBER: _builtins.int
+    CONTRIBUTIONS_FIELD_NUMBER: _builtins.int
+    WANTED_FIELD_NUMBER: _builtins.int
+    OPEN_SECS_FIELD_NUMBER: _builtins.int
+    WAITS_FOR_FIELD_NUMBER: _builtins.int
+    step: _builtins.str
+    base: _builtins.int
+    """Its value."""
+    contributions: _builtins.int
+    wanted: _builtins.int
+    open_secs: _builtins.float
+    """Seconds that the oldest of them has waited; since the process started at most."""
+    @_builtins.property
+    def waits_for(self) -> _containers.RepeatedCompositeFieldContainer[Global___Awaited]:
+        """Whom it waits for: at most 8."""
+
+    def __init__(
+        self,
+        *,
+        step: _builtins.str = ...,
+        base: _builtins.int = ...,
+        contributions: _builtins.int = ...,
+        wanted: _builtins.int = ...,
+        open_secs: _builtins.float = ...,
+        waits_for: _abc.Iterable[Global___Awaited] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "contributions", b"contributions", "open_secs", b"open_secs", "step", b"step", "waits_for", b"waits_for", "wanted", b"wanted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenStep: _TypeAlias = OpenStep  # noqa: Y015
+
+@_typing.final
+class Awaited(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WHO_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    who: _builtins.str
+    """"/job:worker/task:1"; where the task is not known, the client, or what else there is to say."""
+    why: _builtins.str
+    """"which was heard of 3 s ago"."""
+    def __init__(
+        self,
+        *,
+        who: _builtins.str = ...,
+        why: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["who", b"who", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Awaited: _TypeAlias = Awaited  # noqa: Y015
 
 @_typing.final
 class ClientInfo(_message.Message):

@@ -14,7 +14,10 @@ from typing import Any
 from globalstep.errors import OpError
 from globalstep.proto import globalstep_pb2 as pb
 
-__all__ = ["Answer", "ClusterStatus", "LastSave", "ShardStatus", "StepStatus", "WorkerStatus", "read_cluster"]
+__all__ = [
+    "Answer", "AwaitedStatus", "ClusterStatus", "LastSave", "OpenStepStatus", "ShardStatus", "StepStatus",
+    "TogetherStatus", "WorkerStatus", "read_cluster",
+]  # fmt: skip
 
 #: What a PS task has answered, or why it has not.
 Answer = pb.StatusReply | OpError
@@ -124,6 +127,56 @@ class QueueStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitedStatus:
+    """Whom a step waits for: a task, or what else is known of it; and why."""
+
+    who: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStepStatus:
+    """A step that has contributions to its next value, and not all of them.
+
+    Attributes:
+        name: The step's.
+        value: Its value.
+        open_secs: For how long the oldest of them has waited.
+        waits_for: Who has not contributed, at most 8.
+    """
+
+    name: str
+    value: int
+    contributions: int
+    wanted: int
+    open_secs: float
+    waits_for: Sequence[AwaitedStatus] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TogetherStatus:
+    """What workers make together, and what they wait for meanwhile.
+
+    Attributes:
+        contributions: That counted, since the PS task started.
+        late: That came when their step was made already.
+        made: Values of steps that were made of contributions.
+        wait_secs: How long a contribution of late waited until its step was made, on average; None where none did.
+        lead_waits: With staleness="wait", waits for slower workers that are over.
+        lead_wait_secs: Seconds of these, together.
+        open: Steps that wait for contributions.
+    """
+
+    contributions: int = 0
+    late: int = 0
+    made: int = 0
+    wait_secs: float | None = None
+    lead_waits: int = 0
+    lead_wait_secs: float = 0.0
+    open: Sequence[OpenStepStatus] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LastSave:
     """The last snapshot that the chief had and gave back, in this incarnation."""
 
@@ -145,6 +198,7 @@ class ClusterStatus:
         mean_staleness: Of the pushes of late, in steps; None where there were none.
         problems: What is not as it should be, a sentence each.
         queues: That tasks share, by PS task and name.
+        together: Synchronous steps and bounded staleness: who waits for whom.
     """
 
     incarnation: int
@@ -164,6 +218,7 @@ class ClusterStatus:
     last_save: LastSave | None = None
     problems: Sequence[str] = ()
     queues: Sequence[QueueStatus] = ()
+    together: TogetherStatus = TogetherStatus()
 
     @property
     def answered(self) -> int:
@@ -231,6 +286,7 @@ def read_cluster(addresses: Sequence[str], now: Sequence[Answer], before: Sequen
         ),
         problems=problems,
         queues=queues,
+        together=_together(reply, old),
     )
 
 
@@ -334,6 +390,31 @@ def _worker(client: pb.ClientInfo, reply: pb.StatusReply, old: pb.StatusReply | 
     rate = pushes / _secs(old, reply) if old is not None else None
     return WorkerStatus(
         client.task, client.client, client.pushes, rate, float(lag), client.silent_secs, client.lead, client.waited_secs
+    )
+
+
+def _together(reply: pb.StatusReply, old: pb.StatusReply | None) -> TogetherStatus:
+    counted, until = reply.statistics, (old or pb.StatusReply()).statistics
+    waited = counted.waited - until.waited
+    opened = [
+        OpenStepStatus(
+            item.step,
+            item.base,
+            item.contributions,
+            item.wanted,
+            item.open_secs,
+            [AwaitedStatus(each.who, each.why) for each in item.waits_for],
+        )
+        for item in reply.open_steps
+    ]
+    return TogetherStatus(
+        counted.contributions,
+        counted.late,
+        counted.made,
+        (counted.waited_secs - until.waited_secs) / waited if waited else None,
+        counted.lead_waits,
+        counted.lead_wait_secs,
+        opened,
     )
 
 

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from globalstep.deploy.status.cluster_status import ClusterStatus, QueueStatus, ShardStatus
+from globalstep.deploy.status.cluster_status import ClusterStatus, QueueStatus, ShardStatus, TogetherStatus
 from globalstep.deploy.status.where import PlacedVariable
 from globalstep.wire.names import printable
 
@@ -105,6 +105,7 @@ def _headline(status: ClusterStatus) -> Iterable[str]:
     dropped = status.dropped_stale + status.dropped_nan
     if status.steps:
         yield f"{pushes}{lag}refused {status.refused}, dropped {dropped}, duplicates {status.duplicates}"
+    yield from _together(status.together)
     chief = short_task(status.chief) if status.chief else "none has said so"
     silent = "" if status.chief_silent_secs is None else f" (heard {status.chief_silent_secs:.0f} s ago)"
     policy = ", ".join(f"{name}={value}" for name, value in status.policy.items()) or "the defaults"
@@ -117,6 +118,21 @@ def _headline(status: ClusterStatus) -> Iterable[str]:
         yield f"last checkpoint: {steps}, {duration(save.age_secs)} ago"
     elif status.steps:
         yield "last checkpoint: none in this incarnation"
+
+
+def _together(found: TogetherStatus) -> Iterable[str]:
+    """Say what is to be said of steps that workers make together."""
+    if found.contributions or found.late:
+        waited = "" if found.wait_secs is None else f"; one waits {found.wait_secs:.3f} s for its step, on average"
+        yield f"contributions: {found.contributions:,}, {found.late:,} late; {found.made:,} steps made of them{waited}"
+    for step in found.open:
+        names = ", and ".join(f"{short_task(item.who)}, {item.why}" for item in step.waits_for) or "nobody"
+        yield (
+            f"{step.name} {step.value + 1:,} has {step.contributions} of {step.wanted} contributions, for "
+            f"{step.open_secs:.1f} s; waits for {names}"
+        )
+    if found.lead_waits:
+        yield f"waits for slower workers: {found.lead_waits:,}, {found.lead_wait_secs:.1f} s together"
 
 
 def duration(secs: float) -> str:

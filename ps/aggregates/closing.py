@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from globalstep.cluster.task_state import State
@@ -18,9 +18,9 @@ from globalstep.files.journal_records import Fewer
 from globalstep.ps.ledger.aggregates import MOST_CONTRIBUTIONS, OpenAggregate
 from globalstep.ps.ledger.ledger import AggregatePlace, EntryKind, Ledger
 from globalstep.ps.members.presence import LINGER_SECS, UNLEASED_SECS, ClientView
-from globalstep.ps.shard.events import Admit, AwaitStep
+from globalstep.ps.shard.events import Admit, AwaitStep, GetOpenSteps
 from globalstep.ps.shard.incarnation import Incarnation
-from globalstep.ps.shard.replies import StepWait
+from globalstep.ps.shard.replies import Awaited, OpenStep, StepWait
 from globalstep.ps.shard.resources import Resources
 from globalstep.wire.declarations import Increment, PushId
 
@@ -107,9 +107,47 @@ class Closing:
             if last:
                 book.close(step)
                 now.fewer.pop(step, None)
+        self._take_time(now, step, base, kind)
         if kind.closes:
             self._forget_gone(now, step)
         return Counted(kind, AggregatePlace(step, number, wanted.unit), base, wanted.contributions, fewer)
+
+    def _take_time(self, now: Incarnation, step: str, base: int, kind: EntryKind) -> None:
+        """Take note of when a contribution came, and for how long those of a step that is made have waited."""
+        if self._resources.replaying:
+            return  # when they came is not in the log
+        at, statistics = self._resources.clock.monotonic(), self._resources.statistics
+        if kind is not EntryKind.CLOSING:
+            statistics.contributions += 1
+            now.arrivals.came(step, base, at)
+        if kind.closes:
+            statistics.make(*now.arrivals.made(step, base, at))
+
+    def open_steps(self, now: Incarnation, event: GetOpenSteps) -> list[OpenStep]:
+        """See GetOpenSteps."""
+        ledger = now.ledger
+        if ledger is None:
+            return []
+        at, found = self._resources.clock.monotonic(), []
+        for step, base in ledger.steps.items():
+            item = ledger.aggregates.open(step, base)
+            if item is None:
+                continue
+            if item.of_units:
+                names = self._computing(now, step, base, item.units, at)
+            else:
+                names = self._waited_for(now, step, item)
+            open_secs = now.arrivals.open_secs(step, base, at)
+            found.append(OpenStep(step, base, item.count, item.wanted, open_secs, names[:_MOST_NAMED]))
+        return found
+
+    def _computing(self, now: Incarnation, step: str, base: int, there: Set[int], at: float) -> list[Awaited]:
+        """Say who computes the units of work that are missing."""
+        task_of = self._resources.members.presence.task_of
+        return [
+            Awaited(task_of(client) or f"client {client}", f"which has computed unit {unit} for {secs:.1f} s")
+            for client, (unit, secs) in now.claims.view(step, base, there, at).items()
+        ]
 
     def _why_fewer(self, now: Incarnation, step: str, found: OpenAggregate) -> Fewer:
         """Say why nobody is waited for any more, though contributions are missing."""
@@ -139,7 +177,7 @@ class Closing:
         found = ledger.aggregates.open(event.step, event.base)
         if found is None:
             return StepWait(dict(steps))
-        names = self._waited_for(now, event.step, found)
+        names = [str(item) for item in self._waited_for(now, event.step, found)]
         most = names[:_MOST_NAMED] + ([f"{len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else [])
         return StepWait(dict(steps), False, found.count, found.wanted, most, not names)
 
@@ -152,32 +190,34 @@ class Closing:
         clock = self._resources.clock.monotonic()
         units = min(event.units, MOST_CONTRIBUTIONS)
         unit = now.claims.take(event.client, event.step, visible, units, there, clock)
-        names = [] if unit else now.claims.view(event.step, visible, there, clock)
-        return StepWait(dict(ledger.visible), False, len(there), units, names[:_MOST_NAMED], unit=unit)
+        awaited = [] if unit else self._computing(now, event.step, visible, there, clock)
+        names = [str(item) for item in awaited[:_MOST_NAMED]]
+        return StepWait(dict(ledger.visible), False, len(there), units, names, unit=unit)
 
-    def _waited_for(self, now: Incarnation, step: str, found: OpenAggregate) -> list[str]:
+    def _waited_for(self, now: Incarnation, step: str, found: OpenAggregate) -> list[Awaited]:
         """Say who may yet contribute, each with why it is waited for; nobody where no contribution will come."""
         clock, presence = self._resources.clock.monotonic(), self._resources.members.presence
         here = {view.client: view for view in presence.clients()}
         gave = now.gave.get(step, {})
-        names = []
+        names: list[Awaited] = []
         for client, at in gave.items():
             if found.given.get(client, 0) >= found.most_of_client:
                 continue
             view = here.get(client)
             if view is not None:
-                names.append(f"{_name(view)}, which was heard of {view.silent_secs:.0f} s ago")
+                names.append(Awaited(_name(view), f"which was heard of {view.silent_secs:.0f} s ago"))
             elif not presence.has_been_here(client) and clock - at < UNLEASED_SECS:
-                names.append(f"client {client}, which contributed {clock - at:.0f} s ago")
+                names.append(Awaited(f"client {client}", f"which contributed {clock - at:.0f} s ago"))
         since_secs = clock - now.gave_first.get(step, clock)
         for view in here.values():
             new = min(view.joined_secs, since_secs) < LINGER_SECS
             if view.client not in gave and view.standing.takes_task and new:
-                names.append(f"{_name(view)}, which came {view.joined_secs:.0f} s ago and has not contributed yet")
+                why = f"which came {view.joined_secs:.0f} s ago and has not contributed yet"
+                names.append(Awaited(_name(view), why))
         if since_secs < LINGER_SECS:
-            names += [f"{task}, which has not come yet" for task in presence.absence().missing]
+            names += [Awaited(task, "which has not come yet") for task in presence.absence().missing]
             if not names and len(gave) * found.most_of_client < found.wanted:
-                names.append(f"a worker that has not contributed yet: {len(gave)} have so far")
+                names.append(Awaited("a worker", f"which has not contributed yet: {len(gave)} have so far"))
         return names
 
     def _forget_gone(self, now: Incarnation, step: str) -> None:

@@ -95,13 +95,13 @@ class UnitClaims:
             took = now - claim.at
             self._usual[client] = (self._usual.get(client, took) + took) / 2
 
-    def view(self, step: str, base: int, there: Set[int], now: float) -> list[str]:
-        """Say who computes what is missing."""
-        return [
-            f"unit {item.unit}, which client {client} has computed for {now - item.at:.1f} s"
+    def view(self, step: str, base: int, there: Set[int], now: float) -> dict[str, tuple[int, float]]:
+        """Say who computes what is missing: by client the unit, and for how many seconds."""
+        return {
+            client: (item.unit, now - item.at)
             for client, item in self._claims.items()
             if (item.step, item.base) == (step, base) and item.unit not in there
-        ]
+        }
 
     def _usual_secs(self, client: str) -> float:
         known = self._usual.get(client)

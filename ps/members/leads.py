@@ -83,8 +83,9 @@ class Leads:
         lead = self._clock(client) - self._mark
         behind = [] if lead <= self.most else self._behind(client)
         if not behind:
-            self._waits_since.pop(client, None)
-            return LeadWait(True, max(self.most - lead, 0), lead, client in self._ahead)
+            since = self._waits_since.pop(client, None)
+            ended = None if since is None else at - since
+            return LeadWait(True, max(self.most - lead, 0), lead, client in self._ahead, (), ended)
         self._waits_since.setdefault(client, at)
         self._ahead.add(client)
         return LeadWait(False, 0, lead, True, list(self._named(behind, client, at)))

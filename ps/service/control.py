@@ -34,6 +34,7 @@ from globalstep.ps.queues.queue_service import QueueService
 from globalstep.ps.service.handler import Handler, floors_of, push_ids
 from globalstep.ps.service.load_report import LoadReport
 from globalstep.ps.shard import events
+from globalstep.ps.shard.replies import OpenStep
 from globalstep.ps.store.checking import check_step_count
 from globalstep.ps.wal.durability import Durability
 from globalstep.ps.wal.log_file import LOG_FILES, LogFiles
@@ -165,6 +166,7 @@ class Control:
             chief=_lease(view.chief),
             told=progress_messages(shard.members.known_progress),
             protocol=own_protocol(),
+            open_steps=[_open_step(item) for item in shard.handle(events.GetOpenSteps())],
             votes=self.votes,
             aggregates=True,
             run=view.run.encode(),
@@ -183,6 +185,13 @@ class Control:
                 staleness=counted.staleness,
                 staleness_sum=counted.staleness_sum,
                 staleness_squares=counted.staleness_squares,
+                contributions=counted.contributions,
+                late=counted.late,
+                made=counted.made,
+                waited=counted.waited,
+                waited_secs=counted.waited_secs,
+                lead_waits=counted.lead_waits,
+                lead_wait_secs=counted.lead_wait_secs,
             ),
         )
         self.load.fill(reply, request.brief)
@@ -419,6 +428,17 @@ class Control:
             )
         self.ended.set()
         return pb.StopReply()
+
+
+def _open_step(item: OpenStep) -> pb.OpenStep:
+    return pb.OpenStep(
+        step=item.step,
+        base=item.base,
+        contributions=item.contributions,
+        wanted=item.wanted,
+        open_secs=item.open_secs,
+        waits_for=[pb.Awaited(who=awaited.who, why=awaited.why) for awaited in item.waits_for],
+    )
 
 
 def _lease(view: ChiefLeaseView) -> pb.ChiefLease:

@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 
 from globalstep.proto import globalstep_pb2 as pb
 
@@ -36,6 +42,7 @@ class PSCollector:
         yield from _counters(reply)
         yield from _gauges(reply)
         yield _staleness(reply.statistics)
+        yield from _together(reply)
         yield from _workers(reply)
 
 
@@ -101,6 +108,42 @@ def _staleness(counted: pb.Statistics) -> Metric:
     return HistogramMetricFamily(
         "globalstep_ps_staleness", "Steps that accepted pushes lagged behind", buckets, counted.staleness_sum
     )
+
+
+def _together(reply: pb.StatusReply) -> Iterator[Metric]:
+    """Give what there is of steps that several workers make together."""
+    counted = reply.statistics
+    contributions = CounterMetricFamily("globalstep_ps_contributions", "Contributions to steps", labels=["outcome"])
+    contributions.add_metric(["accepted"], counted.contributions)
+    contributions.add_metric(["late"], counted.late)
+    yield contributions
+    yield CounterMetricFamily("globalstep_ps_steps_made", "Values of steps made of contributions", value=counted.made)
+    yield SummaryMetricFamily(
+        "globalstep_ps_contribution_wait_seconds",
+        "That contributions waited until their step was made",
+        counted.waited,
+        counted.waited_secs,
+    )
+    if reply.policy.staleness == "wait":
+        yield SummaryMetricFamily(
+            "globalstep_ps_lead_wait_seconds",
+            "That workers waited for slower ones",
+            counted.lead_waits,
+            counted.lead_wait_secs,
+        )
+    came = GaugeMetricFamily("globalstep_step_contributions", "To its next value, that are there", labels=["step"])
+    wanted = GaugeMetricFamily("globalstep_step_contributions_wanted", "To its next value", labels=["step"])
+    since = GaugeMetricFamily("globalstep_step_open_seconds", "That the oldest of them has waited", labels=["step"])
+    who = ["step", "task"]
+    awaited = GaugeMetricFamily("globalstep_step_awaits_seconds", "For a task that has not contributed", labels=who)
+    for item in reply.open_steps:
+        came.add_metric([item.step], item.contributions)
+        wanted.add_metric([item.step], item.wanted)
+        since.add_metric([item.step], item.open_secs)
+        for task in sorted({each.who for each in item.waits_for}):
+            awaited.add_metric([item.step, task], item.open_secs)
+    if reply.open_steps:
+        yield from (came, wanted, since, awaited)
 
 
 def _workers(reply: pb.StatusReply) -> Iterator[Metric]:

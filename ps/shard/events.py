@@ -26,7 +26,7 @@ from globalstep.ps.members.chief_lease import ChiefLeaseView
 from globalstep.ps.members.presence import NO_STANDING, Standing
 from globalstep.ps.shard.event_log import NO_LOG, EventLog
 from globalstep.ps.shard.layouts import PushParts
-from globalstep.ps.shard.replies import Admission, Answer, Kept, LeadWait, StepWait
+from globalstep.ps.shard.replies import Admission, Answer, Kept, LeadWait, OpenStep, StepWait
 from globalstep.ps.store.reading import ReplyBuffer
 from globalstep.wire.declarations import (
     Increment,
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOGGED", "Admit", "Adopt", "Applied", "AwaitSlower", "AwaitStep", "Begin", "Commit", "ConsistentPull",
-    "CountTogether", "Decided", "Declare", "DropShort", "Event", "Finish", "GetLeads", "GetSteps", "Greet", "Heartbeat",
-    "Leave", "Lose", "Open", "Pull", "Push", "ReadJournal", "ReadSnapshot", "Recorded", "Release", "Resolve",
-    "Resolved", "Resume", "Stage",
+    "CountTogether", "Decided", "Declare", "DropShort", "Event", "Finish", "GetLeads", "GetOpenSteps", "GetSteps",
+    "Greet", "Heartbeat", "Leave", "Lose", "Open", "Pull", "Push", "ReadJournal", "ReadSnapshot", "Recorded", "Release",
+    "Resolve", "Resolved", "Resume", "Stage",
 ]  # fmt: skip
 
 Array = npt.NDArray[Any]
@@ -259,6 +259,11 @@ class AwaitSlower(Event[LeadWait]):
 @dataclass(slots=True)
 class GetLeads(Event[Mapping[str, tuple[int, float]]]):
     """Replies with how far each client is ahead of the slowest, and how long it has waited; see Leads.view."""
+
+
+@dataclass(slots=True)
+class GetOpenSteps(Event[Sequence[OpenStep]]):
+    """Replies with the steps that wait for contributions, on the sequencer; elsewhere there are none."""
 
 
 @dataclass(slots=True)

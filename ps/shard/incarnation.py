@@ -22,6 +22,7 @@ from globalstep.errors import (
     LostStateError,
     ResourceExhaustedError,
 )
+from globalstep.ps.aggregates.arrival_times import ArrivalTimes
 from globalstep.ps.aggregates.contributions import Contributions
 from globalstep.ps.aggregates.unit_claims import UnitClaims
 from globalstep.ps.ledger.ledger import Ledger
@@ -104,6 +105,7 @@ class Incarnation:
         replies: To each client's last push.
         snapshots: Those that are not released.
         contributions: What it holds of open aggregates.
+        arrivals: On the sequencer: when the contributions to each step's open value came.
         gave: On the sequencer: step -> client -> when its last contribution was decided, by the clock.
         gave_first: Step -> when the first contribution of all was decided.
         fewer: Step -> of how many contributions it was made last, where those were fewer than wanted.
@@ -114,7 +116,7 @@ class Incarnation:
     """
 
     __slots__ = (
-        "applied", "begun_at", "behind", "claims", "contributions", "fewer", "gave", "gave_first", "leads",
+        "applied", "arrivals", "begun_at", "behind", "claims", "contributions", "fewer", "gave", "gave_first", "leads",
         "ledger", "log",
         "number", "owner", "policy", "raised", "replies", "run", "sequencer", "sequencer_address",
          "shard", "shards", "signer", "snapshots", "staged", "state", "store",
@@ -135,6 +137,7 @@ class Incarnation:
         self.replies = ReplyCache()
         self.snapshots = Snapshots()
         self.contributions = Contributions()
+        self.arrivals = ArrivalTimes()
         self.gave: dict[str, dict[str, float]] = {}
         self.gave_first: dict[str, float] = {}
         self.fewer: dict[str, int] = {}

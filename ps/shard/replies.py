@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
 from globalstep.ps.ledger.ledger import Entry
 from globalstep.wire.declarations import Outcome, PushId, Read
 
-__all__ = ["Admission", "Answer", "Kept", "LeadWait", "Packing", "ReplyCache", "StepWait"]
+__all__ = ["Admission", "Answer", "Awaited", "Kept", "LeadWait", "OpenStep", "Packing", "ReplyCache", "StepWait"]
 
 Array = npt.NDArray[Any]
 
@@ -41,6 +41,31 @@ class StepWait:
     unit: int = 0
 
 
+class Awaited(NamedTuple):
+    """Whom a step waits for."""
+
+    #: The task; where it is not known, the client, or what else there is to say.
+    who: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.who}, {self.why}"
+
+
+@dataclass(slots=True)
+class OpenStep:
+    """A step that has contributions to its next value, and not all of them."""
+
+    step: str
+    #: Its value.
+    base: int
+    contributions: int
+    wanted: int
+    #: For how long the oldest of them has waited, seconds.
+    open_secs: float
+    waits_for: Sequence[Awaited] = ()
+
+
 @dataclass(slots=True)
 class LeadWait:
     """Whether a worker may go on, or is too far ahead of the slowest."""
@@ -55,6 +80,8 @@ class LeadWait:
     waited: bool = False
     #: Who is waited for, each with why.
     waits_for: Sequence[str] = ()
+    #: Where it had been told to wait before, and may go on now: how long it waited, seconds.
+    ended_secs: float | None = None
 
 
 @dataclass(slots=True)

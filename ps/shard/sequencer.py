@@ -346,6 +346,7 @@ class Sequencer:
             now.staged.pop(push, None)
             statistics.refuse(refused)
             closes = contribution is not None and contribution.closes
+            statistics.late += refused is OutcomeKind.LATE and not closes
             return ledger.refuse(push, refused, staleness, asked.not_finite, closes), None
         kind, place, counted = asked.kind, None, None
         if contribution is not None:

@@ -74,7 +74,7 @@ class Shard:
         self.now = Incarnation(self.resources.most_read_bytes)
         applier = self._applier = Applier(self.resources)
         sequencer = self._sequencer = Sequencer(self.resources, applier)
-        reader, life = StateReader(sequencer), LifeCycle(self.resources)
+        reader, life, closing = StateReader(sequencer), LifeCycle(self.resources), Closing(self.resources)
         self._racing = Racing(self, self._lock, applier)
         self._handlers: Mapping[type[Event[Any]], Callable[[Incarnation, Any], Any]] = {
             events.Push: sequencer.push,
@@ -83,9 +83,10 @@ class Shard:
             events.CountTogether: sequencer.count,
             events.Commit: self._commit,
             events.Resolve: sequencer.resolve,
-            events.AwaitStep: Closing(self.resources).await_step,
+            events.AwaitStep: closing.await_step,
             events.AwaitSlower: life.await_slower,
             events.GetLeads: life.leads,
+            events.GetOpenSteps: closing.open_steps,
             events.Recorded: sequencer.recorded,
             events.Greet: sequencer.greet,
             events.Resolved: self._resolved,

@@ -60,6 +60,7 @@ class Statistics:
         ordered_reads: Reads that it gave a place in the order of pushes.
         refused: Pushes that it refused because the job was done.
         dropped_stale: Pushes that it dropped because they were too late, contributions among them.
+        late: Contributions that came when their step was made, or had theirs already.
         dropped_nan: Pushes that it dropped because a gradient was not finite.
         duplicates: Retries that it answered with what was recorded.
         applied: Pushes whose changes were made to the values here.
@@ -67,6 +68,12 @@ class Statistics:
         staleness: Accepted pushes that said what step they had seen, by `staleness_bucket`.
         staleness_sum: Of those, the sum of their staleness.
         staleness_squares: Of those, the sum of its squares.
+        contributions: Contributions that it accepted.
+        made: Values of steps that were made of contributions.
+        waited: Of those contributions, the ones of which it is known when they came.
+        waited_secs: Of those, the sum of the seconds that they waited until their step was made.
+        lead_waits: Waits of workers that were too far ahead of slower ones; those that are over.
+        lead_wait_secs: How long they took together, seconds.
     """
 
     since: float = 0.0
@@ -74,6 +81,7 @@ class Statistics:
     ordered_reads: int = 0
     refused: int = 0
     dropped_stale: int = 0
+    late: int = 0
     dropped_nan: int = 0
     duplicates: int = 0
     applied: int = 0
@@ -81,6 +89,12 @@ class Statistics:
     staleness: list[int] = field(default_factory=lambda: [0] * STALENESS_BUCKETS)
     staleness_sum: int = 0
     staleness_squares: int = 0
+    contributions: int = 0
+    made: int = 0
+    waited: int = 0
+    waited_secs: float = 0.0
+    lead_waits: int = 0
+    lead_wait_secs: float = 0.0
 
     def accept(self, staleness: int | None) -> None:
         """Count an accepted push.
@@ -107,6 +121,17 @@ class Statistics:
             self.dropped_stale += 1
         elif kind in (OutcomeKind.DROPPED_NAN, OutcomeKind.STOPPED_NAN):
             self.dropped_nan += 1
+
+    def make(self, waited: int, waited_secs: float) -> None:
+        """Count a value of a step that was made of contributions, which waited for it."""
+        self.made += 1
+        self.waited += waited
+        self.waited_secs += waited_secs
+
+    def waited_for_slower(self, secs: float) -> None:
+        """Count a wait of a worker for slower ones that is over."""
+        self.lead_waits += 1
+        self.lead_wait_secs += secs
 
     def apply(self, secs: float) -> None:
         """Count a push whose changes were made here, in `secs` seconds."""

@@ -97,6 +97,33 @@ def test_who_waits_for_slower_workers_is_shown_where_the_policy_has_them_wait():
     assert "AHEAD" not in drawn(draw_status(read_cluster(["a:1", "b:2"], two(12.0, 300, 80))))
 
 
+def test_who_waits_for_whom_is_said_of_steps_that_workers_make_together():
+    before, now = (two(10.0, 100, 40), two(12.0, 102, 80))
+    before[0].statistics.MergeFrom(pb.Statistics(contributions=8, made=2, waited=8, waited_secs=4.0))
+    now[0].statistics.MergeFrom(
+        pb.Statistics(contributions=16, late=1, made=4, waited=16, waited_secs=6.0, lead_waits=3, lead_wait_secs=1.25)
+    )
+    awaited = [
+        pb.Awaited(who="/job:worker/task:1", why="which was heard of 9 s ago"),
+        pb.Awaited(who="client x\x1b[2J", why="which contributed 3 s ago"),
+    ]
+    now[0].open_steps.add(step="global_step", base=102, contributions=2, wanted=4, open_secs=5.04, waits_for=awaited)
+    found = read_cluster(["a:1", "b:2"], now, before)
+    together = found.together
+    assert (together.contributions, together.late, together.made, together.wait_secs) == (16, 1, 4, 0.25)
+    (step,) = together.open
+    assert (step.value, step.contributions, step.wanted, step.waits_for[0].who) == (102, 2, 4, "/job:worker/task:1")
+    text = drawn(draw_status(found))
+    assert "contributions: 16, 1 late; 4 steps made of them; one waits 0.250 s for its step, on average" in text
+    assert "global_step 103 has 2 of 4 contributions, for 5.0 s; waits for worker:1, which was heard of 9 s ago" in text
+    assert "waits for slower workers: 3, 1.2 s together" in text
+    assert "\x1b" not in text
+    as_json = json.loads(json.dumps(found.as_json()))
+    as_json.pop("format")
+    assert as_declared(as_json, cluster_status.ClusterStatus)
+    assert "contributions" not in drawn(draw_status(read_cluster(["a:1", "b:2"], two(12.0, 300, 80))))
+
+
 def test_who_does_not_answer_is_named_with_the_reason():
     status = read_cluster(["a:1", "b:2"], [reply(), UnavailableError("b:2: connection refused")])
     assert status.shards[1].error == "b:2: connection refused"

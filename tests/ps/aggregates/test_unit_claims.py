@@ -71,7 +71,7 @@ def test_who_is_waited_for_is_named():
     claims = known(a=1.0, b=1.0)
     for client in "ab":
         take(claims, client, 10.0)
-    assert claims.view("step", 1, {1}, 12.5) == ["unit 2, which client b has computed for 2.5 s"]
+    assert claims.view("step", 1, {1}, 12.5) == {"b": (2, 2.5)}
 
 
 def test_clients_that_are_gone_are_forgotten_in_the_end():
