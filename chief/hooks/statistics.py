@@ -69,7 +69,11 @@ class ClusterStatisticsHook(SessionRunHook):
     - `~cluster/ps_0/bytes_in_per_sec`, `~cluster/ps_0/bytes_out_per_sec`: tensor bytes that a PS task received
       and sent;
     - `~cluster/ps_0/apply_ms`: how long it took to make the changes of one push, on average, milliseconds;
-    - `~cluster/staleness`, a histogram: how many steps others made between a worker's read and its push.
+    - `~cluster/staleness`, a histogram: how many steps others made between a worker's read and its push;
+    - where workers make steps together, `~cluster/made_per_sec`, `~cluster/late_per_sec`,
+      `~cluster/contribution_wait_ms`: steps made of contributions, contributions that came too late, and how long one
+      waited for its step, on average;
+    - with `staleness="wait"`, `~cluster/lead_wait_ms`: how long a worker waited for slower ones, on average.
 
     The times are the PS tasks' own. A PS task that does not answer, or was restarted, is left out once.
     MonitoredTrainingSession adds this hook where it adds a StepCounterHook, with the directory `cluster` in that one's:
@@ -176,12 +180,28 @@ def _since(before: _Reading, now: _Reading, sequencer: int) -> list[Summary.Valu
             histogram = staleness_histogram(counted, until)
             if histogram is not None:
                 values.append(Summary.Value(tag=f"{_GROUP}/staleness", histo=histogram))
+            for tag, value in _together(counted, until, secs).items():
+                scalar(tag, value)
         scalar(f"ps_{index}/bytes_in_per_sec", (until.bytes_in - counted.bytes_in) / secs)
         scalar(f"ps_{index}/bytes_out_per_sec", (until.bytes_out - counted.bytes_out) / secs)
         if until.applied > counted.applied:
             apply_secs = until.apply_secs - counted.apply_secs
             scalar(f"ps_{index}/apply_ms", apply_secs * 1e3 / (until.applied - counted.applied))
     return values
+
+
+def _together(before: pb.Statistics, now: pb.Statistics, secs: float) -> dict[str, float]:
+    """Say what workers made together, and how long they waited for each other, by tag; nothing where they do not."""
+    found: dict[str, float] = {}
+    if now.contributions or now.late:
+        found["made_per_sec"] = (now.made - before.made) / secs
+        found["late_per_sec"] = (now.late - before.late) / secs
+    if now.waited > before.waited:
+        found["contribution_wait_ms"] = (now.waited_secs - before.waited_secs) * 1e3 / (now.waited - before.waited)
+    if now.lead_waits > before.lead_waits:
+        waits = now.lead_waits - before.lead_waits
+        found["lead_wait_ms"] = (now.lead_wait_secs - before.lead_wait_secs) * 1e3 / waits
+    return found
 
 
 def _same_life(old: pb.StatusReply, new: pb.StatusReply) -> bool:

@@ -148,6 +148,21 @@ def test_rates_and_means_are_of_the_time_between():
     assert chief.writer.histograms == {}
 
 
+def test_what_workers_make_together_and_wait_for_is_written_where_they_do():
+    chief = Chief(every_n_steps=1)
+    chief.after(0, status(1, secs=1.0, contributions=40, made=10, waited=40, waited_secs=3.0))
+    more = {"contributions": 56, "late": 2, "made": 14, "waited": 56, "waited_secs": 3.4}
+    chief.after(1, status(2, secs=3.0, **more))
+    chief.after(2, status(3, secs=4.0, lead_waits=4, lead_wait_secs=2.0, **more))
+    chief.after(3, status(4, secs=5.0, lead_waits=4, lead_wait_secs=2.0))
+    found = chief.writer.scalars
+    tags = ("made_per_sec", "late_per_sec", "contribution_wait_ms", "lead_wait_ms")
+    values = {step: {tag: found[step].get(f"~cluster/{tag}") for tag in tags} for step in found}
+    assert list(values[2].values()) == [2.0, 1.0, pytest.approx(25.0), None]
+    assert list(values[3].values()) == [0.0, 0.0, None, 500.0]
+    assert list(values[4].values()) == [None] * 4
+
+
 def test_clients_of_one_task_and_those_without_a_name_are_added_up():
     chief = Chief(every_n_steps=1)
     chief.after(0, status(1, secs=1.0))
