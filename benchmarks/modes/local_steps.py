@@ -44,7 +44,7 @@ _TUNED: dict[tuple[str, int, int], tuple[float, tuple[str, dict[str, Any]]]] = {
     ("digits", 1, 4): (0.05, _MEAN),
     ("digits", 1, 3): (0.05, _MEAN),
     ("digits", _EVERY, 4): (0.05, _MEAN),
-    ("digits", _EVERY, 0): (0.05, ("SGD", {"lr": 0.3})),
+    ("digits", _EVERY, 0): (0.05, ("DelayedNesterov", {"lr": 0.3, "momentum": 0.5, "delay": 3})),
     ("letters", 1, 4): (0.2, _MEAN),
     ("letters", 1, 3): (0.1, _MEAN),
     ("letters", _EVERY, 4): (0.05, _DILOCO),
