@@ -25,9 +25,12 @@ from globalstep.graph.graph import Node, tuple_item
 from globalstep.ops.array_ops import stop_gradient
 from globalstep.ops.primitives import cast
 
-__all__ = ["Evaluation", "Evaluator", "LossNode", "loss_node", "require_extra"]
+__all__ = ["HALVES", "Evaluation", "Evaluator", "LossNode", "loss_node", "require_extra"]
 
 Array = npt.NDArray[Any]
+
+#: Their Variables are float32: a step that is smaller than the distance to the next value of the dtype would be lost.
+HALVES = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True, slots=True)

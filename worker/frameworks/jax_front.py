@@ -14,9 +14,9 @@ import numpy as np
 from globalstep.graph.graph import Node, as_node, get_default_graph
 from globalstep.variables.variables import Variable
 from globalstep.wire.codec import DTYPES
-from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, LossNode, loss_node, require_extra
+from globalstep.worker.frameworks.foreign_loss import HALVES, Array, Evaluation, LossNode, loss_node, require_extra
 
-__all__ = ["JaxNames", "jax", "jax_loss", "variable_of"]
+__all__ = ["JaxNames", "half_of", "jax", "jax_loss", "variable_of"]
 
 
 def jax_loss(
@@ -33,6 +33,7 @@ def jax_loss(
         params: Pytree whose leaves are arrays: each becomes a Variable, with the array as initial value,
             named by its path ("model/dense/kernel"). Integer leaves become Variables that are not trained.
             A leaf may also be a Variable or another node: so `other_loss.variables` shares its Variables.
+            Of bfloat16 and float16 leaves the Variables are float32; the function gets rounded values.
         loss: Called as `loss(params, *inputs)` with jax arrays; gives a scalar. A pure function, since
             jax traces it.
         inputs: Nodes whose values it needs, for example placeholders. Gradients flow on to floating ones.
@@ -45,7 +46,7 @@ def jax_loss(
 
     Raises:
         ImportError: If jax is not installed.
-        TypeError: If a leaf has a dtype that no Variable can have, such as bfloat16.
+        TypeError: If a leaf has a dtype that no Variable can have, such as an 8-bit float.
 
     64-bit leaves become 32-bit unless jax is configured otherwise (`jax_enable_x64`), as everywhere in jax.
     """
@@ -55,7 +56,8 @@ def jax_loss(
         variables = [variable_of(jax, jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
                      for path, leaf in leaves]  # fmt: skip
         sources = [(node, node.dtype.is_floating) for node in (*variables, *map(as_node, inputs))]
-        evaluate = _Compiled(jax, structure, loss, jit)
+        halves = [half_of(jax, leaf) for _, leaf in leaves]
+        evaluate = _Compiled(jax, structure, halves, loss, jit)
         return loss_node(evaluate, sources, op_type="JaxLoss", variables=structure.unflatten(variables))[0]
 
 
@@ -70,10 +72,10 @@ def variable_of(jax: Any, path: str, leaf: Any) -> Any:
     Raises:
         TypeError: If it has a dtype that no Variable can have.
     """
-    if isinstance(leaf, Node) or hasattr(leaf, "__node__"):
+    if _is_node(leaf):
         return as_node(leaf)
     # jax's own conversion decides on the dtype.
-    array = np.array(jax.numpy.asarray(leaf))
+    array = np.array(jax.numpy.asarray(leaf, "float32" if half_of(jax, leaf) else None))
     if array.dtype.name not in DTYPES:
         raise TypeError(
             f"gs.jax cannot make a Variable of {path!r}: it has dtype {array.dtype.name}, and a Variable is one "
@@ -82,12 +84,27 @@ def variable_of(jax: Any, path: str, leaf: Any) -> Any:
     return Variable(array, trainable=array.dtype.kind == "f", name=path or "params")
 
 
+def half_of(jax: Any, leaf: Any) -> str | None:
+    """Give the dtype to which a leaf's value is rounded for the loss, bfloat16 or float16; None for its Variable's."""
+    if _is_node(leaf):
+        return None
+    name = str(jax.numpy.result_type(leaf))
+    return name if name in HALVES else None
+
+
+def _is_node(leaf: Any) -> bool:
+    return isinstance(leaf, Node) or hasattr(leaf, "__node__")
+
+
 class _Compiled:
     """A function of the flat values, with its gradients by those that are wanted. Thread-safe: jax is."""
 
-    def __init__(self, jax: Any, structure: Any, loss: Callable[..., Any], jit: bool) -> None:
+    def __init__(
+        self, jax: Any, structure: Any, halves: Sequence[str | None], loss: Callable[..., Any], jit: bool
+    ) -> None:
         self._jax = jax
         self._structure = structure
+        self._halves = halves
         self._loss = loss
         self._prepare: Callable[[Any], Any] = jax.jit if jit else lambda function: function
         self._value = self._prepare(self._flat)
@@ -103,8 +120,10 @@ class _Compiled:
         return Evaluation(loss, [np.asarray(gradient) for gradient in gradients])
 
     def _flat(self, *values: Any) -> Any:
-        count = self._structure.num_leaves
-        return self._loss(self._structure.unflatten(values[:count]), *values[count:])
+        leaves = [
+            value if half is None else value.astype(half) for value, half in zip(values, self._halves, strict=False)
+        ]
+        return self._loss(self._structure.unflatten(leaves), *values[len(leaves) :])
 
 
 class JaxNames:

@@ -17,7 +17,7 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.graph.graph import get_default_graph
 from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, loss_node
 from globalstep.worker.frameworks.jax_embedding import Embedding, checked_ids, jax
-from globalstep.worker.frameworks.jax_front import variable_of
+from globalstep.worker.frameworks.jax_front import half_of, variable_of
 from globalstep.worker.frameworks.training_model import (
     SCOPE,
     Table,
@@ -37,7 +37,8 @@ class JaxTraining(TrainingModel):
     """Parameters in the default graph.
 
     Args:
-        params: Pytree of arrays, some of whose leaves may be Embeddings.
+        params: Pytree of arrays, some of whose leaves may be Embeddings. Of bfloat16 and float16 arrays the Variables
+            are float32; the loss function gets rounded values.
         loss_fn: Called as `loss_fn(params, *batch)`, and with `rng=` a key if it has such an argument; gives a scalar.
             A pure function.
     """
@@ -68,6 +69,8 @@ class JaxTraining(TrainingModel):
                 op_type="JaxLoss",
                 variables=self.variables,
             )[0]
+        #: Of the variables; None for their own.
+        self._halves = [half_of(jax, leaf) for at, leaf in enumerate(leaves) if at not in self._embeddings]
         self._dtypes = [variable.dtype.as_numpy_dtype for variable in self.variables.values()]
         self._shapes = [tuple(int(size) for size in variable.shape) for variable in self.variables.values()]
         self._batches: list[Any] = []
@@ -171,7 +174,10 @@ class JaxTraining(TrainingModel):
         return [table.ids for table in recording]
 
     def _filled(self, dense: Sequence[Any], tables: Sequence[Any]) -> Any:
-        arrays, lookups = iter(dense), iter(tables)
+        rounded = [
+            value if half is None else value.astype(half) for value, half in zip(dense, self._halves, strict=True)
+        ]
+        arrays, lookups = iter(rounded), iter(tables)
         leaves = [next(lookups) if at in self._embeddings else next(arrays)
                   for at in range(self._structure.num_leaves)]  # fmt: skip
         return self._structure.unflatten(leaves)
@@ -250,7 +256,7 @@ def put_into_pytree(params: Any, values: Mapping[str, Array]) -> Any:
         if path not in values:
             made.append(leaf)
         else:
-            value = jax.numpy.asarray(values[path])
+            value = jax.numpy.asarray(values[path], None if is_table else half_of(jax, leaf))
             made.append(leaf.with_weight(value) if is_table else value)
     return structure.unflatten(made)
 
@@ -274,6 +280,6 @@ def _scalar(loss: Any) -> Any:
         raise InvalidArgumentError(
             f"The loss function must give a scalar; it gave an array of shape {list(shape)}. Take its mean() or sum()."
         )
-    if dtype.kind != "f":
+    if not jax.numpy.issubdtype(dtype, jax.numpy.floating):
         raise InvalidArgumentError(f"The loss is {dtype.name}; it must be a real floating number.")
     return loss

@@ -18,13 +18,10 @@ from globalstep.graph.graph import GraphKeys, add_to_collection, as_node, get_de
 from globalstep.variables.assignments import assign
 from globalstep.variables.variables import Variable
 from globalstep.wire.codec import DTYPES
-from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, LossNode, loss_node, require_extra
+from globalstep.worker.frameworks.foreign_loss import HALVES, Array, Evaluation, LossNode, loss_node, require_extra
 from globalstep.worker.protocol.gradients_ahead import produced
 
 __all__ = ["TorchModel", "TorchNames", "torch", "torch_loss"]
-
-#: Their Variables are float32: a step that is smaller than the distance to the next value of the dtype would be lost.
-_HALVES = ("bfloat16", "float16")
 
 
 def torch_loss(
@@ -166,7 +163,7 @@ class TorchModel:
         return [getattr(owner, name) for owner, name in self._places.values()]
 
     def _set(self, tensor: Any, value: Array) -> None:
-        if tensor.device.type == "cpu" and _dtype_of(tensor) not in _HALVES:
+        if tensor.device.type == "cpu" and _dtype_of(tensor) not in HALVES:
             np.copyto(tensor.detach().numpy(), value)
         else:
             tensor.detach().copy_(self._torch.tensor(value))
@@ -194,7 +191,7 @@ def _place(module: Any, name: str) -> tuple[Any, str]:
 
 def _give(take: Any, name: str, grad: Any) -> None:
     """Hand on a gradient that lies in memory as a Variable does."""
-    if grad.device.type == "cpu" and not grad.is_sparse and grad.is_contiguous() and _dtype_of(grad) not in _HALVES:
+    if grad.device.type == "cpu" and not grad.is_sparse and grad.is_contiguous() and _dtype_of(grad) not in HALVES:
         take(name, grad.detach().numpy())
 
 
@@ -207,7 +204,7 @@ def _check(pytorch: Any, name: str, tensor: Any) -> None:
             "module.to_empty(device='cpu') and its reset_parameters()."
         )
     dtype = _dtype_of(tensor)
-    if dtype not in (*DTYPES, *_HALVES):
+    if dtype not in (*DTYPES, *HALVES):
         raise TypeError(
             f"gs.torch cannot make a Variable of {name!r}: it has dtype {dtype}, and a Variable is one of "
             f"{', '.join(DTYPES)}. Convert the module first, for example with module.float()."
@@ -221,7 +218,7 @@ def _dtype_of(tensor: Any) -> str:
 def _on_host(tensor: Any) -> Array:
     """Give a tensor as an array, bfloat16 and float16 as float32; of torch's own memory where it may be."""
     held = tensor.detach().cpu()
-    found: Array = (held.float() if _dtype_of(held) in _HALVES else held).numpy()
+    found: Array = (held.float() if _dtype_of(held) in HALVES else held).numpy()
     return found
 
 

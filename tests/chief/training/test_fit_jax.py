@@ -28,6 +28,25 @@ def loss_fn(params, ids, y):
     return jnp.mean((score(params, ids) - y) ** 2)
 
 
+def test_bfloat16_parameters_have_float32_masters(tmp_path):
+    run = str(tmp_path / "run")
+    params = {"w": jnp.ones(4, "bfloat16"), "b": jnp.zeros((), "bfloat16")}
+    x = jnp.ones(4, "bfloat16")
+
+    def small(p, scale):
+        assert p["w"].dtype == p["b"].dtype == "bfloat16"
+        return (jnp.dot(p["w"], x) + p["b"]) * scale
+
+    batches = [jnp.asarray(2.0**-10, "bfloat16")]
+    result = gs.fit(params, small, batches, optimizer=gs.optim.SGD(1.0), steps=64, run_dir=run)
+    # No step of 2**-10 moves a bfloat16 of 1; 64 of them do.
+    assert result.model["w"].dtype == "bfloat16"
+    assert (result.model["w"] == 1 - 64 * 2.0**-10).all()
+    assert np.isfinite(result.loss)
+    assert gs.load(run)["w"].dtype == np.float32
+    assert gs.load(run, params)["b"].dtype == "bfloat16"
+
+
 @pytest.mark.long
 def test_a_run_is_that_of_jax():
     params = start()

@@ -107,8 +107,45 @@ class TestVariables:
         assert {name: v.dtype.name for name, v in loss.variables.items()} == {"n": "int32", "w": "float32"}
 
     def test_dtypes_that_no_variable_can_have(self):
-        with pytest.raises(TypeError, match=r"'w': it has dtype bfloat16, and a Variable is one of float16"):
-            gs.jax({"w": jnp.ones(2, jnp.bfloat16)}, lambda p: p["w"].sum())
+        with pytest.raises(TypeError, match=r"'w': it has dtype float8_e4m3fn, and a Variable is one of float16"):
+            gs.jax({"w": jnp.ones(2, jnp.float8_e4m3fn)}, lambda p: p["w"].sum())
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+class TestHalfPrecision:
+    def test_steps_too_small_for_the_parameters_are_kept(self, session, dtype):
+        """Beside a float32 master kept by hand; without it, not one of these steps would move a weight of 1."""
+        params = {"w": jnp.ones(4, dtype), "count": 3}
+        x = jnp.arange(1, 5, dtype=dtype)
+
+        def small(p):
+            return jnp.sum(p["w"] * x) / 1024
+
+        loss = gs.jax(params, small)
+        assert loss.variables["w"].dtype == gs.float32
+        train_op = gs.train.GradientDescentOptimizer(0.1).minimize(loss)
+        initialized(session)
+        master, slope = jnp.ones(4, "float32"), jax.grad(small)(params | {"count": 3.0})["w"]
+        assert (master.astype(dtype) - (0.1 * slope).astype(dtype) == 1).any()
+        for _ in range(50):
+            session.run(train_op)
+            master = master - np.float32(0.1) * slope.astype("float32")
+        value = session.run(loss.variables["w"])
+        np.testing.assert_allclose(value, master, rtol=1e-6)
+        assert value.dtype == np.float32
+
+    def test_the_function_gets_rounded_values(self, session, dtype):
+        seen = []
+
+        def kept(p):
+            seen.append(p["w"].dtype.name)
+            return p["w"].sum().astype("float32")
+
+        loss = gs.jax({"w": jnp.ones(2, dtype)}, kept)
+        initialized(session)
+        session.run(gs.assign(loss.variables["w"], np.full(2, 1 + 2**-12, np.float32)))
+        assert session.run(loss) == 2
+        assert set(seen) == {dtype}
 
 
 class TestTraining:
