@@ -9,13 +9,15 @@ import argparse
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
-from globalstep.deploy.bench.cost_profile import default_path, load
+from globalstep.deploy.bench.cost_profile import Profile, default_path, load
 from globalstep.deploy.plan.job import OPTIMIZERS, Job
-from globalstep.deploy.plan.sizing import make_plan
+from globalstep.deploy.plan.modes import ModeChoices, forecast_modes
+from globalstep.deploy.plan.sizing import JobPlan, make_plan, pace_of
 from globalstep.deploy.plan.view import draw_plan, plot_plan
 from globalstep.errors import GlobalStepError
 
@@ -68,6 +70,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     machines.add_argument(
         "--accelerator", action="store_true", help="with --shared-cores: computing takes none of these cores"
     )
+    modes = parser.add_argument_group("modes", "any of these adds a table of what is to be expected of each mode")
+    modes.add_argument("--modes", action="store_true", help="with the defaults of the others")
+    modes.add_argument("--slow-workers", type=_count, metavar="N", help="so many of the workers are slow (default 0)")
+    modes.add_argument("--slow-factor", type=float, metavar="F", help="they take F times as long (default 2)")
+    modes.add_argument(
+        "--replicas", type=_count, metavar="K",
+        help="contributions that make a synchronous step (default: all workers, and all but the slow ones)",
+    )  # fmt: skip
+    modes.add_argument("--max-staleness", type=int, metavar="S", help='of staleness="wait" (default 4)')
+    modes.add_argument("--local-steps", type=_count, metavar="H", help="of a round of local steps (default 50)")
     parser.add_argument(
         "--profile", type=Path, metavar="FILE", help="what `globalstep bench` has measured (default: where it writes)"
     )
@@ -93,6 +105,7 @@ def run(args: argparse.Namespace) -> int:
             plan = make_plan(
                 job, profile, args.ps, args.seed, lambda tried: status.update(f"simulating: {tried.ps} PS are done")
             )
+        plan = _with_modes(plan, profile, args)
         if args.plot:
             plot_plan(plan, args.plot)
     except (GlobalStepError, OSError, ValueError) as error:
@@ -134,6 +147,17 @@ def job_of(args: argparse.Namespace, cores: int) -> Job:
         shared_cores=args.shared_cores,
         compute_takes_core=not args.accelerator,
     )
+
+
+def _with_modes(plan: JobPlan, profile: Profile, args: argparse.Namespace) -> JobPlan:
+    """Add what is to be expected of each mode, where it was asked for."""
+    named = {"replicas": args.replicas, "max_staleness": args.max_staleness, "every": args.local_steps}
+    given = {name: value for name, value in named.items() if value is not None}
+    if not (args.modes or given or args.slow_workers or args.slow_factor is not None):
+        return plan
+    factor = 2.0 if args.slow_factor is None else args.slow_factor
+    pace = pace_of(plan, profile, args.slow_workers or 0, factor)
+    return replace(plan, modes=forecast_modes(pace, ModeChoices(**given)))
 
 
 def _count(text: str) -> int:

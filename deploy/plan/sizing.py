@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from globalstep.deploy.bench.cost_profile import Profile
-from globalstep.deploy.plan.job import Job, Memory, bounds, cluster_of, memory_of, phases_of
+from globalstep.deploy.plan.job import PAYLOAD, Job, Memory, bounds, cluster_of, memory_of, phases_of
+from globalstep.deploy.plan.modes import ModeForecast, Pace
 from globalstep.deploy.plan.simulation import simulate
+from globalstep.errors import InvalidArgumentError
 
-__all__ = ["FORMAT", "Forecast", "JobPlan", "forecast", "make_plan"]
+__all__ = ["FORMAT", "Forecast", "JobPlan", "forecast", "make_plan", "pace_of"]
 
 #: Of the JSON that `globalstep plan --json` prints.
 FORMAT = 1
@@ -94,6 +96,7 @@ class JobPlan:
         asked: Whether the number was asked for.
         why: Why this number is advised.
         warning: Why such a cluster is advised against; "" where it is not.
+        modes: What is to be expected of each mode, where that was asked for.
     """
 
     job: Job
@@ -102,6 +105,7 @@ class JobPlan:
     asked: bool
     why: str
     warning: str = ""
+    modes: Sequence[ModeForecast] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Give it as JSON can hold it."""
@@ -114,6 +118,7 @@ class JobPlan:
             "why": self.why,
             "warning": self.warning,
             "forecast": self.chosen.as_json(),
+            "modes": [asdict(mode) for mode in self.modes],
             "tried": [
                 {"ps": tried.ps, "steps_sec": tried.steps_sec, "bottleneck": tried.bottleneck} for tried in self.tried
             ],
@@ -179,6 +184,45 @@ def make_plan(
             attempt(count)
     chosen = forecast(job, profile, ps, random.Random(f"{seed} {ps}"), _STEPS)
     return JobPlan(job, chosen, [tried[count] for count in sorted(tried)], asked, why, _warning(job, chosen, asked))
+
+
+def pace_of(plan: JobPlan, profile: Profile, slow: int = 0, slow_factor: float = 1.0) -> Pace:
+    """Give what the workers of a planned job take, for forecasts of modes.
+
+    Args:
+        plan: Of the job; its workers are all alike.
+        profile: What its parts cost.
+        slow: How many of the workers are slow after all.
+        slow_factor: By how much.
+
+    Raises:
+        InvalidArgumentError: If there can be no such workers, or they take each other's cores.
+    """
+    job, chosen = plan.job, plan.chosen
+    if job.shared_cores and job.compute_takes_core:
+        raise InvalidArgumentError(
+            "Modes are foretold of workers that do not compute on each other's cores: leave out --shared-cores, or "
+            "add --accelerator."
+        )
+    alone = forecast(replace(job, workers=1, step_spread=0.0), profile, chosen.ps, random.Random(0), _SCAN_STEPS)
+    secs = {name: 1 / rate for name, rate in chosen.bounds.items() if not name.startswith("workers'")}
+    both_ways = [
+        secs.get(f"{task}: link in", 0.0) + secs.get(f"{task}: link out", 0.0) for task in ("sequencer", "other PS")
+    ]
+    return Pace(
+        workers=job.workers,
+        compute_secs=job.step_secs,
+        spread=job.step_spread,
+        alone_secs=max(0.0, alone.step_secs - job.step_secs),
+        loaded_secs=max(0.0, chosen.step_secs - job.step_secs),
+        transfer_secs=job.step_bytes / (job.nic_gbps * 1e9 / 8 * PAYLOAD),
+        # Of a synchronous step no value leaves before the last gradient is in.
+        queue_secs=max(*both_ways, *secs.values()),
+        allows=min(chosen.bounds[name] for name in secs),
+        step_bytes=job.step_bytes,
+        slow=slow,
+        slow_factor=slow_factor,
+    )
 
 
 def _warning(job: Job, chosen: Forecast, asked: bool) -> str:

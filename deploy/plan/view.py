@@ -5,6 +5,7 @@ Layer: deploy.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from globalstep.deploy.plan.job import Job
+from globalstep.deploy.plan.modes import ModeForecast
 from globalstep.deploy.plan.sizing import Forecast, JobPlan
 from globalstep.deploy.status.view import human_bytes
 from globalstep.errors import FailedPreconditionError
@@ -66,7 +68,23 @@ def draw_plan(plan: JobPlan, batch: int = 0) -> Group:
         mark = "bold" if found.ps == chosen.ps else ""
         own = f"{found.efficiency:.0%}" if job.step_secs else "-"
         tried.add_row(f"{found.ps:,}", _number(found.steps_sec), own, found.bottleneck, style=mark)
-    return Group(facts, Text(), resources, Text(), tried)
+    tables = [facts, resources, tried, *([_modes(plan.modes)] if plan.modes else [])]
+    return Group(tables[0], *(part for table in tables[1:] for part in (Text(), table)))
+
+
+def _modes(modes: Sequence[ModeForecast]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("MODE", "STEPS/S", "BATCHES/S", "BYTES/S", "COMPUTING"):
+        table.add_column(name, justify="left" if name == "MODE" else "right")
+    for found in modes:
+        table.add_row(
+            found.mode,
+            _number(found.steps_sec) if found.steps_sec >= 1 else f"{found.steps_sec:.2g}",
+            _number(found.batches_sec),
+            human_bytes(found.bytes_sec),
+            f"{found.computing:.0%}",
+        )
+    return table
 
 
 def describe_job(job: Job) -> str:
