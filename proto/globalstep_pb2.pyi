@@ -207,6 +207,10 @@ class _FormEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Form.ValueType],
     """float32 elements rounded to float16."""
     FORM_NONZERO: _Form.ValueType  # 3
     """float32 elements of which most are zero: uint32 positions of the others, then their values."""
+    FORM_INT8: _Form.ValueType  # 4
+    """float32 elements in blocks of 32 (the last one may be shorter) as multiples of a power of two: an int8 for each
+    element, then a byte x for each block, whose multiples are of 2^(x - 133); 255 where one is no finite number.
+    """
 
 class Form(_Form, metaclass=_FormEnumTypeWrapper):
     """How bytes of a message's data are packed; see globalstep.wire.packing."""
@@ -219,6 +223,10 @@ FORM_FLOAT16: Form.ValueType  # 2
 """float32 elements rounded to float16."""
 FORM_NONZERO: Form.ValueType  # 3
 """float32 elements of which most are zero: uint32 positions of the others, then their values."""
+FORM_INT8: Form.ValueType  # 4
+"""float32 elements in blocks of 32 (the last one may be shorter) as multiples of a power of two: an int8 for each
+element, then a byte x for each block, whose multiples are of 2^(x - 133); 255 where one is no finite number.
+"""
 Global___Form: _TypeAlias = Form  # noqa: Y015
 
 @_typing.final

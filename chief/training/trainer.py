@@ -6,6 +6,7 @@ Layer: chief. Threads: a trainer belongs to one thread.
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import math
 import os
@@ -13,7 +14,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -33,6 +34,7 @@ from globalstep.config import ConfigProto
 from globalstep.errors import InvalidArgumentError, OpError
 from globalstep.files.storage import leave_probe, storage_for
 from globalstep.graph.graph import Graph
+from globalstep.wire.wire_options import wire_options_of
 from globalstep.worker.frameworks.local_steps import LocalRounds, LocalSteps
 from globalstep.worker.frameworks.training_model import MoreLookupsError, number_of_at_least, part_seed
 from globalstep.worker.frameworks.work_units import WorkUnits, batch_source, take_unit
@@ -400,6 +402,8 @@ class Trainer:
             replicas = self._local.replicas
             self._rounds = LocalRounds(self._local.inner, self._model.take)
             self._model.around = self._rounds.evaluate
+            self._config = copy.copy(self._config) or ConfigProto()
+            self._config.wire = replace(wire_options_of(self._config), error_feedback=True)
         units = None if self._units is None else self._units.count
         self._graph = TrainingGraph(self._model, self._optimizer, lambda: self._step, self._gradients, replicas, units)
         scaffold = Scaffold(saver=Saver(max_to_keep=self._keep))

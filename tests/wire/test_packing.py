@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as arrays
 from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire.declarations import padded
-from globalstep.wire.packing import pack, unpack
+from globalstep.wire.packing import pack, rounded, unpack
 
 LIMIT = 1 << 20
 # Kernels are compiled within the first example.
@@ -45,7 +45,7 @@ def there_and_back(tensors, form, nonzero=False):
     return out, request.spans
 
 
-def rounded(values, dtype):
+def cast_to(values, dtype):
     with np.errstate(over="ignore"):
         return values.astype(dtype).astype(np.float32)
 
@@ -54,14 +54,38 @@ def rounded(values, dtype):
 @given(FLOATS)
 def test_bfloat16_is_rounded_to_the_nearest_even(values):
     (back,), _ = there_and_back([values], pb.FORM_BFLOAT16)
-    np.testing.assert_array_equal(back, rounded(values, ml_dtypes.bfloat16))
+    np.testing.assert_array_equal(back, cast_to(values, ml_dtypes.bfloat16))
 
 
 @anytime
 @given(FLOATS)
 def test_float16_is_rounded_as_numpy_does(values):
     (back,), _ = there_and_back([values], pb.FORM_FLOAT16)
-    np.testing.assert_array_equal(back, rounded(values, np.float16))
+    np.testing.assert_array_equal(back, cast_to(values, np.float16))
+
+
+@anytime
+@given(arrays.arrays(np.float32, st.integers(1, 80), elements=st.floats(width=32)))
+def test_int8_is_off_by_a_64th_of_the_largest_at_most_and_does_not_change_again(values):
+    (back,), spans = there_and_back([values], pb.FORM_INT8)
+    assert [span.packed_bytes for span in spans] == [len(values) + -(-len(values) // 32)]
+    for first in range(0, len(values), 32):
+        block, got = values[first : first + 32], back[first : first + 32]
+        if not np.isfinite(block).all():
+            assert np.isnan(got).all()
+            continue
+        assert (np.abs(block.astype(float) - got) <= max(np.abs(block).max() / 64, 2.0**-126)).all()
+        # What rounding takes away is a float32.
+        assert ((block - got).astype(float) + got == block).all()
+    again = rounded(back, pb.FORM_INT8)
+    np.testing.assert_array_equal(again, back)
+
+
+def test_rows_of_a_table_are_not_rounded_in_blocks_of_several():
+    rows = np.array([[0.001, 0.002], [100.0, 200.0]], np.float32)
+    request = pb.Request()
+    pack([(rows.data.cast("B"), "float32 rows")], pb.FORM_INT8, request.spans, take)
+    assert [span.form for span in request.spans] == [pb.FORM_BFLOAT16]
 
 
 @anytime
@@ -108,6 +132,9 @@ def spans_of(*spans):
         [(pb.FORM_RAW, 16, 16), (pb.FORM_RAW, 16, 16)],
         [],
         [(pb.FORM_NONZERO, 8, 12)],
+        [(pb.FORM_INT8, 64, 16)],
+        [(pb.FORM_INT8, 56, 16)],
+        [(pb.FORM_INT8, 62, 16)],
         [(99, 16, 16)],
     ],
 )

@@ -221,7 +221,7 @@ class PushProtocol:
             AbortedError: If the run's incarnation is over.
             OpError: If the push was wrong; nothing was changed.
         """
-        push = self._packing.thin(push)
+        push, rest = self._packing.thin(push)
         retry: Retry | None = None
         while True:
             self._sequence += 1
@@ -241,6 +241,8 @@ class PushProtocol:
                 self._messages.forget(push.layout)
                 raise
             # Only a worker that slept until its parts in doubt were resolved gets this outcome: it pushes anew.
+            if result.outcome.kind is OutcomeKind.ACCEPTED:
+                self._packing.keep(rest)
             if result.outcome.kind is not OutcomeKind.ABANDONED:
                 self._run.known_progress.outcome(self._run.incarnation, result.outcome.index, result.outcome.steps)
                 return result

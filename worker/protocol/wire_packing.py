@@ -1,7 +1,7 @@
 """A client's data in fewer bytes, as its WireOptions say: what it sends is packed, what it receives unpacked.
 
-Only pushes of nothing but gradients are packed: what a program assigns arrives as it is. Values read are rounded
-where `dtype` says so; snapshots, and so checkpoints, never are.
+Only gradients are packed: what a program assigns arrives as it is. Values read are rounded where `dtype` says so;
+snapshots, and so checkpoints, never are.
 
 Layer: worker. Threads: a WirePacking belongs to one PushProtocol. Kernels are imported when there is something to
 pack.
@@ -16,15 +16,15 @@ from typing import Any
 
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.memory import MemoryPool
-from globalstep.wire.declarations import Op, OpKind, Push
+from globalstep.wire.declarations import Push
 from globalstep.wire.frames import Message
 from globalstep.wire.wire_options import WireOptions
-from globalstep.worker.protocol.top_k import TopK
+from globalstep.worker.protocol.error_feedback import ErrorFeedback, Rest
 from globalstep.worker.transport.tickets import REPLY_LIMIT_BYTES
 
 __all__ = ["WirePacking"]
 
-_FORMS = {"float32": pb.FORM_RAW, "bfloat16": pb.FORM_BFLOAT16, "float16": pb.FORM_FLOAT16}
+_FORMS = {"float32": pb.FORM_RAW, "bfloat16": pb.FORM_BFLOAT16, "float16": pb.FORM_FLOAT16, "int8": pb.FORM_INT8}
 _READING = frozenset({"pull", "push", "admit", "commit"})
 
 
@@ -40,8 +40,9 @@ class WirePacking:
 
     def __init__(self, options: WireOptions) -> None:
         self._options = options
-        self.active = options != WireOptions()
-        self._top_k = TopK(options.top_k) if options.top_k < 1.0 else None
+        self.active = options.dtype != "float32" or options.top_k < 1.0
+        rounds = options.error_feedback or options.dtype == "int8"
+        self._feedback = ErrorFeedback(options.top_k, _FORMS[options.dtype] if rounds else pb.FORM_RAW)
         self._memory = MemoryPool()
 
     @property
@@ -51,17 +52,25 @@ class WirePacking:
 
     def start_over(self) -> None:
         """Forget what belonged to another incarnation."""
-        if self._top_k is not None:
-            self._top_k.clear()
+        self._feedback.clear()
 
-    def thin(self, push: Push) -> Push:
-        """Give the push as it is to be made: its gradients thinned out where that is asked for."""
-        if self._top_k is None or not _only_gradients(push.ops):
-            return push
-        return replace(push, ops=self._top_k.thin(push.ops))
+    def thin(self, push: Push) -> tuple[Push, Rest]:
+        """Give the push as it is to be made, its gradients thinned out and rounded where that is asked for.
+
+        Returns:
+            The push, and what is to be kept of it once it was applied.
+        """
+        if not self.active or not push.ops:
+            return push, {}
+        ops, rest = self._feedback.thin(push.ops)
+        return (replace(push, ops=ops), rest) if rest else (push, rest)
+
+    def keep(self, rest: Rest) -> None:
+        """Keep what a push that was applied did not send, for the next one."""
+        self._feedback.keep(rest)
 
     def pack(self, request: pb.Request, pieces: Sequence[memoryview]) -> Sequence[memoryview]:
-        """Pack a request's data, where it is a push of nothing but gradients.
+        """Pack a request's data, of which that is gradients.
 
         Args:
             request: The request, ready but for its data.
@@ -71,24 +80,24 @@ class WirePacking:
             The bytes to send.
         """
         message: Any = getattr(request, request.WhichOneof("kind") or "pull")
-        if not self.active or not pieces or any(op.kind != pb.OP_APPLY for op in message.ops):
+        if not self.active or not pieces:
             return pieces
         if message.known_layout:
             dtypes = ["float32" if piece.format == "f" else "other" for piece in pieces]
         else:
-            refs = [ref for op in message.ops for ref in (op.value, op.indices)]
-            refs += [read.indices for read in message.reads]
-            dtypes = [ref.dtype for ref in refs if ref.dtype and 0 not in ref.shape]
+            dtypes = [dtype for op in message.ops for dtype in _dtypes_of(op)]
+            dtypes += [read.indices.dtype for read in message.reads if _has_bytes(read.indices)]
         packing: Any = importlib.import_module("globalstep.wire.packing")
         form = _FORMS[self._options.dtype]
         typed = list(zip(pieces, dtypes, strict=True))
-        packed: list[memoryview] = packing.pack(typed, form, request.spans, self._memory.take, self._top_k is not None)
+        thinned = self._options.top_k < 1.0
+        packed: list[memoryview] = packing.pack(typed, form, request.spans, self._memory.take, thinned)
         return packed
 
     def ask(self, request: pb.Request) -> None:
         """Say how the values of the reply are to be packed."""
         if self._options.dtype != "float32" and request.WhichOneof("kind") in _READING:
-            request.reply_form = _FORMS[self._options.dtype]
+            request.reply_form = _FORMS["bfloat16" if self._options.dtype == "int8" else self._options.dtype]
 
     def unpack(self, message: Message) -> Message:
         """Give a reply with its data as it was before it was packed."""
@@ -99,5 +108,13 @@ class WirePacking:
         return Message(message.call, message.request, message.reply, data)
 
 
-def _only_gradients(ops: Sequence[Op]) -> bool:
-    return bool(ops) and all(op.kind is OpKind.APPLY for op in ops)
+def _dtypes_of(op: pb.Op) -> list[str]:
+    """Say of what dtypes the pieces of a change are, for packing: what is assigned is to stay as it is."""
+    value = op.value.dtype if op.kind == pb.OP_APPLY else "assigned"
+    if op.indices.dtype and value == "float32":
+        value = "float32 rows"
+    return [dtype for dtype, ref in ((value, op.value), (op.indices.dtype, op.indices)) if _has_bytes(ref)]
+
+
+def _has_bytes(ref: pb.TensorRef) -> bool:
+    return bool(ref.dtype) and 0 not in ref.shape

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from counting_run import RATE, SHAPES, STEP, USES, FaultPlan, declarations, expected, initialize, state, step_push
 
+from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import (
     AbortedError,
     FailedPreconditionError,
@@ -36,7 +38,9 @@ from globalstep.wire.declarations import (
     VariableDecl,
 )
 from globalstep.wire.expressions import Expr, constant, step
+from globalstep.wire.wire_options import WireOptions
 from globalstep.worker.client.client import ClusterClient
+from globalstep.worker.protocol.error_feedback import ErrorFeedback
 
 ALL_METHODS = frozenset({"pull", "push", "stage", "admit", "commit", "complete", "read_snapshot"})
 
@@ -164,6 +168,59 @@ def test_lost_requests_and_lost_replies_change_nothing_twice(shards, connected, 
         client.push(step_push())
     assert state(client) == expected(50)
     assert faults.fired > 50
+
+
+@pytest.mark.parametrize("wire", [WireOptions("int8"), WireOptions("bfloat16", 0.1, error_feedback=True)])
+def test_a_push_that_is_tried_again_sends_the_same_bytes_and_its_rest_goes_once(shards, connected, wire):
+    faults = FaultPlan(AFTER, frozenset({"push", "stage", "admit"}))
+    client = connected(LocalPS(shards, faults=faults), clock=ManualClock(), member=False, retry_secs=1e9, wire=wire)
+    client.declare(
+        [VariableDecl("global_step", "int64", (), 0, is_step=True), VariableDecl("w", "float32", (4096,), shards - 1)],
+        [OptimizerDecl("sgd", "gradient_descent", {"learning_rate": constant(-1.0)}, {"w": ()})],
+    )
+    client.push(Push([Op(OpKind.ASSIGN, name, fill=0.0) for name in ("global_step", "w")]))
+    sent: dict[int, set[bytes]] = {}
+    tries = []
+    for transport in client.run.transports:
+
+        def send(request, pieces, send=transport.send):
+            message = getattr(request, request.WhichOneof("kind"))
+            if request.spans:
+                tries.append(message.id.sequence)
+                sent.setdefault(message.id.sequence, set()).add(b"".join(map(bytes, pieces)))
+            return send(request, pieces)
+
+        transport.send = send
+    alone = ErrorFeedback(wire.top_k, pb.FORM_INT8 if wire.dtype == "int8" else pb.FORM_BFLOAT16)
+    random, expected = np.random.default_rng(1), np.zeros(4096, np.float32)
+    for _ in range(12):
+        gradient = Op(OpKind.APPLY, "w", random.normal(size=4096).astype(np.float32), optimizer="sgd")
+        assert client.push(Push([gradient], STEP, USES, layout="w")).outcome.kind is OutcomeKind.ACCEPTED
+        (op,), rest = alone.thin([gradient])
+        alone.keep(rest)
+        expected += op.value
+    assert len(tries) > len(sent) == 12
+    assert all(len(each) == 1 for each in sent.values())
+    with client.snapshot() as cut:
+        np.testing.assert_array_equal(cut.read(["w"])[0], expected)
+
+
+def test_a_push_that_is_dropped_takes_nothing_of_what_was_kept_with_it(shards, connected):
+    policy = RunPolicy(staleness="drop", max_staleness=0)
+    client = connected(LocalPS(shards), policy=policy, wire=WireOptions("int8"))
+    initialize(client)
+    for at in range(200):
+        late = at % 2
+        push = step_push()
+        # Beside 1.0 only multiples of 1/64 can be sent.
+        given = np.array([1.0, 0.003, 0.0], np.float32) if not late else np.array([1.0, -0.009, 0.005], np.float32)
+        push.ops[0] = replace(push.ops[0], value=given)
+        push.seen_steps = {"global_step": at // 2}
+        kind = client.push(push).outcome.kind
+        assert kind is (OutcomeKind.DROPPED_STALE if late else OutcomeKind.ACCEPTED)
+    with client.snapshot() as cut:
+        (found,) = cut.read(["w"])
+    np.testing.assert_allclose(found, -RATE * np.array([100, 0.3, 0.0]), rtol=0, atol=RATE / 64)
 
 
 @pytest.mark.parametrize(
