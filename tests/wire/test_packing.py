@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -15,8 +15,8 @@ from globalstep.wire.declarations import padded
 from globalstep.wire.packing import pack, rounded, unpack
 
 LIMIT = 1 << 20
-# Kernels are compiled within the first example.
-anytime = settings(deadline=None)
+# Kernels are compiled within the first example; the first array may take seconds on a loaded machine.
+anytime = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 FLOATS = arrays.arrays(np.float32, st.integers(0, 40), elements=st.floats(width=32))
 
 
