@@ -86,10 +86,9 @@ def loss_node(
     dtype = next((node.dtype.as_numpy_dtype for node, _ in sources if node.dtype.is_floating), np.float32)
     inputs = [node if differentiable else stop_gradient(node) for node, differentiable in sources]
 
-    def call(*values: Any) -> tuple[Any, ...]:
-        wanted = tuple(i for i, value in enumerate(values) if isbox(value))
+    def found_by(values: Sequence[Array], wanted: tuple[int, ...]) -> tuple[tuple[Any, ...], list[Array]]:
         try:
-            found = evaluate([_plain(value) for value in values], wanted)
+            found = evaluate(values, wanted)
         except Exception as error:
             # Also where the gradients are what is evaluated: it is the program's own, not that of a node.
             error.__dict__["of_program"] = True
@@ -100,15 +99,17 @@ def loss_node(
                 f"The loss {item.op_name!r} must be a scalar; its function gave a value of shape {loss.shape}. "
                 "Take the mean or the sum."
             )
-        loss = loss.astype(dtype, copy=False)
-        if not wanted:
-            return (loss, *found.updates)
-        gradients = dict(zip(wanted, map(_frozen, found.gradients), strict=True))
-        return (_with_gradients(loss, gradients, *values), *found.updates)
+        return (loss.astype(dtype, copy=False), *found.updates), list(map(_frozen, found.gradients)) if wanted else []
 
-    node = Node(
-        op_type, inputs, call, name="evaluate", stateful=True, attrs={"tuple": True, "no_second_gradient": True}
-    )
+    def call(*values: Any) -> tuple[Any, ...]:
+        wanted = tuple(i for i, value in enumerate(values) if isbox(value))
+        (loss, *updated), gradients = found_by([_plain(value) for value in values], wanted)
+        if wanted:
+            loss = _with_gradients(loss, dict(zip(wanted, gradients, strict=True)), *values)
+        return (loss, *updated)
+
+    attrs = {"tuple": True, "no_second_gradient": True, "with_gradients": found_by}
+    node = Node(op_type, inputs, call, name="evaluate", stateful=True, attrs=attrs)
     item = LossNode("TupleItem", (node,), lambda values: values[0], name="loss", dtype=dtype, shape=(),
                     attrs={"index": 0})  # fmt: skip
     item.variables = variables

@@ -120,6 +120,9 @@ def leaves_of(params: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     >>> [path for path, _ in leaves_of({"layers": [1, 2], "bias": 3})]
     ['layers/0', 'layers/1', 'bias']
     """
+    if isinstance(params, np.ndarray):  # first, since every step asks it of each array
+        yield path or "params", params
+        return
     if isinstance(params, Mapping):
         inside = [(str(key), item) for key, item in params.items()]
     elif isinstance(params, (list, tuple)):
@@ -161,6 +164,8 @@ def put_into_structure(params: Any, values: Mapping[str, Array], path: str = "")
 
 def _filled(params: Any, values: Iterator[Array]) -> Any:
     """Give a structure like `params` with the values in order."""
+    if isinstance(params, np.ndarray):
+        return next(values)
     if isinstance(params, Mapping):
         return {key: _filled(item, values) for key, item in params.items()}
     if isinstance(params, (list, tuple)):

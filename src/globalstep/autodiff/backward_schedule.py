@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from autograd.util import toposort
 
+from globalstep.autodiff.given_gradients import GivenGradients, given_gradients
 from globalstep.autodiff.gradient_plan import GradientPlan
 from globalstep.graph.graph import Node
 
@@ -195,18 +196,18 @@ def _flow(flowing: list[Any], place: int, part: Any) -> None:
     flowing[place] = part if known is None else known + part
 
 
-def schedule_of(node: Node) -> BackwardSchedule | None:
+def schedule_of(node: Node) -> BackwardSchedule | GivenGradients | None:
     """Give the backward schedule of a Gradients node, made at the first call; None where its plan needs the tape."""
     if "schedule" not in node.attrs:
         node.attrs["schedule"] = _find(node, node.attrs["plan"])
-    schedule: BackwardSchedule | None = node.attrs["schedule"]
+    schedule: BackwardSchedule | GivenGradients | None = node.attrs["schedule"]
     return schedule
 
 
-def _find(node: Node, plan: GradientPlan) -> BackwardSchedule | None:
+def _find(node: Node, plan: GradientPlan) -> BackwardSchedule | GivenGradients | None:
     straight = (
         all(covered.fn is not None and not covered.stateful for covered in plan.covers)
         and all(covered in plan.vjps for covered in plan.covers if plan.flows.get(covered))
         and all(y in plan.covers for y in plan.ys if y in plan.reached)
     )
-    return BackwardSchedule(node, plan) if straight else None
+    return BackwardSchedule(node, plan) if straight else given_gradients(plan)
