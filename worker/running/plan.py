@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from globalstep.autodiff.backward_schedule import BackwardSchedule, schedule_of
+from globalstep.autodiff.backward_schedule import Schedule, schedule_of
 from globalstep.graph.graph import Node
 from globalstep.graph.mutations import Mutation, OptimizerSpec
 from globalstep.variables.variables import Variable
@@ -99,9 +99,9 @@ class Plan:
     #: For each round whose push was sent: what its pushes have in common.
     forms: dict[int, PushForm] = field(default_factory=dict)
     #: For each Gradients node that was evaluated: its backward schedule, if any, and the slots of what that needs.
-    schedules: dict[Node, tuple[BackwardSchedule | None, tuple[int, ...]]] = field(default_factory=dict)
+    schedules: dict[Node, tuple[Schedule | None, tuple[int, ...]]] = field(default_factory=dict)
 
-    def find_schedule(self, node: Node) -> tuple[BackwardSchedule | None, tuple[int, ...]]:
+    def find_schedule(self, node: Node) -> tuple[Schedule | None, tuple[int, ...]]:
         """Give what `schedules` holds of a Gradients node from now on. Nothing that it covers may be fed."""
         schedule = schedule_of(node)
         pairs = () if schedule is None else schedule.pairs

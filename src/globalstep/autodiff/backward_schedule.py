@@ -20,7 +20,7 @@ from globalstep.autodiff.given_gradients import GivenGradients, given_gradients
 from globalstep.autodiff.gradient_plan import GradientPlan
 from globalstep.graph.graph import Node
 
-__all__ = ["BackwardSchedule", "schedule_of"]
+__all__ = ["BackwardSchedule", "Schedule", "schedule_of"]
 
 
 class _ForwardCall(NamedTuple):
@@ -196,15 +196,19 @@ def _flow(flowing: list[Any], place: int, part: Any) -> None:
     flowing[place] = part if known is None else known + part
 
 
-def schedule_of(node: Node) -> BackwardSchedule | GivenGradients | None:
-    """Give the backward schedule of a Gradients node, made at the first call; None where its plan needs the tape."""
+#: What gives a Gradients node's value without a tape.
+Schedule = BackwardSchedule | GivenGradients
+
+
+def schedule_of(node: Node) -> Schedule | None:
+    """Give the schedule of a Gradients node, made at the first call; None where its plan needs the tape."""
     if "schedule" not in node.attrs:
         node.attrs["schedule"] = _find(node, node.attrs["plan"])
-    schedule: BackwardSchedule | GivenGradients | None = node.attrs["schedule"]
+    schedule: Schedule | None = node.attrs["schedule"]
     return schedule
 
 
-def _find(node: Node, plan: GradientPlan) -> BackwardSchedule | GivenGradients | None:
+def _find(node: Node, plan: GradientPlan) -> Schedule | None:
     straight = (
         all(covered.fn is not None and not covered.stateful for covered in plan.covers)
         and all(covered in plan.vjps for covered in plan.covers if plan.flows.get(covered))
