@@ -109,7 +109,7 @@ class LocalRounds:
         """
         held = list(values)
         for at in wanted:
-            held[at] = values[at] - self._carried[at] if at in self._carried else np.array(values[at])
+            held[at] = np.array(values[at] - self._carried[at] if at in self._carried else values[at])
         slots = {at: [array.copy() for array in self._of(at, values[at])] for at in wanted}
         steps, scalars, losses = self._steps, dict(self._scalars), []
         updates: Sequence[Array] = ()
@@ -132,7 +132,7 @@ class LocalRounds:
                 held[len(held) - len(updates) :] = updates
         self._steps, self._scalars = steps, scalars
         self._slots |= slots
-        self._pushed = {at: values[at] - held[at] for at in wanted}
+        self._pushed = {at: np.asarray(values[at] - held[at]) for at in wanted}
         return Evaluation(np.mean(losses), [self._pushed[at] for at in wanted], updates)
 
     def settle(self, kind: OutcomeKind) -> None:

@@ -89,6 +89,19 @@ def test_a_round_that_fails_leaves_the_inner_optimizer_as_it_was():
     np.testing.assert_allclose(trainer.result.model, diloco(lambda step: 0.05, 2, 2), rtol=1e-4, atol=1e-5)
 
 
+def test_a_parameter_may_be_a_single_number():
+    def loss_fn(params, x, y):
+        error = x * params["w"] + params["b"] - y
+        return np.mean(error**2), {"w": np.mean(2 * error * x), "b": np.mean(2 * error)}
+
+    x = np.linspace(-1, 1, 8, dtype=np.float32)
+    params = {"w": np.zeros((), np.float32), "b": np.float32(0)}
+    local = gs.LocalSteps(gs.optim.SGD(0.1, momentum=0.5), every=5)
+    config = gs.ConfigProto(wire=gs.WireOptions("int8"))
+    result = gs.fit(params, loss_fn, [(x, 3 * x - 2)], optimizer=OUTER, local_steps=local, steps=60, config=config)
+    np.testing.assert_allclose([result.model["w"], result.model["b"]], [3, -2], atol=0.05)
+
+
 def rounds_of(every):
     rounds = LocalRounds(gs.optim.SGD(0.05), lambda batches, seeds: kept.__setitem__(0, batches[0]))
     kept = [None]

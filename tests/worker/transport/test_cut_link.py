@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import threading
 
 import pytest
 from counting_run import expected, initialize, state, step_push
+from links import Link
 
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.runtime.clock import SYSTEM_CLOCK
@@ -37,64 +37,6 @@ def test_a_cut_is_noticed_on_a_socket_as_soon_as_by_grpc():
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= NOTICED_SECS * 1000
 
 
-class Link:
-    """A TCP proxy that can be told to carry nothing any more, in either direction; new connections hang as well."""
-
-    def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self._target = (host, int(port))
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
-        self._carries = threading.Event()
-        self._carries.set()
-        self._ended = threading.Event()
-        self._open: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._accept, name="link")]
-        self._threads[0].start()
-
-    def cut(self) -> None:
-        """Carry nothing more."""
-        self._carries.clear()
-
-    def mend(self) -> None:
-        """Carry what comes by new connections; the old ones are lost."""
-        for one in self._open:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-        self._carries.set()
-
-    def close(self) -> None:
-        self._ended.set()
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self.mend()
-        for thread in self._threads:
-            thread.join(5)
-        for one in (self._listening, *self._open):
-            one.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._listening.accept()
-            except OSError:
-                return
-            far = socket.create_connection(self._target)
-            self._open += [near, far]
-            for source, target in ((near, far), (far, near)):
-                self._threads.append(threading.Thread(target=self._pump, args=(source, target), name="link-pump"))
-                self._threads[-1].start()
-
-    def _pump(self, source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
-                while not self._carries.is_set() and not self._ended.is_set():
-                    self._carries.wait(0.1)
-                target.sendall(data)
-        for one in (source, target):
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-
-
 @pytest.fixture
 def server():
     made = PSServer(PSOptions(grace_secs=0.2))
@@ -105,9 +47,8 @@ def server():
 
 @pytest.fixture
 def link(server):
-    made = Link(server.address)
-    yield made
-    made.close()
+    with Link(server.address) as made:
+        yield made
 
 
 def test_options_say_seconds():

@@ -1,0 +1,130 @@
+"""Local steps of three workers: one is killed within a round, another's links are cut, and no step is lost."""
+
+import contextlib
+import json
+import re
+import signal
+
+import pytest
+from links import Link
+from processes import Processes, free_addresses
+
+import globalstep as gs
+
+pytestmark = pytest.mark.processes
+
+EVERY = 4
+STEPS = 16
+SECS = 100.0
+#: Of the worker behind the links; all numbers of the job are exact in so few bits.
+FAR = {"GLOBALSTEP_TRANSPORT": "grpc", "GLOBALSTEP_WIRE": "dtype=int8"}
+
+# The gradient is -1 everywhere, so that the values tell how many inner steps they have of each worker. Two of three
+# workers' rounds make a step; the third one's come too late, and are brought with the next.
+PROGRAM = """
+import json, os, sys, threading
+import numpy as np
+import globalstep as gs
+from globalstep.worker.frameworks.local_steps import LocalRounds
+
+every, steps = map(int, sys.argv[1:])
+rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+taken = []
+
+
+def until(*markers):
+    while not all(map(os.path.exists, markers)):
+        threading.Event().wait(0.01)
+
+
+def loss_fn(params, _):
+    turn, within = divmod(len(taken), every)
+    if within == 2:
+        # In the middle of a round.
+        if turn == 0:
+            open(f"began {rank}", "w").close()
+            until("began 0", "began 1", "began 2")
+        if turn == 1 and rank == 1:
+            open("kill", "w").close()
+            until("never")
+        if turn == 4:
+            until("killed")
+        if turn == 6 and rank == 2:
+            open("cut", "w").close()
+            until("is cut")
+    taken.append(turn)
+    return 1.0, {name: -np.ones_like(value) for name, value in params.items()}
+
+
+settle = LocalRounds.settle
+
+
+def settled(self, kind):
+    settle(self, kind)
+    print("SETTLED", kind.name, flush=True)
+
+
+LocalRounds.settle = settled
+params = {"w": np.zeros(3, np.float32), "b": np.zeros((2, 2), np.float32)}
+local = gs.LocalSteps(gs.optim.SGD(1.0), every=every, replicas=2)
+result = gs.fit(params, loss_fn, lambda: iter(int, 1), optimizer=gs.optim.SGD(1.0), local_steps=local, steps=steps,
+                run_dir="run")
+print("RESULT", result.step, len(taken), flush=True)
+"""
+
+
+def rounds_of(said):
+    """Read what a worker has printed: its rounds, the pushes of them that counted, the rounds these brought."""
+    made = accepted = brought = carried = 0
+    for line in said.splitlines():
+        if line.startswith("SETTLED"):
+            made, carried = made + 1, carried + 1
+            if line.endswith("ACCEPTED"):
+                accepted, brought, carried = accepted + 1, brought + carried, 0
+    return made, accepted, brought
+
+
+def test_no_inner_step_of_the_living_is_lost(tmp_path):
+    (tmp_path / "train.py").write_text(PROGRAM)
+    addresses = free_addresses(5)
+    workers = ["worker:0", "worker:1", "worker:2"]
+    with contextlib.ExitStack() as stack:
+        links = [stack.enter_context(Link(address)) for address in addresses[:2]]
+        processes = stack.enter_context(Processes(tmp_path))
+        for name in ("ps:0", "ps:1", *workers):
+            job, index = name.split(":")
+            over_links = name == "worker:2"
+            ps = [link.address for link in links] if over_links else addresses[:2]
+            task = {"cluster": {"ps": ps, "worker": addresses[2:]}, "task": {"type": job, "index": int(index)}}
+            env = {"TF_CONFIG": json.dumps(task), **(FAR if over_links else {})}
+            started = processes.start(name, "train.py", EVERY, STEPS, env=env)
+            if name == "worker:1":
+                to_be_killed = started
+        processes.until_true("worker:1", (tmp_path / "kill").exists, SECS)
+        to_be_killed.kill()
+        to_be_killed.wait()
+        (tmp_path / "killed").touch()
+        processes.until_true("worker:2", (tmp_path / "cut").exists, SECS)
+        for link in links:
+            link.cut()
+        (tmp_path / "is cut").touch()
+        processes.until_true("worker:2", lambda: any(link.has_held.is_set() for link in links), SECS)
+        processes.pause("worker:2", 3.0)
+        for link in links:
+            link.mend()
+        processes.until_ended(["worker:0", "worker:2"], SECS)
+        said = {name: processes.output(name) for name in workers}
+        codes = [processes.code(name) for name in workers]
+    assert codes == [0, -signal.SIGKILL, 0], said
+    made, accepted, brought = zip(*(rounds_of(said[name]) for name in workers), strict=True)
+    for at in (0, 2):
+        # No round was taken twice for one whose push failed, and each was settled, but for one after the last.
+        found = re.search(r"RESULT (\d+) (\d+)", said[workers[at]])
+        assert found, said
+        assert int(found[1]) == STEPS, said
+        assert made[at] <= int(found[2]) // EVERY <= made[at] + 1, said
+    # Each of the steps has two workers' rounds, and the values have all inner steps that these brought.
+    assert sum(accepted) == 2 * STEPS, said
+    assert sum(made) > sum(accepted), said
+    for value in gs.load(tmp_path / "run").values():
+        assert set(value.flat) == {EVERY * sum(brought) / 2}, said
