@@ -84,6 +84,7 @@ def rounds_of(said):
     return made, accepted, brought
 
 
+@pytest.mark.timeout(300)
 def test_no_inner_step_of_the_living_is_lost(tmp_path):
     (tmp_path / "train.py").write_text(PROGRAM)
     addresses = free_addresses(5)

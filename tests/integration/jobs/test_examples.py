@@ -103,6 +103,13 @@ def test_digits_come_from_files_by_queues(launch):
     assert "final global step: 600\n" in printed
 
 
+def test_digits_by_local_steps_in_int8(launch):
+    printed = launch("local_digits.py", "--steps", 20, "--together", 2)
+    # 0.97 after 60.
+    assert number(r"test accuracy: ([\d.]+)", printed) > 0.85
+    assert "final global step: 20\n" in printed
+
+
 def test_digits_in_work_units_end_at_their_step(launch):
     printed = launch("unit_digits.py", "--steps", 60)
     assert number(r"test accuracy: ([\d.]+)", printed) > 0.8
