@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from counting_run import expected, initialize, state, step_push
-from links import Link
+from processes import Link
 
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.runtime.clock import SYSTEM_CLOCK

@@ -1,4 +1,4 @@
-"""Local steps of three workers: one is killed within a round, another's links are cut, and no step is lost."""
+"""Jobs of work units and of local steps, of which a worker is killed within a unit or round, or its links are cut."""
 
 import contextlib
 import json
@@ -6,12 +6,73 @@ import re
 import signal
 
 import pytest
-from links import Link
-from processes import Processes, free_addresses
+from processes import Link, Processes, free_addresses
 
 import globalstep as gs
+from globalstep.train import latest_checkpoint, load_checkpoint
 
 pytestmark = pytest.mark.processes
+
+UNITS = """
+import json, os, signal, sys, threading
+import numpy as np
+import globalstep as gs
+
+run_dir, marker = sys.argv[1], "one is dead"
+task = json.loads(os.environ.get("TF_CONFIG", '{"task": {"type": "alone", "index": 0}}'))["task"]
+x = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+y = x @ np.array([1.0, -2.0, 3.0], np.float32)
+made = []
+
+
+def batch_of(step, unit):
+    if task == {"type": "worker", "index": 2} and step >= 2:
+        open(marker, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    while step == 4 and task["type"] == "worker" and not os.path.exists(marker):
+        threading.Event().wait(0.01)
+    made.append((step, unit))
+    at = (step * 4 + unit) * 8 % 64
+    return x[at : at + 8], y[at : at + 8]
+
+
+def loss_fn(params, x, y, rng):
+    error = (x + rng.normal(size=x.shape).astype(np.float32)) @ params["w"] + params["b"] - y
+    return np.mean(error**2), {"w": 2 * x.T @ error / len(x), "b": 2 * np.mean(error)}
+
+
+result = gs.fit({"w": np.zeros(3, np.float32), "b": np.float32(0.0)}, loss_fn, batch_of, optimizer=gs.optim.Adam(0.05),
+                units=gs.WorkUnits(4), steps=12, run_dir=run_dir)
+print("RESULT", result.step, len(made), flush=True)
+"""
+
+
+def saved(run_dir):
+    reader = load_checkpoint(latest_checkpoint(str(run_dir)))
+    return {name: reader.get_tensor(name).tobytes() for name in reader.get_variable_to_shape_map()}
+
+
+def test_the_bits_are_those_of_one_worker_though_one_of_three_is_killed(tmp_path):
+    (tmp_path / "train.py").write_text(UNITS)
+    addresses = free_addresses(5)
+    cluster = {"ps": addresses[:2], "worker": addresses[2:]}
+    workers = [f"worker:{at}" for at in range(3)]
+    with Processes(tmp_path) as processes:
+        processes.start("alone", "train.py", "alone")
+        for name in ("ps:0", "ps:1", *workers):
+            job, index = name.split(":")
+            task = {"cluster": cluster, "task": {"type": job, "index": int(index)}}
+            processes.start(name, "train.py", "together", env={"TF_CONFIG": json.dumps(task)})
+        processes.until_ended(["alone", *workers], 100.0)
+        codes = [processes.code(name) for name in ("alone", *workers)]
+        said = {name: processes.output(name) for name in ("alone", *workers)}
+    assert codes == [0, 0, 0, -signal.SIGKILL], said
+    assert "RESULT 12 48" in said["alone"]
+    assert all("RESULT 12 " in said[worker] for worker in workers[:2]), said
+    together = saved(tmp_path / "together")
+    assert len(together) > 6  # with Adam's moments
+    assert together == saved(tmp_path / "alone")
+
 
 EVERY = 4
 STEPS = 16
@@ -21,7 +82,7 @@ FAR = {"GLOBALSTEP_TRANSPORT": "grpc", "GLOBALSTEP_WIRE": "dtype=int8"}
 
 # The gradient is -1 everywhere, so that the values tell how many inner steps they have of each worker. Two of three
 # workers' rounds make a step; the third one's come too late, and are brought with the next.
-PROGRAM = """
+LOCAL_STEPS = """
 import json, os, sys, threading
 import numpy as np
 import globalstep as gs
@@ -86,7 +147,7 @@ def rounds_of(said):
 
 @pytest.mark.timeout(300)
 def test_no_inner_step_of_the_living_is_lost(tmp_path):
-    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "train.py").write_text(LOCAL_STEPS)
     addresses = free_addresses(5)
     workers = ["worker:0", "worker:1", "worker:2"]
     with contextlib.ExitStack() as stack:
