@@ -75,7 +75,7 @@ ABSENT_FROM = {
     "": absent.ABSENT,
     "contrib": absent.ABSENT_IN_CONTRIB,
     "data": absent.ABSENT_IN_DATA,
-    "contrib.framework": gs.contrib.framework.public_absent,
+    "contrib.framework": absent.ABSENT_IN_FRAMEWORK,
     "contrib.layers": gs.contrib.layers.public_absent,
     "contrib.learn": absent.ABSENT_IN_LEARN,
     "contrib.lookup": gs.contrib.lookup.public_absent,

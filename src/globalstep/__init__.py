@@ -46,7 +46,7 @@ _NAMES = {
     "globalstep.exporting.graph_files": "import_graph_def",
     "globalstep.graph.graph": (
         "Graph GraphKeys Node Operation Tensor=Node add_to_collection add_to_collections colocate_with "
-        "control_dependencies device get_collection get_collection_ref get_default_graph name_scope "
+        "container control_dependencies device get_collection get_collection_ref get_default_graph name_scope "
         "reset_default_graph"
     ),
     "globalstep.graph.indexed_slices": "IndexedSlices",
@@ -57,7 +57,7 @@ _NAMES = {
     "globalstep.variables.named_variables": "get_local_variable get_variable",
     "globalstep.ops.array_ops": (
         "broadcast_static_shape broadcast_to check_numerics expand_dims identity matrix_transpose rank "
-        "reshape shape shape_n size squeeze stop_gradient transpose"
+        "reshape shape shape_n size squeeze stop_gradient transpose verify_tensor_all_finite"
     ),
     "globalstep.ops.constant_ops": (
         "constant convert_to_tensor convert_to_tensor_or_indexed_slices eye fill lin_space linspace ones "
@@ -65,7 +65,9 @@ _NAMES = {
     ),
     "globalstep.ops.conditional_ops": "case cond",
     "globalstep.ops.counting_ops": "confusion_matrix",
-    "globalstep.ops.static_checks": "assert_integer assert_rank assert_rank_at_least assert_rank_in assert_type",
+    "globalstep.ops.static_checks": (
+        "assert_integer assert_rank assert_rank_at_least assert_rank_in assert_type is_tensor"
+    ),
     "globalstep.ops.control_flow_ops": (
         "Assert Print assert_equal assert_greater assert_greater_equal assert_less assert_less_equal assert_negative "
         "assert_non_negative assert_non_positive assert_none_equal assert_positive group "

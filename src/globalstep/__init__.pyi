@@ -88,6 +88,7 @@ from globalstep.graph.graph import Operation as Operation
 from globalstep.graph.graph import add_to_collection as add_to_collection
 from globalstep.graph.graph import add_to_collections as add_to_collections
 from globalstep.graph.graph import colocate_with as colocate_with
+from globalstep.graph.graph import container as container
 from globalstep.graph.graph import control_dependencies as control_dependencies
 from globalstep.graph.graph import device as device
 from globalstep.graph.graph import get_collection as get_collection
@@ -121,6 +122,7 @@ from globalstep.ops.array_ops import size as size
 from globalstep.ops.array_ops import squeeze as squeeze
 from globalstep.ops.array_ops import stop_gradient as stop_gradient
 from globalstep.ops.array_ops import transpose as transpose
+from globalstep.ops.array_ops import verify_tensor_all_finite as verify_tensor_all_finite
 from globalstep.ops.clipping import clip_by_average_norm as clip_by_average_norm
 from globalstep.ops.clipping import clip_by_global_norm as clip_by_global_norm
 from globalstep.ops.clipping import clip_by_norm as clip_by_norm
@@ -370,6 +372,7 @@ from globalstep.ops.static_checks import assert_rank as assert_rank
 from globalstep.ops.static_checks import assert_rank_at_least as assert_rank_at_least
 from globalstep.ops.static_checks import assert_rank_in as assert_rank_in
 from globalstep.ops.static_checks import assert_type as assert_type
+from globalstep.ops.static_checks import is_tensor as is_tensor
 from globalstep.ops.summary_ops_v0 import histogram_summary as histogram_summary
 from globalstep.ops.summary_ops_v0 import image_summary as image_summary
 from globalstep.ops.summary_ops_v0 import merge_all_summaries as merge_all_summaries

@@ -10,6 +10,7 @@ __all__ = [
     "ABSENT_IN_CONTRIB",
     "ABSENT_IN_CONTRIB_LAYERS",
     "ABSENT_IN_DATA",
+    "ABSENT_IN_FRAMEWORK",
     "ABSENT_IN_IMAGE",
     "ABSENT_IN_LEARN",
     "ABSENT_IN_NN",
@@ -79,6 +80,15 @@ ABSENT_IN_DATA = {
     "copy_to_device": "leave it out: computation is on the CPU.",
     "Options": "leave it out: elements are made one by one, in order.",
 }  # fmt: skip
+
+#: Absent from `globalstep.contrib.framework`.
+ABSENT_IN_FRAMEWORK = {
+    "audio_ops": _COMPUTE,
+    **dict.fromkeys(
+        ("deprecated_arg_values", "deprecated_args"),
+        "use gs.contrib.framework.deprecated for a whole function, or Python's warnings.",
+    ),
+}
 
 #: Absent from `globalstep.test`.
 ABSENT_IN_TEST = {
@@ -176,6 +186,7 @@ WITHOUT_EFFECT = {
     "GraphOptions": "as ConfigProto",
     "OptimizerOptions": "as ConfigProto",
     "RunOptions": "as ConfigProto, but for trace_level: a traced run leaves what it did in RunMetadata",
+    "container": "all Variables and queues of a PS task are in one container",
     "compat.v1.disable_eager_execution": "graphs are the only mode",
     "compat.v1.disable_v2_behavior": "this is the behaviour of 1.x",
     "disable_eager_execution": "graphs are the only mode",

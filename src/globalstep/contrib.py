@@ -9,6 +9,7 @@ from globalstep.absent import (
     ABSENT_IN_CONTRIB,
     ABSENT_IN_CONTRIB_LAYERS,
     ABSENT_IN_DATA,
+    ABSENT_IN_FRAMEWORK,
     ABSENT_IN_LEARN,
     ABSENT_IN_SLIM,
 )
@@ -70,9 +71,12 @@ framework = nested_namespace(
     {
         "globalstep.chief.slim.restoring": _RESTORING,
         "globalstep.contributed.arg_scope": _ARG_SCOPE,
+        "globalstep.contributed.deprecation": "deprecated",
         "globalstep.contributed.model_variables": _MODEL_VARIABLES,
+        "globalstep.ops.static_checks": "is_tensor",
         "globalstep.variables.training_util": _STEPS,
     },
+    absent=ABSENT_IN_FRAMEWORK,
 )
 #: An attribute, and a module that can be imported.
 framework.__dict__["nest"] = nested_namespace(
@@ -190,6 +194,9 @@ _WITHIN_SLIM = {
     "layers": layers,
     "learning": nested_namespace(f"{__name__}.slim.learning", _LEARNING),
     "losses": losses,
+    "prefetch_queue": nested_namespace(
+        f"{__name__}.slim.prefetch_queue", {"globalstep.worker.inputs.prefetch_queue": "prefetch_queue"}
+    ),
     "utils": nested_namespace(
         f"{__name__}.slim.utils",
         {
@@ -229,6 +236,7 @@ module_paths(
     __name__,
     {
         "framework.python.framework.checkpoint_utils": "gs.train",
+        "framework.python.ops": "gs.contrib.framework",
         "framework.python.ops.arg_scope": "gs.contrib.framework",
         "framework.python.ops.variables": "gs.contrib.framework gs.contrib.slim",
         "layers.python.layers": "gs.contrib.layers",
@@ -253,6 +261,7 @@ module_paths(
         "rnn.python.ops.lstm_ops": "gs.contrib.rnn",
         "rnn.python.ops.rnn": "gs.contrib.rnn",
         "rnn.python.ops.rnn_cell": "gs.contrib.rnn",
+        "slim.python.slim.data.prefetch_queue": "gs.contrib.slim.prefetch_queue",
         "slim.python.slim.learning": "gs.contrib.slim.learning",
     },
 )

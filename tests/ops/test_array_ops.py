@@ -136,6 +136,19 @@ def test_lists_of_nodes_become_one_value():
     np.testing.assert_array_equal(evaluate(node, {x: 5}), [[5, 1], [2, 5]])
 
 
+def test_verify_tensor_all_finite_fails_the_run():
+    x = c.placeholder("float32", [2])
+    for verified in (a.verify_tensor_all_finite(x, "bad x"), a.verify_tensor_all_finite(x=x, message="bad x")):
+        assert verified.shape == [2]
+        assert evaluate(verified, {x: [1, 2]}).tolist() == [1, 2]
+        with pytest.raises(InvalidArgumentError, match="bad x : Tensor had Inf values"):
+            evaluate(verified, {x: [1, np.inf]})
+    with pytest.raises(ValueError, match="takes a tensor"):
+        a.verify_tensor_all_finite(x, "bad", x=x)
+    with pytest.raises(ValueError, match="and a message"):
+        a.verify_tensor_all_finite(x)
+
+
 def test_check_numerics_fails_the_run():
     x = c.placeholder("float32", [2])
     with pytest.raises(InvalidArgumentError, match="bad : Tensor had NaN values"):

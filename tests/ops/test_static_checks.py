@@ -46,3 +46,12 @@ def test_dtypes():
         gs.assert_type(gs.constant(1.0, name="x"), gs.int32, message="fail")
     with pytest.raises(TypeError, match='Expected "x" to be integer type'):
         gs.assert_integer(gs.constant(1.0))
+
+
+def test_what_is_a_tensor():
+    # As TensorFlow 2.21's tf.is_tensor.
+    sparse = gs.SparseTensor([[0]], [1.0], [2])
+    for tensor in (gs.constant(1), gs.Variable(1.0), sparse, gs.IndexedSlices(gs.constant([1.0]), gs.constant([0]))):
+        assert gs.contrib.framework.is_tensor(tensor)
+    for other in (1, [1.0], np.ones(2), "text", gs.no_op()):
+        assert not gs.is_tensor(other)

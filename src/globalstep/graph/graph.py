@@ -33,6 +33,7 @@ __all__ = [
     "add_to_collections",
     "as_node",
     "colocate_with",
+    "container",
     "control_dependencies",
     "device",
     "get_collection",
@@ -90,6 +91,14 @@ class Operation:
     def outputs(self) -> list[Node]:
         """Its outputs: the node, unless it has no value."""
         return [] if self._node.is_operation else [self._node]
+
+    @property
+    def node_def(self) -> Any:
+        """What a GraphDef says of it: a NodeDef with its name, op, input, device and attr. Made anew each time."""
+        # That knows the classes of nodes, which import this module.
+        from globalstep.graph.graph_def import node_def
+
+        return node_def(self._node)
 
     def run(self, feed_dict: dict[Any, Any] | None = None, session: Any = None) -> None:
         """Run it in `session`, or in the default session."""
@@ -592,6 +601,11 @@ def control_dependencies(control_inputs: Sequence[Any] | None) -> Any:
 def device(device_name_or_function: Any) -> Any:
     """Place what is created in the block; see Graph.device."""
     return get_default_graph().device(device_name_or_function)
+
+
+def container(container_name: str) -> contextlib.AbstractContextManager[None]:
+    """Accept a container for what is created in the block; all Variables and queues of a PS task are in one."""
+    return contextlib.nullcontext()
 
 
 def colocate_with(op: Any, ignore_existing: bool = False) -> Any:

@@ -11,6 +11,7 @@ Layer: shared. The protocol buffers are those of the tensorboard package.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -24,7 +25,7 @@ from globalstep.graph.shapes import TensorShape
 from globalstep.variables.variables import Variable
 from globalstep.wire.declarations import OpKind
 
-__all__ = ["graph_def", "tensor_proto"]
+__all__ = ["graph_def", "node_def", "tensor_proto"]
 
 #: Constants larger than this are drawn without their value: TensorBoard would not show it anyway.
 MAX_CONST_BYTES = 4096
@@ -56,6 +57,17 @@ def graph_def(graph: Graph, where: Mapping[str, int] | None = None, whole: bool 
     return _Builder(graph, where or {}, whole).build()
 
 
+def node_def(node: Node) -> NodeDef:
+    """Give what the GraphDef of its graph says of one node, large constants included.
+
+    Args:
+        node: The node. Of a mutation that is spread out, the operation of its name.
+    """
+    builder = _Builder(node.graph, {}, whole=True)
+    builder.add(node)
+    return builder.named(node.op_name)
+
+
 class _Builder:
     """One conversion."""
 
@@ -64,16 +76,28 @@ class _Builder:
         self._whole = whole
         self._where = where
         self._def = GraphDef()
-        self._names = {node.op_name for node in graph.nodes}
         self._static: dict[Node, tuple[DType, TensorShape] | None] = {}
+
+    @functools.cached_property
+    def _names(self) -> set[str]:
+        """Names that are taken."""
+        return {node.op_name for node in self._graph.nodes}
 
     def build(self) -> GraphDef:
         for node in self._graph.nodes:
-            if isinstance(node, Mutation):
-                self._add_mutation(node)
-            else:
-                self._add_plain(node)
+            self.add(node)
         return self._def
+
+    def add(self, node: Node) -> None:
+        """Add one node, with all that it is spread out into."""
+        if isinstance(node, Mutation):
+            self._add_mutation(node)
+        else:
+            self._add_plain(node)
+
+    def named(self, name: str) -> NodeDef:
+        """Give what was added under a name."""
+        return next(written for written in self._def.node if written.name == name)
 
     def _add_plain(self, node: Node) -> None:
         written = self._add(node.op_name, node.op_type, node.inputs, node.control_inputs, self._device(node))

@@ -41,6 +41,7 @@ __all__ = [
     "squeeze",
     "stop_gradient",
     "transpose",
+    "verify_tensor_all_finite",
 ]
 
 
@@ -78,6 +79,27 @@ def check_numerics(tensor: Any, message: str, name: str | None = None) -> Node:
         return value
 
     return elementwise("CheckNumerics", node, check, name)
+
+
+def verify_tensor_all_finite(
+    t: Any = None, msg: str | None = None, name: str | None = None, x: Any = None, message: str | None = None
+) -> Node:
+    """Give the value as it is, or fail the run if it holds NaN or infinity: check_numerics under an older name.
+
+    Args:
+        t: Node or array.
+        msg: What the error says first.
+        name: Name of the node; default "VerifyFinite".
+        x: The newer name of `t`.
+        message: The newer name of `msg`.
+
+    Raises:
+        ValueError: If both names of an argument are given, or none.
+        InvalidArgumentError: In the run: "`msg` : Tensor had NaN values".
+    """
+    if (t is None) == (x is None) or (msg is None) == (message is None):
+        raise ValueError("verify_tensor_all_finite takes a tensor, `t` or `x`, and a message, `msg` or `message`.")
+    return check_numerics(x if t is None else t, str(message if msg is None else msg), name or "VerifyFinite")
 
 
 def shape(input: Any, name: str | None = None, out_type: Any = "int32") -> Node:

@@ -12,11 +12,13 @@ import numpy as np
 
 from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.graph.graph import Node, as_node
+from globalstep.graph.indexed_slices import IndexedSlices
+from globalstep.graph.sparse_tensor import SparseTensor
 from globalstep.ops.array_ops import rank as rank_of
 from globalstep.ops.array_ops import shape as shape_of
 from globalstep.ops.control_flow_ops import Assert, no_op
 
-__all__ = ["assert_integer", "assert_rank", "assert_rank_at_least", "assert_rank_in", "assert_type"]
+__all__ = ["assert_integer", "assert_rank", "assert_rank_at_least", "assert_rank_in", "assert_type", "is_tensor"]
 
 
 def assert_rank(
@@ -136,3 +138,13 @@ def _checked(
     )
     told_in_run = [message or "", f"Tensor {node.name} must have {words}", *wanted, "Received shape: ", shape_of(node)]
     return Assert(right, list(data or told_in_run), summarize, name or "assert_rank")
+
+
+def is_tensor(x: Any) -> bool:
+    """Say whether `x` is a node that has a value, a Variable, a SparseTensor or IndexedSlices.
+
+    >>> import globalstep as gs
+    >>> [is_tensor(x) for x in (gs.constant(1.0), gs.no_op(), 1.0)]
+    [True, False, False]
+    """
+    return isinstance(x, (SparseTensor, IndexedSlices)) or (isinstance(x, Node) and not x.is_operation)
