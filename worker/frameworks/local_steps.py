@@ -35,6 +35,9 @@ _TOO_LATE = (OutcomeKind.LATE, OutcomeKind.DROPPED_STALE)
 class LocalSteps:
     """Has each worker take `every` steps on its own copy of the model before it pushes the difference.
 
+    Differences cross the wire as the `gs.WireOptions` of the session's `ConfigProto` say; what these do not send of one
+    is added to the worker's next.
+
     Args:
         inner: The optimizer of a worker's own steps, one of `gs.optim`. Its state stays with the worker, from round to
             round; a schedule counts the worker's own steps. A worker that starts again begins with new state.
