@@ -17,6 +17,7 @@ from globalstep.cluster.run_policy import policy_of
 from globalstep.errors import JobDoneError
 from globalstep.graph.graph import Graph, default_sessions, get_default_graph
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.runtime.waiting import at_most
 from globalstep.variables.own_variables import task_with_own
 from globalstep.wire.declarations import Outcome
 from globalstep.wire.transports import known_target
@@ -183,8 +184,8 @@ class Session:
             fetches: A node, operation, name, IndexedSlices, or a nested list, tuple, namedtuple or dict
                 of such.
             feed_dict: Values to take for nodes, Variables included, instead of their own.
-            options: `gs.RunOptions`; its `trace_level` has the run leave what it did in `run_metadata`. The rest is
-                accepted as in TensorFlow.
+            options: `gs.RunOptions`; its `trace_level` has the run leave what it did in `run_metadata`, its
+                `timeout_in_ms` limits how long the run waits for queues. The rest is accepted as in TensorFlow.
             run_metadata: `gs.RunMetadata`, for such a run.
 
         Returns:
@@ -196,17 +197,25 @@ class Session:
             TypeError: If a fetch or a feed is of a wrong type.
             ValueError: If one is not in the graph, or a fed shape does not fit.
             JobDoneError: If the job has reached its last step; nothing was applied.
+            DeadlineExceededError: If the run has waited longer than its `timeout_in_ms`.
             OpError: What went wrong in the run.
 
         Threads: may be called by several threads at once.
         """
+        timeout_ms = getattr(options, "timeout_in_ms", 0)
+        with at_most(timeout_ms / 1000) if timeout_ms > 0 else contextlib.nullcontext():
+            return self._run(fetches, feed_dict, getattr(options, "trace_level", 0), run_metadata)
+
+    def _run(
+        self, fetches: Any, feed_dict: Mapping[Any, Any] | None, trace_level: int = 0, run_metadata: Any = None
+    ) -> Any:
         if self._closed:
             raise RuntimeError("Attempted to use a closed Session.")
         if not self.graph.nodes:
             raise RuntimeError("The Session graph is empty.  Add operations to the graph before calling run().")
-        if run_metadata is not None and getattr(options, "trace_level", None):
+        if run_metadata is not None and trace_level:
             with traced_run(self, run_metadata):
-                return self.run(fetches, feed_dict)
+                return self._run(fetches, feed_dict)
         nodes, rebuild = flatten(fetches, self.graph)
         feeds = feeds_of(feed_dict, self.graph) if feed_dict else {}
         try:

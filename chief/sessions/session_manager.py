@@ -231,6 +231,8 @@ class SessionManager:
                 )
                 self._begin(session, prefix, _session_tasks_of(master), mine, drops)
                 if prefix is None:
+                    # As in TensorFlow: the session is the caller's to initialize, but for what is local.
+                    self._try_local_init(session)
                     self._open(session, ())
                     return session, False
                 self._restore(session, saver, prefix, checkpoint_dir)

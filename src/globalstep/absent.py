@@ -185,7 +185,7 @@ WITHOUT_EFFECT = {
     "GPUOptions": "as ConfigProto; computation is numpy's, on the CPU",
     "GraphOptions": "as ConfigProto",
     "OptimizerOptions": "as ConfigProto",
-    "RunOptions": "as ConfigProto, but for trace_level: a traced run leaves what it did in RunMetadata",
+    "RunOptions": "as ConfigProto, but for timeout_in_ms and trace_level: RunMetadata gets what a traced run did",
     "container": "all Variables and queues of a PS task are in one container",
     "compat.v1.disable_eager_execution": "graphs are the only mode",
     "compat.v1.disable_v2_behavior": "this is the behaviour of 1.x",

@@ -138,7 +138,11 @@ class ConfigProto(_Options):
 
 
 class RunOptions(_Options):
-    """Settings of one run. With `trace_level=RunOptions.FULL_TRACE` a run leaves what it did in its `RunMetadata`."""
+    """Settings of one run.
+
+    With `trace_level=RunOptions.FULL_TRACE` a run leaves what it did in its `RunMetadata`; one that waits for queues
+    longer than `timeout_in_ms` fails with a DeadlineExceededError.
+    """
 
     NO_TRACE, SOFTWARE_TRACE, HARDWARE_TRACE, FULL_TRACE = 0, 1, 2, 3
     _fields = {
@@ -150,4 +154,4 @@ class RunOptions(_Options):
         "report_tensor_allocations_upon_oom": False,
         "experimental": None,
     }
-    _effective = frozenset({"trace_level"})
+    _effective = frozenset({"trace_level", "timeout_in_ms"})

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from globalstep.errors import AbortedError, CancelledError, InvalidArgumentError, JobDoneError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import Clock
-from globalstep.runtime.waiting import SAY_SECS
+from globalstep.runtime.waiting import SAY_SECS, secs_to_wait
 from globalstep.worker.client.calls import ControlCalls
 from globalstep.worker.client.heartbeat import Heartbeat
 from globalstep.worker.client.joined_run import JoinedRun
@@ -113,6 +113,7 @@ class QueueCalls:
             InvalidArgumentError: If the queue was made otherwise, or an element is too large.
             JobDoneError: If it waits, and the job is done.
             AbortedError: If the PS task has lost its queues since the last call.
+            DeadlineExceededError: If the run's limit passes while it waits; an enqueue may or may not have counted.
         """
         largest = max(map(len, elements), default=0)
         if largest > MOST_ELEMENT_BYTES:
@@ -178,8 +179,8 @@ class QueueCalls:
                 if reply.space and not small:
                     request.elements.extend(elements)
                     continue
-                request.wait_millis = _WAIT_MILLIS
                 wait.look(reply, self._clock.monotonic() - began)
+                request.wait_millis = wait.millis(reply)
 
     def _ask(self, shard: int, request: pb.QueueRequest) -> pb.QueueReply:
         task = self._task(shard)
@@ -246,6 +247,22 @@ class _Wait:
         self._since = self._said = clock.monotonic()
         self._done_since: float | None = None
         self._pause = _FIRST_PAUSE_SECS
+
+    def millis(self, reply: pb.QueueReply) -> int:
+        """Give how long the PS task may wait with its next answer.
+
+        Args:
+            reply: What it said last.
+
+        Raises:
+            DeadlineExceededError: If the run's limit has passed.
+        """
+        wanted = f"{self._wanted} elements of" if self._takes else "space in"
+        secs = secs_to_wait(
+            _WAIT_MILLIS / 1000,
+            lambda: f"{wanted} {self._title} on a PS task, which holds {reply.size + reply.entered}.",
+        )
+        return max(1, int(secs * 1000))
 
     def look(self, reply: pb.QueueReply, secs: float) -> None:
         """Look once more.

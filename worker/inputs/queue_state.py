@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from globalstep.errors import CancelledError, OutOfRangeError
+from globalstep.errors import CancelledError, DeadlineExceededError, OutOfRangeError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.waiting import Reminder
 
@@ -106,6 +106,7 @@ class QueueState:
 
         Raises:
             CancelledError: If the queue is closed, or pending enqueues are cancelled meanwhile.
+            DeadlineExceededError: If the run's limit passes meanwhile; what is in by then stays.
         """
         place = object()
         with self._changed:
@@ -138,6 +139,7 @@ class QueueState:
 
         Raises:
             OutOfRangeError: If the queue is closed and has fewer; it keeps them.
+            DeadlineExceededError: If the run's limit passes meanwhile; the queue keeps what it has.
         """
         place = object()
         taken: list[Element] = []
@@ -157,7 +159,7 @@ class QueueState:
                                 f"current size {len(self._elements)})"
                             )
                     reminder.wait(self._changed)
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, DeadlineExceededError):
                 self._elements.extendleft(reversed(taken))
                 raise
             finally:

@@ -8,18 +8,59 @@ Layer: shared. Threads: a Reminder belongs to one wait. Nothing here starts a th
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from globalstep.errors import DeadlineExceededError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 
-__all__ = ["Reminder", "join_announced", "likeliest", "wait_announced"]
+__all__ = ["Reminder", "at_most", "join_announced", "likeliest", "secs_to_wait", "wait_announced"]
 
 _log = logging.getLogger("globalstep")
 
 #: Between two lines about one wait.
 SAY_SECS = 30.0
+
+
+class _Limit(threading.local):
+    """When the waits of a thread are to end, by the system's clock; None for no limit."""
+
+    at: float | None = None
+
+
+_limit = _Limit()
+
+
+@contextlib.contextmanager
+def at_most(secs: float) -> Iterator[None]:
+    """Limit the waits for queues of this thread within a `with` block, all together; see secs_to_wait."""
+    before, _limit.at = _limit.at, SYSTEM_CLOCK.monotonic() + secs
+    try:
+        yield
+    finally:
+        _limit.at = before
+
+
+def secs_to_wait(most: float, what: Callable[[], str]) -> float:
+    """Give how long this thread may wait: `most` seconds, or what is left of its limit.
+
+    Args:
+        most: Seconds without a limit.
+        what: Gives what is waited for, for people.
+
+    Raises:
+        DeadlineExceededError: If the limit has passed.
+    """
+    if _limit.at is None:
+        return most
+    left = _limit.at - SYSTEM_CLOCK.monotonic()
+    if left <= 0:
+        raise DeadlineExceededError(
+            f"Timed out waiting for notification: the run's timeout_in_ms has passed, and it still waits for {what()}"
+        )
+    return min(most, left)
 
 
 def likeliest(why: Callable[[], str]) -> str:
@@ -52,8 +93,12 @@ class Reminder:
         self._since = self._said = clock.monotonic()
 
     def wait(self, changed: threading.Condition) -> None:
-        """Wait for a notification, or until a line is due. Caller holds the condition, and looks again."""
-        changed.wait(SAY_SECS)
+        """Wait for a notification, or until a line is due. Caller holds the condition, and looks again.
+
+        Raises:
+            DeadlineExceededError: If the thread's limit has passed; see at_most.
+        """
+        changed.wait(secs_to_wait(SAY_SECS, self._what))
         now = self._clock.monotonic()
         if now - self._said >= SAY_SECS:
             self._said = now

@@ -7,9 +7,14 @@ from globalstep.chief.sessions.cluster_start import Found, not_serving, stop_lim
 from globalstep.chief.sessions.polling_wait import PollingWait
 from globalstep.chief.sessions.session_manager import SessionManager
 from globalstep.errors import DeadlineExceededError, UnavailableError
+from globalstep.graph.graph_keys import GraphKeys
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import ManualClock
-from globalstep.variables.variable_collections import global_variables_initializer, report_uninitialized_variables
+from globalstep.variables.variable_collections import (
+    global_variables_initializer,
+    local_variables_initializer,
+    report_uninitialized_variables,
+)
 from globalstep.variables.variables import Variable
 from globalstep.wire.declarations import StopLimit
 
@@ -167,6 +172,16 @@ def test_recover_session_says_whether_the_model_is_ready(cluster, tmp_path):
     assert restored.run(model.w).tolist() == [3.0, 3.0]
     restored.close()
     other.close()
+
+
+def test_recover_session_runs_local_init_without_a_checkpoint(cluster):
+    build()
+    epoch = Variable(7.0, trainable=False, collections=[GraphKeys.LOCAL_VARIABLES], name="epoch")
+    manager = SessionManager(local_init_op=local_variables_initializer(), ready_op=report_uninitialized_variables())
+    session, ready = manager.recover_session(cluster.target)
+    assert not ready
+    assert session.run(epoch) == 7
+    session.close()
 
 
 def test_waiting_for_a_checkpoint_has_an_end(cluster, tmp_path):

@@ -5,7 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from globalstep.errors import CancelledError, InvalidArgumentError, OutOfRangeError
+import globalstep as gs
+from globalstep.errors import CancelledError, DeadlineExceededError, InvalidArgumentError, OutOfRangeError
 from globalstep.graph.graph import Graph, Node, name_scope
 from globalstep.worker.inputs.queue_state import QueueState
 from globalstep.worker.inputs.queues import FIFOQueue, PaddingFIFOQueue, RandomShuffleQueue
@@ -305,3 +306,24 @@ def test_a_queue_on_a_ps_is_warned_about(caplog):
 def test_a_shuffle_queue_keeps_no_fewer_than_none_back():
     with pytest.raises(InvalidArgumentError, match="min_after_dequeue -1 must be >= 0"):
         RandomShuffleQueue(4, -1, "int32")
+
+
+def test_a_run_waits_no_longer_than_its_timeout(sess):
+    queue = gs.FIFOQueue(2, ["int32"], shapes=[[]])
+    options = gs.RunOptions(timeout_in_ms=50)
+    sess.run(queue.enqueue(1))
+    with pytest.raises(DeadlineExceededError, match=r"Timed out waiting for notification.*2 elements of FIFOQueue"):
+        sess.run(queue.dequeue_many(2), options=options)
+    # What it had taken is back, and other runs have no limit.
+    assert sess.run([queue.size()], options=gs.RunOptions(timeout_in_ms=100_000)) == [1]
+    sess.run(queue.enqueue(2), options=options)
+    with pytest.raises(DeadlineExceededError, match="space in FIFOQueue"):
+        sess.run(queue.enqueue(3), options=options)
+    assert sess.run(queue.dequeue_many(2)).tolist() == [1, 2]
+
+
+def test_a_traced_run_has_a_timeout_too(sess):
+    taken = gs.FIFOQueue(2, ["int32"]).dequeue()
+    options = gs.RunOptions(trace_level=gs.RunOptions.FULL_TRACE, timeout_in_ms=50)
+    with pytest.raises(DeadlineExceededError):
+        sess.run(taken, options=options, run_metadata=gs.RunMetadata())

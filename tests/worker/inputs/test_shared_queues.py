@@ -12,6 +12,7 @@ import globalstep as gs
 from globalstep.errors import (
     AbortedError,
     CancelledError,
+    DeadlineExceededError,
     InvalidArgumentError,
     JobDoneError,
     OutOfRangeError,
@@ -338,3 +339,16 @@ def test_many_elements_go_in_several_messages(cluster, monkeypatch):
     with graph.as_default():
         session.run(queue.enqueue_many(np.arange(50.0).reshape(5, 10)))
         assert session.run(queue.dequeue_many(5)).tolist() == np.arange(50.0).reshape(5, 10).tolist()
+
+
+def test_a_run_waits_no_longer_than_its_timeout(cluster):
+    graph, session = cluster.session()
+    queue = on_ps(graph, 0, 2, ["int32"], shapes=[[]], shared_name="jobs")
+    options = gs.RunOptions(timeout_in_ms=50)
+    with graph.as_default():
+        one, two, put = queue.dequeue(), queue.dequeue_many(2), queue.enqueue(7)
+    session.run(put)
+    with pytest.raises(DeadlineExceededError, match=r"Timed out waiting.*2 elements of FIFOQueue 'jobs' on a PS task"):
+        session.run(two, options=options)
+    # Its next call gives back what it had gathered.
+    assert session.run(one) == 7
