@@ -51,7 +51,8 @@ _NAMES = {
         "assert_global_step create_global_step get_global_step get_or_create_global_step global_step"
     ),
     "globalstep.worker.inputs.batching": (
-        "batch batch_join maybe_batch maybe_shuffle_batch shuffle_batch shuffle_batch_join"
+        "batch batch_join maybe_batch maybe_batch_join maybe_shuffle_batch maybe_shuffle_batch_join shuffle_batch "
+        "shuffle_batch_join"
     ),
     "globalstep.worker.coordinator": "Coordinator LooperThread",
     "globalstep.worker.inputs.inputs": (

@@ -96,7 +96,9 @@ from globalstep.worker.coordinator import LooperThread as LooperThread
 from globalstep.worker.inputs.batching import batch as batch
 from globalstep.worker.inputs.batching import batch_join as batch_join
 from globalstep.worker.inputs.batching import maybe_batch as maybe_batch
+from globalstep.worker.inputs.batching import maybe_batch_join as maybe_batch_join
 from globalstep.worker.inputs.batching import maybe_shuffle_batch as maybe_shuffle_batch
+from globalstep.worker.inputs.batching import maybe_shuffle_batch_join as maybe_shuffle_batch_join
 from globalstep.worker.inputs.batching import shuffle_batch as shuffle_batch
 from globalstep.worker.inputs.batching import shuffle_batch_join as shuffle_batch_join
 from globalstep.worker.inputs.inputs import input_producer as input_producer

@@ -27,7 +27,9 @@ __all__ = [
     "batch",
     "batch_join",
     "maybe_batch",
+    "maybe_batch_join",
     "maybe_shuffle_batch",
+    "maybe_shuffle_batch_join",
     "shuffle_batch",
     "shuffle_batch_join",
 ]
@@ -140,6 +142,38 @@ def batch_join(
         batch_size, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch, shared_name
     )
     return _batch(list(tensors_list), batching, name or "batch_join", None)
+
+
+def maybe_batch_join(
+    tensors_list: Sequence[Example],
+    keep_input: Any,
+    batch_size: Any,
+    capacity: int = 32,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    dynamic_pad: bool = False,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """Make batches of those examples of several sources for which `keep_input` is true; see `batch_join`.
+
+    Args:
+        tensors_list: See `batch_join`.
+        keep_input: As for `maybe_batch`, one for all sources.
+        batch_size: See `batch_join`.
+        capacity: See `batch_join`.
+        enqueue_many: See `batch_join`.
+        shapes: See `batch_join`.
+        dynamic_pad: See `batch_join`.
+        allow_smaller_final_batch: See `batch_join`.
+        shared_name: See `batch_join`.
+        name: See `batch_join`.
+    """
+    batching = _BatchQueue(
+        batch_size, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch, shared_name
+    )
+    return _batch(list(tensors_list), batching, name or "batch_join", None, keep_input)
 
 
 def shuffle_batch(
@@ -272,6 +306,47 @@ def shuffle_batch_join(
         (min_after_dequeue, seed),
     )
     return _batch(list(tensors_list), batching, name or "shuffle_batch_join", None)
+
+
+def maybe_shuffle_batch_join(
+    tensors_list: Sequence[Example],
+    batch_size: Any,
+    capacity: int,
+    min_after_dequeue: int,
+    keep_input: Any,
+    seed: int | None = None,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """Make shuffled batches of those examples of several sources for which `keep_input` is true.
+
+    Args:
+        tensors_list: See `shuffle_batch_join`.
+        batch_size: See `shuffle_batch_join`.
+        capacity: See `shuffle_batch_join`.
+        min_after_dequeue: See `shuffle_batch_join`.
+        keep_input: As for `maybe_batch`, one for all sources.
+        seed: See `shuffle_batch_join`.
+        enqueue_many: See `shuffle_batch_join`.
+        shapes: See `shuffle_batch_join`.
+        allow_smaller_final_batch: See `shuffle_batch_join`.
+        shared_name: See `shuffle_batch_join`.
+        name: See `shuffle_batch_join`.
+    """
+    batching = _BatchQueue(
+        batch_size,
+        capacity,
+        enqueue_many,
+        shapes,
+        False,
+        allow_smaller_final_batch,
+        shared_name,
+        (min_after_dequeue, seed),
+    )
+    return _batch(list(tensors_list), batching, name or "shuffle_batch_join", None, keep_input)
 
 
 @dataclass(frozen=True)

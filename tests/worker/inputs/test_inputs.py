@@ -189,6 +189,17 @@ def test_only_what_is_to_be_kept_goes_in(sess):
         assert sorted(np.concatenate(everything(other, kept)).tolist()) == [0, 2, 4]
 
 
+def test_only_what_is_to_be_kept_goes_in_from_several_sources(sess):
+    sources = [inputs.limit_epochs(np.arange(first, first + 4), 1) for first in (0, 10)]
+    keep = [False, True, True, False]
+    node = batching.maybe_batch_join([[rows] for rows in sources], keep, 1, enqueue_many=True)[0]
+    assert sorted(np.concatenate(everything(sess, node)).tolist()) == [1, 2, 11, 12]
+    with Graph().as_default() as graph, Session(graph=graph) as other:
+        sources = [inputs.limit_epochs(np.arange(first, first + 4), 1) for first in (0, 10)]
+        kept = batching.maybe_shuffle_batch_join([[rows] for rows in sources], 2, 20, 1, keep, enqueue_many=True)[0]
+        assert sorted(np.concatenate(everything(other, kept)).tolist()) == [1, 2, 11, 12]
+
+
 def test_how_full_queues_are_is_a_summary(sess):
     queue = inputs.string_input_producer(["a"] * 8, capacity=16, name="files")
     merged = merge_all()
