@@ -30,7 +30,7 @@ from globalstep.worker.running.tracing import Trace, traced_run
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
 
-__all__ = ["InteractiveSession", "Session", "get_default_session"]
+__all__ = ["InteractiveSession", "Session", "get_default_session", "in_flight_of"]
 
 
 _log = logging.getLogger("globalstep")
@@ -38,6 +38,11 @@ _log = logging.getLogger("globalstep")
 #: For programs that must not be changed: what ConfigProto.pushes_in_flight says where that is not set.
 _IN_FLIGHT_VARIABLE = "GLOBALSTEP_PUSHES_IN_FLIGHT"
 _AHEAD_VARIABLE = "GLOBALSTEP_GRADIENTS_AHEAD"
+
+
+def in_flight_of(config: Any) -> int:
+    """Give how many pushes a session with a ConfigProto, or without one, need not wait for."""
+    return int(getattr(config, "pushes_in_flight", 0) or os.environ.get(_IN_FLIGHT_VARIABLE) or 0)
 
 
 class Session:
@@ -106,7 +111,7 @@ class Session:
             if cluster is None
             else cluster
         )
-        in_flight = int(getattr(config, "pushes_in_flight", 0) or os.environ.get(_IN_FLIGHT_VARIABLE) or 0)
+        in_flight = in_flight_of(config)
         early = bool(getattr(config, "gradients_ahead", False) or os.environ.get(_AHEAD_VARIABLE))
         known = known_target(self._target)
         own_task = task_with_own(task or known.task, known.session_tasks)

@@ -38,6 +38,7 @@ from globalstep.wire.wire_options import wire_options_of
 from globalstep.worker.frameworks.local_steps import LocalRounds, LocalSteps
 from globalstep.worker.frameworks.training_model import MoreLookupsError, number_of_at_least, part_seed
 from globalstep.worker.frameworks.work_units import WorkUnits, batch_source, take_unit
+from globalstep.worker.session import in_flight_of
 from globalstep.worker.session_run_hook import SessionRunContext, SessionRunHook, SessionRunValues
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ class Trainer:
         self._evaluate, self._callbacks = evaluate, Callbacks(callbacks)
         self._checkpoint_steps = checkpoint_every_steps
         self._gradients = Gradients(clip_grad_norm, clip_grad_value, ema_decay)
-        self._local = _checked(local_steps, self._gradients)
+        self._local = _checked(local_steps, self._gradients, config)
         self._rounds: LocalRounds | None = None
         self._units = _checked_units(units, local_steps)
         self._stack = contextlib.ExitStack()
@@ -608,14 +609,19 @@ def place_of() -> TaskConfig:
         raise InvalidArgumentError(str(error)) from error
 
 
-def _checked(local: LocalSteps | None, gradients: Gradients) -> LocalSteps | None:
-    """Give the local steps, once they go with what is done to gradients."""
+def _checked(local: LocalSteps | None, gradients: Gradients, config: Any) -> LocalSteps | None:
+    """Give the local steps, once they go with what is done to gradients, and with the session."""
     if local is None:
         return None
     if not isinstance(local, LocalSteps):
         raise InvalidArgumentError(f"local_steps is {local!r}; it must be gs.LocalSteps(optimizer, every=50).")
     if gradients.clip_norm is not None or gradients.clip_value is not None:
         raise InvalidArgumentError("local_steps does not go with clip_grad_norm or clip_grad_value: clip in the loss.")
+    if in_flight_of(config):
+        raise InvalidArgumentError(
+            "local_steps does not go with pushes_in_flight: a round begins with what became of the last one's push. "
+            "Leave pushes_in_flight out, and GLOBALSTEP_PUSHES_IN_FLIGHT."
+        )
     return local
 
 

@@ -3,7 +3,7 @@ import pytest
 
 import globalstep as gs
 from globalstep.cluster.placement import SPLITTABLE_KINDS, declarations, describe, plan, steps_of
-from globalstep.errors import InvalidArgumentError
+from globalstep.errors import InvalidArgumentError, UnimplementedError
 from globalstep.graph.graph import as_node, get_default_graph
 from globalstep.graph.mutations import Mutation, MutationPart, OptimizerSpec
 from globalstep.ps.rules import _BUILT_IN, get_rule
@@ -162,3 +162,17 @@ def test_a_plan_is_told_to_people():
         "  /job:ps/task:0: 2 Variables, 1.0 MB, orders all pushes",
         "  /job:ps/task:1: 1 Variables, 2.1 MB",
     ]
+
+
+def test_strings_stay_in_the_session():
+    gs.Variable("abc", name="words", trainable=False)
+    refused = pytest.raises(UnimplementedError, match=r"Variable 'words' holds strings.*LOCAL_VARIABLES")
+    with gs.Session() as session, refused:
+        session.run(gs.global_variables_initializer())
+
+
+def test_strings_that_the_session_holds():
+    local = gs.Variable("abc", trainable=False, collections=[gs.GraphKeys.LOCAL_VARIABLES])
+    with gs.Session() as session:
+        session.run(gs.local_variables_initializer())
+        assert session.run(local) == b"abc"

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from globalstep.errors import InvalidArgumentError
+from globalstep.errors import InvalidArgumentError, UnimplementedError
 from globalstep.graph.device import DeviceSpec
 from globalstep.graph.graph import Graph, GraphKeys
 from globalstep.graph.mutations import Mutation, OptimizerSpec
@@ -305,6 +305,11 @@ def _root(variable: Variable) -> Variable:
 
 
 def _nbytes(variable: Variable) -> int:
+    if variable.dtype.name == "string":
+        raise UnimplementedError(
+            f"Variable {variable.op_name!r} holds strings, and a PS task holds numbers. Keep it in the session, with "
+            "collections=[gs.GraphKeys.LOCAL_VARIABLES], or use a constant or a lookup table."
+        )
     return nbytes_of(variable.declaration()) if variable.shape.is_fully_defined() else 0
 
 

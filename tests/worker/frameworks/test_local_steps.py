@@ -166,6 +166,10 @@ def test_a_trainer_carries_the_round_of_a_push_that_came_too_late(monkeypatch):
         (lambda: gs.LocalSteps(gs.optim.SGD(0.1), every=5, replicas=0), "replicas is 0"),
         (lambda: fit(gs.LocalSteps(gs.optim.SGD(0.1), every=5), accumulate=2, steps=1), "not both"),
         (lambda: fit(gs.LocalSteps(gs.optim.SGD(0.1), every=5), clip_grad_norm=1.0, steps=1), "clip_grad_norm"),
+        (
+            lambda: fit(gs.LocalSteps(gs.optim.SGD(0.1), every=5), config=gs.ConfigProto(pushes_in_flight=1), steps=1),
+            "does not go with pushes_in_flight",
+        ),
         (lambda: fit(50, steps=1), "must be gs.LocalSteps"),
     ],
 )
