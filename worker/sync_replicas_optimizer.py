@@ -53,7 +53,7 @@ class SyncReplicasOptimizer(Optimizer):
     there, and harmless; a program needs none of them here.
 
     Args:
-        opt: The optimizer that applies the mean.
+        opt: The optimizer that applies the mean; for `gs.fit` one of `gs.optim`, too.
         replicas_to_aggregate: How many contributions make a step.
         total_num_replicas: How many workers there are; default `replicas_to_aggregate`. With fewer, each may contribute
             several times to a step.
@@ -81,7 +81,7 @@ class SyncReplicasOptimizer(Optimizer):
 
     def __init__(
         self,
-        opt: Optimizer,
+        opt: Any,
         replicas_to_aggregate: int,
         total_num_replicas: int | None = None,
         variable_averages: ExponentialMovingAverage | None = None,
@@ -96,13 +96,14 @@ class SyncReplicasOptimizer(Optimizer):
                 raise ValueError(f"{what} must be a whole number of at least 1; got {number!r}.")
         if variable_averages is not None and not variables_to_average:
             raise ValueError("variable_averages without variables_to_average: name the Variables to average.")
-        self._opt = opt
-        self._wanted, self._total = int(replicas_to_aggregate), int(total)
+        self._opt: Optimizer = opt
+        #: How many contributions make a step, and how many workers there are to make them.
+        self.replicas_to_aggregate, self.total_num_replicas = int(replicas_to_aggregate), int(total)
         self._variable_averages = variable_averages
         self._variables_to_average = [] if variables_to_average is None else list(variables_to_average)
         self._queue_runner: QueueRunner | None = None
         self._no_tokens: Node | None = None
-        _log.info("SyncReplicasV2: replicas_to_aggregate=%s; total_num_replicas=%s", replicas_to_aggregate, self._total)
+        _log.info("SyncReplicasV2: replicas_to_aggregate=%s; total_num_replicas=%s", replicas_to_aggregate, total)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Gradient | None, Variable]]:
         """Give the gradients as the wrapped optimizer does; see Optimizer.compute_gradients."""
@@ -157,7 +158,8 @@ class SyncReplicasOptimizer(Optimizer):
                 with graph.control_dependencies(None):
                     local_step = _local_step(global_step)
                 averages, averaged = self._variable_averages, self._variables_to_average
-                made = _Replicas(self._wanted, self._total, averages, averaged, self._of_units)
+                wanted, total = self.replicas_to_aggregate, self.total_num_replicas
+                made = _Replicas(wanted, total, averages, averaged, self._of_units)
                 train_op = made.contribution(applied, global_step, local_step, counted, scope)
                 with graph.control_dependencies(None):
                     self.local_step_init_op = assign(local_step, global_step)
@@ -167,6 +169,11 @@ class SyncReplicasOptimizer(Optimizer):
         remember_loss(train_op, self._opt._in_graph(graph).loss)
         add_to_collection(GraphKeys.TRAIN_OP, train_op)
         return train_op
+
+    @property
+    def wrapped(self) -> Any:
+        """The optimizer that applies the mean."""
+        return self._opt
 
     @property
     def is_applied(self) -> bool:
@@ -194,7 +201,8 @@ class SyncReplicasOptimizer(Optimizer):
         """
         if self._no_tokens is None:
             raise ValueError("get_init_tokens_op() should be called after apply_gradients().")
-        tokens, needed = self._wanted if num_tokens == -1 else num_tokens, self._wanted - self._total
+        wanted = self.replicas_to_aggregate
+        tokens, needed = wanted if num_tokens == -1 else num_tokens, wanted - self.total_num_replicas
         if tokens < needed:
             raise ValueError(f"Too few tokens to finish the first step: {tokens} (given) vs {needed} (needed)")
         return self._no_tokens

@@ -18,6 +18,7 @@ from globalstep.chief.training.callbacks import Callback, Callbacks
 from globalstep.chief.training.evaluation import Evaluate
 from globalstep.chief.training.evaluator import Following
 from globalstep.chief.training.trainer import FitResult, Trainer, place_of
+from globalstep.chief.training.training_graph import replicas_of
 from globalstep.errors import InvalidArgumentError
 from globalstep.worker.frameworks.local_steps import LocalSteps
 from globalstep.worker.frameworks.training_model import number_of_at_least
@@ -91,7 +92,8 @@ def fit(
         accumulate = units.count
         batch_source(batches, units.count)
     size = local.every if isinstance(local, LocalSteps) else accumulate
-    together = size * (local.replicas or 1) if isinstance(local, LocalSteps) else size
+    replicas = replicas_of(optimizer, local if isinstance(local, LocalSteps) else None, units)
+    together = size * (1 if replicas is None else replicas.count)
     task = place_of()
     if task.job == "ps":
         # Of a higher layer, and never needed where it is not the task.

@@ -27,7 +27,7 @@ from globalstep.chief.training.batches import Share, share_of
 from globalstep.chief.training.callbacks import Callback, Callbacks
 from globalstep.chief.training.evaluation import Evaluate, Evaluations
 from globalstep.chief.training.evaluator import note_training
-from globalstep.chief.training.training_graph import Gradients, TrainingGraph, training_model
+from globalstep.chief.training.training_graph import Gradients, TrainingGraph, replicas_of, training_model
 from globalstep.chief.training_session import MonitoredTrainingSession
 from globalstep.cluster.cluster import TaskConfig, from_tf_config, session_tasks
 from globalstep.config import ConfigProto
@@ -178,6 +178,9 @@ class Trainer:
         self._local = _checked(local_steps, self._gradients, config)
         self._rounds: LocalRounds | None = None
         self._units = _checked_units(units, local_steps)
+        self._replicas = replicas_of(optimizer, self._local, self._units)
+        if self._replicas is not None and self.is_chief:
+            self._replicas.warn_of_fewer(self.world_size)
         self._stack = contextlib.ExitStack()
         self._session: Any = None
         self._step = self._start = self._own_step = 0
@@ -326,7 +329,8 @@ class Trainer:
                 "A Trainer gives batches in a `with` block: with gs.Trainer(...) as trainer: for batch in "
                 "trainer.batches(dataset): ..."
             )
-        start = self._start * per_step // (1 if self._together else self.world_size)
+        replicas = self._replicas
+        start = self._start * per_step * replicas.each if replicas else self._start * per_step // self.world_size
         share = Share(self.rank, self.world_size, self.seed, start, self._next_step, per_step)
         unused, taken = 0, self._taken
         for batch in share_of(batches, share, epochs):
@@ -344,17 +348,13 @@ class Trainer:
         The push that became step s of all gives its worker the batches of step s + world_size - 1: no two get the same,
         and a worker that is slow gets fewer.
         """
-        if self._together:
-            # Each of the workers takes one round of every global step.
-            return max(last + 1, self._step * self.world_size + self.rank)
+        if self._replicas is not None:
+            # Each of the workers takes as many of every global step, of which the number is a multiple of theirs.
+            first = self._step * self._replicas.each * self.world_size + self.rank
+            return first if last < 0 else max(last + self.world_size, first)
         if last < 0:
             return self._start + self.rank
         return max(last + 1, self._own_step + self.world_size - 1)
-
-    @property
-    def _together(self) -> bool:
-        """Whether several workers' rounds make a step."""
-        return self._local is not None and self._local.replicas is not None
 
     def stop(self) -> None:
         """End training after this step; on the chief, that of all workers."""
@@ -396,17 +396,17 @@ class Trainer:
                 # Its thread would live as long as the process.
                 self._stack.callback(FileWriterCache.close, written)
         self._model = training_model(self._model_given, self._loss_fn)
-        replicas = None
         if self._local is not None:
             if self._model.tables:
                 raise InvalidArgumentError("local_steps is not for a model with a gs.torch.Embedding.")
-            replicas = self._local.replicas
             self._rounds = LocalRounds(self._local.inner, self._model.take)
             self._model.around = self._rounds.evaluate
             self._config = copy.copy(self._config) or ConfigProto()
             self._config.wire = replace(wire_options_of(self._config), error_feedback=True)
         units = None if self._units is None else self._units.count
-        self._graph = TrainingGraph(self._model, self._optimizer, lambda: self._step, self._gradients, replicas, units)
+        self._graph = TrainingGraph(
+            self._model, self._optimizer, lambda: self._step, self._gradients, self._replicas, units
+        )
         scaffold = Scaffold(saver=Saver(max_to_keep=self._keep))
         hooks: list[SessionRunHook] = [_Following(self)]
         if self._steps is not None:

@@ -6,6 +6,7 @@ Layer: chief.
 from __future__ import annotations
 
 import fnmatch
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,11 +24,14 @@ from globalstep.optimizers.optimizer import Optimizer
 from globalstep.optimizers.torch_optimizers import StepSource, TorchOptimizer
 from globalstep.variables.training_util import create_global_step
 from globalstep.variables.variables import Variable
+from globalstep.worker.frameworks.local_steps import LocalSteps
 from globalstep.worker.frameworks.training_model import TrainingModel
-from globalstep.worker.frameworks.work_units import units_optimizer
+from globalstep.worker.frameworks.work_units import WorkUnits, units_optimizer
 from globalstep.worker.sync_replicas_optimizer import SyncReplicasOptimizer
 
-__all__ = ["Gradients", "TrainingGraph", "training_model"]
+__all__ = ["Gradients", "Replicas", "TrainingGraph", "replicas_of", "training_model"]
+
+_log = logging.getLogger("globalstep")
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,67 @@ class Gradients:
             raise InvalidArgumentError(f"ema_decay is {self.ema_decay!r}; it must lie between 0 and 1: 0.999, say.")
 
 
+@dataclass(frozen=True)
+class Replicas:
+    """Has steps made of several workers' gradients.
+
+    Attributes:
+        count: How many gradients make a step.
+        workers: How many workers there are to give them.
+        option: What asked for it.
+    """
+
+    count: int
+    workers: int
+    option: str
+
+    @property
+    def each(self) -> int:
+        """How many gradients of one step a worker gives, at most."""
+        return -(-self.count // self.workers)
+
+    def warn_of_fewer(self, workers: int) -> None:
+        """Say so where there are fewer workers than the program counts on: a long wait, and no error.
+
+        Args:
+            workers: How many there are.
+        """
+        if workers < self.workers:
+            _log.warning(
+                "%s counts on %d workers, and there are %d: the first step waits 30 s for the others.",
+                self.option,
+                self.workers,
+                workers,
+            )
+
+
+def replicas_of(optimizer: Any, local_steps: LocalSteps | None, units: WorkUnits | None) -> Replicas | None:
+    """Say whose gradients make a step; None where each worker's make one, and for units of work.
+
+    Args:
+        optimizer: As given to `gs.fit`.
+        local_steps: The same.
+        units: The same.
+
+    Raises:
+        InvalidArgumentError: If a SyncReplicasOptimizer does not go with the rest.
+    """
+    given = optimizer.values() if isinstance(optimizer, Mapping) else [optimizer]
+    synchronous = [item for item in given if isinstance(item, SyncReplicasOptimizer)]
+    if not synchronous:
+        local = None if local_steps is None else local_steps.replicas
+        return None if local is None else Replicas(local, local, "LocalSteps with replicas")
+    for what, instead in (
+        (isinstance(optimizer, Mapping), "in a dict: one optimizer makes the steps of all parameters. Give it alone"),
+        (local_steps is not None, "with local_steps. Give the optimizer alone, and LocalSteps(..., replicas=2), say"),
+        (units is not None, "with units, which make steps of all workers' gradients. Give the optimizer alone"),
+    ):
+        if what:
+            raise InvalidArgumentError(f"optimizer: SyncReplicasOptimizer cannot be {instead}.")
+    wanted, total = synchronous[0].replicas_to_aggregate, synchronous[0].total_num_replicas
+    return Replicas(wanted, total, "SyncReplicasOptimizer")
+
+
 @dataclass
 class TrainingGraph:
     """The default graph, once a model is in it.
@@ -62,7 +127,7 @@ class TrainingGraph:
         optimizer: An optimizer, or a dict from patterns of names to optimizers.
         known_step: Gives the step that this worker knows of.
         gradients: What is done to gradients.
-        replicas: How many workers' gradients make a step; None for each to make one.
+        replicas: Whose gradients make a step; None for each worker's to make one.
         units: How many units of work make a step; None for none.
 
     Attributes:
@@ -74,7 +139,7 @@ class TrainingGraph:
     optimizer: Any
     known_step: Callable[[], int]
     gradients: Gradients
-    replicas: int | None = None
+    replicas: Replicas | None = None
     units: int | None = None
     step: Variable = field(init=False)
     train_op: Node = field(init=False)
@@ -86,10 +151,10 @@ class TrainingGraph:
         groups = self._groups(trained)
         if self.replicas is not None or self.units is not None:
             if len(groups) > 1 or self.model.updates or self.gradients.ema_decay is not None:
-                who = "WorkUnits" if self.units else "LocalSteps with replicas"
+                who = "WorkUnits" if self.replicas is None else self.replicas.option
                 raise InvalidArgumentError(
                     f"{who} has one optimizer, no ema_decay, and a model without running averages such as BatchNorm's. "
-                    f"Leave out {'units' if self.units else 'replicas'}, or use LayerNorm or GroupNorm."
+                    "Leave it out, or use LayerNorm or GroupNorm."
                 )
             groups = [(self._together(optimizer), names, decay) for optimizer, names, decay in groups]
         first = groups[0][0]
@@ -118,11 +183,12 @@ class TrainingGraph:
         if self.units is not None:
             return units_optimizer(optimizer, self.units)
         assert self.replicas is not None
-        return SyncReplicasOptimizer(optimizer, self.replicas)
+        return SyncReplicasOptimizer(optimizer, self.replicas.count, self.replicas.workers)
 
     def _groups(self, trained: Mapping[str, Variable]) -> list[tuple[Optimizer, list[str], float]]:
         """Give each optimizer with the names of its parameters, and its weight decay."""
-        given = self.optimizer if isinstance(self.optimizer, Mapping) else {"*": self.optimizer}
+        alone = self.optimizer.wrapped if isinstance(self.optimizer, SyncReplicasOptimizer) else self.optimizer
+        given = alone if isinstance(alone, Mapping) else {"*": alone}
         source = StepSource(self.step, self.known_step)
         left = list(trained)
         groups = []

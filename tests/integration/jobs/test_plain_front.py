@@ -1,4 +1,4 @@
-"""Scripts of gs.fit as launched jobs of two PS and two workers: with an evaluator, and again; by local steps."""
+"""Scripts of gs.fit as launched jobs of two PS and two workers: evaluated, and again; local steps; synchronous."""
 
 import json
 import re
@@ -50,6 +50,16 @@ print("RESULT", result.step, json.dumps(result.model["w"].tolist()), flush=True)
 """
 )
 
+SYNCHRONOUS = (
+    LINE
+    + """
+import json
+together = gs.train.SyncReplicasOptimizer(gs.optim.SGD(0.05), 2)
+result = gs.fit({"w": np.zeros(3, np.float32)}, loss_fn, batches, optimizer=together, epochs=3)
+print("RESULT", result.step, json.dumps(result.model["w"].tolist()), flush=True)
+"""
+)
+
 
 @pytest.fixture
 def processes(tmp_path):
@@ -87,3 +97,18 @@ def test_a_job_of_local_steps_ends_at_its_round(processes, tmp_path, replicas, o
         learned = re.search(rf"\[worker:{worker}\] RESULT 60 (\[.*\])", printed)
         assert learned, printed
         np.testing.assert_allclose(json.loads(learned[1]), [1, -2, 3], rtol=off, err_msg=printed)
+
+
+def test_a_synchronous_step_is_made_of_different_batches(processes, tmp_path):
+    (tmp_path / "train.py").write_text(SYNCHRONOUS)
+    processes.start("launch", "-m", "globalstep", "launch", "--ps", 2, "--workers", 2, "train.py")
+    assert processes.wait()["launch"] == 0, processes.output("launch")
+    printed = processes.output("launch")
+    line: dict = {}
+    exec(LINE, line)
+    start, batches = {"w": np.zeros(3, np.float32)}, line["batches"]
+    alone = gs.fit(start, line["loss_fn"], batches, optimizer=gs.optim.SGD(0.05), epochs=3, accumulate=2)
+    for worker in (0, 1):
+        learned = re.search(rf"\[worker:{worker}\] RESULT 12 (\[.*\])", printed)
+        assert learned, printed
+        np.testing.assert_allclose(json.loads(learned[1]), alone.model["w"], rtol=1e-4, err_msg=printed)
