@@ -8,15 +8,18 @@ import globalstep as gs
 from globalstep import losses
 from globalstep.autodiff.backward_schedule import schedule_of
 from globalstep.autodiff.gradients import gradients
+from globalstep.graph.graph import Node
 from globalstep.ops import constant_ops as c
 from globalstep.ops import math_ops as m
-from globalstep.ops.array_ops import reshape, transpose
+from globalstep.ops.array_ops import expand_dims, reshape, squeeze, transpose
+from globalstep.ops.clipping import clip_by_value
 from globalstep.ops.conv_ops import conv2d, max_pool
 from globalstep.ops.cross_entropy_ops import (
     sigmoid_cross_entropy_with_logits,
     softmax_cross_entropy_with_logits_v2,
 )
-from globalstep.ops.nn_ops import bias_add, dropout, relu
+from globalstep.ops.joining_ops import concat
+from globalstep.ops.nn_ops import bias_add, dropout, l2_loss, relu, relu6, softmax
 from globalstep.ops.product_ops import matmul
 from globalstep.ops.reduction_ops import reduce_mean, reduce_sum
 
@@ -69,12 +72,57 @@ def test_a_sum_of_two_values(dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("function", [m.square, m.sigmoid, m.tanh, m.exp, m.negative, relu])
+def test_a_sum_of_three_values(dtype):
+    x, y = c.placeholder(dtype, [3, 4]), c.placeholder(dtype, [3, 4])
+    feeds = {x: numbers(dtype, (3, 4)), y: numbers(dtype, (3, 4), 1)}
+    assert_alike(m.add_n([x, y, m.square(y)]), [x, y], feeds, [c.constant(numbers(dtype, (3, 4), 2))])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(m.square, m.sigmoid, m.tanh, m.exp, m.negative, m.log, m.sqrt, m.rsqrt),
+        *(relu, relu6, softmax, lambda x: softmax(x, 0), l2_loss),
+        *(
+            lambda x: expand_dims(x, 1),
+            lambda x: squeeze(expand_dims(x, 0), [0]),
+            lambda x: squeeze(expand_dims(x, -1)),
+        ),
+    ],
+)
 def test_functions_of_one_value(function, dtype):
     x = c.placeholder(dtype, [5, 3])
     values = numbers(dtype, (5, 3))
     values[0] = 0, -0.0, np.inf
-    assert_alike(function(x), [x], {x: values}, [c.constant(numbers(dtype, (5, 3), 2))])
+    made = function(x)
+    assert_alike(made, [x], {x: values}, [c.constant(numbers(dtype, made.shape.as_list(), 2))])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(3, 4), (4,), (3, 1), ()])
+@pytest.mark.parametrize("function", [m.maximum, m.minimum, m.squared_difference, m.pow])
+def test_functions_of_two_values(function, shape, dtype):
+    x, y = c.placeholder(dtype, [3, 4]), c.placeholder(dtype, list(shape))
+    values = numbers(dtype, (3, 4))
+    feeds = {x: values, y: np.zeros(shape, dtype) + values[0, 0]}
+    for first, second in ((x, y), (y, x)):
+        assert_alike(function(first, second), [x, y], feeds, [c.constant(numbers(dtype, (3, 4), 2))])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_values_between_two_bounds(dtype):
+    x, low, high = c.placeholder(dtype, [3, 4]), c.placeholder(dtype, []), c.placeholder(dtype, [4])
+    values = numbers(dtype, (3, 4))
+    feeds = {x: values, low: values[1, 1], high: np.abs(values[0])}
+    assert_alike(clip_by_value(x, low, high), [x, low, high], feeds, [c.constant(numbers(dtype, (3, 4), 2))])
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_values_that_are_joined(axis):
+    x, y = c.placeholder("float32", [3, 4]), c.placeholder("float32", [3, 4])
+    feeds = {x: numbers("float32", (3, 4)), y: numbers("float32", (3, 4), 1)}
+    assert_alike(m.square(concat([x, y, m.tanh(x)], axis)), [x, y], feeds)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -98,6 +146,9 @@ def test_products_of_matrices(shapes):
     x, y = (c.placeholder("float32", list(shape)) for shape in shapes)
     feeds = {x: numbers("float32", shapes[0]), y: numbers("float32", shapes[1])}
     assert_alike(m.square(matmul(x, y)), [x, y], feeds)
+    for flip_a, flip_b in ((True, False), (False, True), (True, True)):
+        one, other = transpose(x) if flip_a else x, transpose(y) if flip_b else y
+        assert_alike(m.square(matmul(one, other, flip_a, flip_b)), [x, y], feeds)
 
 
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
@@ -197,16 +248,69 @@ def test_a_gradient_of_a_gradient_is_traced_and_right():
     np.testing.assert_allclose(evaluate(second, {x: [1.0, 2.0, 3.0]}), [6, 12, 18])
 
 
-def test_a_product_of_batches_goes_back_to_the_trace():
-    x, y = c.placeholder("float32", [2, 3, 4]), c.placeholder("float32", [2, 4, 5])
-    (found,) = gradients(matmul(x, y), x)
-    node = found.inputs[0]
-    feeds = {x: numbers("float32", (2, 3, 4)), y: numbers("float32", (2, 4, 5))}
-    assert schedule_of(node).evaluate([feeds[source] for source, _ in schedule_of(node).pairs]) is None
-    np.testing.assert_allclose(evaluate(found, feeds), np.ones((2, 3, 5)) @ feeds[y].swapaxes(1, 2), rtol=1e-6)
+def traced_alike(build):
+    """What a graph gives in two runs, by its schedule and by the tape; each is built anew, so that both draw alike."""
+    found = []
+    for by_tape in (False, True):
+        with gs.Graph().as_default():
+            ys, xs, feeds = build()
+            results = gradients(ys, xs)
+            node = results[0].inputs[0]
+            schedule = schedule_of(node)
+            if by_tape:
+                traced(node)
+            with gs.Session() as session:
+                found.append([session.run([ys, *results], feeds) for _ in range(2)])
+    for one, other in zip(*found, strict=True):
+        for straight, by_tape in zip(one, other, strict=True):
+            np.testing.assert_array_equal(straight, by_tape)
+    return schedule, found[0]
 
 
-def test_what_draws_or_has_no_vjp_is_traced():
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: matmul(reshape(x, [2, 2, 3]), reshape(x, [2, 3, 2])),
+        lambda x: m.sin(x * 2.0),
+        lambda x: m.abs(x) * gs.reduce_max(x, 1, keepdims=True),
+        lambda x: x[1:, :2],
+        lambda x: gs.where(m.greater(x, 0.0), x, m.sin(x)),
+    ],
+)
+def test_what_has_no_vjp_gets_a_tape_of_its_own(function):
+    def build():
+        x = c.placeholder("float32", [4, 3])
+        return m.tanh(function(m.square(x))), [x], {x: numbers("float32", (4, 3))}
+
+    schedule, _ = traced_alike(build)
+    assert schedule is not None
+
+
+@pytest.mark.parametrize("noise_shape", [None, [4, 1]])
+def test_what_draws_draws_once_in_a_step(noise_shape):
+    def build():
+        x = c.placeholder("float32", [4, 3])
+        y = dropout(m.square(x), 0.5, noise_shape, seed=3)
+        return m.tanh(y), [x], {x: numbers("float32", (4, 3))}
+
+    schedule, ((first, _), (second, _)) = traced_alike(build)
+    assert schedule is not None
+    assert (first != second).any()
+
+
+def test_what_was_drawn_before_a_tape_is_needed_is_not_drawn_again():
+    def build():
+        x = c.placeholder("float32", [4, 3])
+        listed = Node("Listed", (dropout(m.square(x), 0.5, seed=3),), lambda value: [value], dtype="float32", shape=[])
+        y = Node("First", (listed,), lambda values: values[0] * 2, dtype="float32", shape=[4, 3])
+        return y, [x], {x: numbers("float32", (4, 3))}
+
+    # There is a schedule, and a list is nothing that it could go on with.
+    schedule, ((first, _), (second, _)) = traced_alike(build)
+    assert schedule is not None
+    assert (first != second).any()
+
+
+def test_a_tuple_is_traced():
     x = c.placeholder("float32", [3])
-    assert schedule_of(gradients(dropout(x * 2.0, 0.5), x)[0].inputs[0]) is None
-    assert schedule_of(gradients(m.sin(x * 2.0), x)[0].inputs[0]) is None
+    assert schedule_of(gradients(gs.unstack(x * 2.0)[0], x)[0].inputs[0]) is None

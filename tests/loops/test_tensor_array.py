@@ -79,3 +79,18 @@ def test_map_fn_and_scan_refuse():
         gs.map_fn(lambda x: gs.to_float(x), gs.constant([1, 2]))
     with pytest.raises(ValueError, match="same nested structure"):
         gs.scan(lambda a, x: (a, x), gs.constant([1.0, 2.0]))
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_a_gradient_goes_to_an_element_that_a_branch_reads(in_loop):
+    with gs.Graph().as_default(), gs.Session() as session:
+        x = gs.placeholder(gs.float32, [5, 3])
+        array = gs.TensorArray(gs.float32, 5).unstack(x)
+
+        def step(at, total):
+            return at + 1, total + gs.cond(at < 2, lambda: gs.zeros([3]), lambda: array.read(at))
+
+        start = (gs.constant(0 if in_loop else 2), gs.zeros([3]))
+        _, total = gs.while_loop(lambda at, total: at < 5, step, start) if in_loop else step(*start)
+        found = session.run(gs.gradients(total, x)[0], {x: np.ones((5, 3), np.float32)})
+        assert found[:, 0].tolist() == ([0, 0, 1, 1, 1] if in_loop else [0, 0, 1, 0, 0])

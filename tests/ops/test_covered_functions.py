@@ -441,14 +441,14 @@ def test_gradient_agrees_with_finite_differences(case):
 @pytest.mark.parametrize("case", [c for c in CASES if c.gradient], ids=lambda case: case.name)
 def test_float32_gradients_are_float32_all_the_way(case, monkeypatch):
     seen = []
-    backward = gradients_module._Tape.backward
+    backward = gradients_module.Tape.backward
 
     def watched(self, ends, wanted):
         found = backward(self, ends, wanted)
         seen.extend(np.asarray(slope).dtype for slope in found.values())
         return found
 
-    monkeypatch.setattr(gradients_module._Tape, "backward", watched)
+    monkeypatch.setattr(gradients_module.Tape, "backward", watched)
     nodes = placeholders(case, "float32")
     evaluate(gradients(case.build(*nodes), nodes), dict(zip(nodes, inputs_of(case, np.float32), strict=True)))
     assert seen

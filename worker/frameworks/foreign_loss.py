@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,11 @@ def loss_node(
                 f"The loss {item.op_name!r} must be a scalar; its function gave a value of shape {loss.shape}. "
                 "Take the mean or the sum."
             )
-        return (loss.astype(dtype, copy=False), *found.updates), list(map(_frozen, found.gradients)) if wanted else []
+        gradients = list(found.gradients) if wanted else []
+        for gradient in gradients:
+            # The memory may be the framework's: a fetch of it gets a copy.
+            gradient.flags.writeable = False
+        return (loss.astype(dtype, copy=False), *found.updates), gradients
 
     def call(*values: Any) -> tuple[Any, ...]:
         wanted = tuple(i for i, value in enumerate(values) if isbox(value))
@@ -110,7 +115,7 @@ def loss_node(
 
     attrs = {"tuple": True, "no_second_gradient": True, "with_gradients": found_by}
     node = Node(op_type, inputs, call, name="evaluate", stateful=True, attrs=attrs)
-    item = LossNode("TupleItem", (node,), lambda values: values[0], name="loss", dtype=dtype, shape=(),
+    item = LossNode("TupleItem", (node,), itemgetter(0), name="loss", dtype=dtype, shape=(),
                     attrs={"index": 0})  # fmt: skip
     item.variables = variables
     given = [
@@ -165,9 +170,3 @@ def _plain(value: Any) -> Array:
     while isbox(value):
         value = getval(value)
     return np.asarray(value)
-
-
-def _frozen(gradient: Array) -> Array:
-    """Forbid writing: the memory may be the framework's, and a fetch of it gets a copy."""
-    gradient.flags.writeable = False
-    return gradient

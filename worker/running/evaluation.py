@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from globalstep.autodiff.gradients import evaluate_gradients
+from globalstep.autodiff.gradients import evaluate_by_tape
 from globalstep.errors import GlobalStepError, InternalError, InvalidArgumentError, NotFoundError
 from globalstep.graph.graph import Node
 from globalstep.wire.declarations import Read
@@ -77,6 +77,8 @@ def _special(node: Node, inputs: Sequence[int], values: list[Any], plan: Plan, e
         ids = np.asarray(values[inputs[0]])
         (rows,) = executor.pull([Read(node.inputs[0].op_name, ids.astype(np.int64).reshape(-1))])
         return rows.reshape(*ids.shape, *rows.shape[1:])
+    if "local_rounds" in node.attrs:
+        return node.attrs["local_rounds"].take(executor, [values[i] for i in inputs])
     if "queue" in node.attrs:
         return node.attrs["queue"].held(executor.cluster.queues)
     if node.op_type == "IsVariableInitialized":
@@ -100,12 +102,13 @@ def _gradients(node: Node, values: list[Any], plan: Plan) -> Any:
     slots = [(covered, plan.slots[covered]) for covered in node.attrs["covers"] if covered in plan.slots]
     known = {covered: values[slot] for covered, slot in slots if values[slot] is not EMPTY}
     schedule, given = (None, ()) if known else plan.schedules.get(node) or plan.find_schedule(node)
-    straight = None if schedule is None else schedule.evaluate([values[slot] for slot in given])
+    drawn: dict[Node, Any] = {}
+    straight = None if schedule is None else schedule.evaluate(list(map(values.__getitem__, given)), drawn)
     if straight is not None:
         for (_, slot), value in zip(slots, straight[1], strict=True):
             values[slot] = value
         return straight[0]
-    found, forward = evaluate_gradients(node, value_of, known)
+    found, forward = evaluate_by_tape(node, value_of, known, drawn)
     for covered, slot in slots:
         if values[slot] is EMPTY:
             values[slot] = forward[covered]

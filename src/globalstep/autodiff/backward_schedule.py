@@ -1,15 +1,15 @@
-"""The backward schedule of a gradient whose functions all have VJPs: a fixed list of calls instead of a tape.
+"""The backward schedule of a gradient: a fixed list of calls instead of a tape of all functions.
 
 A BackwardSchedule is made once for a Gradients node: which functions to call forwards, and in which order to call the
 functions that their VJPs give. A run then only calls them. Its sums are those of autograd's tape, term by term in the
-same order, so that the result is the same to the last bit.
+same order, so that the result is the same to the last bit. A function without a VJP gets a tape of its own.
 
 Layer: shared. Threads: a BackwardSchedule is not changed by use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from autograd.util import toposort
 
 from globalstep.autodiff.given_gradients import GivenGradients, given_gradients
 from globalstep.autodiff.gradient_plan import GradientPlan
+from globalstep.autodiff.tape import vjp_by_tape
 from globalstep.graph.graph import Node
 
 __all__ = ["BackwardSchedule", "Schedule", "schedule_of"]
@@ -67,6 +68,7 @@ class BackwardSchedule:
 
     def __init__(self, node: Node, plan: GradientPlan) -> None:
         self.covers = plan.covers
+        self._stateful = [(at, covered) for at, covered in enumerate(plan.covers) if covered.stateful]
         places: dict[Any, int] = {}
         marks: dict[int, _Mark] = {}
 
@@ -125,15 +127,19 @@ class BackwardSchedule:
         self.pairs: tuple[tuple[Node, Node], ...] = tuple(key for key, _ in needed)
         self._given = tuple(place for _, place in needed)
 
-    def evaluate(self, given: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any]] | None:
+    def evaluate(
+        self, given: Sequence[Any], drawn: MutableMapping[Node, Any] | None = None
+    ) -> tuple[tuple[Any, ...], list[Any]] | None:
         """Find the gradients.
 
         Args:
             given: The value of each of `pairs`.
+            drawn: Where None is given, gets the values of those stateful nodes that have been evaluated: they are not
+                to be evaluated again.
 
         Returns:
             The Gradients node's value and the values of `covers`; None where the tape is needed after all, because
-            a VJP does not cover the case or a Variable was read twice. Nothing has had an effect then.
+            a value is no array or a Variable was read twice.
         """
         values: list[Any] = [None] * self._size
         for place, value in zip(self._given, given, strict=True):
@@ -141,28 +147,38 @@ class BackwardSchedule:
         if any(values[place] is not values[places[0]] for places in self._same for place in places):
             return None
         ways: list[Any] = [None] * len(self._calls)
-        for at, (fn, vjp, inputs, out, _) in enumerate(self._calls):
+        for at, (fn, vjp, inputs, out, reached) in enumerate(self._calls):
             arguments = [values[place] for place in inputs]
-            if vjp is None:
+            if not reached:
                 values[out] = fn(*arguments)
                 continue
             for argument in arguments:
                 if not isinstance(argument, _ARRAYS):
+                    self._note_drawn(values, at, drawn)
                     return None
-            found = vjp(*arguments)
+            found = None if vjp is None else vjp(*arguments)
             if found is None:
-                return None
-            values[out], ways[at] = found
+                values[out], ways[at] = vjp_by_tape(fn, arguments, [position for position, _ in reached])
+            else:
+                values[out], ways[at] = found
         flowing: list[Any] = [None] * self._size
         for place, seed in self._ends:
             weight = np.ones_like(values[place]) if seed is None else values[seed]
             if not isinstance(weight, _ARRAYS):
+                self._note_drawn(values, len(self._calls), drawn)
                 return None
             _flow(flowing, place, weight)
         for place, way in self._back:
-            if way is not None:
-                gradient, back = flowing[place], ways[way]
-                for at, to in self._calls[way].reached:
+            gradient = flowing[place]
+            if way is None or gradient is None:
+                continue
+            back, reached = ways[way], self._calls[way].reached
+            if callable(back):
+                for (_, to), part in zip(reached, back(gradient), strict=True):
+                    if part is not None:
+                        _flow(flowing, to, part)
+            else:
+                for at, to in reached:
                     _flow(flowing, to, back[at](gradient))
         gradients: list[Any] = []
         for result in self._results:
@@ -174,6 +190,11 @@ class BackwardSchedule:
                 ids = [np.asarray(values[place]).reshape(-1) for place in result.ids]
                 gradients += [_joined(rows), _joined(ids).astype(np.int64)]
         return tuple(gradients), [values[call.out] for call in self._calls]
+
+    def _note_drawn(self, values: Sequence[Any], before: int, drawn: MutableMapping[Node, Any] | None) -> None:
+        """Give the values of the stateful nodes among the first calls."""
+        if drawn is not None:
+            drawn.update({node: values[self._calls[at].out] for at, node in self._stateful if at < before})
 
 
 _ARRAYS = (np.ndarray, np.generic)
@@ -209,9 +230,12 @@ def schedule_of(node: Node) -> Schedule | None:
 
 
 def _find(node: Node, plan: GradientPlan) -> Schedule | None:
-    straight = (
-        all(covered.fn is not None and not covered.stateful for covered in plan.covers)
-        and all(covered in plan.vjps for covered in plan.covers if plan.flows.get(covered))
-        and all(y in plan.covers for y in plan.ys if y in plan.reached)
+    straight = all(covered.fn is not None for covered in plan.covers) and all(
+        y in plan.covers for y in plan.ys if y in plan.reached
     )
+    for covered in plan.covers:
+        if plan.flows.get(covered) and covered not in plan.vjps:
+            # A tuple's gradient is no array, and what has an effect is called as it is.
+            tuples = any(one.attrs.get("tuple") for one in (covered, *covered.inputs))
+            straight = straight and not tuples and not covered.stateful
     return BackwardSchedule(node, plan) if straight else given_gradients(plan)

@@ -9,7 +9,8 @@ Layer: shared. Threads: GivenGradients are not changed by use.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ __all__ = ["GivenGradients", "given_gradients"]
 
 
 _ARRAYS = (np.ndarray, np.generic)
+#: What a step's values nearly always are, which is seen at once.
+_PLAIN = {np.ndarray}
+_dtype_of = attrgetter("dtype")
 
 
 class GivenGradients:
@@ -50,30 +54,43 @@ class GivenGradients:
         self._results = [
             (
                 [at[value] for value in plan.gathers.get(x, [x])],
-                x.dtype.as_numpy_dtype,
+                np.dtype(x.dtype.as_numpy_dtype),
                 [ids[gather] for gather in plan.gathers.get(x, ())],
                 tuple(int(size) for size in x.shape)[1:] if x in plan.gathers else (),
             )
             for x in xs
         ]
         self._wanted = tuple(sorted({position for positions, *_ in self._results for position in positions}))
+        #: Where all are dense: of each x the position of its gradient among the wanted, and its dtype.
+        self._dense = None if gathers else [self._wanted.index(positions[0]) for positions, *_ in self._results]
+        self._dtypes = [dtype for _, dtype, *_ in self._results]
 
-    def evaluate(self, given: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any]] | None:
-        """Find the gradients; see BackwardSchedule.evaluate."""
-        if not all(isinstance(value, _ARRAYS) for value in given):
-            return None
-        inputs = [np.asarray(value) for value in given[: len(self._source.inputs)]]
+    def evaluate(
+        self, given: Sequence[Any], drawn: MutableMapping[Node, Any] | None = None
+    ) -> tuple[tuple[Any, ...], list[Any]] | None:
+        """Find the gradients; see BackwardSchedule.evaluate. There is nothing to draw."""
+        inputs = given[: len(self._source.inputs)]
+        if set(map(type, given)) != _PLAIN:
+            if not all(isinstance(value, _ARRAYS) for value in given):
+                return None
+            inputs = list(map(np.asarray, inputs))
         value, gradients = self._source.attrs["with_gradients"](inputs, self._wanted)
+        covered = [value if node is self._source else value[0] for node in self.covers]
+        if self._dense is not None:
+            dense = tuple(map(gradients.__getitem__, self._dense))
+            if list(map(_dtype_of, dense)) == self._dtypes:
+                return dense, covered
         found = dict(zip(self._wanted, gradients, strict=True))
         results: list[Any] = []
         for positions, dtype, ids, row in self._results:
-            parts = [found[position].astype(dtype, copy=False) for position in positions]
             if not ids:
-                results += parts
+                gradient = found[positions[0]]
+                results.append(gradient if gradient.dtype == dtype else gradient.astype(dtype))
             else:
+                parts = [found[position].astype(dtype, copy=False) for position in positions]
                 results.append(np.concatenate([part.reshape(-1, *row) for part in parts]))
                 results.append(np.concatenate([given[place].reshape(-1) for place in ids]).astype(np.int64))
-        return tuple(results), [value if node is self._source else value[0] for node in self.covers]
+        return tuple(results), covered
 
 
 def given_gradients(plan: GradientPlan) -> GivenGradients | None:

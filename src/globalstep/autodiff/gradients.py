@@ -1,13 +1,11 @@
 """Gradients of nodes: which nodes they go through, found once, and their values, found in a run.
 
 `gradients` adds one `Gradients` node, whose value is a tuple, and takes it apart. In a run,
-`evaluate_gradients` evaluates the nodes between `xs` and `ys` once on an autograd tape, so that the
-forward pass serves both the loss and its gradients. Where every function on the way has a VJP
-(`globalstep.autodiff.vjps`), a backward schedule (`globalstep.autodiff.backward_schedule`) gives the same numbers
-without a tape.
+`evaluate_gradients` evaluates the nodes between `xs` and `ys` once, so that the forward pass serves both the loss and
+its gradients: by a backward schedule (`globalstep.autodiff.backward_schedule`), or, where a tuple, a gradient of a
+gradient or a feed is on the way, on an autograd tape of all of them (`globalstep.autodiff.tape`).
 
-Layer: shared. Threads: an evaluation shares nothing with another; autograd's own stack of traces, which
-all threads share, is not used.
+Layer: shared. Threads: an evaluation shares nothing with another.
 
 How a session evaluates a `Gradients` node
 ------------------------------------------
@@ -28,22 +26,18 @@ computed already. `gradients` is the node's value; `forward` maps each covered n
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
-from autograd.core import VJPNode, add_outgrads
-from autograd.tracer import isbox, new_box
-from autograd.util import toposort
 
 from globalstep.autodiff.backward_schedule import schedule_of
 from globalstep.autodiff.gradient_plan import GradientPlan
-from globalstep.autodiff.vjps import VJP
+from globalstep.autodiff.tape import Tape
 from globalstep.graph.graph import Node, as_node, get_default_graph
 
-__all__ = ["AggregationMethod", "evaluate_gradients", "gradients", "vjp_by_tape"]
+__all__ = ["AggregationMethod", "evaluate_by_tape", "evaluate_gradients", "gradients"]
 
 
 class AggregationMethod:
@@ -121,111 +115,6 @@ def _seed(grad: Any, y: Node) -> Node | None:
     return node
 
 
-# Every evaluation gets a higher number than those before it, so that one inside another (a gradient of a
-# gradient) is always the inner one to autograd.
-_traces = itertools.count()
-
-
-class _Tape:
-    """One evaluation: boxes of one trace, and the gradients that come back to them."""
-
-    def __init__(self) -> None:
-        self.trace = next(_traces)
-
-    def root(self, value: Any) -> Any:
-        """Start tracking `value`."""
-        value = value if isbox(value) else np.asarray(value)
-        return new_box(value, self.trace, VJPNode.new_root())
-
-    def box_by_vjp(self, vjp: VJP, inputs: Sequence[Any]) -> Any:
-        """Give the box of a function's value, with the functions that its VJP gives; None where it gives none."""
-        values = [self.plain(item) for item in inputs]
-        if not all(isinstance(value, (np.ndarray, np.generic)) for value in values):
-            return None
-        found = vjp(*values)
-        if found is None:
-            return None
-        value, ways = found
-        from_, back = [], []
-        for item, way in zip(inputs, ways, strict=True):
-            if self.holds(item):
-                from_.append(item._node)
-                back.append(way)
-        node = VJPNode.new_root()
-        node.parents, node.vjp = from_, lambda gradient: [way(gradient) for way in back]
-        return new_box(value, self.trace, node)
-
-    def replace(self, box: Any, value: Any) -> Any:
-        """Give `value`, with the gradient going on to `box`: a place of its own on the tape."""
-        if isinstance(box, tuple):
-            return tuple(self.replace(b, v) for b, v in zip(box, value, strict=True))
-        if not self.holds(box):
-            return value
-        node = VJPNode.new_root()
-        node.parents, node.vjp = (box._node,), lambda g: (g,)
-        return new_box(value, self.trace, node)
-
-    def holds(self, value: Any) -> bool:
-        return bool(isbox(value) and value._trace == self.trace)
-
-    def plain(self, value: Any) -> Any:
-        """Give the value without this tape's box."""
-        if isinstance(value, tuple):
-            return tuple(self.plain(item) for item in value)
-        return value._value if self.holds(value) else value
-
-    def backward(self, ends: Sequence[tuple[Any, Any]], wanted: set[Any]) -> dict[Any, Any]:
-        """Give the gradients of the sum of `ends` (box, weight) at the tape's nodes in `wanted`."""
-        flowing: dict[Any, Any] = {}
-        for box, weight in ends:
-            flowing[box._node] = add_outgrads(flowing.get(box._node), weight)
-        end = _End([box._node for box, _ in ends])
-        found: dict[Any, Any] = {}
-        for node in itertools.islice(toposort(end), 1, None):
-            gradient = flowing.pop(node)[0]
-            if node in wanted:
-                found[node] = gradient
-            for parent, part in zip(node.parents, node.vjp(gradient), strict=True):
-                flowing[parent] = add_outgrads(flowing.get(parent), part)
-        return found
-
-
-class _End:
-    """A node after all ends of a tape, where the way back starts."""
-
-    def __init__(self, parents: list[Any]) -> None:
-        self.parents = parents
-
-
-def vjp_by_tape(
-    fn: Callable[..., Any], values: Sequence[Any], wanted: Sequence[int]
-) -> tuple[Any, Callable[[Any], list[Any]]]:
-    """Evaluate one function on a tape of its own.
-
-    Args:
-        fn: A function that nodes are made with.
-        values: Its arguments, plain arrays.
-        wanted: Which of them gradients go back to.
-
-    Returns:
-        Its value, and the way back from a gradient of it to those of the wanted arguments, None for zero. Where the
-        value is a tuple, its gradient is a sequence with 0 for a part whose gradient is zero.
-    """
-    tape = _Tape()
-    roots = {at: tape.root(values[at]) for at in wanted}
-    with np.errstate(all="ignore"):
-        given = fn(*(roots.get(at, value) for at, value in enumerate(values)))
-
-    def back(gradient: Any) -> list[Any]:
-        parts = list(zip(given, gradient, strict=True)) if isinstance(given, tuple) else [(given, gradient)]
-        ends = [(box, weight) for box, weight in parts if tape.holds(box) and not isinstance(weight, int)]
-        with np.errstate(all="ignore"):
-            found = tape.backward(ends, {root._node for root in roots.values()})
-        return [found.get(root._node) for root in roots.values()]
-
-    return tape.plain(given), back
-
-
 def evaluate_gradients(
     node: Node, value_of: Callable[[Node, Node], Any], known: Mapping[Node, Any] | None = None
 ) -> tuple[tuple[Any, ...], dict[Node, Any]]:
@@ -239,20 +128,41 @@ def evaluate_gradients(
     Returns:
         The node's value, a tuple of arrays, and the values of the covered nodes.
     """
-    plan: GradientPlan = node.attrs["plan"]
     schedule = None if known else schedule_of(node)
+    drawn: dict[Node, Any] = {}
     if schedule is not None:
         with np.errstate(all="ignore"):
-            found = schedule.evaluate([value_of(source, consumer) for source, consumer in schedule.pairs])
+            found = schedule.evaluate([value_of(source, consumer) for source, consumer in schedule.pairs], drawn)
         if found is not None:
             return found[0], dict(zip(schedule.covers, found[1], strict=True))
-    tape = _Tape()
+    return evaluate_by_tape(node, value_of, known, drawn)
+
+
+def evaluate_by_tape(
+    node: Node,
+    value_of: Callable[[Node, Node], Any],
+    known: Mapping[Node, Any] | None = None,
+    drawn: Mapping[Node, Any] | None = None,
+) -> tuple[tuple[Any, ...], dict[Node, Any]]:
+    """Evaluate a Gradients node without its schedule.
+
+    Args:
+        node: See `evaluate_gradients`.
+        value_of: See there.
+        known: See there.
+        drawn: Values of covered stateful nodes, which are not to be evaluated again.
+
+    Returns:
+        As `evaluate_gradients`.
+    """
+    plan: GradientPlan = node.attrs["plan"]
+    tape = Tape()
     values: dict[Node, Any] = {}
     # A Variable may be read in several phases of a run: one root for each value read.
     roots: dict[Node, dict[int, Any]] = {x: {} for x in plan.xs if x in plan.reached}
     for rows in plan.gathers.values():
         roots.update({gather: {} for gather in rows})
-    known = known or {}
+    known, drawn = known or {}, drawn or {}
 
     def get(source: Node, consumer: Node) -> Any:
         if source in values:
@@ -267,6 +177,9 @@ def evaluate_gradients(
 
     with np.errstate(all="ignore"):
         for covered in plan.covers:
+            if covered in drawn:
+                values[covered] = drawn[covered]
+                continue
             inlets = plan.flows.get(covered, {})
             inputs = [
                 get(source, covered) if source in inlets else tape.plain(get(source, covered))
@@ -306,7 +219,7 @@ def _call(node: Node, inputs: list[Any], get: Callable[[Node, Node], Any], value
 
 def _results(
     plan: GradientPlan,
-    tape: _Tape,
+    tape: Tape,
     roots: dict[Node, dict[int, Any]],
     flowed: dict[Any, Any],
     get: Callable[[Node, Node], Any],

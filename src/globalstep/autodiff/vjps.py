@@ -2,9 +2,9 @@
 
 Tracing a small model with autograd takes several times as long as numpy takes to compute it. So a node's function
 may have a VJP: from the values of the node's inputs it gives the node's value and, for each input, the function
-that takes a gradient of the value to one of the input. `globalstep.autodiff.gradients` uses it wherever the inputs are
-plain arrays. In all other cases (a gradient of a gradient; a VJP that gives None because the case is not its own) it
-traces the node's function, as it does where there is no VJP.
+that takes a gradient of the value to one of the input. It is used wherever the inputs are plain arrays. In all other
+cases (a gradient of a gradient; a VJP that gives None because the case is not its own) the node's function is traced,
+as it is where there is no VJP.
 
 A VJP computes exactly what the trace does: the same operations of numpy, in the same order. The test of VJPs
 compares them bit by bit.
@@ -92,6 +92,14 @@ def _exp(x: Any) -> Found:
     return value, (lambda g: value * g,)
 
 
+def _log(x: Any) -> Found:
+    return np.log(x), (lambda g: g / x,)
+
+
+def _sqrt(x: Any) -> Found:
+    return np.sqrt(x), (lambda g: g * 0.5 * x**-0.5,)
+
+
 def sum_vjp(value: Any, axes: tuple[int, ...] | None, keepdims: bool, mean: bool) -> Found | None:
     """The VJP of a sum, or mean, of floating values over `axes` (None for all)."""
     rank = value.ndim
@@ -107,7 +115,7 @@ def sum_vjp(value: Any, axes: tuple[int, ...] | None, keepdims: bool, mean: bool
 
     def back(g: Any) -> Any:
         g = np.reshape(g, kept.shape)
-        return (g / count if mean else g) + np.zeros(shape, dtype)
+        return np.add(g / count if mean else g, 0, out=np.empty(shape, dtype))
 
     return result, (back,)
 
@@ -120,4 +128,6 @@ _ARITHMETIC: dict[Any, VJP] = {
     anp.true_divide: _divide,
     anp.negative: _negative,
     anp.exp: _exp,
+    anp.log: _log,
+    anp.sqrt: _sqrt,
 }

@@ -14,6 +14,7 @@ import importlib
 import math
 import sys
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -172,6 +173,7 @@ _WRITERS: list[tuple[Any, Callable[[ValueWriter, Any], Any]]] = [
     (bytes, lambda writer, value: {"bytes": base64.b64encode(value).decode()}),
     (slice, lambda writer, value: {"slice": [writer.write(item) for item in (value.start, value.stop, value.step)]}),
     (range, lambda writer, value: {"range": [value.start, value.stop, value.step]}),
+    (itemgetter, lambda writer, value: {"items": [writer.write(item) for item in value.__reduce__()[1]]}),
     (type(Ellipsis), lambda writer, value: {"ellipsis": None}),
     (DType, lambda writer, value: {"dtype": value.name}),
     (np.dtype, lambda writer, value: {"numpy dtype": value.str}),
@@ -351,6 +353,7 @@ _READERS: dict[str, Callable[[ValueReader, Any], Any]] = {
     "bytes": lambda reader, content: base64.b64decode(content),
     "slice": lambda reader, content: slice(*(reader.read(item) for item in content)),
     "range": lambda reader, content: range(*content),
+    "items": lambda reader, content: itemgetter(*(reader.read(item) for item in content)),
     "ellipsis": lambda reader, content: Ellipsis,
     "dtype": lambda reader, content: as_dtype(content),
     "numpy dtype": lambda reader, content: np.dtype(str(content)),

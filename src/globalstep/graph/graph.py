@@ -13,6 +13,7 @@ import contextlib
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -549,7 +550,7 @@ def tuple_item(
     return Node(
         "TupleItem",
         (node,),
-        lambda values: values[index],
+        itemgetter(index),
         name=name or node.op_name.rsplit("/", 1)[-1],
         dtype=dtype,
         shape=shape,

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from globalstep.autodiff.gradient_plan import GradientPlan
-from globalstep.autodiff.gradients import evaluate_gradients, vjp_by_tape
+from globalstep.autodiff.gradients import evaluate_gradients
+from globalstep.autodiff.tape import vjp_by_tape
 from globalstep.autodiff.vjps import vjp_of
 from globalstep.dtypes import DType
 from globalstep.errors import GlobalStepError, InvalidArgumentError

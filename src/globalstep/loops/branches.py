@@ -19,6 +19,8 @@ from autograd.tracer import getval
 
 from globalstep.autodiff.gradient_plan import GradientPlan
 from globalstep.autodiff.gradients import evaluate_gradients
+from globalstep.autodiff.tape import call_on_tape
+from globalstep.errors import InvalidArgumentError
 from globalstep.graph.graph import Node, tuple_item
 from globalstep.graph.mutations import Mutation
 from globalstep.graph.shapes import TensorShape
@@ -152,6 +154,11 @@ class _Branch:
 
     def _connect(self, node: Node) -> None:
         """Have what the executor does take its operands from the stages, and a mutation be guarded."""
+        if "local_rounds" in node.attrs:
+            raise InvalidArgumentError(
+                f"{node.name!r} takes a local step, and cannot be in a branch: copies of the Variables would be needed "
+                "before the choice is made. Make it outside, and let the program choose which runs have it."
+            )
         controls = tuple(self._controls(node))
         if _looks_up(node):
             table, ids = node.inputs
@@ -238,7 +245,8 @@ class _Stage:
         try:
             for step in self._steps:
                 # What no gradient goes through is evaluated off the tape.
-                values[step.out] = step.fn(*[values[at] if flows else _plain(values[at]) for at, flows in step.inputs])
+                given = [values[at] if flows else _plain(values[at]) for at, flows in step.inputs]
+                values[step.out] = call_on_tape(step.fn, given)
         except Exception as error:
             assert step is not None
             raise_named(error, step.node, [np.shape(_plain(values[at])) for at, _ in step.inputs], "in a branch")

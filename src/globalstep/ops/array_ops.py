@@ -261,7 +261,10 @@ def expand_dims(input: Any, axis: Any = None, name: str | None = None, dim: Any 
     return Node(
         "ExpandDims",
         (node,),
-        lambda value: anp.expand_dims(value, place),
+        with_vjp(
+            lambda value: anp.expand_dims(value, place),
+            lambda value: (np.expand_dims(value, place), (lambda g: np.reshape(g, value.shape),)),
+        ),
         name=name,
         dtype=node.dtype,
         shape=TensorShape(known),
@@ -289,7 +292,10 @@ def squeeze(input: Any, axis: Any = None, name: str | None = None, squeeze_dims:
     return Node(
         "Squeeze",
         (node,),
-        lambda value: anp.squeeze(value, axis=places),
+        with_vjp(
+            lambda value: anp.squeeze(value, axis=places),
+            lambda value: (np.squeeze(value, axis=places), (lambda g: np.reshape(g, value.shape),)),
+        ),
         name=name,
         dtype=node.dtype,
         shape=TensorShape(known),

@@ -15,11 +15,12 @@ import autograd.numpy as anp
 import numpy as np
 from autograd.tracer import getval
 
+from globalstep.autodiff.vjps import Found, with_vjp
 from globalstep.graph.graph import Node, as_node
 from globalstep.graph.indexed_slices import IndexedSlices
 from globalstep.graph.shapes import TensorShape
 from globalstep.ops.building import broadcast_shapes, normal_axes, operands, require_float
-from globalstep.ops.primitives import cast, maximum, minimum, select
+from globalstep.ops.primitives import cast, maximum, maximum_vjp, minimum, minimum_vjp, select
 
 __all__ = ["clip_by_average_norm", "clip_by_global_norm", "clip_by_norm", "clip_by_value", "global_norm"]
 
@@ -32,6 +33,19 @@ def _values(t: Any) -> Node:
 def _like(t: Any, values: Node) -> Any:
     """Give `values` in the form of `t`."""
     return IndexedSlices(values, t.indices, t.dense_shape) if isinstance(t, IndexedSlices) else values
+
+
+def _clipped(v: Any, low: Any, high: Any) -> Any:
+    return maximum(minimum(v, high), low)
+
+
+def _clipped_vjp(v: Any, low: Any, high: Any) -> Found:
+    below, (to_v, to_high) = minimum_vjp(v, high)
+    value, (to_below, to_low) = maximum_vjp(below, low)
+    return value, (lambda g: to_v(to_below(g)), to_low, lambda g: to_high(to_below(g)))
+
+
+with_vjp(_clipped, _clipped_vjp)
 
 
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Any:
@@ -58,7 +72,7 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
     clipped = Node(
         "ClipByValue",
         (values, low, high),
-        lambda v, a, b: maximum(minimum(v, b), a),
+        _clipped,
         name=name or "clip_by_value",
         dtype=values.dtype,
         shape=values.shape,

@@ -5,11 +5,14 @@ Layer: shared.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
 
+from globalstep.autodiff.vjps import Found, with_vjp
 from globalstep.errors import InvalidArgumentError
 from globalstep.graph.graph import Node, as_node, tuple_item
 from globalstep.graph.shapes import TensorShape
@@ -38,6 +41,18 @@ __all__ = [
     "unpack",
     "unstack",
 ]
+
+
+def _joined(arrays: Sequence[Any], axis: int) -> Found:
+    """The VJP of a concatenation: each array's gradient is a part of the whole."""
+    place = axis % arrays[0].ndim if arrays[0].ndim else axis
+    ends = list(accumulate(array.shape[place] for array in arrays))
+    before = (slice(None),) * place
+
+    def part(start: int, end: int) -> Any:
+        return lambda g: g[(*before, slice(start, end))]
+
+    return np.concatenate(arrays, axis=axis), tuple(map(part, [0, *ends], ends))
 
 
 def concat(values: Any, axis: Any, name: str = "concat") -> Node:
@@ -77,7 +92,7 @@ def concat(values: Any, axis: Any, name: str = "concat") -> Node:
     return Node(
         "ConcatV2",
         nodes,
-        lambda *arrays: anp.concatenate(arrays, axis=place),
+        with_vjp(lambda *arrays: anp.concatenate(arrays, axis=place), lambda *arrays: _joined(arrays, place)),
         name=name,
         dtype=nodes[0].dtype,
         shape=TensorShape(known),

@@ -11,7 +11,7 @@ import autograd.numpy as anp
 import numpy as np
 from autograd.extend import defvjp, primitive
 
-from globalstep.autodiff.vjps import Found, with_vjp
+from globalstep.autodiff.vjps import Found, shaped_like, with_vjp
 from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.graph.graph import Node, as_node
 from globalstep.graph.indexed_slices import IndexedSlices
@@ -137,7 +137,18 @@ def _square(x: Any) -> Any:
 
 
 defvjp(_square, lambda ans, x: lambda g: g * x * 2)
-with_vjp(_square, lambda x: (x * x, (lambda g: g * x * 2,)))
+
+
+def _square_vjp(x: Any) -> Found:
+    def back(g: Any) -> Any:
+        part = g * x
+        part *= 2
+        return part
+
+    return x * x, (back,)
+
+
+with_vjp(_square, _square_vjp)
 
 # autograd raises a negative base to a real power through its logarithm; TensorFlow takes the gradient at
 # the exponent as zero there.
@@ -162,6 +173,45 @@ def _pow_vjp_y(ans: Any, x: Any, y: Any) -> Any:
 
 
 defvjp(_pow, _pow_vjp_x, _pow_vjp_y)
+
+
+def _pow_vjp(x: Any, y: Any) -> Found:
+    value = np.power(x, y)
+    return value, (_pow_vjp_x(value, x, y), _pow_vjp_y(value, x, y))
+
+
+with_vjp(_pow, _pow_vjp)
+
+
+def _rsqrt(x: Any) -> Any:
+    return 1 / anp.sqrt(x)
+
+
+def _rsqrt_vjp(x: Any) -> Found:
+    root = np.sqrt(x)
+    return 1 / root, (lambda g: -g * 1 / root**2 * 0.5 * x**-0.5,)
+
+
+with_vjp(_rsqrt, _rsqrt_vjp)
+
+
+def _squared_difference(x: Any, y: Any) -> Any:
+    return _square(x - y)
+
+
+def _squared_difference_vjp(x: Any, y: Any) -> Found:
+    apart = x - y
+    return apart * apart, (lambda g: shaped_like(x, g * apart * 2), lambda g: shaped_like(y, -(g * apart * 2)))
+
+
+with_vjp(_squared_difference, _squared_difference_vjp)
+
+
+def _sum_of(*values: Any) -> Any:
+    return sum(values[1:], values[0])
+
+
+with_vjp(_sum_of, lambda *values: (_sum_of(*values), (lambda g: g,) * len(values)))
 
 
 def _truncated_quotient(x: Any, y: Any) -> Any:
@@ -210,7 +260,7 @@ logical_not = unary("logical_not", "LogicalNot", anp.logical_not, "Negate each t
 negative = unary("negative", "Neg", anp.negative, "Negate each element.")
 reciprocal = unary("reciprocal", "Reciprocal", lambda x: 1 / x, "Give 1/x for each element.", floats=True)
 rint = unary("rint", "Rint", anp.rint, "Round to the nearest even integer.", floats=True, stops_gradient=True)
-rsqrt = unary("rsqrt", "Rsqrt", lambda x: 1 / anp.sqrt(x), "Give 1/sqrt(x) for each element.", floats=True)
+rsqrt = unary("rsqrt", "Rsqrt", _rsqrt, "Give 1/sqrt(x) for each element.", floats=True)
 sigmoid = unary("sigmoid", "Sigmoid", _sigmoid, "Give 1 / (1 + exp(-x)) for each element.", floats=True)
 sign = unary("sign", "Sign", anp.sign, "Give -1, 0 or 1 for each element.", stops_gradient=True)
 sin = unary("sin", "Sin", anp.sin, "Give the sine of each element.", floats=True)
@@ -240,7 +290,7 @@ div_no_nan = binary("div_no_nan", "DivNoNan", _quotient_or_zero, "Divide, giving
 pow = binary("pow", "Pow", _pow, "Raise `x` to the power `y`.")
 maximum = binary("maximum", "Maximum", maximum_array, "Give the larger of each pair.")
 minimum = binary("minimum", "Minimum", minimum_array, "Give the smaller of each pair.")
-squared_difference = binary("squared_difference", "SquaredDifference", lambda x, y: _square(x - y), "Give (x - y)^2.")
+squared_difference = binary("squared_difference", "SquaredDifference", _squared_difference, "Give (x - y)^2.")
 equal = binary("equal", "Equal", anp.equal, "Say which pairs are equal.", dtype="bool")
 not_equal = binary("not_equal", "NotEqual", anp.not_equal, "Say which pairs differ.", dtype="bool")
 less = binary("less", "Less", anp.less, "Say where x < y.", dtype="bool")
@@ -379,8 +429,7 @@ def add_n(inputs: Any, name: str | None = None) -> Node:
     return Node(
         "AddN",
         nodes,
-        # A sum of two has a VJP; one of more is traced, which adds up the terms of a gradient in an order of its own.
-        anp.add if len(nodes) == 2 else lambda *values: sum(values[1:], values[0]),
+        anp.add if len(nodes) == 2 else _sum_of,
         name=name,
         dtype=nodes[0].dtype,
         shape=nodes[0].shape,

@@ -12,7 +12,7 @@ import numpy as np
 from autograd.extend import defvjp, primitive
 from autograd.tracer import getval
 
-from globalstep.autodiff.vjps import with_vjp
+from globalstep.autodiff.vjps import Found, shaped_like, with_vjp
 from globalstep.graph.graph import Node, as_node, tuple_item
 from globalstep.graph.shapes import TensorShape
 from globalstep.ops import math_ops
@@ -67,7 +67,15 @@ def relu6(features: Any, name: str | None = None) -> Node:
     """Give min(max(features, 0), 6)."""
     node = as_node(features)
     six = np.asarray(6, node.dtype.as_numpy_dtype)
-    return elementwise("Relu6", node, lambda x: minimum_array(_relu(x), six), name or "Relu6")
+
+    def vjp(x: Any) -> Found:
+        above = np.maximum(x, 0)
+        inside = np.less_equal(above, six)
+        value = np.minimum(above, six)
+        return value, (lambda g: np.where(inside, g, np.zeros((), g.dtype)) * np.greater(x, 0),)
+
+    evaluate = with_vjp(lambda x: minimum_array(_relu(x), six), vjp)
+    return elementwise("Relu6", node, evaluate, name or "Relu6")
 
 
 def crelu(features: Any, name: str | None = None, axis: int = -1) -> Node:
@@ -150,6 +158,11 @@ defvjp(
 )
 
 
+def _softmax_vjp(x: Any, axis: int) -> Found:
+    value = _softmax(x, axis)
+    return value, (lambda g: (g - np.sum(g * value, axis=axis, keepdims=True)) * value,)
+
+
 def softmax(logits: Any, axis: int | None = None, name: str | None = None, dim: int | None = None) -> Node:
     """Give exp(logits) / sum(exp(logits)) along an axis.
 
@@ -164,7 +177,8 @@ def softmax(logits: Any, axis: int | None = None, name: str | None = None, dim: 
     """
     node = require_float("Softmax", as_node(logits), "logits")
     place = _one_axis(axis, dim, node)
-    return elementwise("Softmax", node, lambda x: _softmax(x, place), name or "Softmax", axis=place)
+    evaluate = with_vjp(lambda x: _softmax(x, place), lambda x: _softmax_vjp(x, place))
+    return elementwise("Softmax", node, evaluate, name or "Softmax", axis=place)
 
 
 def log_softmax(logits: Any, axis: int | None = None, name: str | None = None, dim: int | None = None) -> Node:
@@ -174,10 +188,25 @@ def log_softmax(logits: Any, axis: int | None = None, name: str | None = None, d
     return elementwise("LogSoftmax", node, lambda x: _log_softmax(x, place), name or "LogSoftmax", axis=place)
 
 
+def _half_of_squares(x: Any) -> Any:
+    return anp.sum(x * x) / 2
+
+
+def _half_of_squares_vjp(x: Any) -> Found:
+    def back(g: Any) -> Any:
+        part = x * (g / 2 + np.zeros(x.shape, x.dtype))
+        return part + part
+
+    return np.sum(x * x) / 2, (back,)
+
+
+with_vjp(_half_of_squares, _half_of_squares_vjp)
+
+
 def l2_loss(t: Any, name: str | None = None) -> Node:
     """Give sum(t^2) / 2."""
     node = require_float("L2Loss", as_node(t), "t")
-    return Node("L2Loss", (node,), lambda x: anp.sum(x * x) / 2, name=name or "L2Loss", dtype=node.dtype, shape=[])
+    return Node("L2Loss", (node,), _half_of_squares, name=name or "L2Loss", dtype=node.dtype, shape=[])
 
 
 def bias_add(value: Any, bias: Any, data_format: str | None = None, name: str | None = None) -> Node:
@@ -217,6 +246,23 @@ def xw_plus_b(x: Any, weights: Any, biases: Any, name: str | None = None) -> Nod
 def relu_layer(x: Any, weights: Any, biases: Any, name: str | None = None) -> Node:
     """Give relu(matmul(x, weights) + biases)."""
     return relu(xw_plus_b(x, weights, biases), name=name or "relu_layer")
+
+
+def _thinned(values: Any, keep: Any, noise: Any) -> Any:
+    return values / keep * (noise < keep)
+
+
+def _thinned_vjp(values: Any, keep: Any, noise: Any) -> Found:
+    kept = noise < keep
+
+    def to_keep(g: Any) -> Any:
+        return shaped_like(keep, -(kept * g) * values / keep**2)
+
+    scaled = values / keep
+    return scaled * kept, (lambda g: shaped_like(values, shaped_like(scaled, kept * g) / keep), to_keep, np.zeros_like)
+
+
+with_vjp(_thinned, _thinned_vjp)
 
 
 def dropout(
@@ -273,7 +319,7 @@ def dropout(
     return Node(
         "Dropout",
         (node, keep, noise),
-        lambda values, p, u: values / p * (u < p),
+        _thinned,
         name=name or "dropout",
         dtype=node.dtype,
         shape=node.shape,

@@ -10,12 +10,14 @@ Layer: shared, below every other module of `ops`.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
 from autograd.extend import defvjp, primitive
 
+from globalstep.autodiff.vjps import Found, with_vjp
 from globalstep.errors import InvalidArgumentError
 
 __all__ = [
@@ -25,7 +27,9 @@ __all__ = [
     "flip",
     "largest",
     "maximum",
+    "maximum_vjp",
     "minimum",
+    "minimum_vjp",
     "product",
     "running_sum",
     "scatter_rows",
@@ -117,6 +121,30 @@ defvjp(
     lambda ans, x, y: lambda g: sum_to_shape(select(anp.less_equal(x, y), g, _zero_like(g)), np.shape(x)),
     lambda ans, x, y: lambda g: sum_to_shape(select(anp.less_equal(x, y), _zero_like(g), g), np.shape(y)),
 )
+
+
+def maximum_vjp(x: Any, y: Any) -> Found:
+    """The VJP of `maximum`."""
+    first = np.greater_equal(x, y)
+    return np.maximum(x, y), _of_pair(first, x, y)
+
+
+def minimum_vjp(x: Any, y: Any) -> Found:
+    """The VJP of `minimum`."""
+    first = np.less_equal(x, y)
+    return np.minimum(x, y), _of_pair(first, x, y)
+
+
+def _of_pair(first: Any, x: Any, y: Any) -> tuple[Callable[[Any], Any], ...]:
+    """The ways back from a choice between two values to each of them."""
+    return (
+        lambda g: sum_to_shape(np.where(first, g, _zero_like(g)), x.shape),
+        lambda g: sum_to_shape(np.where(first, _zero_like(g), g), y.shape),
+    )
+
+
+with_vjp(maximum, maximum_vjp)
+with_vjp(minimum, minimum_vjp)
 
 
 @primitive

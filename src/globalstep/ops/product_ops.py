@@ -83,17 +83,26 @@ def matmul(
         one, other = _swap(u) if flip_a else u, _swap(v) if flip_b else v
         return _of_matrices(one, other) if anp.ndim(one) == anp.ndim(other) == 2 else anp.matmul(one, other)
 
-    if not flip_a and not flip_b:
-        with_vjp(product, _product_vjp)
+    with_vjp(product, lambda u, v: _product_vjp(u, v, flip_a, flip_b))
     attrs = {"transpose_a": flip_a, "transpose_b": flip_b}
     kind = "MatMul" if shape.ndims in (2, None) else "BatchMatMul"
     return Node(kind, (x, y), product, name=name or "MatMul", dtype=x.dtype, shape=shape, attrs=attrs)
 
 
-def _product_vjp(u: Any, v: Any) -> Found | None:
+def _product_vjp(u: Any, v: Any, flip_a: bool, flip_b: bool) -> Found | None:
     if u.ndim != 2 or v.ndim != 2:
         return None
-    return products.matmul(u, v), (lambda g: products.matmul(g, v.T), lambda g: products.matmul(u.T, g))
+    one, other = u.T if flip_a else u, v.T if flip_b else v
+
+    def to_a(g: Any) -> Any:
+        found = products.matmul(g, other.T)
+        return found.T if flip_a else found
+
+    def to_b(g: Any) -> Any:
+        found = products.matmul(one.T, g)
+        return found.T if flip_b else found
+
+    return products.matmul(one, other), (to_a, to_b)
 
 
 def _matmul_shape(x: Node, y: Node, flip_a: bool, flip_b: bool) -> TensorShape:
