@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 
 from globalstep.errors import NotFoundError, OpError
 from globalstep.exporting.meta_graphs import ImportedGraph, SavedNames, import_meta, meta_graph_of
+from globalstep.exporting.scoped_graphs import keep_scope
 from globalstep.files.storage import Storage, atomic_write, path_error, storage_for
 from globalstep.files.tensorboard_protos import MetaGraphDef
 from globalstep.graph.graph import Graph, GraphKeys, Node, get_default_graph
@@ -52,7 +53,8 @@ def export_meta_graph(
         collection_list: Names of the collections to write; default all.
         as_text: Whether to write protobuf's text format.
         graph: The graph; default the default one.
-        export_scope: Must be None: a graph is written whole.
+        export_scope: A name scope, to write only what is under it, without its name; what that needs from outside,
+            `NAME`, is given by the importer, as `input_map={"$unbound_inputs_NAME": ...}`. Default the whole graph.
         clear_devices: Whether to leave out on which devices nodes are placed.
         clear_extraneous_savers: Accepted as in TensorFlow.
         strip_default_attrs: Accepted as in TensorFlow.
@@ -63,16 +65,10 @@ def export_meta_graph(
         The meta graph.
 
     Raises:
-        ValueError: With an `export_scope`.
         OpError: If the file cannot be written; the text names the path.
 
     Source: TensorFlow 1.15 `tf.train.export_meta_graph`.
     """
-    if export_scope is not None:
-        raise ValueError(
-            f"export_scope {export_scope!r} is not supported: a graph is exported whole. Build the part in a Graph "
-            "of its own, or import the whole under an import_scope."
-        )
     saved, options = (None, None) if saver_def is None else _saver_parts(saver_def)
     meta = meta_graph_of(
         graph if graph is not None else get_default_graph(),
@@ -81,6 +77,8 @@ def export_meta_graph(
         saved,
         options,
     )
+    if export_scope:
+        keep_scope(meta, export_scope)
     if filename:
         write_meta_graph(meta, str(filename), as_text)
     return meta
@@ -168,7 +166,8 @@ def import_meta_graph(
         meta_graph_or_file: A meta graph, or the path of one, usually "<checkpoint>.meta".
         clear_devices: Whether to place the nodes on no device.
         import_scope: A name scope for all that is imported; checkpoints are restored by the old names.
-        input_map: Name in the file ("x:0") -> value to use in its place.
+        input_map: Name in the file ("x:0") -> value to use in its place, with all that a part of a graph needs
+            ("$unbound_inputs_x").
         **kwargs: Accepted as in TensorFlow.
 
     Returns:

@@ -17,6 +17,7 @@ from typing import Any
 
 from globalstep.exporting.functions import NotWritableError
 from globalstep.exporting.graph_files import PAYLOAD, import_nodes, portable_graph_def
+from globalstep.exporting.scoped_graphs import UNBOUND
 from globalstep.exporting.values import ValueReader, ValueWriter
 from globalstep.files.tensorboard_protos import MetaGraphDef
 from globalstep.graph.graph import Graph, Node
@@ -117,7 +118,8 @@ def import_meta(
         What was added.
 
     Raises:
-        ValueError: If it is not globalstep's, or damaged, or a name is taken.
+        ValueError: If it is not globalstep's, or damaged, or a name is taken, or it is a part of a graph, and what it
+            needs from outside is not given.
     """
     if PAYLOAD not in meta.collection_def:
         version = meta.meta_info_def.tensorflow_version
@@ -130,8 +132,13 @@ def import_meta(
             raise NotWritableError(f"its format is {content['format']}, and this version reads those up to {FORMAT}")
         saved = content["saved"]
         held = {str(name): list(items) for name, items in content["collections"].items()}
+        unbound = [str(name) for name in content.get(UNBOUND, ()) if name not in (input_map or {})]
     except (NotWritableError, ValueError, KeyError, TypeError, IndexError) as error:
         raise ValueError(f"{what} is damaged, or of a newer version of globalstep: {error}") from error
+    if unbound:
+        raise ValueError(
+            f"Graph contains unbound inputs: {','.join(unbound)}. Must provide these inputs through input_map."
+        )
     made, optimizers = import_nodes(meta.graph_def, graph, scope, input_map, clear_devices, what)
     for name, items in held.items():
         _add_to_collection(graph, name, items, made, optimizers, scope)

@@ -134,9 +134,74 @@ def test_collections_that_are_asked_for_and_items_that_no_file_holds(tmp_path, c
         assert gs.get_collection("other") == []
 
 
-def test_a_part_cannot_be_exported():
-    with pytest.raises(ValueError, match="export_scope 'net' is not supported: a graph is exported whole"):
-        gs.train.export_meta_graph(export_scope="net")
+def part_of_a_graph(path):
+    """A graph with a layer in the scope "net/layer"; gives its values before and after a step."""
+    with gs.Graph().as_default(), gs.Session() as sess:
+        x = gs.placeholder(gs.float32, [None, 4], name="x")
+        with gs.variable_scope("net"):
+            doubled = gs.multiply(x, 2.0, name="doubled")
+            with gs.variable_scope("layer"):
+                hidden = gs.layers.dense(doubled, 3, name="dense")
+                gs.nn.relu(hidden, name="out")
+            with gs.variable_scope("layer_2"):
+                gs.Variable(1.0, name="other")
+        gs.add_to_collection("kept", hidden)
+        gs.add_to_collection("kept", doubled)
+        gs.add_to_collection("kept", 5)
+        sess.run(gs.global_variables_initializer())
+        saver = gs.train.Saver()
+        prefix = saver.save(sess, str(path / "whole"))
+        meta = saver.export_meta_graph(str(path / "part.meta"), export_scope="net/layer")
+        return prefix, meta, sess.run("net/layer/out:0", {x: X}), sess.run("net/layer/dense/kernel:0")
+
+
+def test_a_part_of_a_graph_is_imported_under_another_scope(tmp_path):
+    prefix, meta, expected, kernel = part_of_a_graph(tmp_path)
+    names = {node.name for node in meta.graph_def.node}
+    assert {"dense/kernel", "dense/BiasAdd", "out"} <= names
+    assert not [name for name in names if name.startswith(("net", "x"))]
+    assert meta.collection_def["unbound_inputs"].bytes_list.value == [b"$unbound_inputs_net/doubled"]
+    for scope, begin in (("copy", "copy/"), (None, "")):
+        with gs.Graph().as_default() as graph, gs.Session() as sess:
+            fed = gs.placeholder(gs.float32, [None, 4], name="fed")
+            given = {"$unbound_inputs_net/doubled:0": fed}
+            saver = gs.train.import_meta_graph(str(tmp_path / "part.meta"), import_scope=scope, input_map=given)
+            assert [v.op.name for v in gs.trainable_variables()] == [f"{begin}dense/kernel", f"{begin}dense/bias"]
+            assert gs.get_collection("kept") == [graph.get_tensor_by_name(f"{begin}dense/BiasAdd:0"), 5]
+            # The Saver reads the whole graph's checkpoint.
+            saver.restore(sess, prefix)
+            np.testing.assert_array_equal(sess.run(f"{begin}dense/kernel:0"), kernel)
+            np.testing.assert_array_equal(sess.run(f"{begin}out:0", {fed: 2 * X}), expected)
+            loss = gs.reduce_sum(gs.square(graph.get_tensor_by_name(f"{begin}out:0") - 1.0))
+            sess.run(gs.train.GradientDescentOptimizer(0.01).minimize(loss), {fed: X})
+            assert not np.array_equal(sess.run(f"{begin}dense/kernel:0"), kernel)
+
+
+def test_a_part_needs_what_comes_from_outside(tmp_path):
+    part_of_a_graph(tmp_path)
+    with gs.Graph().as_default() as graph:
+        other = {"$unbound_inputs_y": gs.constant(1.0)}
+        count = len(graph.nodes)
+        for given in (None, other):
+            with pytest.raises(ValueError, match=r"unbound inputs: \$unbound_inputs_net/doubled. Must provide"):
+                gs.train.import_meta_graph(str(tmp_path / "part.meta"), input_map=given)
+        assert len(graph.nodes) == count
+
+
+def test_a_part_that_trains_by_itself_is_imported_twice_in_one_graph():
+    with gs.Graph().as_default(), gs.name_scope("tower"):
+        w = gs.Variable([4.0, 4.0], name="w")
+        gs.train.AdamOptimizer(0.5).minimize(gs.reduce_sum(gs.square(w)), name="train")
+        meta = gs.train.export_meta_graph(export_scope="tower")
+    with gs.Graph().as_default(), gs.Session() as sess:
+        for scope in ("one", "two"):
+            gs.train.import_meta_graph(meta, import_scope=scope)
+        sess.run(gs.global_variables_initializer())
+        for _ in range(3):
+            sess.run("one/train")
+        one, two = sess.run(["one/w:0", "two/w:0"])
+        assert one[0] < 3.0
+        assert two.tolist() == [4.0, 4.0]
 
 
 def test_a_file_that_is_not_there_or_no_meta_graph(tmp_path):
