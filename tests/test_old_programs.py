@@ -66,8 +66,3 @@ def test_names_that_programs_of_0_and_1_use():
 def test_what_contrib_learn_had_says_what_to_use(name):
     with pytest.raises(AttributeError, match="use gs.train.MonitoredTrainingSession with hooks"):
         getattr(gs.contrib.learn, name)
-
-
-def test_a_cell_that_is_not_here_says_what_to_write():
-    with pytest.raises(AttributeError, match="subclass of gs.nn.rnn_cell.RNNCell"):
-        _ = gs.contrib.rnn.NASCell

@@ -116,13 +116,10 @@ ABSENT_IN_LEARN = dict.fromkeys(
 )  # fmt: skip
 
 #: Absent from `globalstep.nn`.
-ABSENT_IN_NN = {
-    **dict.fromkeys(("ctc_loss", "dilation2d", "max_pool_with_argmax"), _MODEL),
-    "raw_rnn": "use gs.nn.dynamic_rnn, or gs.while_loop with gs.TensorArray.",
-}
+ABSENT_IN_NN = dict.fromkeys(("ctc_loss", "dilation2d", "max_pool_with_argmax"), _MODEL)
 
 #: Absent from `globalstep.image`.
-ABSENT_IN_IMAGE = dict.fromkeys(("extract_glimpse", "sample_distorted_bounding_box"), _COMPUTE)
+ABSENT_IN_IMAGE = {"extract_glimpse": _COMPUTE}
 
 #: Absent from `globalstep.train`.
 ABSENT_IN_TRAIN = {

@@ -148,10 +148,9 @@ rnn = nested_namespace(
     f"{__name__}.rnn",
     {
         **CELLS,
-        "globalstep.recurrence.lstm_cells": "BasicLSTMCell LSTMBlockCell LSTMCell LayerNormBasicLSTMCell",
+        "globalstep.recurrence.lstm_cells": "BasicLSTMCell LSTMBlockCell LSTMCell LayerNormBasicLSTMCell NASCell",
         "globalstep.recurrence.sequences": "stack_bidirectional_dynamic_rnn static_bidirectional_rnn static_rnn",
     },
-    absent={"NASCell": "write the cell as a subclass of gs.nn.rnn_cell.RNNCell."},
 )
 seq2seq = nested_namespace(
     f"{__name__}.seq2seq",

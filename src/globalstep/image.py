@@ -7,6 +7,7 @@ from globalstep.absent import ABSENT_IN_IMAGE
 from globalstep.lazy import namespace
 
 _NAMES = {
+    "globalstep.images.box_sampling": "sample_distorted_bounding_box",
     "globalstep.images.boxes": "crop_and_resize draw_bounding_boxes non_max_suppression",
     "globalstep.images.coding": (
         "decode_bmp decode_gif decode_image decode_jpeg decode_png encode_jpeg encode_png extract_jpeg_shape is_jpeg"

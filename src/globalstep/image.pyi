@@ -1,5 +1,6 @@
 # Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
 
+from globalstep.images.box_sampling import sample_distorted_bounding_box as sample_distorted_bounding_box
 from globalstep.images.boxes import crop_and_resize as crop_and_resize
 from globalstep.images.boxes import draw_bounding_boxes as draw_bounding_boxes
 from globalstep.images.boxes import non_max_suppression as non_max_suppression

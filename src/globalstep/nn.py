@@ -26,6 +26,7 @@ _NAMES = {
     ),
     "globalstep.ops.normalization_ops": "batch_normalization fused_batch_norm l2_normalize moments",
     "globalstep.ops.volume_ops": "avg_pool3d conv3d conv3d_transpose max_pool3d",
+    "globalstep.recurrence.raw_rnn": "raw_rnn",
     "globalstep.recurrence.sequences": "bidirectional_dynamic_rnn dynamic_rnn static_bidirectional_rnn static_rnn",
     "globalstep.ops.spatial_ops": "depth_to_space space_to_batch space_to_depth",
     "globalstep.ops.sampling_ops": (

@@ -59,6 +59,7 @@ from globalstep.ops.volume_ops import avg_pool3d as avg_pool3d
 from globalstep.ops.volume_ops import conv3d as conv3d
 from globalstep.ops.volume_ops import conv3d_transpose as conv3d_transpose
 from globalstep.ops.volume_ops import max_pool3d as max_pool3d
+from globalstep.recurrence.raw_rnn import raw_rnn as raw_rnn
 from globalstep.recurrence.sequences import bidirectional_dynamic_rnn as bidirectional_dynamic_rnn
 from globalstep.recurrence.sequences import dynamic_rnn as dynamic_rnn
 from globalstep.recurrence.sequences import static_bidirectional_rnn as static_bidirectional_rnn

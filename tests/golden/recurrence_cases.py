@@ -204,6 +204,43 @@ def reversed_within(tf, cells):
     )  # fmt: skip
 
 
+def raw(tf, cells):
+    """dynamic_rnn written with raw_rnn, as TensorFlow's documentation does."""
+    x, lengths = tf.placeholder(tf.float32, [None, None, SIZE]), tf.placeholder(tf.int32, [None])
+    given = tf.TensorArray(tf.float32, tf.shape(x)[1]).unstack(tf.transpose(x, [1, 0, 2]))
+    cell, batch = cells.LSTMCell(3, num_proj=2), tf.shape(x)[0]
+
+    def step(time, output, state, loop_state):
+        ended = time >= lengths
+        following = tf.cond(tf.reduce_all(ended), lambda: tf.zeros([batch, SIZE]), lambda: given.read(time))
+        following.set_shape([None, SIZE])
+        return ended, following, cell.zero_state(batch, tf.float32) if output is None else state, output, None
+
+    emitted, state, loop_state = tf.nn.raw_rnn(cell, step)
+    assert loop_state is None
+    return program(tf, x, [emitted.stack(), *flat(state)], (lengths, LENGTHS))
+
+
+def raw_decoder(tf, cells):
+    """Outputs go back in, two things of other shapes are emitted, and a TensorArray and a count are the loop state."""
+    x = tf.placeholder(tf.float32, [BATCH, TIME, SIZE])
+    cell = cells.MultiRNNCell([cells.GRUCell(3), cells.BasicLSTMCell(SIZE)])
+
+    def step(time, output, state, loop_state):
+        if output is None:
+            kept = (tf.TensorArray(tf.float32, 0, dynamic_size=True), tf.constant(0))
+            zero = (tf.zeros([2]), {"twice": tf.zeros([SIZE])})
+            return tf.zeros([BATCH], tf.bool), x[:, 0], cell.zero_state(BATCH, tf.float32), zero, kept
+        array, count = loop_state
+        kept = (array.write(count, tf.reduce_sum(output)), count + 1)
+        return time >= LENGTHS - 1, tf.tanh(output), state, (output[:, :2], {"twice": output * 2.0}), kept
+
+    (part, twice), state, (array, count) = tf.nn.raw_rnn(cell, step, scope="decoder")
+    outputs = [part.stack(), twice["twice"].stack(), array.stack(), *flat(state)]
+    found = program(tf, x, outputs)
+    return Program(found.fed, [*outputs, count], found.loss, [x])
+
+
 CASES = {
     **{f"dynamic-{name}": functools.partial(dynamic, name, False) for name in CELLS},
     **{f"dynamic-lengths-{name}": functools.partial(dynamic, name, True) for name in CELLS},
@@ -220,4 +257,6 @@ CASES = {
     "shared_scope": shared_scope,
     "language_model": language_model,
     "reversed_within": reversed_within,
+    "raw": raw,
+    "raw_decoder": raw_decoder,
 }

@@ -143,3 +143,91 @@ def test_an_image_survives_its_files(session, tmp_path):
 def test_a_constant_of_bytes_keeps_zeros_at_its_end(session):
     assert session.run(gs.constant(b"ab\x00\x00")) == b"ab\x00\x00"
     assert session.run(gs.constant([b"a\x00", b"b"])).tolist() == [b"a\x00", b"b"]
+
+
+def sampled(session, size, boxes, count=200, **options):
+    """Draw boxes; gives begins, sizes and boxes, checked against each other."""
+    drawn = gs.image.sample_distorted_bounding_box(size, boxes, seed=4, **options)
+    found = [session.run(drawn) for _ in range(count)]
+    for begin, extent, box in found:
+        assert begin[2] == 0
+        assert extent[2] == -1
+        assert box.shape == (1, 1, 4)
+        wanted = [*begin[:2], *(begin + extent)[:2]] / np.array([*size[:2], *size[:2]])
+        np.testing.assert_allclose(box[0, 0], wanted, rtol=1e-6)
+    return np.array([begin for begin, _, _ in found]), np.array([extent for _, extent, _ in found])
+
+
+def test_a_sampled_box_has_an_area_and_an_aspect_within_its_ranges(session):
+    begin, size = sampled(
+        session, [200, 300, 3], [[[0.0, 0.0, 1.0, 1.0]]], min_object_covered=0.0, aspect_ratio_range=[0.5, 2.0],
+        area_range=[0.1, 0.4],
+    )  # fmt: skip
+    height, width = size[:, 0], size[:, 1]
+    assert (height * width >= 0.1 * 60_000).all()
+    assert (height * width <= 0.4 * 60_000).all()
+    assert (np.abs(width - np.clip(width / height, 0.5, 2.0) * height) <= 0.5).all()
+    assert len(np.unique(begin, axis=0)) > 150
+    assert (begin[:, :2] >= 0).all()
+    assert ((begin + size)[:, :2] < [200, 300]).all()
+
+
+def test_a_sampled_box_covers_enough_of_one_object(session):
+    boxes = [[[0.1, 0.1, 0.3, 0.2], [0.6, 0.5, 0.9, 0.9]]]
+    begin, size = sampled(session, [100, 100, 1], boxes, min_object_covered=0.7, area_range=[0.05, 0.3])
+    parts = []
+    for top, left, bottom, right in np.array(boxes[0]) * 100:
+        rows = np.minimum((begin + size)[:, 0], bottom) - np.maximum(begin[:, 0], top)
+        columns = np.minimum((begin + size)[:, 1], right) - np.maximum(begin[:, 1], left)
+        parts.append(np.maximum(rows, 0) * np.maximum(columns, 0) / ((bottom - top) * (right - left)))
+    assert (np.maximum(*parts) >= 0.69).all()
+    assert (parts[0] >= 0.7).any()
+    assert (parts[1] >= 0.7).any()
+
+
+def test_the_whole_image_is_taken_where_no_box_can_be_found(session):
+    begin, size = sampled(
+        session, [10, 20, 3], [[[0.0, 0.0, 1.0, 1.0]]], 3, min_object_covered=1.0, area_range=[0.1, 0.2]
+    )
+    assert size.tolist() == [[10, 20, -1]] * 3
+    assert not begin.any()
+
+
+def test_without_objects_the_image_is_one_if_that_is_asked_for(session):
+    none = np.zeros((1, 0, 4), np.float32)
+    sampled(session, [50, 50, 3], none, 3, use_image_if_no_bounding_boxes=True)
+    with pytest.raises(gs.errors.InvalidArgumentError, match="No bounding boxes provided"):
+        sampled(session, [50, 50, 3], none, 1)
+
+
+def test_a_sampled_box_crops_and_is_drawn(session):
+    image = gs.constant(np.arange(40 * 60 * 3, dtype=np.float32).reshape(40, 60, 3))
+    begin, size, box = gs.image.sample_distorted_bounding_box(
+        gs.shape(image), gs.placeholder_with_default(np.array([[[0, 0, 1, 1]]], np.float32), [1, None, 4])
+    )
+    cropped = gs.slice(image, begin, size)
+    whole, part, extent = session.run([gs.image.draw_bounding_boxes(image[None] / 7200.0, box), cropped, size])
+    assert whole.shape == (1, 40, 60, 3)
+    assert part.shape == (*extent[:2], 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"area_range": [0.5]}, "must specify 2"),
+        ({"area_range": [0.0, 1.0]}, "must be positive"),
+        ({"area_range": [0.5, 1.5]}, "less then or equal to 1.0"),
+        ({"aspect_ratio_range": [-1.0, 1.0]}, "must be positive"),
+        ({"max_attempts": 0}, "Max attempts"),
+        ({"min_object_covered": -0.5}, "non-negative"),
+    ],
+)
+def test_a_box_that_cannot_be_is_refused(session, options, text):
+    with pytest.raises(gs.errors.InvalidArgumentError, match=text):
+        sampled(session, [50, 50, 3], [[[0.0, 0.0, 1.0, 1.0]]], 1, **options)
+
+
+@pytest.mark.parametrize("boxes", [[[[0.0, 0.0, 1.0, 1.5]]], [[0.0, 0.0, 1.0, 1.0]], [[[0.0, 0.0, 1.0]]]])
+def test_objects_outside_of_the_image_or_of_other_shapes_are_refused(session, boxes):
+    with pytest.raises(gs.errors.InvalidArgumentError, match="bounding box"):
+        sampled(session, [50, 50, 3], boxes, 1)

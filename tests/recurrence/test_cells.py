@@ -315,3 +315,59 @@ def test_sequence_loss_refuses():
         gs.contrib.seq2seq.sequence_loss(gs.ones([2, 3]), gs.ones([2, 3]), gs.ones([2, 3]))
     with pytest.raises(ValueError, match="cannot be set to True at same time"):
         gs.contrib.seq2seq.sequence_loss(LOGITS, TARGETS, WEIGHTS, sum_over_batch=True)
+
+
+def nas_step(x, c, h, weights):
+    """One step of the NAS cell in numpy, after the tree of figure 8 of arXiv:1611.01578."""
+
+    def sigmoid(value):
+        return 1 / (1 + np.exp(-value))
+
+    def relu(value):
+        return np.maximum(value, 0)
+
+    of_x = np.split(x @ weights["kernel"], 8, axis=1)
+    of_h = np.split(h @ weights["recurrent_kernel"] + weights.get("bias", 0), 8, axis=1)
+    kinds = [sigmoid, relu, sigmoid, relu, np.tanh, sigmoid, np.tanh, sigmoid]
+    leaves = [kind(a * b if n == 3 else a + b) for n, (kind, a, b) in enumerate(zip(kinds, of_x, of_h, strict=True))]
+    left = np.tanh(np.tanh(leaves[0] * leaves[1]) + c)
+    new_c = left * np.tanh(leaves[2] + leaves[3])
+    right = np.tanh(np.tanh(leaves[4] * leaves[5]) + sigmoid(leaves[6] + leaves[7]))
+    new_h = np.tanh(new_c * right)
+    return new_c, new_h @ weights["projection_weights"] if "projection_weights" in weights else new_h
+
+
+@pytest.mark.parametrize("options", [{}, {"use_biases": True}, {"num_proj": 2}, {"num_proj": 2, "use_biases": True}])
+def test_a_nas_cell_gives_what_its_tree_gives(session, options):
+    x = gs.placeholder(gs.float64, [None, None, SIZE])
+    outputs, state = gs.nn.dynamic_rnn(gs.contrib.rnn.NASCell(3, **options), x, dtype=gs.float64)
+    names = ["recurrent_kernel", "kernel", *["bias"] * ("use_biases" in options)]
+    names += ["projection_weights"] * ("num_proj" in options)
+    variables = gs.trainable_variables()
+    assert [variable.name for variable in variables] == [f"rnn/nas_cell/{name}:0" for name in names]
+    rng = np.random.default_rng(3)
+    weights = {name: rng.standard_normal(v.shape.as_list()) for name, v in zip(names, variables, strict=True)}
+    session.run([v.assign(weights[name]) for name, v in zip(names, variables, strict=True)])
+    values = rng.standard_normal((BATCH, TIME, SIZE))
+    c, h, wanted = np.zeros((BATCH, 3)), np.zeros((BATCH, options.get("num_proj", 3))), []
+    for step in range(TIME):
+        c, h = nas_step(values[:, step], c, h, weights)
+        wanted.append(h)
+    found = session.run([outputs, state.c, state.h], {x: values})
+    for one, other in zip(found, (np.stack(wanted, 1), c, h), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10)
+
+
+def test_raw_rnn_refuses_what_is_no_cell_and_no_function():
+    with pytest.raises(TypeError, match="'cell'"):
+        gs.nn.raw_rnn(None, lambda *given: None)
+    with pytest.raises(TypeError, match="loop_fn must be a callable"):
+        gs.nn.raw_rnn(cells.GRUCell(2), None)
+
+
+def test_raw_rnn_refuses_a_state_that_is_not_the_cells():
+    def step(time, output, state, loop_state):
+        return time >= [1], gs.zeros([1, 2]), (gs.zeros([1, 2]),) * 2, output, None
+
+    with pytest.raises((TypeError, ValueError), match="structure"):
+        gs.nn.raw_rnn(cells.GRUCell(2), step)

@@ -1,4 +1,4 @@
-"""LSTM cells: BasicLSTMCell, LSTMCell with peepholes and projection, LayerNormBasicLSTMCell.
+"""LSTM cells: BasicLSTMCell, LSTMCell with peepholes and projection, LayerNormBasicLSTMCell, NASCell.
 
 Layer: shared. Source: TensorFlow 1.15 `python/ops/rnn_cell_impl.py`, `contrib/rnn/python/ops/rnn_cell.py`.
 """
@@ -13,7 +13,7 @@ from globalstep.ops.clipping import clip_by_value
 from globalstep.ops.init_ops import constant_initializer, zeros_initializer
 from globalstep.ops.joining_ops import concat, split
 from globalstep.ops.math_ops import sigmoid, tanh
-from globalstep.ops.nn_ops import dropout
+from globalstep.ops.nn_ops import bias_add, dropout, relu
 from globalstep.ops.normalization_ops import batch_normalization, moments
 from globalstep.ops.product_ops import matmul
 from globalstep.recurrence.cells import (
@@ -30,7 +30,7 @@ from globalstep.recurrence.fused_lstm import LSTMOptions
 from globalstep.variables.named_variables import get_variable
 from globalstep.variables.variable_scope import variable_scope
 
-__all__ = ["BasicLSTMCell", "LSTMBlockCell", "LSTMCell", "LayerNormBasicLSTMCell"]
+__all__ = ["BasicLSTMCell", "LSTMBlockCell", "LSTMCell", "LayerNormBasicLSTMCell", "NASCell"]
 
 _log = logging.getLogger(__name__)
 
@@ -306,4 +306,51 @@ class LayerNormBasicLSTMCell(_LSTM):
         new_c = c * sigmoid(f + self._forget_bias) + sigmoid(i) * new
         new_c = self._normalized(new_c, "state")
         new_h = self._activation(new_c) * sigmoid(o)
+        return new_h, LSTMStateTuple(new_c, new_h)
+
+
+class NASCell(_LSTM):
+    """The cell that a search over architectures found (arXiv:1611.01578), with a state c and h as an LSTM's.
+
+    Args:
+        num_units: Size of c.
+        num_proj: Size of h, which is projected; default not.
+        use_biases: Whether the eight gates have a bias.
+        reuse: True to take Variables that exist.
+        **kwargs: As for RNNCell; default of `name` "nas_cell".
+    """
+
+    def __init__(
+        self, num_units: int, num_proj: int | None = None, use_biases: bool = False, reuse: Any = None, **kwargs: Any
+    ) -> None:
+        super().__init__(_reuse=reuse, **kwargs)
+        self._num_units = int(num_units)
+        self._num_proj = None if num_proj is None else int(num_proj)
+        self._use_biases = use_biases
+
+    def build(self, inputs_shape: Any) -> None:
+        """Make the weights."""
+        size, n = last_size(inputs_shape), self._num_units
+        self._of_h = self.add_variable("recurrent_kernel", [self.output_size, 8 * n])
+        self._of_x = self.add_variable("kernel", [size, 8 * n])
+        if self._use_biases:
+            self._bias = self.add_variable("bias", [8 * n], initializer=zeros_initializer(dtype=self.dtype))
+        if self._num_proj is not None:
+            self._projection = self.add_variable("projection_weights", [n, self._num_proj])
+        self.built = True
+
+    def call(self, inputs: Any, state: Any) -> tuple[Any, Any]:
+        """Give output and new state."""
+        require_floating(as_node(inputs))
+        c, h = state
+        from_h, from_x = matmul(h, self._of_h), matmul(inputs, self._of_x)
+        if self._use_biases:
+            from_h = bias_add(from_h, self._bias)
+        gates = zip(split(from_x, 8, axis=1), split(from_h, 8, axis=1), strict=True)
+        a, b, d, (x, m), e, f, g, k = [pair if at == 3 else pair[0] + pair[1] for at, pair in enumerate(gates)]
+        remembered = tanh(tanh(sigmoid(a) * relu(b)) + c)
+        new_c = remembered * tanh(sigmoid(d) + relu(x * m))
+        new_h = tanh(new_c * tanh(tanh(tanh(e) * sigmoid(f)) + sigmoid(tanh(g) + sigmoid(k))))
+        if self._num_proj is not None:
+            new_h = matmul(new_h, self._projection)
         return new_h, LSTMStateTuple(new_c, new_h)

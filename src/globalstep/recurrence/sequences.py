@@ -73,7 +73,7 @@ def dynamic_rnn(
     >>> outputs.shape, state.h.shape, [variable.name for variable in gs.trainable_variables()]
     ((?, ?, 16), (?, 16), ['rnn/basic_lstm_cell/kernel:0', 'rnn/basic_lstm_cell/bias:0'])
     """
-    _require_cell("cell", cell)
+    require_cell("cell", cell)
     with variable_scope(scope or "rnn"):
         given = nest.map_structure(as_node, inputs)
         if not time_major:
@@ -153,7 +153,7 @@ def static_rnn(
         TypeError: If `cell` is no cell, or `inputs` no list.
         ValueError: If `inputs` is empty, or neither `initial_state` nor `dtype` is given.
     """
-    _require_cell("cell", cell)
+    require_cell("cell", cell)
     if not nest.is_sequence(inputs):
         raise TypeError("inputs must be a sequence")
     if not inputs:
@@ -221,8 +221,8 @@ def bidirectional_dynamic_rnn(
     Raises:
         ValueError: As for `dynamic_rnn`.
     """
-    _require_cell("cell_fw", cell_fw)
-    _require_cell("cell_bw", cell_bw)
+    require_cell("cell_fw", cell_fw)
+    require_cell("cell_bw", cell_bw)
     options: dict[str, Any] = {"dtype": dtype, "time_major": time_major}
 
     def reverse(values: Any) -> Any:
@@ -328,8 +328,8 @@ def static_bidirectional_rnn(
         TypeError: If a cell is none, or `inputs` no list.
         ValueError: As for `static_rnn`.
     """
-    _require_cell("cell_fw", cell_fw)
-    _require_cell("cell_bw", cell_bw)
+    require_cell("cell_fw", cell_fw)
+    require_cell("cell_bw", cell_bw)
     if not nest.is_sequence(inputs):
         raise TypeError("inputs must be a sequence")
     if not inputs:
@@ -351,7 +351,7 @@ def static_bidirectional_rnn(
         return outputs, state_fw, state_bw
 
 
-def _require_cell(name: str, cell: Any) -> None:
+def require_cell(name: str, cell: Any) -> None:
     if not callable(cell) or not all(hasattr(cell, part) for part in ("output_size", "state_size", "zero_state")):
         raise TypeError(f"The argument {name!r} ({cell!r}) is not an RNNCell.")
 
