@@ -208,8 +208,11 @@ class Session:
         Threads: may be called by several threads at once.
         """
         timeout_ms = getattr(options, "timeout_in_ms", 0)
-        with at_most(timeout_ms / 1000) if timeout_ms > 0 else contextlib.nullcontext():
-            return self._run(fetches, feed_dict, getattr(options, "trace_level", 0), run_metadata)
+        trace_level = getattr(options, "trace_level", 0)
+        if timeout_ms > 0:
+            with at_most(timeout_ms / 1000):
+                return self._run(fetches, feed_dict, trace_level, run_metadata)
+        return self._run(fetches, feed_dict, trace_level, run_metadata)
 
     def _run(
         self, fetches: Any, feed_dict: Mapping[Any, Any] | None, trace_level: int = 0, run_metadata: Any = None

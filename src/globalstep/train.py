@@ -60,6 +60,7 @@ _NAMES = {
         "string_input_producer"
     ),
     "globalstep.worker.inputs.queue_runner": "QueueRunner add_queue_runner start_queue_runners",
+    "globalstep.worker.local_steps_optimizer": "LocalStepsOptimizer",
     "globalstep.worker.sync_replicas_optimizer": "SyncReplicasOptimizer SyncReplicasOptimizerV2=SyncReplicasOptimizer",
     "globalstep.worker.session_run_hook": "SessionRunArgs SessionRunContext SessionRunHook SessionRunValues",
 }

@@ -110,6 +110,7 @@ from globalstep.worker.inputs.inputs import string_input_producer as string_inpu
 from globalstep.worker.inputs.queue_runner import QueueRunner as QueueRunner
 from globalstep.worker.inputs.queue_runner import add_queue_runner as add_queue_runner
 from globalstep.worker.inputs.queue_runner import start_queue_runners as start_queue_runners
+from globalstep.worker.local_steps_optimizer import LocalStepsOptimizer as LocalStepsOptimizer
 from globalstep.worker.session_run_hook import SessionRunArgs as SessionRunArgs
 from globalstep.worker.session_run_hook import SessionRunContext as SessionRunContext
 from globalstep.worker.session_run_hook import SessionRunHook as SessionRunHook

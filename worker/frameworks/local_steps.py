@@ -16,19 +16,17 @@ import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.graph.graph import Graph, Node
-from globalstep.graph.mutations import OptimizerSpec
 from globalstep.optimizers.lowering import lower
 from globalstep.optimizers.torch_optimizers import StepSource, TorchOptimizer
 from globalstep.variables.training_util import create_global_step
 from globalstep.wire.declarations import OutcomeKind
 from globalstep.wire.expressions import Expr, evaluate
 from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, Evaluator
-from globalstep.worker.running.local_optimizers import apply_rule, moved_scalars
+from globalstep.worker.frameworks.training_model import number_of_at_least
+from globalstep.worker.running.graph_rounds import TOO_LATE
+from globalstep.worker.running.local_optimizers import OwnOptimizer
 
 __all__ = ["LocalRounds", "LocalSteps"]
-
-#: Nothing was applied, since others were quicker; the steps taken are as good as before.
-_TOO_LATE = (OutcomeKind.LATE, OutcomeKind.DROPPED_STALE)
 
 
 @dataclass(frozen=True)
@@ -58,9 +56,7 @@ class LocalSteps:
             raise InvalidArgumentError(
                 f"LocalSteps: inner is {self.inner!r}; it must be one of gs.optim: gs.optim.AdamW(1e-3), say."
             )
-        for name, number in (("every", self.every), ("replicas", self.replicas)):
-            if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
-                raise InvalidArgumentError(f"LocalSteps: {name} is {number!r}; it must be a whole number, at least 1.")
+        number_of_at_least(1, every=self.every, replicas=self.replicas)
 
 
 class LocalRounds:
@@ -77,16 +73,12 @@ class LocalRounds:
         self._seeds: Sequence[int] = ()
         with Graph().as_default():
             step = create_global_step()
-            made = inner.make(StepSource(step, lambda: self._steps))
+            made = inner.make(StepSource(step, lambda: self._state.steps))
         self._step_name = step.op_name
-        self._spec = OptimizerSpec(name=made.get_name(), kind=made.rule())
+        self._inner = OwnOptimizer(made, inner.weight_decay)
         self._hypers = {name: _number_of(value) for name, value in made.hypers().items()}
-        self._initial = [slot.initial for slot in made.slots()]
-        self._decay = inner.weight_decay
-        # What a round that has ended leaves to the next: own steps, scalar state, slots by position.
-        self._steps = 0
-        self._scalars = {name: _number_of(value)({}) for name, value in made.scalars().items()}
-        self._slots: dict[int, list[Array]] = {}
+        # What a round that has ended leaves to the next; slots by position.
+        self._state = self._inner.begun()
         # By position: how far the last round came, and how far those came that did not count.
         self._pushed: dict[int, Array] = {}
         self._carried: dict[int, Array] = {}
@@ -113,38 +105,26 @@ class LocalRounds:
         held = list(values)
         for at in wanted:
             held[at] = np.array(values[at] - self._carried[at] if at in self._carried else values[at])
-        slots = {at: [array.copy() for array in self._of(at, values[at])] for at in wanted}
-        steps, scalars, losses = self._steps, dict(self._scalars), []
+        state, losses = self._state.copy(), []
         updates: Sequence[Array] = ()
         for batch, seed in zip(self._batches, self._seeds, strict=True):
             self._take([batch], [seed])
             found = model([_read_only(value) for value in held], wanted)
             losses.append(float(found.loss))
-            hypers = {name: number({self._step_name: steps}) for name, number in self._hypers.items()} | scalars
-            for at, gradient in zip(wanted, found.gradients, strict=True):
-                if self._decay:
-                    gradient = gradient + held[at].dtype.type(self._decay) * held[at]
-                apply_rule(self._spec, (held[at], *slots[at]), np.asarray(gradient), None, hypers)
-            if wanted:
-                moved = moved_scalars(self._spec, hypers)
-                scalars = {name: float(value) for name, value in zip(scalars, moved, strict=True)}
-                steps += 1
+            hypers = {name: number({self._step_name: state.steps}) for name, number in self._hypers.items()}
+            gradients = zip(wanted, found.gradients, strict=True)
+            self._inner.step(state, held, {at: (gradient, None) for at, gradient in gradients}, hypers)
             if found.updates:
                 # A model's running averages are its last values.
                 updates = found.updates
                 held[len(held) - len(updates) :] = updates
-        self._steps, self._scalars = steps, scalars
-        self._slots |= slots
+        self._state = state
         self._pushed = {at: np.asarray(values[at] - held[at]) for at in wanted}
         return Evaluation(np.mean(losses), [self._pushed[at] for at in wanted], updates)
 
     def settle(self, kind: OutcomeKind) -> None:
         """Say what became of the push of the last round: one that came too late is carried into the next."""
-        self._carried = self._pushed if kind in _TOO_LATE else {}
-
-    def _of(self, at: int, value: Array) -> list[Array]:
-        known = self._slots.get(at)
-        return [np.full_like(value, initial) for initial in self._initial] if known is None else known
+        self._carried = self._pushed if kind in TOO_LATE else {}
 
 
 def _number_of(hyper: Any) -> Callable[[Mapping[str, float]], float]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence, Set
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 from globalstep.cluster.placement import optimizers_of
@@ -40,6 +42,7 @@ __all__ = ["Executor"]
 #: Values that came back with a push are used by the next run up to this age, seconds.
 REUSE_SECS = 1.0
 _NO_SPAN = contextlib.nullcontext()
+_SEAL = methodcaller("setflags", write=False)
 
 
 class Executor:
@@ -289,6 +292,5 @@ class Executor:
 
 def _frozen(values: list[Any]) -> list[Any]:
     """Forbid writing into values read: other nodes, and later runs, see the same arrays."""
-    for value in values:
-        value.flags.writeable = False
+    deque(map(_SEAL, values), maxlen=0)
     return values

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from globalstep.errors import InvalidArgumentError
+from globalstep.graph.graph import Node
 from globalstep.graph.mutations import OptimizerSpec
+from globalstep.optimizers.lowering import lower
+from globalstep.optimizers.optimizer import Optimizer
+from globalstep.wire.expressions import evaluate
 
-__all__ = ["LocalUse", "apply_rule", "moved_scalars"]
+__all__ = ["LocalUse", "OwnOptimizer", "OwnState", "apply_rule", "moved_scalars"]
 
 Array = npt.NDArray[Any]
 
@@ -56,6 +61,76 @@ class LocalUse:
             hypers[name] = scalar(variable)
         rule.check_hypers(hypers)
         return hypers
+
+
+@dataclass
+class OwnState:
+    """What an OwnOptimizer keeps from step to step.
+
+    Attributes:
+        scalars: Its scalar state.
+        steps: How many steps it has taken.
+        slots: The slots of each array that it has changed.
+    """
+
+    scalars: dict[str, float]
+    steps: int = 0
+    slots: dict[Any, list[Array]] = field(default_factory=dict)
+
+    def copy(self) -> OwnState:
+        """Give a copy that steps may be taken with while this one stays."""
+        slots = {key: [slot.copy() for slot in some] for key, some in self.slots.items()}
+        return OwnState(dict(self.scalars), self.steps, slots)
+
+
+class OwnOptimizer:
+    """Applies an optimizer to arrays that a worker has to itself. Thread-safe, being never changed.
+
+    Args:
+        made: The optimizer; Variables of its own it makes none.
+        weight_decay: Part of each array that is added to its gradient; for whole gradients.
+
+    Raises:
+        InvalidArgumentError: If its scalar state does not begin with numbers.
+    """
+
+    def __init__(self, made: Optimizer, weight_decay: float = 0.0) -> None:
+        self._spec = OptimizerSpec(name=made.get_name(), kind=made.rule())
+        self._initial = [slot.initial for slot in made.slots()]
+        self._scalars = {name: _constant(made, name, value) for name, value in made.scalars().items()}
+        self._decay = weight_decay
+
+    def begun(self) -> OwnState:
+        """Give the state that it begins with."""
+        return OwnState(dict(self._scalars))
+
+    def step(
+        self,
+        state: OwnState,
+        values: Any,
+        gradients: Mapping[Any, tuple[Array, Array | None]],
+        hypers: Mapping[str, float],
+    ) -> None:
+        """Take a step.
+
+        Args:
+            state: Changed.
+            values: Gives each key's array, which is changed in place.
+            gradients: By key: a gradient, and the rows that it is of; None for all.
+            hypers: The rule's numbers, its scalar state apart.
+        """
+        numbers = {**hypers, **state.scalars}
+        for key, (given, rows) in gradients.items():
+            value, gradient = values[key], given
+            if self._decay:
+                gradient = gradient + value.dtype.type(self._decay) * value
+            if key not in state.slots:
+                state.slots[key] = [np.full_like(value, initial) for initial in self._initial]
+            apply_rule(self._spec, (value, *state.slots[key]), np.asarray(gradient), rows, numbers)
+        if gradients:
+            moved = moved_scalars(self._spec, numbers)
+            state.scalars = {name: float(value) for name, value in zip(state.scalars, moved, strict=True)}
+            state.steps += 1
 
 
 def apply_rule(
@@ -98,3 +173,15 @@ def moved_scalars(spec: OptimizerSpec, hypers: Mapping[str, float]) -> list[np.f
 
 def _rule(spec: OptimizerSpec) -> Any:
     return importlib.import_module(_RULES).get_rule(spec.kind)
+
+
+def _constant(made: Optimizer, name: str, value: Any) -> float:
+    if not isinstance(value, Node):
+        return float(value() if callable(value) else value)
+    expr = lower(value)
+    if expr is None:
+        raise InvalidArgumentError(
+            f"{name} of {made.get_name()} begins with {value.name!r}; where a worker applies it by itself, it must be "
+            "a number."
+        )
+    return evaluate(expr, {})

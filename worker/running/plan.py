@@ -20,6 +20,7 @@ from globalstep.graph.graph import Node
 from globalstep.graph.mutations import Mutation, OptimizerSpec
 from globalstep.variables.variables import Variable
 from globalstep.wire.declarations import OpKind
+from globalstep.worker.running.graph_rounds import GraphRounds
 from globalstep.worker.running.push_form import PushForm
 
 __all__ = ["EMPTY", "Plan", "Round", "RowRead", "Step"]
@@ -84,6 +85,7 @@ class Plan:
         fetches: Slot of each fetched node; None for an operation.
         wanted: Mutations whose value is wanted.
         steps: Steps that the run's pushes move on; the first round reads them too, for staleness.
+        local_rounds: Of whose rounds the run takes a step; they give it values.
     """
 
     rounds: list[Round]
@@ -95,6 +97,7 @@ class Plan:
     wanted: frozenset[Mutation]
     steps: tuple[Variable, ...] = ()
     worker_hypers: dict[OptimizerSpec, dict[str, Any]] = field(default_factory=dict)
+    local_rounds: GraphRounds | None = None
 
     #: For each round whose push was sent: what its pushes have in common.
     forms: dict[int, PushForm] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.graph.graph import Node
 from globalstep.graph.mutations import Mutation, OptimizerSpec
 from globalstep.variables.variables import Variable
+from globalstep.worker.running.graph_rounds import GraphRounds
 from globalstep.worker.running.plan import EMPTY, Plan, Round, RowRead, Step
 from globalstep.worker.running.plan_joining import may_join, specs_of
 from globalstep.worker.running.plan_order import evaluation_order
@@ -44,6 +45,10 @@ class _Planner:
         self.hypers: dict[OptimizerSpec, dict[str, Any]] = {}
         # Nodes are made from nodes that exist, so the order of creation is an order of evaluation.
         self.nodes = sorted(self._reachable(), key=position.__getitem__)
+        self.local_rounds = self._local_rounds()
+        if self.local_rounds is not None:
+            self.fed = fed | self.local_rounds.given
+            self.nodes = sorted(self._reachable(), key=position.__getitem__)
         #: Round in which a node's value can be computed, and in which it reads Variables and has effects.
         self.ready: dict[Node, int] = {}
         self.order: dict[Node, int] = {}
@@ -52,7 +57,7 @@ class _Planner:
         self._follows: dict[Node, frozenset[Mutation]] = {}
         self.pushes: list[list[Mutation]] = []
         for node in self.nodes:
-            if node.op_type == "Placeholder" and node not in fed:
+            if node.op_type == "Placeholder" and node not in self.fed:
                 unfed = InvalidArgumentError(_unfed(node))
                 if node.defined_at:
                     unfed.add_note(f"The placeholder was defined at {node.defined_at}.")
@@ -75,6 +80,26 @@ class _Planner:
             if node not in self.fed:
                 waiting.extend(self._sources(node))
                 waiting.extend(node.control_inputs)
+        return found
+
+    def _local_rounds(self) -> GraphRounds | None:
+        """Give the rounds of which the run takes a step.
+
+        Raises:
+            InvalidArgumentError: If it also changes a Variable that these train.
+        """
+        taken = [node for node in self.nodes if "local_rounds" in node.attrs and node not in self.fed]
+        if not taken:
+            return None
+        found: GraphRounds = taken[0].attrs["local_rounds"]
+        for node in self.nodes:
+            if isinstance(node, Mutation) and node not in self.fed:
+                changed = sorted(variable.op_name for variable in found.given.intersection(node.variables))
+                if changed:
+                    raise InvalidArgumentError(
+                        f"{node.name!r} changes {', '.join(changed)} in a run that takes local steps, which sees this "
+                        "worker's own copies instead. Change it in a run of its own, or by the optimizers."
+                    )
         return found
 
     def _sources(self, node: Node) -> tuple[Node, ...]:
@@ -139,6 +164,7 @@ class _Planner:
             wanted=self.wanted,
             steps=self._steps(),
             worker_hypers={spec: hypers for spec, hypers in self.hypers.items() if hypers},
+            local_rounds=self.local_rounds,
         )
         for number in range(count):
             plan.rounds.append(self._round(plan, number, whole[number], rows[number]))

@@ -86,7 +86,7 @@ class Declarer:
         if cluster.incarnation == 0:
             if not shapes:
                 return
-            cluster.begin(sequencer=self._plan().sequencer, open=True)
+            cluster.membership.begin_first(self._plan().sequencer)
         incarnation = cluster.incarnation
         used = {use.optimizer for use in uses if (incarnation, use.optimizer) not in self._known}
         new = [variable for variable in shapes if variable.op_name not in cluster.variables]

@@ -17,6 +17,7 @@ from globalstep.variables.variables import Variable
 from globalstep.wire.declarations import OpKind, Push, Read
 from globalstep.worker.protocol.gradients_ahead import sending
 from globalstep.worker.running.evaluation import evaluate
+from globalstep.worker.running.graph_rounds import rounds_in
 from globalstep.worker.running.local_optimizers import moved_scalars
 from globalstep.worker.running.plan import EMPTY, Plan, Round
 from globalstep.worker.running.push_form import PushForm
@@ -53,6 +54,8 @@ class PlanRun:
         plan = self._plan
         carried = False
         try:
+            if plan.local_rounds is not None:
+                self._take_given(plan.local_rounds.values(self._executor))
             with np.errstate(all="ignore"):
                 for number, current in enumerate(plan.rounds):
                     self._evaluate(current.early)
@@ -64,6 +67,13 @@ class PlanRun:
             done.values = self._fetched()
             raise
         return self._fetched()
+
+    def _take_given(self, given: Mapping[Node, Any]) -> None:
+        """Put values where nothing else was fed."""
+        for node, value in given.items():
+            slot = self._plan.slots.get(node)
+            if slot is not None and self.values[slot] is EMPTY:
+                self.values[slot] = value
 
     def _fetched(self) -> list[Any]:
         """The value of each fetch; None for an operation, and for what was not come to."""
@@ -148,6 +158,8 @@ class PlanRun:
                 executor.pushes_in_flight.submit(send)
             else:
                 values = send()
+            for rounds in rounds_in(executor.graph) if shapes else ():
+                rounds.forget(executor, shapes)
         self._change_local(form)
         ahead: Mapping[Variable, int] = plan.rounds[number + 1].reads if form.ahead else {}
         if values is None:
