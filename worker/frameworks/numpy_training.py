@@ -6,6 +6,7 @@ Layer: worker.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,10 @@ from globalstep.worker.frameworks.training_model import (
 
 __all__ = ["NumpyTraining", "leaves_of", "put_into_structure"]
 
+_form_of = attrgetter("shape", "dtype")
+#: A gradient is made read-only, and may be the function's own array: what is pushed is a view of it.
+_view_of = methodcaller("view")
+
 
 class NumpyTraining(TrainingModel):
     """Parameters in the default graph.
@@ -48,6 +53,8 @@ class NumpyTraining(TrainingModel):
         with get_default_graph().name_scope(SCOPE):
             self.variables = {path: _variable(path, leaf) for path, leaf in leaves_of(params)}
             self._paths = list(self.variables)
+            # A dict of arrays, the usual case, is taken apart and put together without a walk through a structure.
+            self._is_flat = type(params) is dict and list(params) == self._paths
             if not any(variable.trainable for variable in self.variables.values()):
                 raise InvalidArgumentError("The parameters hold no floating array, so there is nothing to train.")
             sources = [(variable, variable.trainable) for variable in self.variables.values()]
@@ -64,18 +71,12 @@ class NumpyTraining(TrainingModel):
 
     def _evaluate(self, values: Sequence[Array], wanted: tuple[int, ...]) -> Evaluation:
         losses, gradients = [], []
-        params = _filled(self._params, iter(values))
+        params = dict(zip(self._paths, values, strict=True)) if self._is_flat else _filled(self._params, iter(values))
         for batch, seed in zip(self._batches, self._seeds, strict=True):
             loss, found = self._call(params, batch, seed)
             losses.append(checked_loss(loss))
             if wanted:
-                given = dict(leaves_of(found))
-                if unknown := sorted(set(given) - set(self.variables)):
-                    raise InvalidArgumentError(
-                        f"The loss function gave a gradient for {unknown[0]!r}; the parameters are "
-                        f"{', '.join(self.variables)}. Give (loss, gradients) with gradients in their structure."
-                    )
-                gradients.append([self._gradient(given, self._paths[at], values[at]) for at in wanted])
+                gradients.append(self._gradients(self._by_path(found), wanted, values))
         return Evaluation(sum(losses) / len(losses), mean_of(gradients) if wanted else ())
 
     def _call(self, params: Any, batch: Any, seed: int) -> tuple[float, Any]:
@@ -101,8 +102,34 @@ class NumpyTraining(TrainingModel):
             raise InvalidArgumentError(f"The loss must be a real scalar; the loss function gave {described(loss)}.")
         return float(loss), given[1]
 
+    def _by_path(self, found: Any) -> Mapping[str, Any]:
+        """Give the gradients of a structure by the paths of their parameters."""
+        if self._is_flat and type(found) is dict and found.keys() == self.variables.keys():
+            return found
+        given = dict(leaves_of(found))
+        if unknown := sorted(set(given) - set(self.variables)):
+            raise InvalidArgumentError(
+                f"The loss function gave a gradient for {unknown[0]!r}; the parameters are "
+                f"{', '.join(self.variables)}. Give (loss, gradients) with gradients in their structure."
+            )
+        return given
+
+    def _gradients(self, given: Mapping[str, Any], wanted: tuple[int, ...], values: Sequence[Array]) -> list[Array]:
+        """Give those of the parameters at the wanted positions."""
+        paths, kept = list(map(self._paths.__getitem__, wanted)), list(map(values.__getitem__, wanted))
+        gradients = list(map(given.get, paths))
+        # The usual case is seen at once: arrays as the parameters are.
+        if set(map(type, gradients)) == {np.ndarray} and list(map(_form_of, gradients)) == list(map(_form_of, kept)):
+            return list(map(_view_of, gradients))
+        return [self._gradient(given, path, value) for path, value in zip(paths, kept, strict=True)]
+
     def _gradient(self, given: Mapping[str, Any], path: str, value: Array) -> Array:
-        if given.get(path) is None:
+        if path not in given:
+            raise InvalidArgumentError(
+                f"The loss function gave no gradient for {path!r}; it gave those of {', '.join(given) or 'nothing'}. "
+                "Give (loss, gradients) with gradients in the structure of the parameters; None stands for zeros."
+            )
+        if given[path] is None:
             return np.zeros_like(value)
         gradient = np.asarray(given[path])
         if gradient.shape != value.shape or gradient.dtype.kind != "f":
@@ -110,8 +137,8 @@ class NumpyTraining(TrainingModel):
                 f"The gradient of {path!r} is {described(gradient)}, and the parameter {described(value)}: they must "
                 "be of one shape, and floating."
             )
-        # A view, since it will be made read-only and the array may be the function's own.
-        return gradient.astype(value.dtype, copy=False).view()
+        found: Array = _view_of(gradient.astype(value.dtype, copy=False))
+        return found
 
 
 def leaves_of(params: Any, path: str = "") -> Iterator[tuple[str, Any]]:

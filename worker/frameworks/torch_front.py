@@ -19,6 +19,7 @@ from globalstep.variables.assignments import assign
 from globalstep.variables.variables import Variable
 from globalstep.wire.codec import DTYPES
 from globalstep.worker.frameworks.foreign_loss import HALVES, Array, Evaluation, LossNode, loss_node, require_extra
+from globalstep.worker.frameworks.torch_copies import DeviceCopies
 from globalstep.worker.protocol.gradients_ahead import produced
 
 __all__ = ["TorchModel", "TorchNames", "torch", "torch_loss"]
@@ -96,11 +97,13 @@ class TorchModel:
     Attributes:
         parameters: Name in the module -> Variable.
         buffers: The same for buffers.
+        copies: How values and gradients come to and from a GPU.
     """
 
     def __init__(self, pytorch: Any, module: Any) -> None:
         self._torch = pytorch
         self._module = module
+        self.copies = DeviceCopies(pytorch)
         self._tensors = dict(module.named_parameters())
         found = ((name, *_place(module, name)) for name, _ in module.named_buffers())
         # A forward pass may put another tensor in the place of a buffer, so it is found anew each time.
@@ -139,7 +142,7 @@ class TorchModel:
                 sources = [tensors[i] for i in wanted]
                 with self._sent_ahead(tensors, wanted):
                     found = torch.autograd.grad(result, sources, allow_unused=True)
-                gradients = [_gradient(grad, values[i]) for grad, i in zip(found, wanted, strict=True)]
+                gradients = self._to_host(found, values, wanted)
             updates = [_copied(buffer) for buffer in self._buffers()] if training else []
         return Evaluation(_on_host(result), gradients, updates)
 
@@ -151,7 +154,7 @@ class TorchModel:
         hooks = [
             tensors[i].register_hook(lambda grad, name=names[i]: _give(take, name, grad))
             for i in (wanted if take is not None else ())
-            if i < len(names)
+            if i < len(names) and not self.copies.serves(tensors[i])
         ]
         try:
             yield
@@ -159,11 +162,30 @@ class TorchModel:
             for hook in hooks:
                 hook.remove()
 
+    def _to_host(self, found: Sequence[Any], values: Sequence[Array], wanted: tuple[int, ...]) -> list[Array]:
+        """Give gradients as arrays; those of a GPU are all on their way before one is waited for, and sent ahead."""
+        arriving = [
+            self.copies.begin(grad.to_dense() if grad.is_sparse else grad)
+            if grad is not None and self.copies.serves(grad)
+            else None
+            for grad in found
+        ]
+        take = produced()
+        names = [variable.op_name for variable in self.parameters.values()]
+        gradients: list[Array] = []
+        for grad, arrived, i in zip(found, arriving, wanted, strict=True):
+            gradients.append(_gradient(grad if arrived is None else arrived(), values[i]))
+            if arrived is not None and take is not None and i < len(names):
+                take(names[i], gradients[-1])
+        return gradients
+
     def _buffers(self) -> list[Any]:
         return [getattr(owner, name) for owner, name in self._places.values()]
 
     def _set(self, tensor: Any, value: Array) -> None:
-        if tensor.device.type == "cpu" and _dtype_of(tensor) not in HALVES:
+        if self.copies.serves(tensor):
+            self.copies.put(tensor, value)
+        elif tensor.device.type == "cpu" and _dtype_of(tensor) not in HALVES:
             np.copyto(tensor.detach().numpy(), value)
         else:
             tensor.detach().copy_(self._torch.tensor(value))
