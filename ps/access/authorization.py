@@ -306,6 +306,12 @@ class Authorization:
                 raise self._denied(caller, "take a snapshot (admit)", _CHIEFS, kind)
             self._check_ops(caller, kind, message.part.ops)
 
+    def may_push_as(self, caller: Caller, client: str) -> bool:
+        """Whether a caller may push under the id of a client; one without a role, where none is asked for, may."""
+        if caller.role is None or caller.role in _CHIEFS:
+            return True
+        return caller.role in KINDS["stage"] and client not in self._chiefs_ids and not _is_of_another(caller, client)
+
     def restricts(self, caller: Caller) -> bool:
         """Whether a caller may change values by gradients only, as the chief's program has declared."""
         return not self._workers_assign and caller.role is not None and caller.role not in _CHIEFS
@@ -324,8 +330,7 @@ class Authorization:
     def _check_id(self, caller: Caller, what: str, client: str) -> None:
         if client in self._chiefs_ids:
             raise self._denied(caller, f"{what} in the name of the chief's client {client}", _CHIEFS, what)
-        holder = holder_of(client)
-        if holder and holder != caller.mark:
+        if _is_of_another(caller, client):
             role = caller.role.value if caller.role is not None else ""
             text = f"Role {role!r} may not {what} in the name of client {client}, which is another process's."
             raise self._refuse(caller.peer, PermissionDeniedError, text, what)
@@ -406,6 +411,12 @@ def _is_literal(host: str) -> bool:
         return not ipaddress.ip_address(host.strip("[]")).is_unspecified
     except ValueError:
         return False
+
+
+def _is_of_another(caller: Caller, client: str) -> bool:
+    """Whether a client id bears the mark of another process than the caller's."""
+    holder = holder_of(client)
+    return bool(holder) and holder != caller.mark
 
 
 def _client_of(request: Any) -> str:

@@ -27,7 +27,16 @@ from globalstep.wire.declarations import Increment, Outcome, OutcomeKind, PushId
 if TYPE_CHECKING:
     from globalstep.ps.ledger.journal import Journal
 
-__all__ = ["LIMIT_SHARDS", "Entry", "EntryKind", "HyperValues", "Ledger", "AggregatePlace", "Unfinished"]
+__all__ = [
+    "LIMIT_SHARDS",
+    "AggregatePlace",
+    "CarriedPart",
+    "Entry",
+    "EntryKind",
+    "HyperValues",
+    "Ledger",
+    "Unfinished",
+]
 
 
 #: Shards of a run: the sequencer keeps a little of each.
@@ -74,6 +83,14 @@ class HyperValues:
     values: Mapping[str, float]
 
 
+class CarriedPart(NamedTuple):
+    """A participant's part of a push, which comes to it with the entry."""
+
+    #: The number of its layout, as the participant has promised it.
+    layout: int
+    data: bytes
+
+
 @dataclass(slots=True)
 class Entry:
     """An admitted mutation, as the sequencer sends it to one participant."""
@@ -88,6 +105,8 @@ class Entry:
     signature: bytes = b""
     #: Of a contribution, and of what closes an aggregate.
     place: AggregatePlace | None = None
+    #: The participant's part, where the sequencer carries it.
+    part: CarriedPart | None = None
 
     @property
     def hyper_map(self) -> dict[tuple[str, bool], Mapping[str, float]]:
@@ -197,13 +216,13 @@ class Ledger:
         """
         return self.table.recorded(push)
 
-    def staleness(self, increments: Sequence[Increment], seen_steps: Mapping[str, int]) -> int:
-        """Give how far the carried steps moved on since the worker read them; 0 where it did not say."""
+    def staleness(self, increments: Sequence[Increment], seen_steps: Mapping[str, int]) -> int | None:
+        """Give how far the carried steps moved on since the worker read them; None where it did not say."""
         found = max(
             (self.steps[item.step] - seen_steps[item.step] for item in increments if item.step in seen_steps),
-            default=0,
+            default=None,
         )
-        return max(min(found, MAX_STALENESS), -MAX_STALENESS)
+        return None if found is None else max(min(found, MAX_STALENESS), -MAX_STALENESS)
 
     def check_increments(self, increments: Iterable[Increment]) -> None:
         """Refuse increments of what is no step.
@@ -293,6 +312,12 @@ class Ledger:
             event = EventKind.SNAPSHOT if kind is EntryKind.SNAPSHOT else EventKind.PUSH
             self.journal.accepted(push, event, self.index, increments, self.steps, staleness)
         return outcome
+
+    def carry(self, parts: Mapping[int, CarriedPart]) -> None:
+        """Give the entries of the push just admitted the parts that go with them, by participant."""
+        for shard, part in parts.items():
+            entry = self._pending[shard][-1]
+            entry.part, entry.signature = part, self.signer.carrying(entry.signature, part)
 
     def assign_step(self, name: str, value: int) -> None:
         """Set a step: an assign of the program's own, part of the entry just admitted."""
@@ -445,10 +470,6 @@ class Ledger:
         """Copy the book as it stands, for a checkpoint; gives a function that encodes the copy, once."""
         state = self.copied()
         return lru_cache(maxsize=None)(lambda: json.dumps(state(), sort_keys=True).encode())
-
-    def dump(self) -> bytes:
-        """Give the book as it stands, for a checkpoint."""
-        return self.dumped_later()()
 
     @classmethod
     def load(cls, dumped: bytes, shards: int, sequencer: int) -> Ledger:

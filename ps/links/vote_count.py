@@ -184,9 +184,14 @@ class VoteCount:
                     self._forget_oldest()
             found.voted.add(shard)
             found.not_finite = found.not_finite or not_finite
-            if not found.is_complete():
+            if found.is_complete():
+                del self._rounds[push]
+            elif not found.fenced:
                 return
-            del self._rounds[push]
+        if found.fenced:
+            if (outcome := self._shard.handle(Recorded(push))) is not None:
+                self._say_again(held, shard, push, outcome)
+            return
         assert found.call is not None
         assert found.decide is not None
         found.call.resume(found.decide(found.not_finite))
@@ -241,10 +246,7 @@ class VoteCount:
         if not is_first and self._shard.handle(Recorded(push)) is not None:
             return Asked.READY, ""
         with self._lock:
-            is_first = self._asked.pop(push.client, 0) < push.sequence
-            self._asked[push.client] = push.sequence
-            if len(self._asked) > _MOST_CLIENTS:
-                del self._asked[next(iter(self._asked))]
+            is_first = self._is_first(push)
             found = self._rounds.get(push)
             lines = [self._lines.get(shard) for shard in needed]
             if len(self._rounds) >= _MOST_ROUNDS:
@@ -264,6 +266,31 @@ class VoteCount:
                 return Asked.READY, found.not_finite
         self._close(push, again, needed)
         return Asked.UNDECIDED, ""
+
+    def carry(self, push: PushId, needed: Collection[int]) -> Asked:
+        """Say whether a push that has brought all parts can be decided now; UNDECIDED where a participant has no line.
+
+        Args:
+            push: Its id.
+            needed: The other participants.
+        """
+        number = self._shard.now.number
+        if self._asked.get(push.client, 0) >= push.sequence and self._shard.handle(Recorded(push)) is not None:
+            return Asked.READY
+        with self._lock:
+            lines = [self._lines.get(shard) for shard in needed]
+            if self._is_first(push) and all(held is not None and held.incarnation == number for held in lines):
+                return Asked.READY
+        self._close(push, None, needed)
+        return Asked.UNDECIDED
+
+    def _is_first(self, push: PushId) -> bool:
+        """Whether a push is asked for the first time: what was told so once must stay so. Caller holds the lock."""
+        is_first = self._asked.pop(push.client, 0) < push.sequence
+        self._asked[push.client] = push.sequence
+        if len(self._asked) > _MOST_CLIENTS:
+            del self._asked[next(iter(self._asked))]
+        return is_first
 
     def floors(self) -> dict[int, Floor]:
         """Give what shards have said with their votes to have applied, since the last decision."""

@@ -29,6 +29,8 @@ __all__ = ["VoteLink", "Voter"]
 _MOST_MISSED = 64
 #: How long a vote is waited for that can bring the sequencer what is applied.
 _UNSAID_SECS = 0.001
+#: The same where the worker has heard it, and brings it with its next push.
+_TOLD_SECS = 0.005
 
 
 class VoteLink(Protocol):
@@ -67,8 +69,10 @@ class Voter:
         self._parked: dict[PushId, ParkedCall] = {}
         #: Pushes that a vote was asked for while there was no link; the last ones.
         self._missed: dict[PushId, None] = {}
-        #: Since when the sequencer has not heard what is applied here; 0 where it has.
-        self._unsaid_since = 0.0
+        #: Answers to calls that wait for pushes of which the sequencer has told before; the last ones.
+        self._before: dict[PushId, Make] = {}
+        #: When the sequencer is to be told what is applied here, if no vote has; 0 where it has heard.
+        self._say_at = 0.0
         #: What it has heard over this link to be on the disk here.
         self._said_durable = 0
         #: Whether the sequencer keeps entries until they are on the disk here, as it last said over this link.
@@ -135,19 +139,44 @@ class Voter:
         self._send(link, pb.Vote(push=codec.encode_push_id(push)), self._shard.now.applied)
         return True
 
+    def wait(self, link: VoteLink, push: PushId, park: Callable[[], ParkedCall]) -> Make | None:
+        """Have a call wait for a push whose part the sequencer brings; gives what makes the reply where it need not."""
+        if (known := self._known(link, push)) is not None:
+            return known
+        with self._lock:
+            if self._link is not link:
+                return staged
+            older = self._parked.get(push)
+            call = self._parked[push] = park()
+            if older is not None:
+                call.since = older.since  # who asks again and again is answered after a while, too
+        if older is not None:
+            older.resume(staged)
+        # Who has brought it meanwhile looked for the call before it was here.
+        if (known := self._known(link, push)) is not None and self._take(push) is not None:
+            call.resume(known)
+        return None
+
+    def _known(self, link: VoteLink, push: PushId) -> Make | None:
+        """Give the reply to a call that waits for a push which was applied here, or of which was told, before."""
+        if push in self._shard.now.replies:
+            return self._answer(self._shard.handle(Commit(link.incarnation, push, (), self._kept)))
+        with self._lock:
+            return self._before.pop(push, None)
+
     def object(self, link: VoteLink, push: PushId, not_finite: str = "") -> None:
         """Vote against a push: for a gradient that is not finite, or since its part was refused."""
         self._send(link, pb.Vote(push=codec.encode_push_id(push), not_finite=not_finite, withheld=not not_finite))
 
     def _send(self, link: VoteLink, vote: pb.Vote, applied: int = 0) -> None:
         request = pb.VoteRequest(incarnation=link.incarnation, shard=self._shard.now.shard, votes=[vote])
-        if applied and (self._unsaid_since or self._shard.log.durable > self._said_durable):
+        if applied and (self._say_at or self._shard.log.durable > self._said_durable):
             self._add_floor(request, applied)
         link.send(request)
 
     def _add_floor(self, request: pb.VoteRequest, applied: int) -> None:
         """Say what is applied here, and up to where it is on the disk; only that to a sequencer that forgets it."""
-        self._unsaid_since = 0.0
+        self._say_at = 0.0
         now = self._shard.now
         if now.log is not NO_LOG:
             self._said_durable = request.durable = now.log.durable
@@ -167,10 +196,11 @@ class Voter:
             GlobalStepError: If an entry cannot be applied; the link is to be ended.
         """
         answered: list[tuple[ParkedCall, Make]] = []
-        before, log = self._shard.now.applied, self._shard.log
+        before, log, is_carried = self._shard.now.applied, self._shard.log, True
         try:
             for message in decisions:
                 self._carry_out(link.incarnation, message, answered)
+                is_carried = is_carried and all(item.HasField("part") for item in message.entries)
             self._shard.secure(log)
         except BaseException:
             for call, _ in answered:
@@ -178,8 +208,12 @@ class Voter:
             raise
         for call, make in answered:
             call.resume(make)
-        if self._shard.now.applied != before and not self._unsaid_since:
-            self._unsaid_since = self._shard.resources.clock.monotonic()
+        if self._shard.now.applied != before:
+            at = self._shard.resources.clock.monotonic()
+            if is_carried:
+                self._say_at = at + _TOLD_SECS
+            else:
+                self._say_at = self._say_at or at + _UNSAID_SECS
 
     def _carry_out(self, incarnation: int, message: pb.Decisions, answered: list[tuple[ParkedCall, Make]]) -> None:
         self._kept = self._kept or message.keeps
@@ -188,6 +222,9 @@ class Voter:
             call = self._take(entry.push)
             if call is None:
                 self._shard.handle(Resolved(incarnation, (), [entry], message.keeps))
+                if entry.part is not None and (call := self._take(entry.push)) is not None:
+                    commit = Commit(incarnation, entry.push, (), message.keeps)
+                    answered.append((call, self._answer(self._shard.handle(commit))))
             else:
                 answered.append((call, staged))  # until it is applied
                 commit = Commit(incarnation, entry.push, [entry], message.keeps)
@@ -197,18 +234,28 @@ class Voter:
             if (call := self._take(push)) is not None:
                 answered.append((call, self._answer(self._shard.handle(Commit(incarnation, push, (), message.keeps)))))
         for left in message.undecided:
-            if (call := self._take(codec.decode_push_id(left))) is not None:
+            if (call := self._take(codec.decode_push_id(left), staged)) is not None:
                 answered.append((call, staged))
         for refused in message.dropped:
             push = codec.decode_push_id(refused)
-            call = self._take(push)
+            call = self._take(push, dropped)
             self._shard.handle(Resolved(incarnation, [push], ()))
             if call is not None:
                 answered.append((call, dropped))
 
-    def _take(self, push: PushId) -> ParkedCall | None:
+    def _take(self, push: PushId, before: Make | None = None) -> ParkedCall | None:
+        """Give the call that waits for a push; where there is none, `before` is the answer to one that comes yet."""
         with self._lock:
-            return self._parked.pop(push, None)
+            call = self._parked.pop(push, None)
+            if call is None and before is not None:
+                self._remember(push, before)
+            return call
+
+    def _remember(self, push: PushId, before: Make) -> None:
+        """Keep the answer to a call that comes yet. Caller holds the lock."""
+        self._before[push] = before
+        if len(self._before) > _MOST_MISSED:
+            del self._before[next(iter(self._before))]
 
     def _answer(self, answer: Answer) -> Make:
         def make(reply: pb.Reply, tensors: TensorWriter) -> None:
@@ -230,10 +277,9 @@ class Voter:
         if self._parked and now >= self._look_at:
             self._look_at = now + LONGEST_SECS / 4
             self._expire(now)
-        if self._unsaid_since:
-            left = self._unsaid_since + _UNSAID_SECS - now
-            if left > 0.0:
-                return left
+        if self._say_at:
+            if self._say_at > now:
+                return self._say_at - now
             self.say_applied()
         return LONGEST_SECS / 4 if self._parked else None
 
@@ -241,7 +287,7 @@ class Voter:
         """Say what is applied here."""
         link, now = self._link, self._shard.now
         if link is None or link.incarnation != now.number:
-            self._unsaid_since = 0.0
+            self._say_at = 0.0
             return
         request = pb.VoteRequest(incarnation=link.incarnation, shard=now.shard)
         applied, log = now.applied, now.log
@@ -253,13 +299,15 @@ class Voter:
         with self._lock:
             late = [push for push, call in self._parked.items() if now - call.since > LONGEST_SECS]
             calls = [self._parked.pop(push) for push in late]
+            for push in late:
+                self._remember(push, staged)  # for who has given up just before this answer
         for call in calls:
             call.resume(staged)
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is to be looked after: no call waits, and nothing is to be said."""
-        return not (self._parked or self._unsaid_since)
+        return not (self._parked or self._say_at)
 
     def cancel(self, push: PushId) -> bool:
         """Have a call wait no longer; gives False where it is resumed."""

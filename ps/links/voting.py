@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Protocol
 
+from globalstep.errors import LostStateError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.ledger.ledger import EntryKind
 from globalstep.ps.links.parked_call import LONGEST_SECS, Make, OpenCall, ParkedCall, Waits, blocked_call
@@ -88,7 +89,7 @@ class Voting:
         return self._await(call, lambda: self.voter.cancel(push), staged)
 
     def admit(self, call: OpenCall, push: PushId, admission: Callable[[], Admit], decide: _Decide) -> Make | None:
-        """Have a push decided once all other participants have voted.
+        """Have a push decided once all other participants have voted; at once where it brings their parts.
 
         Args:
             call: The ADMIT.
@@ -104,15 +105,16 @@ class Voting:
         try:
             admit = admission()
         except Exception:
-            if not self.count.refuse(message.incarnation, push, others):
+            known = self._refuse(message, push)
+            if known is None:
                 raise
             # A retry: what is wrong with its part does not matter any more.
-            admit = Admit(message.incarnation, push, EntryKind.PUSH, sorted(others), (), (), {})
+            admit = known
 
         def decided(not_finite: str) -> Make:
             def make(reply: pb.Reply, tensors: TensorWriter) -> None:
                 admit.not_finite = admit.not_finite or not_finite
-                admit.floors = self.count.floors()
+                admit.floors = {**(admit.floors or {}), **self.count.floors()}
                 try:
                     decide(admit, reply, tensors, others)
                 except Exception:
@@ -121,13 +123,67 @@ class Voting:
 
             return make
 
-        asked, not_finite = self.count.ask(push, others, decided, lambda: self._park(call))
+        if not message.carried:
+            asked, not_finite = self.count.ask(push, others, decided, lambda: self._park(call))
+        else:
+            asked, not_finite = self.count.carry(push, others), ""
         if asked is Asked.READY:
             return decided(not_finite)
         if asked is Asked.UNDECIDED:
             self.check_life(call.request)
             return undecided
         return self._await(call, lambda: self.count.cancel(push), undecided)
+
+    def refused(self, request: pb.Request, error: Exception) -> Admit | None:
+        """Tell those who wait for a push of a STAGE or ADMIT by votes that was refused before it came here.
+
+        Nobody is told of what the client is to try again under the same id.
+
+        Args:
+            request: Any; its push is known to be the caller's.
+            error: Why it was refused.
+
+        Returns:
+            For an ADMIT of a push that was admitted before, what asks for its outcome; else None.
+
+        Raises:
+            GlobalStepError: Where nobody can be told, since the incarnation is over; to be answered instead.
+        """
+        if isinstance(error, (UnavailableError, LostStateError)):
+            return None
+        if request.stage.vote:
+            message = request.stage
+            if (link := self.voter.link(message.incarnation)) is not None:
+                self._shard.now.check(message.incarnation, message.id.client)
+                self.voter.object(link, codec.decode_push_id(message.id))
+        elif request.admit.votes or request.admit.carried:
+            return self._refuse(request.admit, codec.decode_push_id(request.admit.id))
+        return None
+
+    def _refuse(self, message: pb.AdmitRequest, push: PushId) -> Admit | None:
+        """Fence a push whose ADMIT is wrong; gives what asks for its outcome where it was admitted before."""
+        others = set(message.participants) - {self._shard.now.sequencer}
+        if not self.count.refuse(message.incarnation, push, others):
+            return None
+        return Admit(message.incarnation, push, EntryKind.PUSH, sorted(others), (), (), {})
+
+    def await_entry(self, call: OpenCall) -> Make | None:
+        """Answer a COMMIT with `wait`, once the sequencer has brought the push's entry and part.
+
+        Args:
+            call: It.
+
+        Returns:
+            What makes the reply; None for a call that is parked.
+        """
+        message = call.request.commit
+        push, link = codec.decode_push_id(message.id), self.voter.link(message.incarnation)
+        self._shard.now.check(message.incarnation, message.id.client)
+        if link is None:
+            return staged
+        if (make := self.voter.wait(link, push, lambda: self._park(call))) is not None:
+            return make
+        return self._await(call, lambda: self.voter.cancel(push), staged)
 
     def now(self) -> float:
         """Give the time, by the clock that parked calls are looked after by."""

@@ -29,6 +29,7 @@ from globalstep.ps.service.in_flight import RETRY_SECS, BufferInFlight, InFlight
 from globalstep.ps.service.packed_data import pack_reply, unpack_request, unpacked_bytes
 from globalstep.ps.service.push_decoding import (
     Decision,
+    carried_parts,
     check_counts,
     counting_push,
     decision_of,
@@ -89,10 +90,9 @@ class Handler:
         self._methods: dict[str, Callable[[Any, memoryview, pb.Reply, TensorWriter, LayoutMemory], object]] = {
             "pull": self._pull,
             "push": self._push,
-            "commit": self._commit,
             "complete": lambda *given: _complete(self.shard, *given),
-            "read_snapshot": self._read_snapshot,
-            "ahead": self._ahead,
+            "read_snapshot": lambda *given: _read_snapshot(self.shard, *given),
+            "ahead": _ahead,
             "await_slower": lambda *given: await_slower(self.shard, *given),
         }
         # They may have to wait.
@@ -100,6 +100,7 @@ class Handler:
             "stage": self._stage_and_vote,
             "admit": self._admit_by_votes,
             "await_step": self.step_waits.await_step,
+            "commit": self._commit,
             "push": self._push_and_wait,
         }
 
@@ -161,7 +162,7 @@ class Handler:
         method = request.WhichOneof("kind") or ""
         tensors = TensorWriter()
         self.traffic.arrive()
-        bytes_out = 0
+        bytes_out, call = 0, None
         try:
             if method not in self._methods and method not in self._waiting_methods:
                 raise InvalidArgumentError("A Request must hold one of the data-plane messages.")
@@ -193,10 +194,24 @@ class Handler:
             raise
         except Exception as error:
             bytes_out = 0
-            return pb.Reply(error=encode_error(error)), []
+            return self.turn_away(request, memory.caller, error) if call is None else _failed(error), []
         finally:
             self.traffic.leave(data.nbytes, bytes_out)
         return reply, pieces
+
+    def turn_away(self, request: pb.Request, caller: Caller, error: Exception) -> pb.Reply:
+        """Give the reply to a request that was refused before it was looked at; who waits for its push is told."""
+        reply, message = pb.Reply(), request.stage if request.HasField("stage") else request.admit
+        try:
+            may_tell = self.authorization.may_push_as(caller, message.id.client)
+            if may_tell and (admit := self.voting.refused(request, error)) is not None:
+                log = self.shard.log
+                self._decide(admit, reply, TensorWriter())
+                self.shard.secure(log)
+                return reply
+        except Exception as other:
+            error = other
+        return _failed(error)
 
     def finish(self, call: OpenCall) -> tuple[pb.Reply, list[memoryview]]:
         """Give the reply to a call that was parked, and is resumed; raises as `begin`."""
@@ -352,12 +367,6 @@ class Handler:
         parts = parts_of(message, data, memory, self.shard)
         return self.shard.handle(events.Stage(message.incarnation, codec.decode_push_id(message.id), parts))
 
-    def _ahead(
-        self, message: pb.AheadRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
-    ) -> None:
-        memory.put_early(message.layout, message.offset, data)
-        reply.ahead.SetInParent()
-
     def _stage_and_vote(
         self, message: pb.StageRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, call: OpenCall
     ) -> None:
@@ -373,7 +382,7 @@ class Handler:
         def admission() -> events.Admit:
             return self._admission(message, push, data, call.memory)
 
-        if not message.votes:
+        if not (message.votes or message.carried):
             self._decide(admission(), reply, tensors)
         elif (make := self.voting.admit(call, push, admission, self._decide)) is not None:
             make(reply, tensors)
@@ -404,6 +413,7 @@ class Handler:
             floors_of(message.floors),
             not_finite,
             message.reads_only,
+            carried_parts(message, self.shard.now.shard),
         )
 
     def _decide(
@@ -426,30 +436,15 @@ class Handler:
         _encode_answer(admission.answer, reply.admit, tensors)
 
     def _commit(
-        self, message: pb.CommitRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
+        self, message: pb.CommitRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, call: OpenCall
     ) -> None:
+        if message.wait:
+            if (make := self.voting.await_entry(call)) is not None:
+                make(reply, tensors)
+            return
         found = [entries.decode(entry) for entry in message.entries]
         answer = self.shard.handle(events.Commit(message.incarnation, codec.decode_push_id(message.id), found))
         _encode_commit(answer, reply.commit, tensors)
-
-    def _read_snapshot(
-        self,
-        message: pb.ReadSnapshotRequest,
-        data: memoryview,
-        reply: pb.Reply,
-        tensors: TensorWriter,
-        memory: LayoutMemory,
-    ) -> None:
-        snapshot = codec.decode_push_id(message.snapshot)
-        values, ledger = self.shard.handle(events.ReadSnapshot(message.incarnation, snapshot))
-        wanted = list(message.variables) or list(values)
-        missing = [name for name in wanted if name not in values]
-        if missing:
-            raise InvalidArgumentError(f"The snapshot does not hold {missing}: they had no value.")
-        reply.read_snapshot.ledger = ledger()
-        codec.encode_values(
-            [Read(name) for name in wanted], [values[name] for name in wanted], reply.read_snapshot.values, tensors
-        )
 
 
 def _complete(
@@ -464,6 +459,37 @@ def _complete(
     reply.complete.SetInParent()
     for name, value in steps.items():
         reply.complete.steps[name] = value
+
+
+def _ahead(
+    message: pb.AheadRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
+) -> None:
+    memory.put_early(message.layout, message.offset, data)
+    reply.ahead.SetInParent()
+
+
+def _read_snapshot(
+    shard: Shard,
+    message: pb.ReadSnapshotRequest,
+    data: memoryview,
+    reply: pb.Reply,
+    tensors: TensorWriter,
+    memory: LayoutMemory,
+) -> None:
+    snapshot = codec.decode_push_id(message.snapshot)
+    values, ledger = shard.handle(events.ReadSnapshot(message.incarnation, snapshot))
+    wanted = list(message.variables) or list(values)
+    missing = [name for name in wanted if name not in values]
+    if missing:
+        raise InvalidArgumentError(f"The snapshot does not hold {missing}: they had no value.")
+    reply.read_snapshot.ledger = ledger()
+    codec.encode_values(
+        [Read(name) for name in wanted], [values[name] for name in wanted], reply.read_snapshot.values, tensors
+    )
+
+
+def _failed(error: Exception) -> pb.Reply:
+    return pb.Reply(error=encode_error(error))
 
 
 def encode_error(error: Exception) -> pb.Error:
@@ -482,6 +508,8 @@ def encode_error(error: Exception) -> pb.Error:
 def _encode_commit(answer: Answer, into: pb.CommitReply, tensors: TensorWriter) -> None:
     """Write what a shard that is not the sequencer answers to a push."""
     into.as_of, into.applied, into.signature = answer.as_of, answer.applied, answer.signature
+    if answer.packing is not None:
+        into.promised = answer.packing.promised
     _encode_answer(answer, into, tensors)
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -375,6 +376,11 @@ class BufferInFlight:
         self._memory = memory
         self._holder = holder
         self._first = first
+
+    def prepare(self, nbytes: Callable[[], int]) -> None:
+        """See reading.ReplyBuffer."""
+        if self._first is not None:
+            self._first.prepare(nbytes)
 
     def take(self, nbytes: int) -> Array | None:
         """See reading.ReplyBuffer.

@@ -323,7 +323,8 @@ class ServedConnection:
     def _serve(self, message: SocketMessage, request: pb.Request, flags: int = 0) -> None:
         """Answer a request. With MSG_DONTWAIT, what the socket does not take at once is kept in `_unsent`."""
         if message.refused is not None:
-            self._refuse(message, message.refused, flags)
+            reply = self._handler.turn_away(request, self._memory.caller, message.refused)
+            self._reply(message.call, reply, (), flags)
             return
         blocks = self.blocks
         if request.HasField("vote"):

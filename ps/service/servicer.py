@@ -173,7 +173,8 @@ def _exchange(
             if message is None:
                 continue
             if message.refused is not None:
-                yield from frames_of(message.call, reply=pb.Reply(error=encode_error(message.refused)))
+                reply = control.handler.turn_away(message.request or pb.Request(), memory.caller, message.refused)
+                yield from frames_of(message.call, reply=reply)
                 continue
             try:
                 reply, pieces = control.handler.handle(message.request or pb.Request(), message.data, memory)

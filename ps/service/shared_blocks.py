@@ -9,10 +9,11 @@ whatever the client gives up meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,6 +61,8 @@ class SharedBlocks:
         self._offered: list[int] = []
         #: Whether it has been given one: a second taker must not write over it.
         self._taken = False
+        #: How much the last reply had that was to be put into one; 0 for none yet.
+        self._wanted = 0
         #: One that was made for the present reply, which has not been sent yet.
         self._unannounced: tuple[int, Placed] | None = None
 
@@ -148,8 +151,20 @@ class SharedBlocks:
         weakref.finalize(mapping, self._in_flight.unshare, nbytes)
         return descriptor, block
 
+    def prepare(self, nbytes: Callable[[], int]) -> None:
+        """See reading.ReplyBuffer: make a block where none that is offered fits."""
+        # What is read is most often as large as before; then nobody needs to count.
+        if self._unannounced is not None or (self._wanted and self._fitting(self._wanted) is not None):
+            return
+        wanted = nbytes()
+        if wanted >= SHARED_FROM_BYTES and self._fitting(wanted) is None:
+            with contextlib.suppress(OSError, ResourceExhaustedError):  # the values are sent
+                self._unannounced = self.create(block_bytes(wanted))
+
     def take(self, nbytes: int) -> Array | None:
         """Give space in a block for the tensors of the reply, so that they are written there at once.
+
+        It makes no block: the caller holds the shard's lock.
 
         Args:
             nbytes: How much.
@@ -159,12 +174,13 @@ class SharedBlocks:
         """
         if nbytes < SHARED_FROM_BYTES or self._taken:
             return None
+        self._wanted = nbytes
         number = self._fitting(nbytes)
+        if number is None and self._unannounced is not None:
+            prepared = self._unannounced[0]
+            number = prepared if self._blocks[prepared].nbytes == block_bytes(nbytes) else None
         if number is None:
-            try:
-                number, _ = self._unannounced = self.create(block_bytes(nbytes))
-            except (OSError, ResourceExhaustedError):
-                return None
+            return None
         self._taken = True
         return self._blocks[number][SLACK_BYTES : SLACK_BYTES + nbytes]
 

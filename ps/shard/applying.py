@@ -18,9 +18,10 @@ from globalstep.errors import (
     PermissionDeniedError,
     ResourceExhaustedError,
 )
-from globalstep.ps.ledger.ledger import AggregatePlace, Entry, EntryKind, Ledger
+from globalstep.ps.ledger.ledger import AggregatePlace, CarriedPart, Entry, EntryKind, Ledger
+from globalstep.ps.shard.event_log import NO_LOG
 from globalstep.ps.shard.events import Applied
-from globalstep.ps.shard.incarnation import Incarnation
+from globalstep.ps.shard.incarnation import Incarnation, Staged
 from globalstep.ps.shard.layouts import PushParts
 from globalstep.ps.shard.replies import Answer, Kept, Packing
 from globalstep.ps.shard.resources import Resources
@@ -97,6 +98,8 @@ class Applier:
         fail_stop = self._resources.fail_stop
         for entry in new:
             with fail_stop.during(entry.push):
+                if entry.part is not None and entry.push not in now.staged:
+                    self._take_out(now, entry.push, entry.part)
                 if entry.kind is not EntryKind.SNAPSHOT and not self._can_apply(now, entry):
                     now.staged.pop(entry.push, None)
                     self._resources.of_nothing.append(entry.push)
@@ -111,6 +114,16 @@ class Applier:
         if done or dropped:
             with fail_stop.during(brought_by):
                 now.log.append(Applied(brought_by, done, dropped), awaited=not kept or bool(dropped))
+
+    def _take_out(self, now: Incarnation, push: PushId, part: CarriedPart) -> None:
+        """Stage a part that has come with its entry, if it is one that this shard has promised to apply."""
+        layout = now.promised.layout(part)
+        if layout is None:
+            return
+        data = memoryview(part.data)
+        if layout.plan is None or layout.plan.version != now.store.version:
+            layout.plan = now.store.plan(layout.bind(data), layout.reads, data)
+        now.staged[push] = Staged(PushParts((), layout.reads, data, layout, True), self._resources.clock.monotonic())
 
     def _check_entry(self, now: Incarnation, entry: Entry, applied: int) -> None:
         """Refuse an entry that cannot be applied after entry `applied`. Changes nothing."""
@@ -162,9 +175,10 @@ class Applier:
             self._defer(now, entry, uses)
             return
         faults = self._resources.faults
-        faults.at(BEFORE, CUT if entry.kind is EntryKind.SNAPSHOT else APPLY)
+        snapshot = entry.kind is EntryKind.SNAPSHOT
+        faults.at(BEFORE, CUT if snapshot else APPLY)
         now.applied = entry.index
-        if entry.kind is EntryKind.SNAPSHOT:
+        if snapshot:
             self._take_snapshot(now, entry.push, ledger_dump)
             return
         staged = now.staged.pop(entry.push, None)
@@ -280,13 +294,26 @@ class Applier:
         apply_secs: float | None,
     ) -> None:
         """Keep the reply to a push, and count it."""
-        packing = Packing(plan.places, parts.known) if plan is not None else None
+        packing = None
+        if plan is not None:
+            packing = Packing(plan.places, parts.known, 0 if parts.known else self._promise(now, parts))
         changed = apply_secs is not None
         if apply_secs is not None:
             self._resources.statistics.apply(apply_secs)
             self._count_changes(parts)
         kept = Kept(entry.push, entry.index, parts.reads, values, packing, apply_secs or 0.0, changed)
         now.replies.keep(kept, self._resources.most_held_bytes)
+
+    def _promise(self, now: Incarnation, parts: PushParts) -> int:
+        """Promise the layout of a part that has come in full to a shard that is not the sequencer; gives its number.
+
+        Not with a log, which has every part before it is decided on, nor where gradients are looked at before that.
+        """
+        if parts.layout is None or now.ledger is not None:
+            return 0
+        if now.log is not NO_LOG or now.policy.on_nan != "apply":
+            return 0
+        return now.promised.number_of(parts.layout)
 
     def _count_changes(self, parts: PushParts) -> None:
         """Count a push for the Variables that it changed."""
@@ -319,11 +346,11 @@ class Applier:
         kept = now.replies.get(push)
         if kept is None:
             return Answer(applied=now.applied)
-        if kept.values is None:  # a retry: its reply was lost, and the values have moved on since
+        values = kept.values
+        if values is None:  # a retry: its reply was lost, and the values have moved on since
             # With the steps as admitted, which other clients may not see yet.
             values = now.store.read(kept.reads) if kept.reads else []
             return Answer(kept.reads, values, None, now.applied, now.applied, kept.apply_secs)
-        values = kept.values
         if kept.changed:
             kept.values = None
         return Answer(kept.reads, values, kept.packing, kept.index, now.applied, kept.apply_secs)

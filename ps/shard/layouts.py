@@ -10,7 +10,7 @@ the shard's lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,16 +19,19 @@ import numpy.typing as npt
 
 from globalstep.errors import InvalidArgumentError, LayoutUnknownError
 from globalstep.ps.access.caller import ANONYMOUS, Caller
+from globalstep.ps.ledger.ledger import CarriedPart
 from globalstep.ps.shard.statistics import ChangeCount
 from globalstep.ps.store.reading import ReplyBuffer
 from globalstep.ps.store.store import PushPlan
 from globalstep.runtime.memory import MemoryPool, Pool
 from globalstep.wire.declarations import ALIGNMENT, Increment, Op, OpKind, OptimizerUse, Read, padded
 
-__all__ = ["Layout", "LayoutMemory", "PushParts", "WireChange", "WireTensor"]
+__all__ = ["Layout", "LayoutMemory", "PromisedLayouts", "PushParts", "WireChange", "WireTensor"]
 
 #: Layouts that one stream remembers; a program has a few train ops.
 _MAX_LAYOUTS = 64
+#: Layouts that a shard promises in an incarnation, those of all workers together; alike ones count once.
+_MOST_PROMISED = 1 << 12
 #: Changes and reads in all of them: beyond it the client sends them again.
 _MOST_ITEMS = 1 << 18
 
@@ -124,6 +127,38 @@ class PushParts:
         if layout.optimizers is None:
             layout.optimizers = frozenset((op.optimizer, op.after_increment) for op in layout.ops)
         return layout.optimizers
+
+
+class PromisedLayouts:
+    """The layouts that a shard has promised: whenever an entry brings a part of one, the shard applies it.
+
+    A part of such a layout is checked: dense gradients of Variables that are declared and initialized, and stay so as
+    long as the incarnation. So nothing is left to be wrong with it but its length.
+    """
+
+    def __init__(self) -> None:
+        self._layouts: list[Layout] = []
+        self._numbers: dict[Hashable, int] = {}
+
+    def number_of(self, layout: Layout) -> int:
+        """Promise a layout that has just been applied; gives its number, 0 where there are too many.
+
+        Workers that push alike share it.
+        """
+        changes = tuple((op.variable, op.optimizer, op.after_increment, op.value.offset) for op in layout.ops)
+        key = changes, tuple(read.variable for read in layout.reads)
+        number = self._numbers.get(key, 0)
+        if not number and len(self._layouts) < _MOST_PROMISED:
+            self._layouts.append(layout)
+            number = self._numbers[key] = len(self._layouts)
+        return number
+
+    def layout(self, part: CarriedPart) -> Layout | None:
+        """Give the layout of a part that has come with its entry; None where it is none that was promised."""
+        if not 0 < part.layout <= len(self._layouts):
+            return None
+        layout = self._layouts[part.layout - 1]
+        return layout if len(part.data) == layout.data_bytes else None
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """What is read of an incarnation: values, steps, the journal, snapshots.
 
-Layer: ps. Threads: used under the shard's lock.
+Layer: ps. Threads: used under the shard's lock, but for `prepare_room`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,18 @@ from globalstep.ps.ledger.journal import JournalPart
 from globalstep.ps.shard.events import ConsistentPull, GetSteps, Pull, ReadJournal, ReadSnapshot, Release
 from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.ps.shard.sequencer import Sequencer
+from globalstep.ps.store.reading import bytes_of
 
-__all__ = ["StateReader"]
+__all__ = ["StateReader", "prepare_room"]
 
 Array = npt.NDArray[Any]
+
+
+def prepare_room(now: Incarnation, event: Pull | ConsistentPull) -> None:
+    """Have room ready for what is read; to be called before the shard's lock is taken."""
+    if event.buffer is not None:
+        store = now.store
+        event.buffer.prepare(lambda: bytes_of(event.reads, store.declaration, store.most_read_bytes))
 
 
 class StateReader:

@@ -121,9 +121,11 @@ class Sequencer:
         if not event.not_finite and push not in now.staged:
             self._take_in(now, push, parts)
         staged = now.staged.get(push)
-        asked = Admit(event.incarnation, push, EntryKind.PUSH, (), event.increments, event.uses, event.seen_steps)
-        asked.not_finite = event.not_finite
-        asked.reads_only = not (event.increments or event.uses or parts.changes)
+        increments, uses = event.increments, event.uses
+        asked = Admit(
+            event.incarnation, push, EntryKind.PUSH, (), increments, uses, event.seen_steps, None, event.not_finite,
+            reads_only=not (increments or uses or parts.changes),
+        )  # fmt: skip
         try:
             hypers = self._examine(now, ledger, asked, (now.shard,))
         except Exception:
@@ -251,10 +253,10 @@ class Sequencer:
             ledger.aggregates.check(contribution, ledger.steps[contribution.step], participants)
         after = dict(ledger.steps)
         for item in increments:
-            store.scalar(item.step)
-            after[item.step] += item.by
-        for item in increments:
-            check_step(item.step, store.step(item.step), ledger.steps[item.step], after[item.step])
+            step = item.step
+            store.scalar(step)
+            after[step] += item.by
+            check_step(step, store.step(step), ledger.steps[step], after[step])
         if asked.not_finite:
             return ()  # nothing is going to be applied, and nothing has been kept
         staged = now.staged.get(push)
@@ -334,7 +336,8 @@ class Sequencer:
     ) -> tuple[Outcome, Entry | None]:
         """Accept a push that was examined, or refuse it; in the ledger only. Gives its entry, if it is accepted."""
         push, increments, seen_steps = asked.push, asked.increments, asked.seen_steps
-        staleness = ledger.staleness(increments, seen_steps)
+        lag = ledger.staleness(increments, seen_steps)
+        staleness = lag or 0
         statistics = self._resources.statistics
         late, contribution = None, contribution_in(increments, seen_steps)
         if contribution is not None:
@@ -357,14 +360,15 @@ class Sequencer:
         else:
             hypers = scaled(now.policy, hypers, staleness)
         outcome = ledger.admit(push, kind, participants, increments, hypers, staleness, place)
+        if asked.carried:
+            ledger.carry(asked.carried)
         entry = Entry(outcome.index, kind, push, now.applied, hypers, place=place)
         if counted is not None:
             counted.write_down(ledger, push, outcome.index)
         if asked.reads_only:
             statistics.read()
         elif asked.kind is EntryKind.PUSH:
-            known = any(item.step in seen_steps for item in increments)
-            statistics.accept(staleness if known else None)
+            statistics.accept(lag)
             if increments or contribution is not None:
                 self._presence.pushed(push.client, outcome.steps, staleness)
         return outcome, entry

@@ -32,7 +32,7 @@ from globalstep.ps.shard.fail_stop import FailStop
 from globalstep.ps.shard.hogwild import Racing
 from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.ps.shard.life_cycle import LifeCycle, load_ledger
-from globalstep.ps.shard.reads import StateReader
+from globalstep.ps.shard.reads import StateReader, prepare_room
 from globalstep.ps.shard.replies import Answer
 from globalstep.ps.shard.resources import Resources
 from globalstep.ps.shard.sequencer import Sequencer
@@ -119,6 +119,8 @@ class Shard:
             events.Applied: self._prepare_snapshots,
             events.Begin: load_ledger,
             events.Declare: self._prepare_kernels,
+            events.Pull: lambda event: prepare_room(self.now, event),
+            events.ConsistentPull: lambda event: prepare_room(self.now, event),
         }
 
     # ---- The door -----------------------------------------------------------------------------

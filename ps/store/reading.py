@@ -6,15 +6,15 @@ Layer: ps. Threads: functions are pure; the arrays are the store's.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.wire.declarations import padded
+from globalstep.wire.declarations import Read, VariableDecl, padded
 
-__all__ = ["ReplyBuffer", "copies"]
+__all__ = ["ReplyBuffer", "bytes_of", "copies"]
 
 Array = npt.NDArray[Any]
 
@@ -22,9 +22,35 @@ Array = npt.NDArray[Any]
 class ReplyBuffer(Protocol):
     """Memory for the values of one reply."""
 
+    def prepare(self, nbytes: Callable[[], int]) -> None:
+        """Have as much ready as will be taken, so that `take` need not have any made; the lock is not held yet.
+
+        Args:
+            nbytes: Says how much that will be, where it needs to be known.
+        """
+        ...
+
     def take(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
         """Give so many bytes; None where there are none."""
         ...
+
+
+def bytes_of(reads: Sequence[Read], declaration: Callable[[str], VariableDecl | None], most_bytes: int) -> int:
+    """Give what `copies` of reads takes of a buffer; 0 where they will be refused, as far as that is known before.
+
+    Args:
+        reads: What is wanted.
+        declaration: Gives a Variable's; None where there is none.
+        most_bytes: The most that one message may read.
+    """
+    total = 0
+    for read in reads:
+        found = declaration(read.variable)
+        if found is None:
+            return 0
+        shape = found.shape if read.indices is None else (*read.indices.shape, *found.shape[1:])
+        total += padded(math.prod(shape) * np.dtype(found.dtype).itemsize)
+    return total if total <= most_bytes else 0
 
 
 def copies(wanted: Sequence[tuple[Array, Array | None]], buffer: ReplyBuffer | None = None) -> list[Array]:

@@ -100,7 +100,7 @@ class ReaderTargets:
             one.name: SavedVariable(one.dtype, one.shape, (SavedPart.of(0, one),), "variable")
             for one in written.tensors
         }
-        ledger = Ledger(2, 0).dump()
+        ledger = Ledger(2, 0).dumped_later()()
         index = CheckpointIndex((ShardFile("shard", written.file_bytes),), saved, {"step": 3}, 9, ledger, 1.5)
         write_index(self._storage, str(self._folder / "model"), index)
         self._index_path = next(path for path in self._folder.iterdir() if path.name.startswith("model"))

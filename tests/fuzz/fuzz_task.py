@@ -213,7 +213,7 @@ class FuzzedTasks:
 
     def _dumped(self) -> bytes:
         book = self.tasks[0].handler.shard.now.ledger
-        return book.dump() if book is not None else b"{}"
+        return book.dumped_later()() if book is not None else b"{}"
 
     # ---- Good requests --------------------------------------------------------------------------
 

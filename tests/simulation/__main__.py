@@ -39,7 +39,11 @@ def _search(first: int, count: int, secs: float, without: list[str]) -> int:
     began, faults, messages = time.monotonic(), Counter[str](), Counter[str]()
     seeds = pushes = failed = 0
     while seeds < count or time.monotonic() - began < secs:
-        report = run(first + seeds, without)
+        try:
+            report = run(first + seeds, without)
+        except BaseException as error:
+            error.add_note(f"seed {first + seeds}")
+            raise
         seeds += 1
         pushes += report.pushes
         faults += report.faults

@@ -204,8 +204,11 @@ class Links:
             self.task.finish(self, call, asked)
 
     def look(self) -> None:
-        """Look after what is parked, once in a while."""
-        secs = self.handler.voting.look_after_calls()
+        """Look after what is parked, once in a while; what is said on the way may need the disk, and the task die."""
+        try:
+            secs = self.handler.voting.look_after_calls()
+        except Crashed:
+            return
         self.answer_resumed()
         if secs is not None and not self._looks:
             self._looks = True
@@ -219,4 +222,5 @@ class Links:
                 self.hub.at(self.process.stopped_until, self._look)
             else:
                 self.look()
-                self.task.heard(self)
+                if self.process.alive:
+                    self.task.heard(self)

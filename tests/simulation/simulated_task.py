@@ -43,6 +43,7 @@ class SimulatedTask:
         interrupted: Told of every call within which the process was killed.
         disk: Where its logs are; None for a run without.
         votes: Whether it takes votes for pushes.
+        carries: Whether it takes parts with pushes of others, and with entries.
 
     Attributes:
         up: Whether its process runs.
@@ -62,8 +63,9 @@ class SimulatedTask:
         interrupted: Callable[[SimulatedTask, Call], None],
         disk: Disk | None = None,
         votes: bool = False,
+        carries: bool = False,
     ) -> None:
-        self.votes = votes
+        self.votes, self.carries = votes, carries
         self.index = index
         self.up = False
         self.starts = 0
@@ -98,7 +100,7 @@ class SimulatedTask:
             log_files=LOG_FILES if self._disk is None else self._disk.files,
         )
         self._control.durability._clock = clock
-        self._control.votes = self.votes
+        self._control.votes, self._control.carries = self.votes, self.carries
         self.links = Links(self, self.process, self._control.handler)
         # A stream's memory ends with its process.
         self._memories: defaultdict[Any, LayoutMemory] = defaultdict(LayoutMemory)
@@ -162,6 +164,7 @@ class SimulatedTask:
             lambda *_: None,
             disk,
             self.votes,
+            self.carries,
         )
         disk.at = at
         self._routes.clear()

@@ -89,3 +89,30 @@ class FaultPlan:
                 return
             self.fired += 1
         raise UnavailableError(f"injected {point} {method}")
+
+
+def sent_by(client):
+    """Take note of the kinds of requests that a client sends."""
+    kinds = []
+    for transport in client.run.transports:
+        send = transport.send
+
+        def watched(request, pieces, send=send):
+            kinds.append(request.WhichOneof("kind"))
+            return send(request, pieces)
+
+        transport.send = watched
+    return kinds
+
+
+def linked(servers, client):
+    """Push until all tasks but the sequencer have links, and the sequencer has heard of them."""
+    others = [server for at, server in enumerate(servers) if at != client.sequencer]
+    lines = servers[client.sequencer].control.handler.voting.count._lines
+    pushes = 0
+    while len(lines) < len(others) or not all(server.control.handler.voting.voter._link for server in others):
+        client.push(step_push())
+        pushes += 1
+        client._protocol._by_votes._pause_secs = 0.0
+    client._protocol._by_votes._pause_secs = 0.0
+    return pushes

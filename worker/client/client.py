@@ -37,7 +37,7 @@ from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.client.membership import Membership
 from globalstep.worker.client.own_clients import note_client
 from globalstep.worker.client.run_view import CONTROL_SECS, RunView
-from globalstep.worker.client.snapshot import Snapshot
+from globalstep.worker.client.snapshot import Releases, Snapshot
 from globalstep.worker.inputs.queue_calls import QueueCalls
 from globalstep.worker.protocol.gradient_buffers import GradientBuffers
 from globalstep.worker.protocol.push_protocol import PushProtocol
@@ -108,6 +108,7 @@ class ClusterClient:
         retrying = Retrying(retry_secs, clock, rng or random.Random())
         self._calls = ControlCalls(joined, retrying)
         self._protocol = PushProtocol(joined, retrying, wire)
+        self._releases = Releases()
         self.heartbeat = Heartbeat(joined.transports, self.client_id, task, clock)
         self.heartbeat.known_progress, self.heartbeat.shutdown = joined.known_progress, joined.shutdown
         joined.gone = self.heartbeat.gone
@@ -360,7 +361,7 @@ class ClusterClient:
         with self._lock:
             if not self._joined.incarnation:
                 self.run.refresh()
-            return Snapshot(self._protocol, self._calls, self._journal_index)
+            return Snapshot(self._protocol, self._calls, self._releases, self._journal_index)
 
     @property
     def traffic(self) -> tuple[int, int]:

@@ -47,6 +47,8 @@ class JoinedRun:
     directory: str = ""
     #: Whether all PS tasks take votes for pushes over several of them.
     votes: bool = False
+    #: Whether all PS tasks have parts of pushes carried by the sequencer.
+    carries: bool = False
     #: Whether all PS tasks know of contributions.
     aggregates: bool = False
     #: By how many pushes this client may be ahead of the slowest worker; None where it does not wait.

@@ -33,6 +33,8 @@ __all__ = ["Membership"]
 
 #: How often Finish is sent to a PS task without its state: twice, more often if it is started again in between.
 _FINISH_TRIES = 4
+#: How often one looks whether another client has begun a run on all PS tasks, before it begins one itself.
+_JOIN_TRIES = 200
 
 
 def _absolute(limit: StopLimit, steps: Mapping[str, int]) -> StopLimit:
@@ -106,42 +108,77 @@ class Membership:
             FailedPreconditionError: If the PS tasks serve another run whose members are there.
             AbortedError: If another client began one at the same time; wait for it instead.
         """
+        template = pb.BeginRequest(
+            sequencer=sequencer, expected_tasks=expected_tasks, open=open, ledger=ledger, take_over=take_over
+        )
+        with self._lock:
+            return self._begin_after(self._run.refresh(), template, run)
+
+    def begin_first(self, sequencer: int, expected_tasks: Sequence[str] = ()) -> None:
+        """Begin a run, open to everybody, on PS tasks that hold nothing; join the one that another client began first.
+
+        Args:
+            sequencer: As for `begin`.
+            expected_tasks: As for `begin`.
+
+        Raises:
+            FailedPreconditionError: If the PS tasks serve a run that is not this client's.
+        """
+        template = pb.BeginRequest(sequencer=sequencer, expected_tasks=expected_tasks, open=True)
         with self._lock:
             statuses = self._run.refresh()
-            same = [status.run.id for status in statuses if status.run.id and status.directory == run.directory]
-            run = RunIdentity(run.id or next(iter(same), new_run_id()), run.name or run_name(), run.directory)
-            newest = max(max(status.incarnation, status.spent_incarnations) for status in statuses)
-            newest = max(newest, _newest_known(ledger, self._joined.known_progress))
-            key = new_signing_key()
-            for shard, transport in enumerate(self._joined.transports):
-                message = pb.BeginRequest(
-                    incarnation=newest + 1,
-                    shard=shard,
-                    shards=len(self._joined.transports),
-                    sequencer=sequencer,
-                    owner=self._joined.client,
-                    sequencer_address="" if shard == sequencer else self._joined.transports[sequencer].address,
-                    expected_tasks=expected_tasks,
-                    open=open,
-                    ledger=ledger if shard == sequencer else b"",
-                    policy=codec.encode_policy(self._policy),
-                    directory=run.directory,
-                    chief_term=self._chief_lease.acting_term,
-                    spent_incarnations=statuses[shard].spent_incarnations,
-                    key=key,
-                    run=pb.RunIdentity(id=run.id, name=run.name),
-                    take_over=take_over,
+            for _ in range(_JOIN_TRIES):
+                held = {status.incarnation for status in statuses}
+                if held == {0}:
+                    try:
+                        self._begin_after(statuses, template, NO_RUN)
+                        return
+                    except AbortedError:
+                        pass
+                elif len(held) == 1:
+                    if self._joined.incarnation:
+                        return
+                    break
+                # Another client has told only some of the PS tasks yet.
+                statuses = self._run.refresh()
+            self._begin_after(statuses, template, NO_RUN)
+
+    def _begin_after(self, statuses: Sequence[pb.StatusReply], template: pb.BeginRequest, run: RunIdentity) -> int:
+        """Begin an incarnation after those that the PS tasks have had. Caller holds the lock."""
+        same = [status.run.id for status in statuses if status.run.id and status.directory == run.directory]
+        run = RunIdentity(run.id or next(iter(same), new_run_id()), run.name or run_name(), run.directory)
+        newest = max(max(status.incarnation, status.spent_incarnations) for status in statuses)
+        newest = max(newest, _newest_known(template.ledger, self._joined.known_progress))
+        sequencer, key = template.sequencer, new_signing_key()
+        for shard, transport in enumerate(self._joined.transports):
+            message = pb.BeginRequest(
+                incarnation=newest + 1,
+                shard=shard,
+                shards=len(self._joined.transports),
+                sequencer=sequencer,
+                owner=self._joined.client,
+                sequencer_address="" if shard == sequencer else self._joined.transports[sequencer].address,
+                expected_tasks=template.expected_tasks,
+                open=template.open,
+                ledger=template.ledger if shard == sequencer else b"",
+                policy=codec.encode_policy(self._policy),
+                directory=run.directory,
+                chief_term=self._chief_lease.acting_term,
+                spent_incarnations=statuses[shard].spent_incarnations,
+                key=key,
+                run=pb.RunIdentity(id=run.id, name=run.name),
+                take_over=template.take_over,
+            )
+            reply = self._calls.one("Begin", shard, message)
+            if (reply.incarnation, reply.owner) != (newest + 1, self._joined.client):
+                raise AbortedError(
+                    f"Client {reply.owner} began incarnation {reply.incarnation} on {transport.label} at the same "
+                    "time; this session joins that one."
                 )
-                reply = self._calls.one("Begin", shard, message)
-                if (reply.incarnation, reply.owner) != (newest + 1, self._joined.client):
-                    raise AbortedError(
-                        f"Client {reply.owner} began incarnation {reply.incarnation} on {transport.label} at the same "
-                        "time; this session joins that one."
-                    )
-            self._run.adopt(newest + 1, sequencer, run)
-            self._joined.logged, self._joined.directory = self._policy.durability == "log", run.directory
-            self._joined.take_policy(self._policy.staleness, self._policy.max_staleness)
-            return newest + 1
+        self._run.adopt(newest + 1, sequencer, run)
+        self._joined.logged, self._joined.directory = self._policy.durability == "log", run.directory
+        self._joined.take_policy(self._policy.staleness, self._policy.max_staleness)
+        return newest + 1
 
     def recover(self, incarnation: int, sequencer: int, directory: str, run: str) -> None:
         """Bring PS tasks that hold nothing back to what their logs say; see recovering.recover_lost."""
@@ -169,10 +206,7 @@ class Membership:
         with self._lock:
             if not self._joined.incarnation and not any(status.incarnation for status in self._run.refresh()):
                 steps = [decl.shard for decl in variables if decl.is_step]
-                try:
-                    self.begin(sequencer=steps[0] if steps else 0, open=True, expected_tasks=self._run.session_tasks)
-                except AbortedError:
-                    self._run.refresh()
+                self.begin_first(steps[0] if steps else 0, self._run.session_tasks)
             known = self._joined.where
             by_shard: dict[int, list[VariableDecl]] = {shard: [] for shard in range(len(self._joined.transports))}
             split = {decl.name: len(decl.parts) for decl in variables}

@@ -79,7 +79,7 @@ POLICIES: Mapping[str, RetryPolicy] = {
     # The settler asks again in 2 s.
     "Settle": RetryPolicy(5.0, _ONCE),
     "WriteSnapshot": RetryPolicy(3600.0, 30.0),
-    # The next snapshot frees what is left behind.
+    # The client asks again before its next snapshot.
     "ReleaseSnapshot": RetryPolicy(10.0, _ONCE),
     # The journal's keeper asks again in 5 s.
     "ReadJournal": RetryPolicy(10.0, _ONCE),

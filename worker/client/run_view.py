@@ -134,6 +134,7 @@ class RunView:
         self._heartbeat.introduce()
         with self.lock:
             self.joined.votes = all(status.votes for status in found)
+            self.joined.carries = all(status.carries for status in found)
             self.joined.aggregates = all(status.aggregates for status in found)
             incarnations = {status.incarnation for status in found}
             held = RunIdentity.decode(found[0].run)

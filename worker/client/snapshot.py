@@ -1,19 +1,20 @@
 """A consistent snapshot of all shards, as a client sees it: the raw material of a checkpoint.
 
 Layer: worker. Threads: one at a time uses a Snapshot; it need not be the one that took it, and the client that
-it comes from may push and pull meanwhile.
+it comes from may push and pull meanwhile. Releases is thread-safe.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 import numpy.typing as npt
 
-from globalstep.errors import InvalidArgumentError, NotFoundError
+from globalstep.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from globalstep.files.shard_file import SavedTensor, ShardWritten
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire import codec
@@ -23,9 +24,39 @@ from globalstep.worker.client.calls import ControlCalls
 from globalstep.worker.client.retry import POLICIES
 from globalstep.worker.protocol.push_protocol import PushProtocol
 
-__all__ = ["Snapshot"]
+__all__ = ["Releases", "Snapshot"]
 
 Array = npt.NDArray[Any]
+
+
+class Releases:
+    """Has the shards free a client's snapshots, later where one of them is not reached. Thread-safe.
+
+    A shard holds few snapshots at a time, and for as long as the client is there, those that it has not released.
+    """
+
+    def __init__(self) -> None:
+        # Guards what is left; a leaf.
+        self._lock = threading.Lock()
+        self._left: list[pb.ReleaseSnapshotRequest] = []
+
+    def release(self, transports: Sequence[Transport], message: pb.ReleaseSnapshotRequest) -> None:
+        """Have all shards free one."""
+        secs = POLICIES["ReleaseSnapshot"].deadline_secs
+        # ValueError is gRPC's: the client was closed, and is gone soon; the next snapshot frees what it leaves behind.
+        with contextlib.suppress(ValueError):
+            answers = [answer for _, answer in ask_all(transports, "ReleaseSnapshot", message, secs)]
+            if any(isinstance(answer, UnavailableError) for answer in answers):
+                with self._lock:
+                    self._left.append(message)
+
+    def again(self, transports: Sequence[Transport], incarnation: int) -> None:
+        """Have those freed that a shard may still hold."""
+        with self._lock:
+            left, self._left = self._left, []
+        for message in left:
+            if message.incarnation == incarnation:
+                self.release(transports, message)
 
 
 class Snapshot:
@@ -36,6 +67,7 @@ class Snapshot:
     Args:
         protocol: Of the client; it is used to take the snapshot, and not afterwards.
         calls: Of the client.
+        releases: The client's.
         journal_index: Gives the last entry that the client has stored of the journal; None where it stores none.
 
     Attributes:
@@ -44,9 +76,14 @@ class Snapshot:
     """
 
     def __init__(
-        self, protocol: PushProtocol, calls: ControlCalls, journal_index: Callable[[], int | None] = lambda: None
+        self,
+        protocol: PushProtocol,
+        calls: ControlCalls,
+        releases: Releases,
+        journal_index: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._calls = calls
+        self._releases = releases
         self._journal_index = journal_index
         # Of the run as it is now: the client may be in another incarnation when this is written.
         self._protocol = protocol.beside()
@@ -55,6 +92,7 @@ class Snapshot:
         # Values come over transports of their own: behind hundreds of megabytes the client's pushes would wait.
         self._reading: PushProtocol | None = None
         shards = range(len(self._run.transports))
+        releases.again(self._run.transports, self._run.incarnation)
         try:
             admitted = protocol.admit(self._id, pb.ENTRY_SNAPSHOT, list(shards), Push())
             protocol.commit(self._id, admitted, list(shards))
@@ -165,7 +203,7 @@ class Snapshot:
         return request
 
     def close(self) -> None:
-        """Let the shards free it. One that cannot be reached has lost it, or drops it with the incarnation."""
+        """Let the shards free it; one that cannot be reached is told when the client takes its next snapshot."""
         if self._reading is not None:
             for mine, clients in zip(self._reading.run.transports, self._run.transports, strict=True):
                 if mine is not clients:
@@ -175,11 +213,7 @@ class Snapshot:
             snapshot=codec.encode_push_id(self._id),
             journal_index=self._journal_index(),
         )
-        secs = POLICIES["ReleaseSnapshot"].deadline_secs
-        # ValueError is gRPC's: the client was closed; the next snapshot frees what it leaves behind.
-        with contextlib.suppress(ValueError):
-            for _ in ask_all(self._run.transports, "ReleaseSnapshot", message, secs):
-                pass
+        self._releases.release(self._run.transports, message)
 
 
 def _transports_beside(transports: Sequence[Transport]) -> Sequence[Transport]:

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from globalstep.errors import OpError
 from globalstep.runtime.memory import MemoryPool
 from globalstep.wire.declarations import ALIGNMENT, VariableDecl, padded
 from globalstep.wire.transports import Transport
-from globalstep.worker.protocol.push_layout import Places
+from globalstep.worker.protocol.push_layout import Places, bytes_of
 
 __all__ = ["GradientBuffers"]
 
@@ -28,11 +30,7 @@ class _Layout(NamedTuple):
     """How a shard's arrays lie in one piece of memory."""
 
     nbytes: int
-    #: Of each array its position among those that were asked for.
-    positions: list[int]
     places: Places
-    #: Whether these are all, in order.
-    is_all: bool
     #: Bytes behind arrays whose size is no multiple of the alignment.
     padding: list[slice]
 
@@ -50,8 +48,9 @@ class GradientBuffers:
         #: What was given out last and has not been pushed: shard -> the memory, whether its transport gave it, and the
         #: arrays that lie in it, in order.
         self._given: dict[int, tuple[Array, bool, list[Array]]] = {}
-        #: The names asked for last, with the incarnation, and how the arrays of each shard lie.
-        self._known: tuple[tuple[Any, ...], dict[int, _Layout]] = ((), {})
+        #: The names asked for last, with the incarnation; how the arrays of each shard lie; and the place of each
+        #: name's array among those of all shards, one shard behind the other.
+        self._known: tuple[tuple[Any, ...], dict[int, _Layout], list[int]] = ((), {}, [])
 
     def arrays(
         self, names: Sequence[str], incarnation: int, variables: Mapping[str, VariableDecl], where: Mapping[str, int]
@@ -68,24 +67,21 @@ class GradientBuffers:
         self._given.clear()
         key = (incarnation, len(where), *names)
         if self._known[0] != key:
-            self._known = key, _lay_out(names, variables, where)
-        out: list[Any] = [None] * len(names)
-        for shard, layout in self._known[1].items():
+            self._known = key, *_lay_out(names, variables, where)
+        _, layouts, order = self._known
+        found: list[Array] = []
+        for shard, layout in layouts.items():
             shared = (
                 self._transports[shard].buffer(layout.nbytes) if shard >= 0 and self._transports is not None else None
             )
             memory = self._pool.take(layout.nbytes) if shared is None else shared
             arrays: list[Array] = layout.places.arrays(memory)
-            if layout.is_all:
-                out = arrays.copy()
-            else:
-                for position, array in zip(layout.positions, arrays, strict=True):
-                    out[position] = array
+            found += arrays
             for part in layout.padding:
                 memory[part] = 0
             if shard >= 0:
                 self._given[shard] = memory, shared is not None, arrays
-        return out
+        return list(map(found.__getitem__, order))
 
     def forget(self) -> None:
         """Take note that a push was made: what of the arrays is not in it is the program's alone."""
@@ -117,32 +113,60 @@ class GradientBuffers:
             return None
         del self._given[shard]
         if shared:
-            for _ in map(_SEAL, arrays):
-                pass
+            deque(map(_SEAL, arrays), maxlen=0)
         return memory.data
+
+    def copied(self, shard: int, values: Sequence[Array], sizes: Sequence[int]) -> memoryview | None:
+        """Copy a shard's part of a push, in one go, to where the PS task reads it.
+
+        Args:
+            shard: The shard.
+            values: Its gradients, in the order in which they are sent.
+            sizes: Bytes of each; multiples of the alignment.
+
+        Returns:
+            All of them; None where the transport has no such place.
+        """
+        try:
+            memory = None if self._transports is None else self._transports[shard].buffer(sum(sizes))
+        except OpError:
+            return None  # the request will say so
+        if memory is None:
+            return None
+        area, at = memory.data, 0
+        for value, size in zip(values, sizes, strict=True):
+            if size:
+                area[at : at + size] = bytes_of(value).cast("B")
+                at += size
+        return area
 
 
 def _lay_out(
     names: Sequence[str], variables: Mapping[str, VariableDecl], where: Mapping[str, int]
-) -> dict[int, _Layout]:
+) -> tuple[dict[int, _Layout], list[int]]:
     """Put each shard's arrays one behind the other, in the order in which a push of them is sent.
 
     A Variable that is split over shards has its array elsewhere, as shard -1's: its rows are sent from there.
+
+    Returns:
+        How each shard's lie, and the place of each name's array among those of all shards.
     """
-    order = {name: at for at, name in enumerate(where)}
-    found: dict[int, _Layout] = {}
-    for position in sorted(range(len(names)), key=lambda at: order[names[at]]):
+    declared = {name: at for at, name in enumerate(where)}
+    found: dict[int, tuple[list[int], list[int], list[slice]]] = {}
+    for position in sorted(range(len(names)), key=lambda at: declared[names[at]]):
         decl = variables[names[position]]
         shard = -1 if decl.parts else where[decl.name]
-        layout = found.get(shard) or _Layout(0, [], Places([], [], []), False, [])
-        dtype = np.dtype(decl.dtype)
-        layout.positions.append(position)
-        layout.places.dtypes.append(dtype)
-        layout.places.shapes.append(decl.shape)
-        layout.places.offsets.append(layout.nbytes)
-        end = layout.nbytes + math.prod(decl.shape) * dtype.itemsize
+        positions, offsets, padding = found.setdefault(shard, ([], [0], []))
+        positions.append(position)
+        end = offsets[-1] + math.prod(decl.shape) * np.dtype(decl.dtype).itemsize
         if end % ALIGNMENT:
-            layout.padding.append(slice(end, padded(end)))
-        found[shard] = layout._replace(nbytes=padded(end))
-    everything = list(range(len(names)))
-    return {shard: layout._replace(is_all=layout.positions == everything) for shard, layout in found.items()}
+            padding.append(slice(end, padded(end)))
+        offsets.append(padded(end))
+    layouts: dict[int, _Layout] = {}
+    order: list[int] = []
+    for shard, (positions, (*offsets, nbytes), padding) in found.items():
+        decls = [variables[names[position]] for position in positions]
+        places = Places([np.dtype(decl.dtype) for decl in decls], [decl.shape for decl in decls], offsets)
+        layouts[shard] = _Layout(nbytes, places, padding)
+        order += positions
+    return layouts, sorted(range(len(names)), key=order.__getitem__)

@@ -1,20 +1,20 @@
-"""A push over several PS tasks by votes: one message to each, and one answer of each.
+"""A push over several PS tasks by votes, or through the sequencer: one message to each, and one answer of each.
 
-docs/design/push-protocol.md, "Several shards: votes", is the specification. What cannot be done so goes on by STAGE,
-ADMIT and COMMIT, under the same id.
+docs/design/push-protocol.md, "Several shards: votes" and "Several shards: through the sequencer", is the specification.
+What cannot be done so goes on by STAGE, ADMIT and COMMIT, under the same id.
 
 Layer: worker. Threads: a PushByVotes belongs to one PushProtocol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeGuard
 
 from globalstep.errors import LayoutUnknownError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire import codec
-from globalstep.wire.declarations import Outcome, OutcomeKind, Push, PushId
+from globalstep.wire.declarations import MOST_CARRIED_BYTES, Outcome, OutcomeKind, Push, PushId
 from globalstep.wire.frames import Message
 from globalstep.worker.protocol.push_layout import Part
 from globalstep.worker.protocol.push_result import PushResult, applied_of
@@ -61,13 +61,20 @@ class PushByVotes:
         protocol, sequencer = self._protocol, self._protocol.run.sequencer
         began = protocol.clock.monotonic()
         others = [shard for shard in parts if shard != sequencer]
-        requests = {shard: protocol.staging(push_id, push, shard, parts[shard]) for shard in others}
-        for request, _ in requests.values():
-            request.stage.vote = True
+        carried = self._carried(push, others)
+        if carried is not None:
+            requests = {shard: self._waiting(push_id) for shard in others}
+        else:
+            requests = {shard: protocol.staging(push_id, push, shard, parts[shard]) for shard in others}
+            for request, _ in requests.values():
+                request.stage.vote = True
         own = protocol.staging(push_id, push, sequencer, parts[sequencer]) if sequencer in parts else None
         asked = protocol.admission(push_id, pb.ENTRY_PUSH, list(parts), push, part=own)
-        asked[0].admit.votes = True
-        asked[0].admit.ClearField("floors")  # the participants say so themselves
+        if carried is not None:
+            asked[0].admit.carried.extend(carried)
+        else:
+            asked[0].admit.votes = True
+            asked[0].admit.ClearField("floors")  # the participants say so themselves
         requests[sequencer] = asked
         found = protocol.ask(requests, patient=False)
         decided = found.pop(sequencer)
@@ -101,6 +108,30 @@ class PushByVotes:
         kept = [shard for shard, message in found.items() if not _is_committed(message)]
         withdraw(run.transports, run.incarnation, push_id, kept)
         return PushResult(outcome)
+
+    def _carried(self, push: Push, others: Sequence[int]) -> list[pb.CarriedPart] | None:
+        """Write the parts of a push that is small enough to go through the sequencer; None for another one."""
+        protocol = self._protocol
+        if not protocol.run.carries or protocol.messages.packing.active:
+            return None
+        carried: list[pb.CarriedPart] = []
+        left = MOST_CARRIED_BYTES
+        for shard in others:
+            part = protocol.messages.carried(push, shard, left)
+            if part is None:
+                return None
+            carried.append(part)
+            left -= len(part.data)
+        protocol.bytes_sent += MOST_CARRIED_BYTES - left
+        return carried
+
+    def _waiting(self, push_id: PushId) -> tuple[pb.Request, Sequence[memoryview]]:
+        """Write the COMMIT that waits for what the sequencer brings."""
+        request = pb.Request()
+        message = request.commit
+        message.incarnation, message.wait = self._protocol.run.incarnation, True
+        message.id.client, message.id.sequence = push_id.client, push_id.sequence
+        return request, ()
 
     def _anew(self, push: Push) -> PushResult:
         """Have a push sent in full, under another id: a connection is new, and its task knows no layout."""

@@ -5,6 +5,7 @@ Layer: worker. Threads: functions are pure; the classes belong to one PushProtoc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -29,6 +30,8 @@ __all__ = [
 Array = npt.NDArray[Any]
 #: The sequencer's part comes with ADMIT up to this size: such a message is small over every transport.
 PIGGYBACK_BYTES = 1 << 16
+#: A value of so many bytes on average is worth no thought beside its copying, which numpy does without the interpreter.
+SMALL_BYTES = 1 << 16
 
 
 @dataclass(slots=True)
@@ -39,17 +42,67 @@ class Part:
     reads: list[Read] = field(default_factory=list[Read])
 
 
-class Places(NamedTuple):
-    """Where arrays lie in one piece of memory: of each its dtype, its shape and its first byte."""
+#: From so many arrays on to make them as rows is quicker.
+_LONG_RUN = 8
 
-    dtypes: list[np.dtype[Any]]
-    shapes: list[tuple[int, ...]]
-    offsets: list[int]
 
-    def arrays(self, memory: Array | memoryview) -> list[Array]:
+class _Run(NamedTuple):
+    """Arrays of one dtype and shape that lie at even distances."""
+
+    length: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int
+    stride: int
+
+
+class Places:
+    """Where arrays lie in one piece of memory.
+
+    Many neighbours that are alike numpy makes as the rows of one array, in a third of the time of one by one.
+
+    Args:
+        dtypes: Of each array.
+        shapes: Of each.
+        offsets: The first byte of each.
+
+    Attributes:
+        nbytes: Bytes of all, without padding.
+
+    >>> a, b = Places([np.dtype("int8")] * 2, [(2,), ()], [0, 2]).arrays(bytes(range(3)))
+    >>> a, b
+    (array([0, 1], dtype=int8), array(2, dtype=int8))
+    """
+
+    def __init__(
+        self, dtypes: Sequence[np.dtype[Any]], shapes: Sequence[tuple[int, ...]], offsets: Sequence[int]
+    ) -> None:
+        self._each = dtypes, shapes, offsets
+        self.nbytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in zip(dtypes, shapes, strict=True))
+        self._runs: list[_Run] = []
+        for dtype, shape, offset in zip(dtypes, shapes, offsets, strict=True):
+            before = self._runs[-1] if self._runs else None
+            if before is not None and shape and (before.dtype, before.shape) == (dtype, shape):
+                stride = before.stride or offset - before.offset
+                if stride > 0 and offset == before.offset + before.length * stride:
+                    self._runs[-1] = before._replace(length=before.length + 1, stride=stride)
+                    continue
+            self._runs.append(_Run(1, dtype, shape, offset, 0))
+
+    def arrays(self, memory: Array | memoryview | bytes) -> list[Array]:
         """Give the arrays that lie there."""
-        make: Any = np.ndarray
-        return list(map(make, self.shapes, self.dtypes, repeat(memory), self.offsets))
+        dtypes, shapes, offsets = self._each
+        if _LONG_RUN * len(self._runs) > len(offsets):
+            make: Any = np.ndarray
+            return list(map(make, shapes, dtypes, repeat(memory), offsets))
+        found: list[Array] = []
+        for length, dtype, shape, offset, stride in self._runs:
+            first: Array = np.ndarray(shape, dtype, memory, offset)
+            if length == 1:
+                found.append(first)
+            else:
+                found.extend(np.ndarray((length, *shape), dtype, memory, offset, (stride, *first.strides)))
+        return found
 
 
 @dataclass(slots=True)
@@ -69,11 +122,18 @@ class KnownLayout:
     places: Places | None = None
     #: Whether `order` is that of all ops of the push.
     is_all: bool = False
+    #: The number under which the shard has promised to apply such pushes; 0 where it has not.
+    promised: int = 0
 
     @property
     def is_padded(self) -> bool:
         """Whether there is padding between the values."""
         return self.nbytes != sum(self.sizes)
+
+    @property
+    def is_of_many_small(self) -> bool:
+        """Whether to copy the values is less work than to send them as they are, one by one, and needs no padding."""
+        return self.nbytes <= SMALL_BYTES * len(self.sizes) and not self.is_padded
 
 
 @dataclass(slots=True)

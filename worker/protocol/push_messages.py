@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from globalstep.errors import FailedPreconditionError, InternalError
+from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
 from globalstep.wire.declarations import Push, Read, padded
@@ -120,7 +121,7 @@ class PushMessages:
         if known is not None and known.places is not None and not afresh:
             values: list[Any] = push.values
             if not known.is_all:
-                values = [values[at] for at in known.order]
+                values = list(map(values.__getitem__, known.order))
             if list(map(_NBYTES, values)) == known.sizes:
                 whole: memoryview | None = None
                 if self.buffers is not None and not self.packing.active:
@@ -133,6 +134,10 @@ class PushMessages:
                     return [whole]
                 if known.nbytes < _JOINED_BYTES and not known.is_padded and not self.packing.active:
                     return [memoryview(b"".join(map(bytes_of, values)))]
+                if self.buffers is not None and known.is_of_many_small and not self.packing.active:
+                    whole = self.buffers.copied(shard, values, known.sizes)
+                    if whole is not None:
+                        return [whole]
                 return [bytes_of(value) for value in values]
         tensors = TensorWriter()
         order = in_arena_order(push.ops, part.ops, self._run.where)
@@ -154,6 +159,33 @@ class PushMessages:
                 message.layout, valued, sizes, variables, nbytes, places, valued == list(range(len(push.ops)))
             )
         return tensors.pieces
+
+    def carried(self, push: Push, shard: int, most_bytes: int) -> pb.CarriedPart | None:
+        """Write a shard's part for the sequencer to carry.
+
+        Args:
+            push: The push.
+            shard: Another one than the sequencer.
+            most_bytes: What it may have, and its answer.
+
+        Returns:
+            It; None where the shard has not promised to apply it, or it is too large.
+        """
+        split = self._splits.get(push.layout)
+        known = split.known.get(shard) if split is not None else None
+        if known is None or not known.promised or known.places is None:
+            return None
+        if known.nbytes > most_bytes or known.places.nbytes > most_bytes:
+            return None
+        values: list[Any] = push.values if known.is_all else [push.values[at] for at in known.order]
+        if list(map(_NBYTES, values)) != known.sizes or self._ahead.has_sent(known.number, values):
+            return None
+        pieces = list(map(bytes_of, values))
+        if known.is_padded:
+            data = b"".join(bytes(piece) + bytes(padded(piece.nbytes) - piece.nbytes) for piece in pieces)
+        else:
+            data = b"".join(pieces)
+        return pb.CarriedPart(shard=shard, layout=known.promised, data=data)
 
     def send_ahead(self, layout: object, variable: str, gradient: Array) -> None:
         """Send a gradient before the push that is to bring it; see GradientsAhead.
@@ -186,6 +218,7 @@ class PushMessages:
                 [tuple(tensor.shape) for tensor in tensors],
                 [tensor.offset for tensor in tensors],
             )
+            known.promised = getattr(answer, "promised", 0)
         return [codec.decode_tensor(item.value, data) for item in answer.values]
 
     def gather(self, push: Push, found: Mapping[int, Sequence[Array]]) -> list[Array]:
@@ -196,7 +229,7 @@ class PushMessages:
         values = list(chain.from_iterable(map(found.__getitem__, split.parts)))
         if len(values) != len(split.read_at):
             return self.in_order(push.reads, found)
-        return [values[at] for at in split.read_at]
+        return list(map(values.__getitem__, split.read_at))
 
     def in_order(self, reads: Sequence[Read], found: Mapping[int, Sequence[Array]]) -> list[Array]:
         """Put the shards' answers into the order of the reads."""

@@ -116,14 +116,15 @@ class Contributing:
         """
         self._require_aggregates()
         (wanted,) = push.increments
-        shards = {shard for op in push.ops for shard in self._ways.shards_of(op.variable)}
+        shards = {shard for variable in push.variables for shard in self._ways.shards_of(variable)}
+        patient = not wanted.unit and self._is_answered_once_made(push, wanted, shards)
         # Whichever rows of a partitioned Variable a worker has: all contributions have parts on the same tasks.
-        part = replace(push, reads=[], beside=tuple(sorted(shards)))
+        beside, patience_ms = tuple(sorted(shards)), _PATIENCE_MS if patient else 0
+        part = replace(push, reads=push.reads if patient else [], beside=beside, patience_ms=patience_ms)
         if wanted.unit:
             return self._bring_unit(part, wanted)
         base = part.seen_steps[wanted.step]
-        patient = self._is_answered_once_made(push, wanted, shards)
-        result = self._ways.push(replace(part, reads=push.reads, patience_ms=_PATIENCE_MS) if patient else part)
+        result = self._ways.push(part)
         outcome = result.outcome
         made = outcome.kind is OutcomeKind.ACCEPTED and outcome.steps.get(wanted.step) != base
         if patient and made and len(result.values) == len(push.reads):
@@ -195,7 +196,8 @@ class Contributing:
 
     def _close(self, part: Push, wanted: Increment) -> Outcome:
         """Ask that the step be made of the contributions that are there: no other will come."""
-        closing = replace(part, ops=[], increments=[replace(wanted, closes=True)], layout=None)
+        increments = [replace(wanted, closes=True)]
+        closing = replace(part, ops=[], increments=increments, reads=[], layout=None, patience_ms=0)
         return self._ways.push(closing).outcome
 
 

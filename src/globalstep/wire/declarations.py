@@ -20,6 +20,7 @@ from globalstep.wire.expressions import Expr
 
 __all__ = [
     "ALIGNMENT",
+    "MOST_CARRIED_BYTES",
     "Increment",
     "Op",
     "OpKind",
@@ -40,6 +41,9 @@ Array = npt.NDArray[Any]
 
 #: Every tensor of a message starts at a multiple of this many bytes in its data.
 ALIGNMENT = 8
+#: Bytes of other shards' parts that a push may have to go through the sequencer: beyond that the detour costs more than
+#: the messages that it saves (benchmarks/modes/carried.py).
+MOST_CARRIED_BYTES = 1 << 14
 
 
 def padded(nbytes: int) -> int:
@@ -243,6 +247,12 @@ optimizer='Adam', unique=False, after_increment=False)
         ops = self.ops
         return ops.values if isinstance(ops, _OpsAlike) else [op.value for op in ops]
 
+    @property
+    def variables(self) -> list[str]:
+        """The Variable of each op, in order."""
+        ops = self.ops
+        return [op.variable for op in (ops.first if isinstance(ops, _OpsAlike) else ops)]
+
     def set_value(self, at: int, value: Array) -> None:
         """Give one of its ops another value."""
         if isinstance(self.ops, _OpsAlike):
@@ -254,10 +264,11 @@ optimizer='Adam', unique=False, after_increment=False)
 class _OpsAlike(Sequence[Op]):
     """The ops of a push with other values, each made when it is asked for."""
 
-    __slots__ = ("_ops", "values")
+    __slots__ = ("first", "values")
 
     def __init__(self, ops: Sequence[Op], values: list[Array | None]) -> None:
-        self._ops: Sequence[Op] = ops._ops if isinstance(ops, _OpsAlike) else ops
+        #: Those of the first push, with its values.
+        self.first: Sequence[Op] = ops.first if isinstance(ops, _OpsAlike) else ops
         self.values = values
 
     def __len__(self) -> int:
@@ -272,7 +283,7 @@ class _OpsAlike(Sequence[Op]):
     def __getitem__(self, at: int | slice) -> Op | list[Op]:
         if isinstance(at, slice):
             return [self[i] for i in range(*at.indices(len(self)))]
-        return replace(self._ops[at], value=self.values[at])
+        return replace(self.first[at], value=self.values[at])
 
 
 class OutcomeKind(enum.IntEnum):

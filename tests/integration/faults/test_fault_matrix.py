@@ -274,6 +274,7 @@ _ONE_PARTICIPANT = (
     "every push here has two participants; PUSH is a message of its own: tests/worker/protocol/test_push_protocol.py"
 )
 _PACKED = "no numbers are packed here: tests/worker/protocol/test_wire_options.py"
+_COPIED = "all gradients here are large: test_gradient_buffers.py, tests/worker/transport/test_shm_transport.py"
 _NO_SHARED_MEMORY = "memory is not shared over this transport"
 #: Branch -> why no cell takes it, over any transport.
 _NO_VOTES = "the tasks of the matrix take no votes: tests/ps/links, the simulation"
@@ -298,6 +299,10 @@ NOT_TAKEN = {
     "_piggybacked: own is None or self._packing.active": _PACKED,
     "whole: len(arrays) != len(values) or not all(map(operator.is_, arrays, values))":
         "a program that pushes other arrays than it was given: tests/worker/protocol/test_gradient_buffers.py",
+    "copied: except OpError": _COPIED,
+    "copied: memory is None": _COPIED,
+    "copied: not (memory is None)": _COPIED,
+    "copied: size": _COPIED,
     "_take: except UnavailableError": "no connection breaks just when a block is asked for",
     "_take: except OpError": "no memory to share: tests/worker/transport/test_shm_transport.py",
     "_take: not len(self._pool)": "no memory to share: tests/worker/transport/test_shm_transport.py",

@@ -73,19 +73,19 @@ def played(tmp_path):
     """Play a plan on two PS, a chief and two workers; gives what was printed, after the job has ended exactly."""
     with Processes(tmp_path) as processes:
 
-        def play(plan, sleep_secs=0.5, steps_a_fault=150):
-            return _play(processes, tmp_path, plan, sleep_secs, 300 + steps_a_fault * len(plan))
+        def play(plan, sleep_secs=0.5, steps_a_fault=150, more=()):
+            return _play(processes, tmp_path, plan, sleep_secs, 300 + steps_a_fault * len(plan), more)
 
         yield play
 
 
-def _play(processes, folder, plan, sleep_secs, last_step):
+def _play(processes, folder, plan, sleep_secs, last_step, more):
     trace = folder / "trace"
     trace.touch()
     processes.start(
         "launch", "-m", "globalstep", "launch", "--ps", 2, "--chief", "--workers", 2, "--max-restarts", len(plan),
         JOB, "--last-step", last_step, "--dir", folder / "run", "--say-steps", 5, "--save-steps", 50,
-        "--slow-until", trace, len(plan),
+        "--slow-until", trace, len(plan), *more,
         env={FAULTS_VARIABLE: "; ".join(plan), TRACE_VARIABLE: str(trace)},
     )  # fmt: skip
     for number, fault in enumerate(parse("; ".join(plan))):
@@ -181,6 +181,17 @@ def test_tasks_die_in_the_middle_of_pushes_by_votes(played):
         "ps:0 kill at apply.after nth=30", "worker:0 kill at admit.send nth=10", "worker:0 kill at stage.reply nth=10",
     ]  # fmt: skip
     played(plan)
+
+
+@pytest.mark.processes
+def test_tasks_die_in_the_middle_of_pushes_that_the_sequencer_carries(played):
+    """A plan that names neither STAGE nor COMMIT: small pushes go through the sequencer."""
+    plan = [
+        "worker:0 drop at admit.reply nth=8", "worker:0 double at admit.send", "worker:0 late at admit.send",
+        "ps:0 cut at admit.after nth=8", "ps:1 kill at apply.before nth=30", "ps:0 kill at admit.after nth=30",
+        "worker:0 kill at admit.send nth=10",
+    ]  # fmt: skip
+    played(plan, more=["--small"])
 
 
 @pytest.mark.processes

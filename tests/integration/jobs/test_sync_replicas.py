@@ -48,6 +48,10 @@ def steps_made(processes, worker):
     return [int(step) for step in re.findall(r"^run \d+ made step (\d+)", processes.output(worker), re.MULTILINE)]
 
 
+def ps_output(processes):
+    return processes.output("ps:0") + processes.output("ps:1")
+
+
 def saved_step(run_dir):
     return load_checkpoint(latest_checkpoint(str(run_dir))).get_tensor("global_step")
 
@@ -66,18 +70,26 @@ def test_a_backup_worker_is_not_waited_for(processes, tmp_path):
     assert saved_step(tmp_path / "run") == 60
 
 
-def test_a_worker_that_is_killed_costs_a_lease_and_no_step(processes, tmp_path):
-    tasks = start(processes, "sync_monitored.py", tmp_path / "run", 3, "--last_step=300")
+def test_workers_that_are_killed_or_stopped_cost_a_lease_and_no_step(processes, tmp_path):
+    tasks = start(processes, "sync_monitored.py", tmp_path / "run", 4, "--last_step=300")
     processes.until("worker:2", r"run 20 made", 120.0)
-    os.kill(processes.pid("worker:2"), signal.SIGKILL)
+    os.kill(processes.pid("worker:3"), signal.SIGSTOP)
+    try:
+        os.kill(processes.pid("worker:2"), signal.SIGKILL)
+        processes.until_true("ps:0", lambda: "is made of 2 instead of 4" in ps_output(processes), 120.0)
+    finally:
+        os.kill(processes.pid("worker:3"), signal.SIGCONT)
+    # The stopped one takes part again, or hears that the job is done.
     codes = processes.wait(120.0)
     assert codes == dict.fromkeys(tasks, 0) | {"worker:2": -signal.SIGKILL}
     assert saved_step(tmp_path / "run") == 300
     for worker in ("worker:0", "worker:1"):
         made = steps_made(processes, worker)
         assert made == list(range(1, 301)), worker
-    said = processes.output("ps:0") + processes.output("ps:1")
-    assert len(re.findall(r"is made of 2 instead of 3 contributions", said)) == 1, said
+    made = steps_made(processes, "worker:3")
+    assert made == sorted(set(made))
+    said = ps_output(processes)
+    assert len(re.findall(r"is made of 2 instead of 4 contributions", said)) == 1, said
 
 
 def test_a_supervisors_program_runs_as_it_is(processes, tmp_path):

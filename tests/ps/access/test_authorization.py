@@ -224,6 +224,8 @@ def test_no_worker_goes_by_the_id_of_another_processs_client(tokens_file, caplog
         for method, message in calls:
             with pytest.raises(PermissionDeniedError, match=f"'worker' may not {method} in the name of client"):
                 authorization.check_method(stranger, method, message)
+        assert not authorization.may_push_as(stranger, theirs)
+    assert authorization.may_push_as(owner, theirs)
     for request in requests:
         authorization.check_request(owner, request)
     for method, message in calls:

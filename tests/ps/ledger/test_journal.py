@@ -106,6 +106,6 @@ def test_a_client_that_is_forgotten_is_told_again(ledger, monkeypatch):
 def test_an_incarnation_says_from_which_it_began(ledger):
     ledger.incarnation = 5
     push(ledger, 1)
-    restored = Ledger.load(ledger.dump(), 1, 0)
+    restored = Ledger.load(ledger.dumped_later()(), 1, 0)
     part = Journal("b", restored, lambda client: "").read("", 0, 0, 0, 0)
     assert (part.parent, part.begin_index, part.begin_steps) == (5, 1, {"global_step": 1})

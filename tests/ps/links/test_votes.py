@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 from unittest import mock
 
 import numpy as np
 import pytest
-from counting_run import declarations, expected, initialize, state, step_push
+from counting_run import declarations, expected, initialize, linked, sent_by, state, step_push
 
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
-from globalstep.errors import InvalidArgumentError, PermissionDeniedError
+from globalstep.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.access.caller import Caller, Role
 from globalstep.ps.links.parked_call import LONGEST_SECS, blocked_call
 from globalstep.ps.links.vote_count import Asked, VoteCount
-from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.shard import events
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.wal import log_file
 from globalstep.runtime.clock import ManualClock
+from globalstep.security.credentials import holder_of, new_client_id
+from globalstep.testing.faults import BEFORE
 from globalstep.wire.declarations import Op, OpKind, PushId
 from globalstep.wire.frames import Message
 from globalstep.worker.client.client import ClusterClient
@@ -32,60 +33,10 @@ from globalstep.worker.transport.grpc_transport import transports_to
 KEY = bytes(range(32))
 
 
-@pytest.fixture
-def serving():
-    servers = []
-
-    def start(count):
-        servers.extend(PSServer(PSOptions(grace_secs=0.2)) for _ in range(count))
-        for server in servers:
-            server.start()
-        return servers
-
-    yield start
-    for server in servers:
-        server.close()
-
-
-@pytest.fixture
-def joined():
-    clients = []
-
-    def join(servers, transport, policy=None):
-        addresses = ",".join(server.address for server in servers)
-        clients.append(ClusterClient(transports_to(addresses, transport), rng=random.Random(3), policy=policy))
-        return clients[-1]
-
-    yield join
-    for client in clients:
-        client.close()
-
-
-def sent_by(client):
-    """Take note of the kinds of requests that a client sends."""
-    kinds = []
-    for transport in client.run.transports:
-        send = transport.send
-
-        def watched(request, pieces, send=send):
-            kinds.append(request.WhichOneof("kind"))
-            return send(request, pieces)
-
-        transport.send = watched
-    return kinds
-
-
-def linked(servers, client):
-    """Push until all tasks but the sequencer have links, and the sequencer has heard of them."""
-    others = [server for at, server in enumerate(servers) if at != client.sequencer]
-    lines = servers[client.sequencer].control.handler.voting.count._lines
-    pushes = 0
-    while len(lines) < len(others) or not all(server.control.handler.voting.voter._link for server in others):
-        client.push(step_push())
-        pushes += 1
-        client._protocol._by_votes._pause_secs = 0.0
-    client._protocol._by_votes._pause_secs = 0.0
-    return pushes
+@pytest.fixture(autouse=True)
+def by_votes(monkeypatch):
+    """Have small pushes go by votes, too: test_carried_pushes.py is of those that go through the sequencer."""
+    monkeypatch.setattr(PushByVotes, "_carried", lambda self, push, others: None)
 
 
 @pytest.mark.parametrize("transport", ["auto", "unix", "tcp", "grpc"])
@@ -155,6 +106,98 @@ def test_a_part_that_is_wrong_changes_nothing_anywhere(serving, joined):
     assert state(client) == expected(pushes + 1)
 
 
+class Door:
+    """Refuses the next request of a kind when it has come; a test's faults."""
+
+    def __init__(self, server, method, error):
+        self.refusals = [(method, error)]
+        server.control.handler._faults = self
+
+    def at(self, point, method):
+        if point == BEFORE and self.refusals and self.refusals[0][0] == method:
+            raise self.refusals.pop()[1]
+
+
+@pytest.mark.parametrize("transport", ["unix", "grpc"])
+@pytest.mark.parametrize("method", ["stage", "admit"])
+def test_a_push_that_is_refused_at_a_door_is_waited_for_nowhere(serving, joined, transport, method):
+    servers = serving(2)
+    client = joined(servers, transport)
+    initialize(client)
+    pushes = linked(servers, client)
+    kinds = sent_by(client)
+    refusing = client.sequencer if method == "admit" else 1 - client.sequencer
+    Door(servers[refusing], method, InvalidArgumentError("not through this door"))
+    with pytest.raises(InvalidArgumentError, match="not through this door"):
+        client.push(step_push())
+    assert kinds == ["stage", "admit"]  # the sequencer did not answer "undecided" after a while
+    assert all(not server.shard.now.staged for server in servers)
+    Door(servers[refusing], method, ResourceExhaustedError("no memory", retry_secs=0.001))
+    kinds.clear()
+    client.push(step_push())
+    assert kinds == ["stage", "admit"] * 2
+    assert state(client) == expected(pushes + 1)
+
+
+def test_a_part_that_its_client_sends_again_under_its_id_is_voted_for_then(serving, joined):
+    servers = serving(2)
+    client = joined(servers, "unix")
+    initialize(client)
+    pushes = linked(servers, client)
+    kinds = sent_by(client)
+    Door(servers[1 - client.sequencer], "stage", UnavailableError("for a moment"))
+    before = client._protocol._sequence
+    client.push(step_push())
+    assert kinds == ["stage", "admit", "stage"]
+    assert client._protocol._sequence == before + 1
+    assert state(client) == expected(pushes + 1)
+
+
+@pytest.mark.parametrize("transport", ["unix", "grpc"])
+def test_an_admitted_push_whose_admit_comes_again_without_memory_for_it_counts_once(serving, joined, transport):
+    """Under another id it would be applied twice."""
+    servers = serving(2)
+    client = joined(servers, transport)
+    initialize(client)
+    pushes = linked(servers, client)
+    sequencer = client.run.transports[client.sequencer]
+    send, lost = sequencer.send, []
+
+    def once_lost(request, pieces):
+        ticket = send(request, pieces)
+        if lost or not request.HasField("admit"):
+            return ticket
+        lost.append(request)
+
+        def result():
+            ticket.result()
+            Door(servers[client.sequencer], "admit", ResourceExhaustedError("no memory", retry_secs=0.001))
+            raise UnavailableError("the reply is lost")
+
+        return mock.Mock(result=result)
+
+    sequencer.send = once_lost
+    client.push(step_push())
+    assert lost
+    assert servers[client.sequencer].control.handler.faults.refusals == []
+    assert state(client) == expected(pushes + 1)
+
+
+@pytest.mark.parametrize("whose", ["its own", "another's"])
+def test_a_refused_request_harms_no_push_of_another_client(serving, whose):
+    handler = serving(1)[0].control.handler
+    handler.voting.refused = mock.Mock(return_value=None)
+    theirs = new_client_id()
+    caller = Caller(Role.WORKER, mark=holder_of(theirs) if whose == "its own" else "another")
+    for kind in ({"stage": pb.StageRequest(vote=True)}, {"admit": pb.AdmitRequest(votes=True)}):
+        request = pb.Request(**kind)
+        getattr(request, next(iter(kind))).id.CopyFrom(pb.PushId(client=theirs, sequence=1))
+        handler.voting.refused.reset_mock()
+        reply, _ = handler.handle(request, memoryview(b"odd"), handler.stream_memory(caller))
+        assert "must be padded" in reply.error.message
+        assert handler.voting.refused.called == (whose == "its own")
+
+
 def test_a_link_that_is_cut_costs_no_push_and_is_dialled_anew(serving, joined):
     servers = serving(2)
     client = joined(servers, "unix")
@@ -204,7 +247,7 @@ def of_before_votes(transport):
         if method != "Status":
             return call
         reply = call.result()
-        for unknown in ("votes", "aggregates", "behind"):
+        for unknown in ("votes", "carries", "aggregates", "behind"):
             reply.ClearField(unknown)
         return mock.Mock(result=lambda: reply)
 
@@ -240,35 +283,6 @@ def test_clients_from_before_votes_train_exactly_beside_those_of_today(
     requests = [request for of_task in sent for request in of_task]
     assert not any(request.stage.vote or request.admit.votes for request in requests)
     assert any(request.HasField("push" if shards == 1 else "commit") for request in requests)
-
-
-@pytest.mark.long
-def test_clients_whose_links_are_cut_all_the_time_make_exactly_their_steps(serving, joined):
-    servers = serving(3)
-    initialize(joined(servers, "auto"))
-    clients = [joined(servers, transport) for transport in ("auto", "unix", "grpc")]
-    failures = []
-
-    def work(client):
-        try:
-            client.refresh()
-            for _ in range(40):
-                client._protocol._by_votes._pause_secs = 0.0
-                client.push(step_push())
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(client,), name="pusher") for client in clients]
-    for thread in threads:
-        thread.start()
-    rng = random.Random(5)
-    while any(thread.is_alive() for thread in threads):
-        link = rng.choice(servers).control.handler.voting.voter._link
-        if link is not None and rng.random() < 0.3:
-            link.end()
-        threads[0].join(0.01)
-    assert failures == []
-    assert state(clients[0]) == expected(120)
 
 
 def test_a_commit_brings_every_participant_its_entry_though_some_were_told_over_their_links():
@@ -396,6 +410,18 @@ def test_a_part_that_was_refused_fences_the_push(count, sequencer):
     assert sequencer.handle(events.Recorded(PushId("a", 1))).kind.name == "ABANDONED"
     assert [list(told.dropped) for told in lines[1].told] == [[pb.PushId(client="a", sequence=1)]]
     assert ask(count, [])[0] is Asked.READY
+
+
+@pytest.mark.parametrize("who", ["participant", "sequencer"])
+def test_a_vote_for_a_push_that_was_refused_is_answered_at_once(count, sequencer, who):
+    lines = {shard: greet(count, sequencer, shard) for shard in (1, 2)}
+    if who == "sequencer":
+        assert not count.refuse(7, PushId("a", 1), {1, 2})
+    else:
+        vote(count, lines[2], 2, withheld=True)
+    lines[1].told.clear()
+    vote(count, lines[1], 1)
+    assert [list(told.dropped) for told in lines[1].told] == [[pb.PushId(client="a", sequence=1)]]
 
 
 def test_without_a_line_to_each_nothing_is_decided_by_votes(count, sequencer):

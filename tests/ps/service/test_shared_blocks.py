@@ -152,6 +152,8 @@ def test_few_values_and_values_for_which_there_is_no_memory_are_sent(blocks, mon
 
 
 def test_a_reader_for_whom_nothing_fits_gets_a_block_that_the_reply_brings(blocks):
+    assert blocks.take(NBYTES) is None, "none is made under the shard's lock"
+    blocks.prepare(lambda: NBYTES)
     room = blocks.take(NBYTES)
     room[:] = 3
     placed = blocks.put([room.data])
@@ -164,9 +166,22 @@ def test_a_reader_for_whom_nothing_fits_gets_a_block_that_the_reply_brings(block
 
 def test_a_block_whose_reply_is_never_sent_is_given_up(blocks):
     open_before = len(os.listdir("/proc/self/fd"))
+    blocks.prepare(lambda: NBYTES)
     assert blocks.take(NBYTES) is not None
     blocks.data_of(asked())
     assert (len(blocks), len(os.listdir("/proc/self/fd"))) == (0, open_before)
+
+
+def test_nothing_is_made_ready_where_something_fits_or_little_is_read(blocks):
+    number = made(blocks)
+    blocks.data_of(asked(offered=(number,)))
+    blocks.prepare(lambda: NBYTES)
+    blocks.take(NBYTES)
+    blocks.data_of(asked(offered=(number,)))
+    blocks.prepare(pytest.fail)  # as much as before fits
+    blocks.data_of(asked())
+    blocks.prepare(lambda: SHARED_FROM_BYTES - 8)
+    assert len(blocks) == 1
 
 
 def test_a_place_is_given_to_one_reader(blocks):
@@ -178,5 +193,6 @@ def test_a_place_is_given_to_one_reader(blocks):
     placed = blocks.put([room[: NBYTES // 2].data, room[NBYTES // 2 :].data])
     assert (placed.place.block, placed.place.offset) == (number, SLACK_BYTES)
     blocks.data_of(asked())
+    blocks.prepare(lambda: NBYTES)
     blocks.take(NBYTES)
     assert len(blocks) == 2, "an offer is good for one reply"

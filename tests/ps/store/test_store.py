@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from globalstep.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from globalstep.ps.store.reading import bytes_of
 from globalstep.ps.store.store import VariableStore
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Read, VariableDecl
 from globalstep.wire.expressions import constant
@@ -131,6 +132,20 @@ def test_reads_are_copies_and_rows_may_repeat(store):
     whole[...] = 9
     assert rows.shape == (3, 2)
     assert values(store, "e") == [[[1, 1]] * 4]
+
+
+def test_what_reads_take_of_a_buffer_is_known_before(store):
+    taken = []
+
+    class Buffer:
+        def take(self, nbytes):
+            taken.append(nbytes)
+
+    for reads in ([Read("w")], [Read("e"), Read("b"), Read("e", np.asarray([3, 0, 3]))]):
+        store.read(reads, Buffer())
+        assert bytes_of(reads, store.declaration, 1000) == taken.pop()
+    assert bytes_of([Read("e"), Read("missing")], store.declaration, 1000) == 0
+    assert bytes_of([Read("e")], store.declaration, 16) == 0
 
 
 def test_a_snapshot_does_not_move_with_the_values(store):

@@ -41,6 +41,22 @@ class SilentAtFirst:
         raise UnavailableError(f"/job:ps/task:1 has not answered {self._method} for 10 s.")
 
 
+class BeatenAt:
+    """A transport before whose first Begin another client acts."""
+
+    def __init__(self, transport, act):
+        self._transport, self._act = transport, act
+
+    def __getattr__(self, name):
+        return getattr(self._transport, name)
+
+    def unary(self, method, request, timeout_secs):
+        if method == "Begin" and self._act is not None:
+            act, self._act = self._act, None
+            act()
+        return self._transport.unary(method, request, timeout_secs)
+
+
 @pytest.fixture
 def joined():
     """Makes a client of a new PS with two tasks, of which the second does not answer FINISH at first."""
@@ -123,6 +139,36 @@ def test_a_task_whose_signs_of_life_are_all_lost_has_come_once_it_leaves():
         client.begin(open=True, expected_tasks=[WORKER])
         client.finish()
     assert [control.handler.shard.over() for control in ps.controls] == [True, True]
+
+
+def test_of_two_clients_that_find_no_run_the_second_joins_the_first_ones():
+    ps = LocalPS(2)
+    one, two = (ClusterClient(ps.transports(), clock=ManualClock(), member=False) for _ in range(2))
+    try:
+        for client in (one, two):
+            assert {status.incarnation for status in client.refresh()} == {0}
+        one.membership.begin_first(1)
+        initialize(one)
+        two.membership.begin_first(0)
+        assert (two.incarnation, two.sequencer) == (one.incarnation, 1)
+        one.push(step_push())
+        assert two.global_steps() == {"global_step": 1}
+    finally:
+        one.close()
+        two.close()
+
+
+def test_who_is_beaten_while_it_begins_joins_the_other_run():
+    ps = LocalPS(2)
+    one = ClusterClient(ps.transports(), clock=ManualClock(), member=False)
+    late = [BeatenAt(transport, lambda: one.begin(open=True)) for transport in ps.transports()]
+    two = ClusterClient(late, clock=ManualClock(), member=False)
+    try:
+        two.membership.begin_first(0)
+        assert two.incarnation == one.incarnation
+    finally:
+        one.close()
+        two.close()
 
 
 @pytest.fixture

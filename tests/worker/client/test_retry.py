@@ -102,6 +102,23 @@ def test_a_run_survives_the_loss_of_any_call(tmp_path, method, before):
         assert not retried
 
 
+@pytest.mark.parametrize("before", [True, False], ids=["request lost", "reply lost"])
+def test_snapshots_whose_release_was_lost_are_freed_before_the_next_one(before):
+    """A PS task holds few: a chief that has lost so many releases could never save again."""
+    ps = LocalPS(2)
+    transports = [LossyTransport(transport, "ReleaseSnapshot", before, losses=4) for transport in ps.transports()]
+    client = ClusterClient(transports, rng=random.Random(1), clock=ManualClock(), member=False)
+    client.heartbeat.beat()
+    client.begin(sequencer=1, open=True)
+    client.declare(*declarations(2))
+    for _ in range(8):
+        with client.snapshot():
+            pass
+    assert [transport.lost for transport in transports] == [4, 4]
+    assert not any(control.handler.shard.now.snapshots._taken for control in ps.controls)
+    client.close()
+
+
 def _try(client, request):
     try:
         return client.run.read_journal(request, 1.0)

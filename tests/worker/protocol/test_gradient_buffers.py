@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from globalstep.errors import UnavailableError
 from globalstep.wire.declarations import VariableDecl
 from globalstep.worker.protocol.gradient_buffers import GradientBuffers
 
@@ -73,3 +74,27 @@ def test_those_of_an_earlier_time_do_not_count(buffers):
     first = arrays_of(buffers)
     arrays_of(buffers)
     assert buffers.whole(0, first[:2]) is None
+
+
+def test_gradients_that_lie_elsewhere_are_copied_as_one_piece():
+    shared = SharedTransport()
+    values = [np.arange(4, dtype=np.float32), np.zeros((0, 2)), np.arange(6.0).reshape(2, 3).T]
+    whole = GradientBuffers([shared]).copied(0, values, [16, 0, 48])
+    assert np.frombuffer(whole[:16], np.float32).tolist() == [0, 1, 2, 3]
+    assert np.frombuffer(whole[16:], np.float64).tolist() == [0, 3, 1, 4, 2, 5]
+    assert np.shares_memory(np.frombuffer(whole, np.uint8), shared.memory)
+    assert all(value.flags.writeable for value in values)
+
+
+def test_they_are_sent_from_where_they_are_without_shared_memory(buffers):
+    assert buffers.copied(1, [np.ones(2)], [16]) is None
+
+
+def test_a_broken_connection_is_left_to_the_request(buffers, monkeypatch):
+    def broken(self, nbytes):
+        raise UnavailableError("no connection")
+
+    monkeypatch.setattr(OtherTransport, "buffer", broken)
+    assert buffers.copied(1, [np.ones(2)], [16]) is None
+    buffers.close()
+    assert buffers.copied(0, [np.ones(2)], [16]) is None

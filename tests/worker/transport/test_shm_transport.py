@@ -32,6 +32,8 @@ from globalstep.wire.declarations import (
 from globalstep.wire.expressions import constant
 from globalstep.wire.socket_messages import Outgoing
 from globalstep.worker.client.client import ClusterClient
+from globalstep.worker.protocol.gradient_buffers import GradientBuffers
+from globalstep.worker.transport import shm_transport
 from globalstep.worker.transport.grpc_transport import GrpcTransport
 
 COUNT = 50_000
@@ -225,6 +227,25 @@ def test_a_gradient_that_lies_elsewhere_is_copied_once_and_stays_as_it_is(train)
     assert all(np.all(gradient == -1.0) for gradient in gradients)
 
 
+def test_many_small_gradients_are_copied_as_one_piece_once_their_layout_is_known(train, monkeypatch):
+    for name, shape in {"a": (16_384,), "b": (2_048, 8), "odd": (2,)}.items():
+        monkeypatch.setitem(SHAPES, name, shape)
+    send, pieces = GrpcTransport.send, []
+
+    def counted(transport, request, tensors):
+        pieces.append(len(tensors))
+        return send(transport, request, tensors)
+
+    client = train().client()
+    monkeypatch.setattr(GrpcTransport, "send", counted)
+    gradients = elsewhere(-1.0)
+    for count in range(1, 6):
+        values = client.push(push_of(gradients)).values
+        assert [(float(value.flat[0]), float(value.flat[-1])) for value in values] == [(count, count)] * 3
+    assert pieces == [3, 1, 1, 1, 1]
+    assert all(np.all(gradient == -1.0) and gradient.flags.writeable for gradient in gradients)
+
+
 def test_small_tensors_are_sent(train):
     client = train().client()
     client.push(Push([Op(OpKind.ASSIGN, "global_step", np.asarray(3, np.int64))], reads=[Read("global_step")]))
@@ -377,31 +398,49 @@ class Cut:
 
 
 @pytest.mark.parametrize(
-    ("shards", "shard", "method", "votes"),
+    ("shards", "shard", "method", "votes", "copied"),
     [
-        (1, 0, "push", False),
-        (2, 1, "stage", True),
-        (2, 0, "admit", True),
-        (2, 1, "stage", False),
-        (2, 0, "admit", False),
-        (2, 1, "commit", False),
+        (1, 0, "push", False, False),
+        (2, 1, "stage", True, False),
+        (2, 0, "admit", True, False),
+        (2, 1, "stage", False, False),
+        (2, 0, "admit", False, False),
+        (2, 1, "commit", False, False),
+        (1, 0, "push", False, True),
+        (2, 1, "stage", False, True),
+        (2, 1, "commit", False, True),
     ],
 )
-def test_a_push_whose_reply_is_lost_is_done_once_from_the_same_bytes(train, shards, shard, method, votes):
+def test_a_push_whose_reply_is_lost_is_done_once_from_the_same_bytes(
+    train, shards, shard, method, votes, copied, monkeypatch
+):
+    if copied:  # many small gradients, which the client copies into a block
+        monkeypatch.setattr(shm_transport, "SHARED_FROM_BYTES", 1 << 12)
+        for name, shape in {"a": (4_000,), "b": (400, 10), "odd": (4_000,)}.items():
+            monkeypatch.setitem(SHAPES, name, shape)
+    copy, placed = GradientBuffers.copied, []
+
+    def noted(*args):
+        found = copy(*args)
+        placed.append(found is not None)
+        return found
+
+    monkeypatch.setattr(GradientBuffers, "copied", noted)
     trained = train(shards)
     for server in trained.servers:
         server.control.votes = votes
     client = trained.client()
     for _ in range(2):
-        client.push(push_of(in_place(client, -1.0)))
+        client.push(push_of(elsewhere(-1.0) if copied else in_place(client, -1.0)))
     server = trained.servers[shard]
     server.control.handler._faults = Cut(server, method)
     for count in range(3, 6):
-        values = client.push(push_of(in_place(client, -1.0))).values
+        values = client.push(push_of(elsewhere(-1.0) if copied else in_place(client, -1.0))).values
         for value in values:
             np.testing.assert_array_equal(value, np.full(value.shape, count, np.float32))
     assert client.run.transports[shard].kind == "grpc"
     assert client.global_steps() == {"global_step": 5}
+    assert any(placed) == copied
 
 
 # ---- When it cannot be had -----------------------------------------------------------------------------
@@ -441,6 +480,23 @@ def test_memory_that_runs_out_later_leaves_the_socket(train, monkeypatch, caplog
     assert kinds(client) == {"unix"}
     (line,) = said(caplog)
     assert "No space left" in line
+
+
+def test_no_memory_is_made_while_other_calls_wait_for_the_values(train, monkeypatch):
+    trained = train()
+    shard, right, locked = trained.servers[0].shard, shared_blocks.create, []
+
+    def watched(nbytes):
+        locked.append(shard._lock.locked())
+        return right(nbytes)
+
+    monkeypatch.setattr(shared_blocks, "create", watched)
+    reader = trained.client()
+    kept = [reader.pull([Read(name) for name in reads]) for reads in (NAMES, NAMES[:1], NAMES)]
+    assert len(kept) == 3  # what the program holds is not offered for the next reply
+    trained.client().push(push_of(elsewhere(-1.0)))
+    assert locked
+    assert not any(locked)
 
 
 def test_room_is_to_be_had_on_every_transport(train):

@@ -25,6 +25,7 @@ from globalstep.testing.faults import AFTER, BEFORE
 from globalstep.wire.declarations import Increment, Op, OpKind, OutcomeKind, Push, Read, StopLimit
 from globalstep.wire.frames import Message
 from globalstep.worker.client.client import ClusterClient
+from globalstep.worker.client.heartbeat import LEASE_SECS
 from globalstep.worker.waits.contributing import CLAIMED
 
 
@@ -320,6 +321,59 @@ def test_where_a_worker_dies_the_step_is_made_of_the_live_ones_once_its_lease_is
     # The dead one was only asleep.
     late = two.push(contribution(1, -100.0)).outcome
     assert (late.kind, late.steps) == (OutcomeKind.LATE, {"global_step": 3})
+
+
+class BeatingClock(ManualClock):
+    """A clock whose waits are as long as a heartbeat's pause at most: what beats does so meanwhile."""
+
+    def __init__(self):
+        super().__init__()
+        self.beats = []
+
+    def wait(self, event, timeout_secs):
+        for beat in self.beats:
+            beat()
+        return super().wait(event, min(timeout_secs, 1.0))
+
+
+@pytest.mark.parametrize("contributed", [False, True])
+def test_nobody_waits_for_a_worker_that_is_stopped_longer_than_its_lease(shards, connected, contributed):
+    clock = BeatingClock()
+    ps = LocalPS(shards, clock=clock)
+    one, two, stopped = (connected(ps, clock=clock) for _ in range(3))
+    one.begin(sequencer=shards - 1, open=True)
+    initialize(one)
+    for client in (two, stopped):
+        client.refresh()
+    tasks = {client: f"/job:worker/task:{at}" for at, client in enumerate((one, two, stopped))}
+    for client, task in tasks.items():
+        heartbeat(ps, client, task)
+        client._push_once(contribution(0, -1.0, wanted=3))
+    clock.beats = [lambda client=client: heartbeat(ps, client, tasks[client]) for client in (one, two)]
+    step, since = 1, clock.monotonic()
+    if contributed:
+        # It is stopped while it waits for the step, which the others make.
+        stopped._push_once(contribution(1, -1.0, wanted=3))
+    waits = []
+    while step < 6:
+        two._push_once(contribution(step, -1.0, wanted=3))
+        began = clock.monotonic()
+        made = one.push(contribution(step, -1.0, wanted=3)).outcome
+        assert (made.kind, made.steps) == (OutcomeKind.ACCEPTED, {"global_step": step + 1})
+        waits.append(clock.monotonic() - began)
+        step += 1
+    assert LEASE_SECS <= clock.monotonic() - since <= LEASE_SECS + 2.0
+    # One step waits, from there on none does.
+    assert [wait > 0 for wait in waits] == [at == int(contributed) for at in range(5)]
+    assert state(one) == everywhere(6, 6 * RATE)
+    # It goes on: what it has is late, and the next step is made of all three.
+    heartbeat(ps, stopped, tasks[stopped])
+    late = stopped.push(contribution(1 + contributed, -100.0, wanted=3)).outcome
+    assert (late.kind, late.steps) == (OutcomeKind.LATE, {"global_step": 6})
+    for client in (stopped, two):
+        assert client._push_once(contribution(6, -1.0, wanted=3)).outcome.steps == {"global_step": 6}
+    assert one.push(contribution(6, -4.0, wanted=3)).outcome.steps == {"global_step": 7}
+    assert state(one) == everywhere(7, 8 * RATE)
 
 
 def test_who_is_expected_and_has_not_come_is_waited_for_but_not_for_ever(shards, connected):
