@@ -39,6 +39,8 @@ _log = logging.getLogger("globalstep")
 _WAITER_POLL_SECS = 0.5
 _WAITER_LOG_STEPS = 1000
 _UNCHANGED_WARNINGS = 5
+#: Attributes of train ops of which a step needs several runs.
+_SHARED = frozenset(("contribution", "local_rounds"))
 
 
 def global_step_for(hook: str) -> Any:
@@ -196,7 +198,7 @@ class StepCounterHook(SessionRunHook):
             self._writer = SummaryWriterCache.get(self._output_dir)
         self._step = global_step_for("StepCounterHook")
         trained = get_default_graph().get_collection(GraphKeys.TRAIN_OP)
-        self._shared = any("contribution" in node.attrs for node in trained if isinstance(node, Node))
+        self._shared = any(_SHARED.intersection(node.attrs) for node in trained if isinstance(node, Node))
         self._tag = f"{self._step.op.name}/sec"
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
@@ -219,7 +221,7 @@ class StepCounterHook(SessionRunHook):
                 elapsed_secs, elapsed_steps = self._timer.update_last_triggered_step(step)
                 if elapsed_secs and elapsed_steps is not None:
                     self._report(elapsed_steps / elapsed_secs, step)
-        # A step that is made of several contributions stands still for some runs.
+        # A step that is made of several contributions, or runs, stands still for some runs.
         self._unchanged = self._unchanged + 1 if stale == self._last_stale and not self._shared else 0
         # Runs that do not wait for their push see the step that many pushes late.
         if self._unchanged > getattr(run_context.session, "pushes_in_flight", 0):

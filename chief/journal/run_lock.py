@@ -1,9 +1,11 @@
-"""Run lock: one program at a time trains in a directory with a PS of its own process.
+"""Run lock: one job at a time trains in a directory.
 
-Each such program has a PS that knows nothing of the other's: both would begin at the same checkpoint, and write over
-each other's. Where several processes share PS tasks, those tell who is of the run, and this lock is not taken.
+Two jobs have PS tasks that know nothing of each other: both would begin at the same checkpoint, and write over each
+other's. The chief of a job has the lock. Processes that share PS tasks are one job: those tell who is of the run, and
+the lock is no matter to them. A job of several processes heeds that of its own machine alone: elsewhere nobody sees
+whether its holder still trains, and the terms of checkpoints keep what the newer chief saves.
 
-    RUN_DIR/globalstep-run.lock      {"host": "...", "pid": 4711, ..., "since": 1700000000.0}
+    RUN_DIR/globalstep-run.lock      {"host": "...", "pid": 4711, ..., "since": 1700000000.0, "ps": ["host:port"]}
 
 The lock is flock's, which the kernel gives free when its process ends, however it ends. What the file says is for
 people, and for file systems without locks (some mounts of NFS): there a process of this machine that is named in the
@@ -22,7 +24,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -45,12 +47,16 @@ _LOCK = threading.Lock()
 _HELD: dict[str, tuple[int, int]] = {}
 
 
-def hold(directory: str, clock: Clock = SYSTEM_CLOCK) -> Callable[[], None]:
+def hold(
+    directory: str, clock: Clock = SYSTEM_CLOCK, ps: Sequence[str] = (), take_over: bool = False
+) -> Callable[[], None]:
     """Take the lock of a run's directory for this process; its further sessions share it.
 
     Args:
         directory: Path or URL; made where it is missing.
         clock: The time that the file tells.
+        ps: Addresses of the PS tasks; empty for a PS of this process.
+        take_over: Go on without the lock where another process has it.
 
     Returns:
         What gives the lock free again, once.
@@ -74,10 +80,13 @@ def hold(directory: str, clock: Clock = SYSTEM_CLOCK) -> Callable[[], None]:
                 _log.debug("There is no lock in %s: %s", directory, error)
                 return _nothing
             try:
-                _lock(file, directory, clock)
+                taken = _lock(file, directory, clock, ps, take_over)
             except BaseException:
                 os.close(file)
                 raise
+            if not taken:
+                os.close(file)
+                return _nothing
             _HELD[path] = file, 1
     return _once(path)
 
@@ -93,51 +102,64 @@ def living_holder(directory: str) -> Process:
     except OSError:
         return NO_PROCESS
     try:
-        holder, _ = _named(file)
+        holder, _, ps = _named(file)
     finally:
         os.close(file)
-    return holder if holder and holder.place == this_process().place and not is_gone(holder) else NO_PROCESS
+    return holder if not ps and _is_here(holder) and not is_gone(holder) else NO_PROCESS
 
 
-def _lock(file: int, directory: str, clock: Clock) -> None:
+def _is_here(process: Process) -> bool:
+    return bool(process) and process.place == this_process().place
+
+
+def _lock(file: int, directory: str, clock: Clock, ps: Sequence[str], take_over: bool) -> bool:
+    """Take the lock of an open file; False where it is another's, which is in nobody's way."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise _refusal(directory, *_named(file), clock) from None
+        holder, since, others = _named(file)
+        if take_over or (ps and (not set(ps).isdisjoint(others) or not _is_here(holder))):
+            _log.debug("%s has the lock of %s since %s.", holder, directory, _at(since))
+            return False
+        raise _refusal(directory, holder, since, others, clock) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        holder, since = _named(file)
-        if holder and holder != this_process() and not is_gone(holder):
-            if holder.place == this_process().place:
-                raise _refusal(directory, holder, since, clock) from None
+        holder, since, others = _named(file)
+        one_job = not set(ps).isdisjoint(others)
+        if holder and holder != this_process() and not is_gone(holder) and not take_over and not one_job:
+            if _is_here(holder):
+                raise _refusal(directory, holder, since, others, clock) from None
             _log.warning(
                 "There are no locks in %s (%s), and %s may train there since %s: whether it still does, cannot be seen "
                 "from this machine.", directory, error.strerror, holder, _at(since),
             )  # fmt: skip
-    text = json.dumps({**asdict(this_process()), "since": clock.time()}).encode()
+    told = {**asdict(this_process()), "since": clock.time()} | ({"ps": list(ps)} if ps else {})
     os.ftruncate(file, 0)
-    os.pwrite(file, text, 0)
+    os.pwrite(file, json.dumps(told).encode(), 0)
+    return True
 
 
-def _named(file: int) -> tuple[Process, float]:
-    """Read which process has taken the lock last, and when; a false Process where that is not known."""
+def _named(file: int) -> tuple[Process, float, list[str]]:
+    """Read which process has taken the lock last, when, and its PS tasks; a false Process where that is not known."""
     try:
-        fields = json.loads(os.pread(file, 4096, 0))
+        fields = json.loads(os.pread(file, os.fstat(file).st_size, 0))
         holder = Process(str(fields["host"]), int(fields["pid"]), str(fields["place"]), str(fields["started"]))
-        return holder, fields["since"]
+        return holder, fields["since"], [str(address) for address in fields.get("ps", [])]
     except (OSError, ValueError, KeyError, TypeError):
-        return Process(), 0.0
+        return Process(), 0.0, []
 
 
-def _refusal(directory: str, holder: Process, since: float, clock: Clock) -> FailedPreconditionError:
-    here = bool(holder) and holder.place == this_process().place
+def _refusal(directory: str, holder: Process, since: float, ps: Sequence[str], clock: Clock) -> FailedPreconditionError:
+    here = _is_here(holder)
     who, ending = "another process", "end that process"
     if holder:
         who = f"{holder}{_command(holder.pid) if here else ''}, since {_at(since)} ({_ago(clock.time() - since)})"
         ending = f"end it (`kill {holder.pid}`{'' if here else f' on {holder.host}'}: it saves first)"
+    if ps:
+        who, ending = f"{who}, chief of a job", "end that job (`globalstep runs` says by which pid: it saves first)"
     return FailedPreconditionError(
-        f"Another program trains in {directory}: {who}. Each has a parameter server of its own, so both would write "
+        f"Another program trains in {directory}: {who}. Each has parameter servers of its own, so both would write "
         f"over each other's checkpoints; nothing of the run was changed. Wait until it has ended, or {ending}, and "
         "start this one again: it continues from the newest checkpoint. Or give this one another checkpoint_dir. "
         "Several processes train one model together under `globalstep launch`."

@@ -32,7 +32,7 @@ from globalstep.chief.sessions.readiness import initialize_own, initialize_rest,
 from globalstep.chief.sessions.run_joining import RunOfTask
 from globalstep.cluster.cluster import ClusterSpec, session_tasks, target_of
 from globalstep.cluster.placement import declarations, describe
-from globalstep.cluster.run_identity import TaskRun
+from globalstep.cluster.run_identity import TaskRun, takes_over
 from globalstep.errors import DeadlineExceededError, JobDoneError, OpError, UnavailableError
 from globalstep.files.storage import storage_for
 from globalstep.graph.graph import Graph, get_default_graph
@@ -156,7 +156,7 @@ class SessionManager:
             ValueError: If both a directory and a checkpoint are given.
             RuntimeError: If there is no way to initialize, or the model is not ready after it.
             DeadlineExceededError: If a PS task never answered.
-            FailedPreconditionError: If another program trains in the directory.
+            FailedPreconditionError: If another job trains in the directory.
         """
         _check_sources(checkpoint_dir, checkpoint_filename_with_path)
         session = self._session(master, config)
@@ -481,6 +481,8 @@ def _why_so_long(client: ClusterAccess) -> str:
 
 
 def _hold(session: Session, master: Any, directory: str | None, clock: Clock) -> None:
-    """Have the directory until the session ends, where the PS is in this process and knows of no other program."""
-    if directory and isinstance(master, str) and is_in_process(master):
-        session.at_close.callback(run_lock.hold(absolute(directory), clock))
+    """Have the directory until the session ends: PS tasks know of no other job that trains there."""
+    if directory:
+        own = isinstance(master, str) and is_in_process(master)
+        ps = [] if own else [address for address in session.cluster.run.addresses if address]
+        session.at_close.callback(run_lock.hold(absolute(directory), clock, ps, bool(ps) and takes_over()))

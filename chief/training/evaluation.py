@@ -163,14 +163,20 @@ class Evaluations:
         run_dir: Where checkpoints are, and results go.
         model: The model; a copy is evaluated.
         loss_fn: The loss function.
+        in_place: Evaluate the model itself, where nothing trains it.
+
+    Attributes:
+        model: The model that was evaluated last; of one with parameters as arrays these are new.
     """
 
-    def __init__(self, evaluate: Evaluate, run_dir: str, model: Any, loss_fn: Callable[..., Any]) -> None:
+    def __init__(
+        self, evaluate: Evaluate, run_dir: str, model: Any, loss_fn: Callable[..., Any], in_place: bool = False
+    ) -> None:
         self._evaluate = evaluate
         self.directory = self._dir = run_dir
-        self._model = model
+        self.model = model
+        self._is_copy = in_place
         self._loss_fn = loss_fn
-        self._copy: Any = None
         self._storage = storage_for(run_dir)
         self.history: list[dict[str, Any]] = []
         self.read()
@@ -225,14 +231,8 @@ class Evaluations:
             Name -> number.
         """
         step = saved_step(prefix)
-        values = read_model(prefix, self._evaluate.ema)
-        if framework_of(self._model) == "torch":
-            if self._copy is None:
-                self._copy = copy.deepcopy(self._model)
-            model = put_values(self._copy, values)
-        else:
-            model = put_values(self._model, values)
-        metrics = self._evaluate.of_model(model, self._loss_fn)
+        self.bring(prefix)
+        metrics = self._evaluate.of_model(self.model, self._loss_fn)
         self.history = [entry for entry in self.history if entry["step"] != step]
         self.history.append({"step": step, "metrics": metrics})
         shown = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
@@ -242,6 +242,18 @@ class Evaluations:
         if is_best:
             _keep_best(self._storage, prefix, self._storage.join(self._dir, BEST))
         return metrics
+
+    def bring(self, prefix: str) -> None:
+        """Bring the values of a checkpoint into the model that is evaluated.
+
+        Args:
+            prefix: The checkpoint.
+        """
+        values = read_model(prefix, self._evaluate.ema)
+        if not self._is_copy and framework_of(self.model) == "torch":
+            self.model = copy.deepcopy(self.model)
+        self._is_copy = True
+        self.model = put_values(self.model, values)
 
     def _write(self, step: int, metrics: Mapping[str, float]) -> None:
         with atomic_write(self._storage, self._storage.join(self._dir, _FILE)) as file:

@@ -74,11 +74,11 @@ class Following:
         self._steps = steps
         self._clock = clock
         self._storage = storage_for(self._dir)
-        self.evaluations = Evaluations(evaluate, self._dir, model, loss_fn)
+        self.evaluations = Evaluations(evaluate, self._dir, model, loss_fn, in_place=True)
         self._ended_before = self._ended_at()
 
     def run(self, callbacks: Callbacks, trainer: Any = None) -> int:
-        """Evaluate until the run has ended.
+        """Evaluate until the run has ended; the model has the values of the last checkpoint then.
 
         Args:
             callbacks: Told of evaluations.
@@ -102,6 +102,9 @@ class Following:
                 callbacks.on_evaluate(trainer, step, metrics)
                 last, wait = step, PollingWait(self._clock, math.inf)
             if self._is_over(step, wait.waited_secs):
+                if prefix is not None and step != last:
+                    # Evaluated by an evaluator before this one.
+                    self.evaluations.bring(prefix)
                 return max(last, step, 0)
             wait.pause(f"a checkpoint later than step {max(step, 0)} in {self._dir}, which the chief saves")
 

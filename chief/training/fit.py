@@ -103,7 +103,7 @@ def fit(
     if units is not None and last is None:
         raise InvalidArgumentError("With units, and a function that gives their batches, give steps: it has no end.")
     if task.job == "evaluator":
-        return _followed(Following(evaluate, run_dir, model, loss_fn, last), Callbacks(callbacks), model)
+        return _followed(Following(evaluate, run_dir, model, loss_fn, last), Callbacks(callbacks))
     trainer = Trainer(
         model,
         loss_fn,
@@ -149,12 +149,12 @@ def _go_through(trainer: Trainer, batches: Any, size: int, epochs: int | None, s
         )
 
 
-def _followed(following: Following, callbacks: Callbacks, model: Any) -> FitResult:
+def _followed(following: Following, callbacks: Callbacks) -> FitResult:
     """Evaluate the checkpoints of a run until it has ended."""
     step = following.run(callbacks)
     history, best = following.evaluations.history, following.evaluations.best
     return FitResult(
-        model=model,
+        model=following.evaluations.model,
         step=step,
         metrics=history[-1]["metrics"] if history else {},
         history=history,

@@ -66,6 +66,7 @@ class FitResult:
 
     Attributes:
         model: The module, or new parameters, with the last values; of a table larger than 256 MiB `gs.load` has them.
+            On an evaluator task those of the last checkpoint, as they were evaluated.
         step: The global step.
         loss: The loss of this task's last step; NaN without one.
         metrics: The last evaluation; empty without one, and on tasks that are not the chief.
@@ -162,6 +163,7 @@ class Trainer:
         if run_dir is not None and (not isinstance(run_dir, (str, os.PathLike)) or not os.fspath(run_dir)):
             raise InvalidArgumentError(f"run_dir is {run_dir!r}; it must be a path, or None to keep nothing.")
         self._task = place_of()
+        self._is_chief = self._task.is_chief
         if self._task.job in ("ps", "evaluator"):
             raise InvalidArgumentError(
                 f"TF_CONFIG says that this task is {self._task.task}, which does not train: call gs.fit, which does "
@@ -198,7 +200,7 @@ class Trainer:
     @property
     def is_chief(self) -> bool:
         """Whether this task is the chief, which saves, evaluates and ends the run."""
-        return self._task.is_chief
+        return self._is_chief
 
     @property
     def global_step(self) -> int:

@@ -37,6 +37,11 @@ def audit(directory: str) -> Audit:
     result = Audit()
     findings = result.findings
     progress = KnownProgress()
+    storage = storage_for(directory)
+    if not storage.is_directory(directory):
+        problem = "is a file" if storage.exists(directory) else "is not there"
+        findings.unreadable.append(f"{directory} {problem}. Give the run's directory: its run_dir, or checkpoint_dir.")
+        return result
     volumes = read_volumes(directory, findings, progress)
     if not volumes:
         findings.unreadable.append(f"{directory} holds no journal.")

@@ -24,6 +24,8 @@ from globalstep.errors import GlobalStepError
 __all__ = ["configure", "job_of", "run"]
 
 _ITEMSIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+#: Each 32 have a byte together; values, and rows, are as with bfloat16.
+_INT8_ITEMSIZE = 33 / 32
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="all parameters are a table, of which a step reads and pushes so many different rows, e.g. 2000x64",
     )  # fmt: skip
     job.add_argument(
-        "--wire", choices=("bfloat16", "float16", "float32"), default="",
+        "--wire", choices=("int8", "bfloat16", "float16", "float32"), default="",
         help="numbers on the wire, as of gs.WireOptions (default: as on the PS)",
     )  # fmt: skip
     job.add_argument("--batch", type=_count, default=0, metavar="N", help="examples of a worker's step, for examples/s")
@@ -130,6 +132,7 @@ def job_of(args: argparse.Namespace, cores: int) -> Job:
     """
     rows, width = args.sparse_rows
     alone = args.shared_cores > 0
+    wire = "bfloat16" if args.wire == "int8" else args.wire or args.dtype
     return Job(
         params=args.params,
         workers=args.workers,
@@ -139,7 +142,8 @@ def job_of(args: argparse.Namespace, cores: int) -> Job:
         round_trip_secs=0.0 if alone else args.round_trip,
         optimizer=args.optimizer,
         itemsize=_ITEMSIZES[args.dtype],
-        wire_itemsize=_ITEMSIZES[args.wire or args.dtype],
+        wire_itemsize=_INT8_ITEMSIZE if args.wire == "int8" and not rows else _ITEMSIZES[wire],
+        value_itemsize=_ITEMSIZES[wire],
         rows=rows,
         row_width=width,
         ps_cores=args.ps_cores or cores,
@@ -161,9 +165,12 @@ def _with_modes(plan: JobPlan, profile: Profile, args: argparse.Namespace) -> Jo
 
 
 def _count(text: str) -> int:
-    value = float(text)
-    if not value >= 1 or value != int(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 1")
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not value >= 1 or not value.is_integer():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1, such as 200 or 1e9")
     return int(value)
 
 

@@ -1,8 +1,9 @@
 """A job to be planned, and what its steps cost: from a profile to the messages of docs/design/push-protocol.md. Pure.
 
-With one PS task a push is one message each way. With several it is STAGE to all, ADMIT at the sequencer, COMMIT to the
-others, and a COMPLETE without a reply; the new values come back with ADMIT and COMMIT. Rows are read first, and
-then pushed.
+With one PS task a push is one message each way. With several a small one goes through the sequencer: ADMIT with all
+parts, and at the same time a COMMIT to each other task, which answers when the sequencer has brought it its part. A
+larger one is STAGE to all, ADMIT at the sequencer, COMMIT to the others, and a COMPLETE without a reply; the new values
+come back with ADMIT and COMMIT. Rows are read first, and then pushed.
 
 Layer: deploy.
 """
@@ -16,6 +17,7 @@ from globalstep.deploy.bench.cost_profile import KernelCosts, Profile, Transport
 from globalstep.deploy.plan.cluster import Leg, Phase, SimulatedCluster
 from globalstep.errors import InvalidArgumentError
 from globalstep.ps.store.cores import MOST_THREADS, WORTH_BYTES
+from globalstep.wire.declarations import MOST_CARRIED_BYTES
 from globalstep.worker.protocol.push_layout import PIGGYBACK_BYTES
 
 __all__ = ["OPTIMIZERS", "PAYLOAD", "Job", "Memory", "bounds", "cluster_of", "memory_of", "phases_of"]
@@ -51,7 +53,8 @@ class Job:
         round_trip_secs: Of the network.
         optimizer: A key of OPTIMIZERS.
         itemsize: Bytes of a number on the PS.
-        wire_itemsize: Bytes of a number on the wire.
+        wire_itemsize: Bytes of a gradient's number on the wire.
+        value_itemsize: The same of a value's; 0 for as many.
         rows: Rows that a step reads and pushes; 0: all parameters, densely.
         row_width: Numbers of a row.
         ps_cores: Cores of a PS task.
@@ -68,7 +71,8 @@ class Job:
     round_trip_secs: float = 0.0
     optimizer: str = "sgd"
     itemsize: int = 4
-    wire_itemsize: int = 4
+    wire_itemsize: float = 4
+    value_itemsize: float = 0
     rows: int = 0
     row_width: int = 0
     ps_cores: int = 8
@@ -96,7 +100,12 @@ class Job:
     @property
     def step_bytes(self) -> float:
         """Tensor bytes that a step moves, both ways."""
-        return 2 * (self.moved * self.wire_itemsize + self.rows * _ID_BYTES)
+        return self.moved * (self.wire_itemsize + self.read_itemsize) + 2 * self.rows * _ID_BYTES
+
+    @property
+    def read_itemsize(self) -> float:
+        """Bytes of a value's number on the wire."""
+        return self.value_itemsize or self.wire_itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +132,7 @@ def memory_of(job: Job, profile: Profile, ps: int, held_bytes: float) -> Memory:
     """Give the memory of each of `ps` PS tasks that holds so much of pushes in flight."""
     slots = profile.kernels[OPTIMIZERS[job.optimizer]].slots
     # The values that go back are a copy, of which one push at a time is new.
-    return Memory(job.params * job.itemsize * (1 + slots) / ps, held_bytes + job.moved * job.wire_itemsize / ps)
+    return Memory(job.params * job.itemsize * (1 + slots) / ps, held_bytes + job.moved * job.read_itemsize / ps)
 
 
 def cluster_of(job: Job, ps: int) -> SimulatedCluster:
@@ -147,10 +156,12 @@ def phases_of(job: Job, profile: Profile, ps: int) -> list[Phase]:
     """Give what a worker exchanges with `ps` PS tasks in a step."""
     costs = _Costs(job, profile, ps)
     if not job.rows:
-        return costs.push(costs.dense_secs(), job.moved * job.wire_itemsize / ps, reads=True)
+        return costs.push(
+            costs.dense_secs(), job.moved * job.wire_itemsize / ps, back=job.moved * job.read_itemsize / ps
+        )
     ids = job.rows * _ID_BYTES / ps
-    rows = job.moved * job.wire_itemsize / ps
-    return costs.pull(ids, rows) + costs.push(costs.rows_secs(), ids + rows, reads=False)
+    pushed, read = job.moved * job.wire_itemsize / ps, job.moved * job.read_itemsize / ps
+    return costs.pull(ids, read) + costs.push(costs.rows_secs(), ids + pushed, back=0.0)
 
 
 def bounds(cluster: SimulatedCluster, phases: list[Phase]) -> dict[str, float]:
@@ -233,12 +244,19 @@ class _Costs:
             return [Phase((self._message(0, 1, ids, rows, secs),), sees=True)]
         return self._together(ids, rows, secs, admits=False, sees=True)
 
-    def push(self, apply_secs: float, nbytes: float, reads: bool) -> list[Phase]:
+    def push(self, apply_secs: float, nbytes: float, back: float) -> list[Phase]:
         """Push gradients, and read the new values or nothing."""
-        back = nbytes if reads else 0.0
+        reads = back > 0
         if self._ps == 1:
             leg = self._message(0, 1, nbytes, back, apply_secs, held=nbytes)
             return [Phase((leg,), admits=True, sees=reads)]
+        if (
+            not self._job.rows
+            and not self._is_packed
+            and nbytes * (self._ps - 1) <= MOST_CARRIED_BYTES
+            and back <= MOST_CARRIED_BYTES
+        ):
+            return self._through_the_sequencer(nbytes, back, apply_secs)
         return self._together(nbytes, back, apply_secs, admits=True, sees=reads)
 
     def _message(
@@ -246,8 +264,8 @@ class _Costs:
     ) -> Leg:
         """One message each way, as a step of it was measured; half of what bytes cost is for each direction."""
         none_w, none_p = self._fixed()
-        out_w, out_p, out_d = self._bytes(out)
-        in_w, in_p, in_d = self._bytes(back)
+        out_w, out_p, out_d = self._bytes(out, self._job.wire_itemsize)
+        in_w, in_p, in_d = self._bytes(back, self._job.read_itemsize)
         delay = self._wire.step(0.0).delay_secs
         return Leg(
             shard, stands_for, out, back,
@@ -256,6 +274,34 @@ class _Costs:
             delay_secs=delay + out_d + in_d, held_bytes=held,
         )  # fmt: skip
 
+    @property
+    def _is_packed(self) -> bool:
+        """Whether numbers cross the wire in another form."""
+        return min(self._job.wire_itemsize, self._job.read_itemsize) < self._job.itemsize
+
+    def _through_the_sequencer(self, out: float, back: float, apply_secs: float) -> list[Phase]:
+        """ADMIT with all parts, and COMMITs that wait for what the sequencer brings, all at once."""
+        scale_w, scale_p = self._scales()
+        out_w, out_p, out_d = self._bytes(out * self._ps, self._job.wire_itemsize)
+        in_w, in_p, in_d = self._bytes(back, self._job.read_itemsize)
+        admit_w, admit_p = self._wire.admit_worker_secs * scale_w, self._wire.admit_ps_secs * scale_p
+        part_w, part_p = self._wire.part_worker_secs * scale_w, self._wire.part_ps_secs * scale_p
+        delay = self._wire.step(0.0).delay_secs
+        # From the sequencer's decision to the others it is half a round trip, of the tasks among each other.
+        brought = admit_p + self._job.round_trip_secs / 2
+        admit = Leg(
+            0, 1, out * self._ps, back, admit_w / 2 + out_w, admit_w / 2 + in_w, admit_p, out_p, apply_secs, in_p,
+            delay + out_d + in_d, out,
+        )  # fmt: skip
+        commits = [
+            Leg(
+                shard, count, 0.0, back, part_w / 2, part_w / 2 + in_w, part_p, 0.0, apply_secs, in_p,
+                delay + in_d + brought,
+            )
+            for shard, count in list(enumerate(_groups(self._ps)))[1:]
+        ]  # fmt: skip
+        return [Phase((*commits, admit), admits=True, sees=True)]
+
     def _together(self, out: float, back: float, apply_secs: float, admits: bool, sees: bool) -> list[Phase]:
         """STAGE to all, ADMIT at the sequencer, COMMIT to the others, COMPLETE."""
         groups = _groups(self._ps)
@@ -263,10 +309,10 @@ class _Costs:
         scale_w, scale_p = self._scales()
         part_w, part_p = self._wire.part_worker_secs * scale_w / 2, self._wire.part_ps_secs * scale_p / 2
         admit_w, admit_p = self._wire.admit_worker_secs * scale_w, self._wire.admit_ps_secs * scale_p
-        out_w, out_p, out_d = self._bytes(out)
-        in_w, in_p, in_d = self._bytes(back)
+        out_w, out_p, out_d = self._bytes(out, self._job.wire_itemsize)
+        in_w, in_p, in_d = self._bytes(back, self._job.read_itemsize)
         comes_along = out <= PIGGYBACK_BYTES or self._job.transport == "shm"
-        piggybacked = comes_along and self._job.wire_itemsize == self._job.itemsize
+        piggybacked = comes_along and not self._is_packed
         delay = self._wire.step(0.0).delay_secs
 
         def stage(shard: int, stands_for: int) -> Leg:
@@ -307,15 +353,15 @@ class _Costs:
         alone = self._wire.step(0.0)
         return worker / alone.worker_secs, ps / alone.ps_secs
 
-    def _bytes(self, nbytes: float) -> tuple[float, float, float]:
+    def _bytes(self, nbytes: float, itemsize: float) -> tuple[float, float, float]:
         """Give what so many bytes in one direction cost on the worker and on the PS task, and delay."""
         worker, ps = self._fixed()
         crowded_worker = self._wire.step(nbytes, self._worker_crowding)
         crowded_ps = self._wire.step(nbytes, self._ps_crowding)
         delay = crowded_ps.delay_secs - self._wire.step(0.0, self._ps_crowding).delay_secs
         packing = 0.0
-        if self._job.wire_itemsize < self._job.itemsize:
-            packing = nbytes / self._job.wire_itemsize * self._profile.pack_element_secs
+        if itemsize < self._job.itemsize:
+            packing = nbytes / itemsize * self._profile.pack_element_secs
         return (
             max(0.0, crowded_worker.worker_secs - worker) / 2 + packing,
             max(0.0, crowded_ps.ps_secs - ps) / 2 + packing,

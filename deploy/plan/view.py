@@ -93,7 +93,8 @@ def describe_job(job: Job) -> str:
     if job.rows:
         what = f"a table of {job.params:,.0f} parameters, {job.rows:,} rows of {job.row_width} a step"
     if job.wire_itemsize != job.itemsize:
-        what += f" ({8 * job.wire_itemsize} bits each on the wire)"
+        values = "" if job.read_itemsize == job.wire_itemsize else f" of gradients, {8 * job.read_itemsize:g} of values"
+        what += f" ({8 * job.wire_itemsize:g} bits each{values} on the wire)"
     where = "one machine" if job.shared_cores else f"{job.nic_gbps:g} Gbit/s"
     if job.shared_cores:
         where += f" with {job.shared_cores:g} cores"

@@ -1,4 +1,4 @@
-"""One program at a time trains in a directory with a PS of its own; the second is told which one does."""
+"""One job at a time trains in a directory; the second is told which one does."""
 
 import contextlib
 import errno
@@ -12,11 +12,12 @@ import pytest
 from small_model import build
 
 from globalstep.chief.journal import run_lock
-from globalstep.chief.journal.run_lock import FILE_NAME, hold
+from globalstep.chief.journal.run_lock import FILE_NAME, hold, living_holder
 from globalstep.chief.training_session import MonitoredTrainingSession
-from globalstep.cluster.process_place import Process, this_process
+from globalstep.cluster.process_place import NO_PROCESS, Process, this_process
 from globalstep.errors import FailedPreconditionError
 from globalstep.graph.graph import Graph
+from globalstep.ps.server import PSOptions, PSServer
 
 #: A program that has the lock as another process of this machine would, says so, and waits to be ended.
 HOLDER = """
@@ -39,15 +40,16 @@ def other_process(directory, says=None):
         try:
             assert process.stdout.readline() == b"has it\n"
             mine = this_process()
-            told = says or {"host": mine.host, "pid": process.pid, "place": mine.place, "started": "1", "since": 1e9}
-            path.write_text(json.dumps(told))
+            told = {"host": mine.host, "pid": process.pid, "place": mine.place, "started": "1", "since": 1e9}
+            path.write_text(json.dumps(told | (says or {})))
             yield process
         finally:
             process.kill()
 
 
-def session(directory):
+def session(directory, master=""):
     return MonitoredTrainingSession(
+        master,
         checkpoint_dir=str(directory),
         save_checkpoint_secs=None,
         save_summaries_steps=None,
@@ -83,6 +85,53 @@ def test_a_program_that_was_killed_blocks_nobody(tmp_path):
                 assert json.loads((tmp_path / "run" / FILE_NAME).read_text())["pid"] == os.getpid()
     # It is free again, and names nobody.
     assert (tmp_path / "run" / FILE_NAME).read_text() == ""
+
+
+HERS, MINE = ["one of hers", "another of hers"], ["one of mine"]
+
+
+@pytest.mark.parametrize(("hers", "mine"), [(HERS, MINE), (HERS, []), ([], MINE)])
+def test_a_job_and_a_program_keep_each_other_out(tmp_path, hers, mine):
+    with other_process(tmp_path, {"ps": hers}) as first, pytest.raises(FailedPreconditionError) as refused:
+        hold(str(tmp_path), ps=mine)
+    assert f"pid {first.pid} (" in str(refused.value)
+    assert ("chief of a job" in str(refused.value)) == bool(hers)
+
+
+def test_a_second_job_in_a_directory_is_refused_before_it_begins_a_run(tmp_path):
+    with (
+        contextlib.closing(PSServer(PSOptions(grace_secs=0.2))) as server,
+        other_process(tmp_path / "run", {"ps": HERS}),
+        Graph().as_default(),
+    ):
+        server.start()
+        build()
+        with pytest.raises(FailedPreconditionError, match="Another program trains in"):
+            session(tmp_path / "run", f"grpc://{server.address}")
+        assert os.listdir(tmp_path / "run") == [FILE_NAME]
+
+
+@pytest.mark.parametrize(
+    ("says", "options"),
+    [
+        ({"ps": HERS}, {"ps": HERS[::-1]}),  # another chief of the same job: the PS tasks say which one is
+        ({"ps": HERS}, {"ps": MINE, "take_over": True}),
+        ({"ps": HERS, "place": "another boot"}, {"ps": MINE}),
+        ({"pid": 0}, {"ps": MINE}),
+    ],
+)
+def test_a_job_goes_on_without_the_lock(tmp_path, says, options):
+    with other_process(tmp_path, says):
+        said = (tmp_path / FILE_NAME).read_text()
+        hold(str(tmp_path), **options)()
+        assert (tmp_path / FILE_NAME).read_text() == said
+
+
+def test_the_chief_of_a_job_is_no_program_with_a_ps_of_its_own(tmp_path):
+    release = hold(str(tmp_path), ps=MINE)
+    assert json.loads((tmp_path / FILE_NAME).read_text())["ps"] == MINE
+    assert living_holder(str(tmp_path)) == NO_PROCESS
+    release()
 
 
 def test_the_sessions_of_one_process_share_it(tmp_path):

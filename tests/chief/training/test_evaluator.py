@@ -38,6 +38,33 @@ def test_the_task_evaluates_what_the_others_trained(tmp_path, monkeypatch):
     assert not result.is_chief
     assert np.isclose(result.metrics["loss"], loss_fn(gs.load(tmp_path, START), X, X[0])[0])
     assert (tmp_path / "best").is_dir()
+    assert np.array_equal(result.model, gs.load(tmp_path, START))
+    again = fit(6, tmp_path, evaluate=gs.Evaluate([(X, X[0])], every_steps=2))
+    assert np.array_equal(again.model, result.model), "where another evaluator had evaluated the last checkpoint"
+
+
+def test_a_module_has_the_values_of_the_last_checkpoint(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    data = [(torch.eye(3), torch.ones(3, 1))]
+
+    def fit_module(**options):
+        module = torch.nn.Linear(3, 1)
+        result = gs.fit(
+            module,
+            lambda module, x, y: ((module(x) - y) ** 2).mean(),
+            data,
+            optimizer=gs.optim.SGD(0.1),
+            steps=3,
+            run_dir=tmp_path,
+            **options,
+        )
+        assert result.model is module
+        return module.state_dict()
+
+    trained = fit_module()
+    place(monkeypatch, "evaluator")
+    followed = fit_module(evaluate=gs.Evaluate(data))
+    assert all(torch.equal(followed[name], value) for name, value in trained.items())
 
 
 def test_it_waits_for_checkpoints_until_the_run_has_ended(tmp_path):

@@ -60,6 +60,9 @@ def test_gradients_and_names_of_other_parameters():
     refused(
         "gave a gradient for 'z'; the parameters are a", model={"a": given}, loss=lambda p, x, y: (1.0, {"z": given})
     )
+    both = {"a": given, "b": given}
+    refused("gave no gradient for 'b'; .* None stands for zeros", model=both, loss=lambda p, x, y: (1.0, {"a": given}))
+    assert fit(model=both, loss=lambda p, x, y: (1.0, {"a": given, "b": None}), steps=1).step == 1
     refused("2 parameters have the path 'a/b'", model={"a/b": given, "a": {"b": given}})
     refused("A parameter is called 'a b'; a name is made of letters", model={"a b": given})
 

@@ -271,7 +271,7 @@ def test_retries_are_counted(job, tmp_path):
 def test_what_a_restore_discards_is_counted_as_lost(job, tmp_path):
     chief = job.begin()
     push(chief, 4)
-    ledger = job.ps.controls[0].handler.shard.now.ledger.dump()
+    ledger = job.ps.controls[0].handler.shard.now.ledger.dumped_later()()
     push(chief, 3)
     chief.journal.catch_up()
     again = job.begin(ledger)
@@ -297,7 +297,7 @@ def killed_after(job, fetched, more):
     chief = job.begin()
     worker = job.client("/job:worker/task:0")
     push(chief, 2)
-    ledger = job.ps.controls[0].handler.shard.now.ledger.dump()
+    ledger = job.ps.controls[0].handler.shard.now.ledger.dumped_later()()
     push(worker, fetched)
     chief.journal.catch_up()
     push(worker, more)
@@ -364,7 +364,7 @@ def test_a_run_that_came_to_its_end_has_lost_nothing(tmp_path, capsys):
 def test_a_sequencer_that_is_there_knows_all_that_a_restore_discards(job, tmp_path):
     chief = job.begin()
     push(chief, 2)
-    ledger = job.ps.controls[0].handler.shard.now.ledger.dump()
+    ledger = job.ps.controls[0].handler.shard.now.ledger.dumped_later()()
     push(chief, 3)
     chief.journal.catch_up()
     again = job.begin(ledger)
@@ -572,8 +572,16 @@ def test_a_batch_taken_out_is_missed(kept):
 
 def test_a_run_without_a_journal_is_unreadable(tmp_path, capsys):
     assert main(["audit", str(tmp_path)]) == 2
-    assert main(["audit", str(tmp_path / "nowhere"), "--json"]) == 2
     assert "holds no journal" in capsys.readouterr().out
+
+
+def test_what_is_no_run_directory_is_told_so(tmp_path, capsys):
+    file = tmp_path / "train.py"
+    file.touch()
+    assert main(["audit", str(file)]) == 2
+    assert f"{file} is a file. Give the run's directory" in capsys.readouterr().out
+    assert main(["audit", str(tmp_path / "nowhere"), "--json"]) == 2
+    assert "nowhere is not there. Give the run's directory" in capsys.readouterr().out
 
 
 def test_an_incarnation_whose_journal_is_gone_is_missed(tmp_path):

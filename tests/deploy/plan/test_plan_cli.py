@@ -193,6 +193,12 @@ def test_plan_knows_rows_and_the_wire(capsys, profile_file):
         for wire in ("float32", "bfloat16")
     )
     assert (full["wire_itemsize"], half["wire_itemsize"]) == (4, 2)
+    eighth = json.loads(plan(capsys, profile_file, "--json", "--ps", "2", "--wire", "int8")[1].out)["job"]
+    assert (eighth["wire_itemsize"], eighth["value_itemsize"]) == (33 / 32, 2)
+    said = plan(capsys, profile_file, "--wire", "int8", "--ps", "2")[1].out.split()
+    assert "(8.25 bits each of gradients, 16 of values on the wire)" in " ".join(said)
+    of_rows = plan(capsys, profile_file, "--json", "--wire", "int8", "--sparse-rows", "2000x64")[1].out
+    assert (json.loads(of_rows)["job"]["wire_itemsize"], json.loads(of_rows)["job"]["value_itemsize"]) == (2, 2)
 
 
 @pytest.mark.long
@@ -212,11 +218,22 @@ def test_plan_says_what_is_wrong(capsys, profile_file, tmp_path):
     assert "'unix'" in said.err
 
 
-@pytest.mark.parametrize("wrong", [["--workers", "0"], ["--workers", "1.5"], ["--sparse-rows", "64"], ["--ps", "-1"]])
-def test_arguments_that_cannot_be_are_refused(capsys, profile_file, wrong):
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["--workers", "0"], "'0' is no whole number of at least 1"),
+        (["--workers", "1.5"], "'1.5' is no whole number"),
+        (["--params", "abc"], "'abc' is no whole number of at least 1, such as 200 or 1e9"),
+        (["--params", "inf"], "'inf' is no whole number"),
+        (["--ps", "-1"], "'-1' is no whole number"),
+        (["--sparse-rows", "64"], "'64' is not of the form ROWSxWIDTH"),
+        (["--sparse-rows", "e+x64"], "'e+' is no whole number"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(capsys, profile_file, wrong, said):
     with pytest.raises(SystemExit):
         plan(capsys, profile_file, *wrong)
-    assert wrong[0] in capsys.readouterr().err
+    assert f"argument {wrong[0]}: {said}" in capsys.readouterr().err
 
 
 def test_every_argument_of_the_issue_is_there():

@@ -138,6 +138,32 @@ def test_a_job_on_two_ps_stages_admits_and_commits():
     assert [len(phase.legs) for phase in small] == [1, 1, 1, 1]  # the sequencer's part comes with ADMIT
 
 
+def test_a_small_push_goes_through_the_sequencer():
+    job = plain(params=4096, round_trip_secs=1e-3)
+    (phase,) = phases_of(job, profile(), 2)
+    assert (phase.admits, phase.sees, phase.waits) == (True, True, True)
+    commit, admit = phase.legs
+    assert (admit.shard, admit.out_bytes, admit.in_bytes) == (0, 16_384, 8_192)
+    assert (commit.shard, commit.out_bytes, commit.in_bytes) == (1, 0, 8_192)
+    # What the other task waits for: the sequencer's 150 us, and half a round trip between the tasks.
+    assert commit.delay_secs - admit.delay_secs == pytest.approx(150e-6 + 0.5e-3)
+    found = forecast(replace(job, step_spread=0.0), profile(), 2, random.Random(1))
+    staged = forecast(replace(job, params=8194, step_spread=0.0), profile(), 2, random.Random(1))
+    # One and a half round trips instead of three, and what COMPLETE costs is part of both.
+    assert staged.step_secs - found.step_secs > 1e-3
+    # What others' parts have together counts, and one that is packed, or of rows, is staged.
+    assert len(phases_of(plain(params=16_384 / 3), profile(), 4)) == 1
+    for larger in (
+        plain(params=16_384 / 3 + 4),
+        plain(params=4096, wire_itemsize=2),
+        plain(params=4096, value_itemsize=2),
+        plain(params=4096, rows=4, row_width=64),
+    ):
+        assert len(phases_of(larger, profile(), 4)) >= 4
+    many = phases_of(plain(params=4000), profile(), 100)[0]
+    assert sum(leg.stands_for for leg in many.legs) == 100
+
+
 def test_many_ps_are_simulated_by_a_few_and_all_are_paid_for():
     few, many = (phases_of(plain(params=1e9), profile(), ps) for ps in (8, 100))
     assert len(few[0].legs) == 8
@@ -165,6 +191,18 @@ def test_bfloat16_halves_the_bytes_and_packing_costs():
     full, half = (phases_of(job, profile(), 1)[0].legs[0] for job in (job, replace(job, wire_itemsize=2)))
     assert half.out_bytes == full.out_bytes / 2
     assert half.send_secs == pytest.approx(50e-6 + 2e-3 + 1e6 * 0.5e-9)
+
+
+def test_int8_takes_a_quarter_of_the_gradients_and_half_of_the_values():
+    job = plain(wire_itemsize=33 / 32, value_itemsize=2)
+    (phase,) = phases_of(job, profile(), 1)
+    assert (phase.legs[0].out_bytes, phase.legs[0].in_bytes) == (1_031_250, 2e6)
+    assert job.step_bytes == 3_031_250
+    assert memory_of(job, profile(), 1, held_bytes=0.0).under_way == 2e6
+    plain_wire, packed = (forecast(plain(nic_gbps=gbps(1e8), **wire), profile(), 1, random.Random(1)).step_secs
+                          for wire in ({}, {"wire_itemsize": 33 / 32, "value_itemsize": 2}))  # fmt: skip
+    # Links of 100 MB/s are most of it: 8 MB, and 3.
+    assert plain_wire - packed > 0.03
 
 
 def test_rows_are_read_before_they_are_pushed():
