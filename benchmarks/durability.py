@@ -1,18 +1,21 @@
 """`python -m benchmarks.durability`: what a run pays for durability="log", beside "checkpoint".
 
-Real processes on this machine: one PS that holds float32 Variables, and workers that push dense gradients of all of
-them and read the values back, without a pause. For every size and number of workers both kinds of run are there at
-once, and take turns; in between, as many bytes as a push has are written to a file in the log's directory and brought
-to the disk by fdatasync, again and again: no log of single pushes can be faster than that. Writes durability.jsonl and
-durability.md into --out; --publish puts the table into docs/performance.md. Needs the extra "bench".
+Real processes on this machine: one PS or several (--ps 2) that hold float32 Variables, and workers that push dense
+gradients of all of them and read the values back, without a pause. For every size and number of workers and PS both
+kinds of run are there at once, and take turns; in between, as many bytes as a push has are written to a file in the
+log's directory and brought to the disk by fdatasync, again and again: no log of single pushes can be faster than that.
+Writes durability.jsonl and durability.md into --out; --publish puts the table into docs/performance.md. Needs the
+extra "bench".
 
-`--beside TREE` compares with another checkout instead, which has a virtual environment of its own: the two measure by
-turns, round after round, and for every row the median of the rounds' ratios is printed, for both kinds of run.
+`--beside TREE` compares with another checkout instead, which has a virtual environment of its own: this program runs
+with both, by turns, round after round, and for every row the median of the rounds' ratios is printed, for both kinds
+of run.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -23,22 +26,15 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from benchmarks.harness import processes
 from benchmarks.harness.machine import machine
-from benchmarks.harness.processes import ROOT, Child
-from benchmarks.harness.workload import STEP
+from benchmarks.harness.processes import ROOT
+from benchmarks.harness.pushing_cluster import PushingCluster, start_servers
 from benchmarks.reports import report
 from globalstep.cluster.run_identity import RunIdentity
 from globalstep.cluster.run_policy import RunPolicy
-from globalstep.runtime.process_env import tuned
-from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Push, VariableDecl
-from globalstep.wire.expressions import Expr
-from globalstep.wire.transports import transports_to
-from globalstep.worker.client.client import ClusterClient
 
 __all__ = ["main"]
 
@@ -48,12 +44,23 @@ _KINDS = ("checkpoint", "log")
 _VARIABLES = 4
 
 
+class _Case(NamedTuple):
+    """What is measured beside each other."""
+
+    params: int
+    workers: int
+    ps: int
+
+
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.durability", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="how often all is measured (default 5)")
     parser.add_argument("--secs", type=float, default=1.0, help="length of a turn (default 1)")
     parser.add_argument("--params", type=int, nargs="+", default=[1_000, 1_000_000, 10_000_000], metavar="N")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 4], metavar="N")
+    parser.add_argument(
+        "--ps", type=int, nargs="+", default=[1], metavar="N", help="PS tasks, each with a log (default 1)"
+    )
     parser.add_argument("--dir", type=Path, help="where to put logs (default: a temporary directory)")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", help="folder for the results")
     parser.add_argument("--quick", action="store_true", help="shorter and less sure: 2 rounds of 0.5 s")
@@ -63,49 +70,25 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 class _Cluster:
-    """A PS with a run of one kind, and workers that push."""
+    """PS tasks with a run of one kind, and workers that push."""
 
-    def __init__(self, kind: str, params: int, workers: int, directory: Path, started: processes.Children) -> None:
-        environ = tuned(os.environ)
-        self._server = started.start(["-m", "globalstep.ps", "--port", "0", "--log-level", "ERROR"], environ)
-        target = "grpc://" + self._server.address()
-        self._chief = ClusterClient(transports_to(target), policy=RunPolicy(durability=kind))
-        names = [f"w{at}" for at in range(_VARIABLES)]
-        self._chief.begin(open=False, run=RunIdentity(directory=str(directory / kind)))
-        rate = {"learning_rate": Expr("const", value=2.0**-20)}
-        self._chief.declare(
-            [*(VariableDecl(name, "float32", (params // _VARIABLES,)) for name in names),
-             VariableDecl(STEP, "int64", (), is_step=True)],
-            [OptimizerDecl("sgd", "gradient_descent", rate, dict.fromkeys(names, ()))],
-        )  # fmt: skip
-        step = Op(OpKind.ASSIGN, STEP, value=np.array(0))
-        self._chief.push(Push([*(Op(OpKind.ASSIGN, name, fill=0.0) for name in names), step]))
-        self._chief.open()
-        args = ["-m", "benchmarks.programs.saving_worker", "--target", target, "--names", ",".join(names)]
-        self._workers = [started.start(args, environ) for _ in range(workers)]
-        self.turn(0.2)
-
-    def turn(self, secs: float) -> tuple[float, list[float]]:
-        """Have all push for some time; gives pushes a second, and how long each took."""
-        began = time.monotonic()
-        _all(self._workers, "start")
-        time.sleep(secs)
-        pushes = [push for reply in _all(self._workers, "stop") for push in reply["pushes"]]
-        return len(pushes) / (time.monotonic() - began), [took for _, took in pushes]
+    def __init__(self, kind: str, case: _Case, directory: Path, started: processes.Children) -> None:
+        self._servers = start_servers(started, case.ps)
+        self._cluster = PushingCluster(
+            started,
+            [server.address() for server in self._servers],
+            [case.params // _VARIABLES] * _VARIABLES,
+            case.workers,
+            RunPolicy(durability=kind),
+            RunIdentity(directory=str(directory / kind)),
+        )
+        self.turn = self._cluster.turn
 
     def end(self) -> None:
         """Let everything go."""
-        for worker in self._workers:
-            worker.end()
-        self._chief.finish()
-        self._chief.close()
-        self._server.end()
-
-
-def _all(workers: Sequence[Child], what: str) -> list[dict[str, Any]]:
-    for worker in workers:
-        worker.tell({"do": what})
-    return [worker.answer() for worker in workers]
+        self._cluster.end()
+        for server in self._servers:
+            server.end()
 
 
 def _plainly(directory: Path, nbytes: int, secs: float) -> float:
@@ -124,27 +107,29 @@ def _plainly(directory: Path, nbytes: int, secs: float) -> float:
 
 
 def _measure(args: argparse.Namespace, directory: Path, started: processes.Children) -> Iterator[Record]:
-    for params in args.params:
-        for workers in args.workers:
-            clusters = {
-                kind: _Cluster(kind, params, workers, directory / f"{params}-{workers}", started) for kind in _KINDS
-            }
-            for number in range(args.rounds):
-                record: Record = {"params": params, "workers": workers, "round": number}
-                record["plain"] = _plainly(directory, 4 * params, args.secs / 2)
-                for kind in _KINDS if number % 2 else reversed(_KINDS):
-                    rate, took = clusters[kind].turn(args.secs)
-                    record[kind] = rate
-                    record[f"{kind}_median_secs"] = median(took)
-                yield record
-            for cluster in clusters.values():
-                cluster.end()
+    for case in itertools.starmap(_Case, itertools.product(args.params, args.workers, args.ps)):
+        folder = directory / "-".join(map(str, case))
+        clusters = {kind: _Cluster(kind, case, folder, started) for kind in _KINDS}
+        for number in range(args.rounds):
+            record: Record = case._asdict() | {"round": number}
+            record["plain"] = _plainly(directory, 4 * case.params, args.secs / 2)
+            for kind in _KINDS if number % 2 else reversed(_KINDS):
+                rate, took = clusters[kind].turn(args.secs)
+                record[kind] = rate
+                record[f"{kind}_median_secs"] = median(took)
+            yield record
+        for cluster in clusters.values():
+            cluster.end()
+
+
+def _case_of(record: Record) -> _Case:
+    return _Case(record["params"], record["workers"], record["ps"])
 
 
 def _table(records: Sequence[Record], description: Record) -> str:
     rows = []
-    for params, workers in dict.fromkeys((record["params"], record["workers"]) for record in records):
-        of_case = [r for r in records if (r["params"], r["workers"]) == (params, workers)]
+    for case in dict.fromkeys(map(_case_of, records)):
+        of_case = [record for record in records if _case_of(record) == case]
 
         def middle(what: str, of_case: Sequence[Record] = of_case) -> float:
             return median(record[what] for record in of_case)
@@ -152,8 +137,9 @@ def _table(records: Sequence[Record], description: Record) -> str:
         share = median(record["log"] / record["checkpoint"] for record in of_case)
         rows.append(
             [
-                f"{params:,}",
-                str(workers),
+                f"{case.params:,}",
+                str(case.workers),
+                str(case.ps),
                 f"{middle('checkpoint'):,.0f}",
                 f"**{middle('log'):,.0f}**",
                 f"{share:.2f}",
@@ -162,7 +148,7 @@ def _table(records: Sequence[Record], description: Record) -> str:
                 f"{middle('log_median_secs') * 1e3:,.2f}",
             ]
         )
-    head = ["parameters", "workers", "checkpoint, pushes/s", "**log, pushes/s**", "of checkpoint's",
+    head = ["parameters", "workers", "PS", "checkpoint, pushes/s", "**log, pushes/s**", "of checkpoint's",
             "plain write + fdatasync, 1/s", "a push, ms", "with log, ms"]  # fmt: skip
     lines = [head, ["---:"] * len(head), *rows]
     text = "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
@@ -176,30 +162,37 @@ def _table(records: Sequence[Record], description: Record) -> str:
 
 def _round_of(tree: Path, args: argparse.Namespace) -> list[Record]:
     """Have a checkout measure every row once, with its own interpreter."""
-    numbers = {"--params": args.params, "--workers": args.workers, "--secs": [args.secs], "--rounds": [1]}
+    numbers = {
+        "--params": args.params,
+        "--workers": args.workers,
+        "--ps": args.ps,
+        "--secs": [args.secs],
+        "--rounds": [1],
+    }
     options = [str(word) for name, values in numbers.items() for word in (name, *values)]
     with tempfile.TemporaryDirectory() as out:
         command = [tree / ".venv" / "bin" / "python", "-m", "benchmarks.durability", *options, "--out", out]
-        done = subprocess.run(command, cwd=tree, stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
 def _beside(args: argparse.Namespace) -> None:
     """Compare with another checkout; prints a line for every row and kind of run."""
     trees = {"this": ROOT, "other": args.beside.resolve()}
-    found: dict[tuple[int, int, str], list[tuple[float, float]]] = defaultdict(list)
+    found: dict[tuple[_Case, str], list[tuple[float, float]]] = defaultdict(list)
     for number in range(args.rounds):
         order = list(trees) if number % 2 else list(reversed(trees))
         measured = {who: _round_of(trees[who], args) for who in order}
         for this, other in zip(measured["this"], measured["other"], strict=True):
             for kind in _KINDS:
-                found[this["params"], this["workers"], kind].append((this[kind], other[kind]))
-    print(f"{'':42} {'this':>10} {'other':>10}  ratio", flush=True)
-    for (params, workers, kind), rates in found.items():
+                found[_case_of(this), kind].append((this[kind], other[kind]))
+    print(f"{'':48} {'this':>10} {'other':>10}  ratio", flush=True)
+    for (case, kind), rates in found.items():
         rate, beside = (median(pair[at] for pair in rates) for at in (0, 1))
         ratio = median(this / other for this, other in rates)
         print(
-            f"{params:>12,} parameters, {workers} workers, {kind:10} {rate:10.1f} {beside:10.1f}  {ratio:5.3f}",
+            f"{case.params:>12,} parameters, {case.workers} workers, {case.ps} PS, {kind:10} "
+            f"{rate:10.1f} {beside:10.1f}  {ratio:5.3f}",
             flush=True,
         )
 
