@@ -42,7 +42,7 @@ Array = npt.NDArray[Any]
 #: Every tensor of a message starts at a multiple of this many bytes in its data.
 ALIGNMENT = 8
 #: Bytes of other shards' parts that a push may have to go through the sequencer: beyond that the detour costs more than
-#: the messages that it saves (benchmarks/modes/carried.py).
+#: the messages that it saves (docs/design/push-protocol.md).
 MOST_CARRIED_BYTES = 1 << 14
 
 
