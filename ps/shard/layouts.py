@@ -143,10 +143,10 @@ class PromisedLayouts:
     def number_of(self, layout: Layout) -> int:
         """Promise a layout that has just been applied; gives its number, 0 where there are too many.
 
-        Workers that push alike share it.
+        Workers that push alike share it; one whose parts have bytes behind the last gradient does not push alike.
         """
         changes = tuple((op.variable, op.optimizer, op.after_increment, op.value.offset) for op in layout.ops)
-        key = changes, tuple(read.variable for read in layout.reads)
+        key = changes, tuple(read.variable for read in layout.reads), layout.data_bytes
         number = self._numbers.get(key, 0)
         if not number and len(self._layouts) < _MOST_PROMISED:
             self._layouts.append(layout)
