@@ -18,6 +18,7 @@ from globalstep.ps.shard.event_log import NO_LOG
 from globalstep.ps.shard.events import Commit, Resolved
 from globalstep.ps.shard.replies import Answer
 from globalstep.ps.shard.shard import Shard
+from globalstep.ps.shard.statistics import Traffic
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
 from globalstep.wire.declarations import PushId
@@ -54,14 +55,18 @@ class Voter:
     Args:
         shard: It.
         encode: Writes an answer into a CommitReply.
+        traffic: Counts the bytes of parts that come over the link.
 
     Attributes:
         wanted: Called when a link is missed, by any thread; must be quick.
     """
 
-    def __init__(self, shard: Shard, encode: Callable[[Answer, pb.CommitReply, TensorWriter], None]) -> None:
+    def __init__(
+        self, shard: Shard, encode: Callable[[Answer, pb.CommitReply, TensorWriter], None], traffic: Traffic
+    ) -> None:
         self._shard = shard
         self._encode = encode
+        self._traffic = traffic
         self.wanted: Callable[[], None] = _nothing
         # Guards the attributes below; a leaf.
         self._lock = threading.Lock()
@@ -222,11 +227,16 @@ class Voter:
             call = self._take(entry.push)
             if call is None:
                 self._shard.handle(Resolved(incarnation, (), [entry], message.keeps))
-                if entry.part is not None and (call := self._take(entry.push)) is not None:
+                if entry.part is None:
+                    continue
+                self._traffic.count(len(entry.part.data), 0)
+                if (call := self._take(entry.push)) is not None:
                     commit = Commit(incarnation, entry.push, (), message.keeps)
                     answered.append((call, self._answer(self._shard.handle(commit))))
             else:
                 answered.append((call, staged))  # until it is applied
+                if entry.part is not None:
+                    self._traffic.count(len(entry.part.data), 0)
                 commit = Commit(incarnation, entry.push, [entry], message.keeps)
                 answered[-1] = call, self._answer(self._shard.handle(commit))
         for known in message.admitted:

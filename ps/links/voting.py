@@ -19,6 +19,7 @@ from globalstep.ps.links.voter import Voter, staged
 from globalstep.ps.shard.events import Admit
 from globalstep.ps.shard.replies import Answer
 from globalstep.ps.shard.shard import Shard
+from globalstep.ps.shard.statistics import Traffic
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
 from globalstep.wire.declarations import PushId
@@ -39,6 +40,7 @@ class Voting:
         shard: Its state.
         encode: Writes an answer into a CommitReply.
         others: Calls that wait for something else, and are looked after together with these.
+        traffic: Counts the bytes of parts that come over the link.
 
     Attributes:
         count: On the sequencer.
@@ -46,12 +48,16 @@ class Voting:
     """
 
     def __init__(
-        self, shard: Shard, encode: Callable[[Answer, pb.CommitReply, TensorWriter], None], others: Waits
+        self,
+        shard: Shard,
+        encode: Callable[[Answer, pb.CommitReply, TensorWriter], None],
+        others: Waits,
+        traffic: Traffic,
     ) -> None:
         self._shard = shard
         self._others = others
         self.count = VoteCount(shard)
-        self.voter = Voter(shard, encode)
+        self.voter = Voter(shard, encode, traffic)
 
     def stage(self, call: OpenCall, keep: Callable[[], str]) -> Make | None:
         """Keep a part of a push, and vote for it where its client asks for that.

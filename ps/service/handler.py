@@ -86,7 +86,7 @@ class Handler:
         self.authorization, self.traffic = Authorization(SYSTEM_CLOCK), Traffic()
         self._faults = shard.resources.faults = faults
         self.step_waits = StepWaits(shard)
-        self.voting = Voting(shard, _encode_commit, self.step_waits)
+        self.voting = Voting(shard, _encode_commit, self.step_waits, self.traffic)
         self._methods: dict[str, Callable[[Any, memoryview, pb.Reply, TensorWriter, LayoutMemory], object]] = {
             "pull": self._pull,
             "push": self._push,

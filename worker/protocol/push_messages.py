@@ -127,7 +127,9 @@ class PushMessages:
                 if self.buffers is not None and not self.packing.active:
                     whole = self.buffers.whole(shard, values)
                 message.layout, message.known_layout = known.number, True
-                if self._ahead.has_sent(known.number, values):
+                is_there = self._ahead.has_sent(known.number, values)
+                self._ahead.forget(known.number)
+                if is_there:
                     message.ahead = True
                     return ()
                 if whole is not None:
@@ -169,7 +171,7 @@ class PushMessages:
             most_bytes: What it may have, and its answer.
 
         Returns:
-            It; None where the shard has not promised to apply it, or it is too large.
+            It; None where the shard has not promised to apply it, has the gradients already, or it is too large.
         """
         split = self._splits.get(push.layout)
         known = split.known.get(shard) if split is not None else None
@@ -180,6 +182,7 @@ class PushMessages:
         values: list[Any] = push.values if known.is_all else [push.values[at] for at in known.order]
         if list(map(_NBYTES, values)) != known.sizes or self._ahead.has_sent(known.number, values):
             return None
+        self._ahead.forget(known.number)
         pieces = list(map(bytes_of, values))
         if known.is_padded:
             data = b"".join(bytes(piece) + bytes(padded(piece.nbytes) - piece.nbytes) for piece in pieces)

@@ -19,6 +19,7 @@ from globalstep.ps.links.voter import Voter, dropped, staged
 from globalstep.ps.service.push_decoding import carried_parts
 from globalstep.ps.shard import events
 from globalstep.ps.shard.shard import Shard
+from globalstep.ps.shard.statistics import Traffic
 from globalstep.runtime.clock import ManualClock
 from globalstep.wire.declarations import MOST_CARRIED_BYTES, OutcomeKind, PushId, StopLimit
 
@@ -75,6 +76,40 @@ def test_what_is_too_large_goes_by_votes(serving, joined, monkeypatch):
     client.push(step_push(reads=READS))
     assert kinds == ["stage", "admit"]
     assert state(client) == expected(pushes + 1)
+
+
+def test_gradients_that_were_sent_ahead_are_not_carried_as_well(serving, joined):
+    servers = serving(2)
+    client = joined(servers, "unix")
+    initialize(client)
+    pushes = promised(servers, client)
+    push = step_push(reads=READS)
+    for op in push.ops:
+        client.send_ahead(push.layout, op.variable, op.value)
+    kinds, stages = sent_by(client), []
+    transport = client.run.transports[1 - client.sequencer]
+    send = transport.send
+    transport.send = lambda request, pieces: stages.append((request.stage.ahead, len(pieces))) or send(request, pieces)
+    client.push(push)
+    assert kinds == ["stage", "admit"]
+    assert stages == [(True, 0)]
+    client.push(step_push(reads=READS))
+    assert kinds == ["stage", "admit", "commit", "admit"]
+    assert state(client) == expected(pushes + 2)
+
+
+def test_a_carried_part_counts_as_received_by_its_participant(serving, joined):
+    servers = serving(2)
+    client = joined(servers, "unix")
+    initialize(client)
+    promised(servers, client)
+    other = servers[1 - client.sequencer]
+    traffic = other.control.handler.traffic
+    (layout,) = other.shard.now.promised._layouts[-1:]
+    before, _ = traffic.view()
+    for _ in range(3):
+        client.push(step_push(reads=READS))
+    assert traffic.view()[0] - before == 3 * layout.data_bytes
 
 
 @pytest.mark.parametrize("policy", [RunPolicy(on_nan="drop"), RunPolicy(durability="log")])
@@ -253,7 +288,7 @@ def voter():
     clock = ManualClock()
     shard = Shard(clock)
     shard.handle(events.Begin(7, shard=1, shards=2, sequencer=0, owner="owner", opened=True, key=KEY))
-    voter = Voter(shard, lambda answer, into, tensors: None)
+    voter = Voter(shard, lambda answer, into, tensors: None, Traffic())
     voter.clock, voter.link_here = clock, PlayedLink()
     voter.linked(voter.link_here)
     return voter
