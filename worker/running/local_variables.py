@@ -48,7 +48,8 @@ class LocalVariables:
             self._process = _own.setdefault(graph, {})
 
     def _values(self, variable: Variable) -> dict[str, Array]:
-        return self._process if variable.is_own else self._session
+        # What an optimizer keeps lives where its Variables do.
+        return self._process if variable.is_own and not variable.optimizer_name else self._session
 
     def has(self, variable: Variable) -> bool:
         """Say whether it has a value."""

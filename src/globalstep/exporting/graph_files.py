@@ -247,7 +247,7 @@ class _GraphReading:
         if isinstance(node, Variable):
             constraint = payload.get("constraint")
             node.constraint = None if constraint is None else self._fresh_reader().read(constraint)
-            node.is_own = False
+            node.is_own = node.is_local and bool(node.optimizer_name)
             if node.optimizer_name:
                 node.optimizer_name = self._scope + node.optimizer_name
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from globalstep.graph.graph import Graph, GraphKeys, Node
+from globalstep.graph.graph import Graph, Node
 from globalstep.graph.mutations import Hyper
 from globalstep.ops.constant_ops import filled
 from globalstep.variables.variable_scope import store_of
@@ -36,8 +36,8 @@ def slot_variable(
         slot: The slot's name within the optimizer.
 
     Returns:
-        A Variable in GLOBAL_VARIABLES that is not trained; in LOCAL_VARIABLES where the primary is. That of a part
-        of a partitioned Variable is the same part of the whole slot.
+        A Variable in GLOBAL_VARIABLES that is not trained; of one in LOCAL_VARIABLES it lives in this process, too.
+        That of a part of a partitioned Variable is the same part of the whole slot.
     """
     graph = primary.graph
     # TensorFlow names slots under the current variable scope, whatever the name scope is.
@@ -46,7 +46,6 @@ def slot_variable(
         variable = Variable(
             initial_value=initial if isinstance(initial, Node) else lambda: _filled(primary, initial),
             trainable=False,
-            collections=_collections(primary.is_local),
             validate_shape=primary.shape.is_fully_defined(),
             name=f"{scope}/{primary.op_name}/{name}" if scope else f"{primary.op_name}/{name}",
             dtype=primary.dtype,
@@ -54,15 +53,12 @@ def slot_variable(
             optimizer=optimizer,
             slot=slot,
         )
+    variable.is_local = variable.is_own = primary.is_local
     part = primary.save_slice_info
     if part is not None:
         own_name = variable.op_name.rpartition("/")[2]
         variable.save_slice_info = replace(part, full_name=f"{part.full_name}/{own_name}")
     return variable
-
-
-def _collections(local: bool) -> list[str] | None:
-    return [GraphKeys.LOCAL_VARIABLES] if local else None
 
 
 def _filled(primary: Variable, value: float) -> Node:
@@ -86,16 +82,10 @@ def scalar_variable(graph: Graph, name: str, initial: Hyper, optimizer: str, loc
         name: The Variable's name, and the slot's.
         initial: Its initial value.
         optimizer: The optimizer's name in the graph.
-        local: Whether it is to be in LOCAL_VARIABLES.
+        local: Whether it is to live in this process.
     """
     # Without the program's device: it lives on the sequencer, and takes no turn of a round robin.
     with graph.device(None):
-        return Variable(
-            initial,
-            trainable=False,
-            collections=_collections(local),
-            name=name,
-            dtype="float32",
-            optimizer=optimizer,
-            slot=name,
-        )
+        variable = Variable(initial, trainable=False, name=name, dtype="float32", optimizer=optimizer, slot=name)
+    variable.is_local = variable.is_own = local
+    return variable

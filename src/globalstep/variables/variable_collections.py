@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import FailedPreconditionError
-from globalstep.graph.graph import GraphKeys, Node, get_collection
+from globalstep.graph.graph import GraphKeys, Node, get_collection, get_default_graph
 from globalstep.graph.mutations import Mutation
-from globalstep.variables.variables import Variable
+from globalstep.variables.variables import Variable, variables_of
 
 __all__ = [
     "all_variables",
@@ -88,8 +88,12 @@ def global_variables_initializer() -> Mutation:
 
 
 def local_variables_initializer() -> Mutation:
-    """Make the operation that initializes `local_variables()` as they are now."""
-    return variables_initializer(local_variables(), name="init_local")
+    """Make the operation that initializes `local_variables()` as they are now, and what optimizers keep of them.
+
+    Source: TensorFlow 1.15 initializes slots of theirs with GLOBAL_VARIABLES only, which no task but the chief runs.
+    """
+    kept = [variable for variable in variables_of(get_default_graph()) if variable.is_own and variable.optimizer_name]
+    return variables_initializer([*dict.fromkeys([*local_variables(), *kept])], name="init_local")
 
 
 def initialize_all_variables() -> Mutation:

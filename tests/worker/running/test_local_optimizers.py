@@ -66,15 +66,40 @@ def test_a_local_variable_is_trained_as_one_on_a_ps(kind, sparse):
         np.testing.assert_array_equal(one, other)
 
 
-def test_slots_and_scalars_of_a_local_variable_are_local():
+def test_slots_and_scalars_of_a_local_variable_are_local_and_in_the_global_collection():
     local = gs.Variable([1.0, 2.0], name="net", **LOCAL)
     optimizer = gs.train.AdamOptimizer(0.1)
     optimizer.minimize(gs.reduce_sum(local * local))
-    assert {v.op_name for v in gs.local_variables()} == {"net", "net/Adam", "net/Adam_1", "beta1_power", "beta2_power"}
-    assert gs.global_variables() == []
+    assert gs.local_variables() == [local]
+    assert {v.op_name for v in gs.global_variables()} == {"net/Adam", "net/Adam_1", "beta1_power", "beta2_power"}
+    assert all(v.is_local for v in gs.global_variables())
     assert {v.op_name for v in optimizer.variables()} == {"net/Adam", "net/Adam_1", "beta1_power", "beta2_power"}
     assert optimizer.get_slot_names() == ["m", "v"]
     assert optimizers_of(local.graph) == []  # none is declared to a PS
+
+
+def test_an_optimizer_is_given_all_local_variables_again_and_again():
+    local = gs.Variable([1.0, 2.0], name="net", **LOCAL)
+    optimizer = gs.train.AdagradOptimizer(0.5)
+    loss = gs.reduce_sum(local * local)
+    train_ops = [optimizer.minimize(loss, var_list=gs.local_variables()) for _ in range(3)]
+    with started() as session:
+        for train_op in train_ops:
+            session.run(train_op)
+        assert session.run(optimizer.get_slot(local, "accumulator"))[0] > 4
+
+
+def test_a_saver_leaves_out_what_an_optimizer_keeps_of_local_variables(tmp_path):
+    shared = gs.Variable([1.0], name="shared")
+    local = gs.Variable([1.0], name="net", **LOCAL)
+    train_op = gs.train.AdagradOptimizer(0.5).minimize(gs.reduce_sum(local * local))
+    saver = gs.train.Saver()
+    with started() as session:
+        session.run(train_op)
+        saved = saver.save(session, str(tmp_path / "model"))
+        assert [name for name, _ in gs.train.list_variables(saved)] == ["shared"]
+        saver.restore(session, saved)
+        assert session.run(shared) == [1.0]
 
 
 def test_one_optimizer_trains_both_kinds_in_one_op_with_one_step():
