@@ -62,7 +62,8 @@ class HookedSession:
         """Run with hooks; see MonitoredSession.run.
 
         A run whose push is refused because the job is done returns normally, with the values that were
-        computed before the push and None for the others.
+        computed before the push and None for the others. So does the first one that waits for a queue although the
+        job is done; a further one raises, so that a loop without an end of its own comes to one.
         """
         if self._stop_requested:
             raise RuntimeError("Run called even after should_stop requested.")
@@ -72,6 +73,8 @@ class HookedSession:
         try:
             values: Any = self._session.run(asked, feeds, options=options, run_metadata=run_metadata)
         except JobDoneError as done:
+            if self._refused and done.waited:
+                raise
             self._refused = True
             values = nothing_for(asked) if done.values is None else done.values
         except UnavailableError:

@@ -190,19 +190,21 @@ class UnauthenticatedError(OpError):
 
 
 class JobDoneError(OutOfRangeError):
-    """A push came after the job had reached its last step; nothing was applied.
+    """A push came after the job had reached its last step, and nothing was applied; or a wait outlasted the job.
 
-    A monitored session turns it into a normal return with `should_stop()` True. It is an
-    OutOfRangeError, so loops that end on one end on this too.
+    A monitored session turns it into a normal return with `should_stop()` True; a wait that comes again it raises. It
+    is an OutOfRangeError, so loops that end on one end on this too.
 
     Attributes:
         values: What the run had computed of its fetches before the push, in their structure, with None
             for the rest; None altogether when it is not known.
+        waited: Whether it ended a wait for what nobody will do any more; the same call would only wait again.
     """
 
-    def __init__(self, message: str = "") -> None:
+    def __init__(self, message: str = "", waited: bool = False) -> None:
         super().__init__(message)
         self.values: object = None
+        self.waited = waited
 
 
 class NotFiniteGradientError(InvalidArgumentError):

@@ -8,6 +8,7 @@ from small_model import build
 
 from globalstep.chief.events.summaries import SummaryWriterCache
 from globalstep.chief.hooks.step import StopAtStepHook
+from globalstep.chief.sessions.hooked_session import HookedSession
 from globalstep.chief.sessions.session_manager import SessionManager
 from globalstep.chief.supervisor import Supervisor
 from globalstep.chief.training_session import MonitoredTrainingSession
@@ -268,3 +269,24 @@ def test_a_plain_wait_for_a_session_names_the_end_of_the_job(served, ends_meanwh
         manager = SessionManager(ready_op=report_uninitialized_variables(), clock=ends_meanwhile)
         with pytest.raises(JobDoneError, match=r"the job was declared done.*of_worker_1"):
             manager.wait_for_session(f"grpc://{served.address}", max_wait_secs=60)
+
+
+class Waiting:
+    """A session whose every run waits for a queue of a job that is done."""
+
+    class Cluster:
+        def job_done(self):
+            return True
+
+    cluster = Cluster()
+
+    def run(self, *args, **options):
+        raise JobDoneError("Enqueue waits", waited=True)
+
+
+def test_a_loop_without_an_end_that_waits_for_a_queue_comes_to_one():
+    session = HookedSession(Waiting(), [])
+    assert session.run("enqueued") is None
+    assert session.should_stop
+    with pytest.raises(JobDoneError, match="Enqueue waits"):
+        session.run("enqueued")
