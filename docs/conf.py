@@ -1,8 +1,8 @@
 """How Sphinx makes the site of the documentation: `make docs`.
 
 The source folder is the repository, so that the links between its Markdown files hold on the site as they do on a
-code host. The table of contents is what docs/index.md links to, section by section; the API reference is made from
-the docstrings at each build.
+code host. The table of contents is what docs/index.md links to, section by section, by the names of the links; the API
+reference is made from the docstrings at each build.
 """
 
 import builtins
@@ -61,10 +61,10 @@ def _contents(text):
     """Give the toctrees that the links of docs/index.md stand for, one a section; at last, pages it does not name."""
     named = []
     for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
-        pages = re.findall(r"^- \[[^\]]+\]\(([^)#:]+)\.(?:md|ipynb)\)", section, flags=re.MULTILINE)
+        pages = re.findall(r"^- \[([^\]]+)\]\(([^)#:]+)\.(?:md|ipynb)\)", section, flags=re.MULTILINE)
         if pages:
-            yield _toctree(section.partition("\n")[0].strip(), pages)
-        named += pages
+            yield _toctree(section.partition("\n")[0].strip(), [f"{title} <{page}>" for title, page in pages])
+        named += [page for _, page in pages]
     folder = ROOT / "docs"
     files = [*folder.rglob("*.md"), *folder.rglob("*.ipynb")]
     every = sorted(str(path.relative_to(folder).with_suffix("")) for path in files)
