@@ -2,7 +2,8 @@
 
 Images are [n, height, width, channels]. A convolution is a product of matrices whose one operand holds all windows of
 some images, and that is 25 times as large as the images for filters of 5 x 5. So it is made for a few images at a time,
-into the same memory again and again: there it is written and multiplied while it is in the processor's cache.
+into the same memory again and again: there it is written and multiplied while it is in the processor's cache. Large
+convolutions of float32 with filters of 3 x 3 and 5 x 5 are left to `globalstep.ops.winograd`, which multiplies less.
 
 Each function is an autograd primitive, and its derivatives are among them, so that all can be differentiated again.
 
@@ -11,6 +12,7 @@ Layer: shared, beside `globalstep.ops.primitives`.
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -25,6 +27,11 @@ __all__ = ["Fit", "convolve", "convolved_vjp", "largest_of_windows", "largest_vj
 
 #: Windows of so many bytes are multiplied at a time: what stays in a core's cache beside the product.
 _BLOCK_BYTES = 2 << 20
+#: From so many multiplications, or other work of that size, loading numba for compiled loops is worth it.
+_MUCH = 1 << 23
+_KERNEL_DTYPES = (np.float32, np.float64)
+#: The sizes of filters that its tiles are made for, and how many channels and outputs they need at least.
+_TILED, _LEAST_CHANNELS = ((3, 3), (5, 5)), 16
 #: The gradient of the largest values takes as long as so many multiplications for each element.
 _PASSES = 16
 
@@ -76,12 +83,18 @@ def _blocks(windows: Any) -> Iterator[tuple[slice, Any]]:
     if windows.flags.c_contiguous:  # filters of one pixel
         yield slice(count), windows.reshape(math.prod(windows.shape[:3]), -1)
         return
-    held = np.empty((min(count, max(_BLOCK_BYTES // windows[0].nbytes, 1)), *windows.shape[1:]), windows.dtype)
-    for at in range(0, count, len(held)):
-        part = windows[at : at + len(held)]
-        block = held[: len(part)]
-        block[...] = part
-        yield slice(at, at + len(part)), block.reshape(math.prod(block.shape[:3]), -1)
+    most = min(count, max(_BLOCK_BYTES // windows[0].nbytes, 1))
+    held = np.empty(most * windows[0].size, windows.dtype)
+    for at in range(0, count, most):
+        part = windows[at : at + most]
+        block = held[: part.size]
+        rows, length = math.prod(part.shape[:3]), math.prod(part.shape[3:])
+        if part.shape[-1] == 1:  # A row of windows has longer runs than a window of one channel.
+            block.reshape(part.shape[3:] + part.shape[:3]).transpose(3, 4, 5, 0, 1, 2)[...] = part
+            yield slice(at, at + len(part)), block.reshape(length, rows).T
+        else:
+            block.reshape(part.shape)[...] = part
+            yield slice(at, at + len(part)), block.reshape(rows, length)
 
 
 @primitive
@@ -113,9 +126,34 @@ def _parts(images: Any, size: tuple[int, int], strides: tuple[int, int]) -> Iter
             yield (i, j), images[:, i : i + ends[0] : strides[0], j : j + ends[1] : strides[1]]
 
 
+def _tiles(images: Any, kernels: tuple[int, ...], fit: Fit) -> Any:
+    """Give `globalstep.ops.winograd` where it is quicker for images and the shape of kernels; else None."""
+    height, width, channels, outputs = kernels
+    rows, columns = _size_of_result(images.shape, (height, width), fit)
+    if images.dtype != np.float32 or fit.strides != (1, 1) or (height, width) not in _TILED:
+        return None
+    m = 7 - height
+    tiled = -(-rows // m) * -(-columns // m) * 36
+    windowed = rows * columns * height * width
+    much = len(images) * windowed * channels * outputs >= _MUCH
+    if not much or min(channels, outputs) < _LEAST_CHANNELS or 2 * tiled > windowed:
+        return None
+    return importlib.import_module("globalstep.ops.winograd")
+
+
+def _size_of_result(shape: tuple[int, ...], size: tuple[int, int], fit: Fit) -> tuple[int, int]:
+    """Give how many windows lie on images of `shape`, down and across."""
+    height, width = _padded_size(shape, fit)
+    return (height - size[0]) // fit.strides[0] + 1, (width - size[1]) // fit.strides[1] + 1
+
+
 @primitive
 def convolve(images: Any, kernels: Any, fit: Fit) -> Any:
     """Convolve images with kernels [height, width, channels, outputs]; gives [n, rows, columns, outputs]."""
+    tiles = _tiles(images, kernels.shape, fit)
+    if tiles is not None:
+        size = _size_of_result(images.shape, kernels.shape[:2], fit)
+        return tiles.convolved(images, kernels, (fit.rows[0], fit.columns[0]), size)
     windows = _windows(_padded(images, fit, 0), kernels.shape[:2], fit.strides)
     outputs = kernels.shape[3]
     out = np.empty((*windows.shape[:3], outputs), images.dtype)
@@ -133,6 +171,9 @@ def convolve(images: Any, kernels: Any, fit: Fit) -> Any:
 def _to_kernels(images: Any, gradient: Any, size: tuple[int, int], fit: Fit) -> Any:
     """Give the gradient of a convolution at its kernels."""
     channels, outputs = images.shape[3], gradient.shape[3]
+    tiles = _tiles(images, (*size, channels, outputs), fit)
+    if tiles is not None:
+        return tiles.filters_gradient(images, gradient, (fit.rows[0], fit.columns[0]), size[0])
     windows = _windows(_padded(images, fit, 0), size, fit.strides)
     #: Where a part begins -> its sum.
     found: dict[int, Any] = {}
@@ -196,16 +237,32 @@ def convolved_vjp(images: Any, kernels: Any, fit: Fit) -> Found:
 @primitive
 def largest_of_windows(images: Any, size: tuple[int, int], fit: Fit) -> Any:
     """Give the largest value of each window, [n, rows, columns, channels]; equal ones share the gradient evenly."""
-    (_, first), *others = _parts(_padded(images, fit, -np.inf), size, fit.strides)
-    out = first.copy()
-    for _, part in others:
-        np.maximum(out, part, out=out)
+    out = np.empty((len(images), *_size_of_result(images.shape, size, fit), images.shape[3]), images.dtype)
+
+    def find(part: slice) -> None:
+        found = out[part]
+        (_, first), *others = _parts(_padded(images[part], fit, -np.inf), size, fit.strides)
+        found[...] = first
+        for _, place in others:
+            np.maximum(found, place, out=found)
+
+    in_parts(find, len(images), _PASSES // 4 * images.size)
     return out
 
 
 @primitive
 def _share(gradient: Any, images: Any, largest: Any, size: tuple[int, int], fit: Fit) -> Any:
     """Give the gradient of `largest_of_windows` at the images."""
+    if _PASSES * images.size >= _MUCH and images.dtype in _KERNEL_DTYPES:
+        kernels = importlib.import_module("globalstep.ops.window_kernels")
+        found = np.zeros(images.shape, images.dtype)
+        windows = size, fit.strides, (fit.rows[0], fit.columns[0])
+
+        def share_where_they_lie(part: slice) -> None:
+            kernels.share(images[part], largest[part], gradient[part], windows, found[part])
+
+        in_parts(share_where_they_lie, len(images), _PASSES * images.size)
+        return found
     out = np.zeros((len(images), *_padded_size(images.shape, fit), images.shape[3]), images.dtype)
 
     def share(part: slice) -> None:
