@@ -163,7 +163,7 @@ class QueueBase:
                         f"{index} has {len(column)}, and should have {len(columns[0])}"
                     )
                 self._check_shape(index, column.shape[1:])
-            state.enqueue(list(zip(*columns, strict=True)))
+            state.enqueue(list(zip(*(_elements(column) for column in columns), strict=True)))
 
         return self._operation("QueueEnqueueManyV2", "EnqueueMany", fn, nodes, name)
 
@@ -378,6 +378,11 @@ def static_shape(node: Node) -> TensorShape:
         return node.shape
     except ValueError:
         return TensorShape(None)
+
+
+def _elements(column: Any) -> list[Any]:
+    """Give the rows of an array; strings stay arrays of objects, which numpy takes no zeros from."""
+    return [column[at, ...] for at in range(len(column))]
 
 
 def _batched(shape: TensorShape, count: int | None) -> TensorShape:

@@ -327,3 +327,11 @@ def test_a_traced_run_has_a_timeout_too(sess):
     options = gs.RunOptions(trace_level=gs.RunOptions.FULL_TRACE, timeout_in_ms=50)
     with pytest.raises(DeadlineExceededError):
         sess.run(taken, options=options, run_metadata=gs.RunMetadata())
+
+
+def test_strings_keep_the_zeros_at_their_ends(sess):
+    """numpy's own strings lose them: a serialized example may end with some."""
+    queue = FIFOQueue(10, [gs.string], [()])
+    sess.run(queue.enqueue_many([[b"a\0", b"\0\0"]]))
+    sess.run(queue.enqueue([b"b\0"]))
+    assert sess.run(queue.dequeue_many(3)).tolist() == [b"a\0", b"\0\0", b"b\0"]
