@@ -1,6 +1,6 @@
 """Batching: queues between the threads that prepare examples and the loop that trains on batches.
 
-Follows TensorFlow 1.15, python/training/input.py.
+Follows TensorFlow 1.15, python/training/input.py. A SparseTensor of an example of rank r becomes one of rank r + 1.
 
 Layer: worker.
 """
@@ -17,11 +17,13 @@ from globalstep.dtypes import DType
 from globalstep.errors import CancelledError, OutOfRangeError
 from globalstep.graph.graph import Node, as_node, name_scope
 from globalstep.graph.shapes import TensorShape
+from globalstep.graph.sparse_tensor import SparseTensor, SparseTensorValue
 from globalstep.ops.summary_ops import scalar
 from globalstep.worker.inputs.inputs import fullness
 from globalstep.worker.inputs.queue_base import QueueBase, static_shape
 from globalstep.worker.inputs.queue_runner import QueueRunner, add_queue_runner
 from globalstep.worker.inputs.queues import FIFOQueue, PaddingFIFOQueue, RandomShuffleQueue
+from globalstep.worker.inputs.sparse_examples import Kind, kind_of, restored, stored
 
 __all__ = [
     "batch",
@@ -34,7 +36,7 @@ __all__ = [
     "shuffle_batch_join",
 ]
 
-#: The tensors of one example: a node, a list of nodes, or a dict of them.
+#: The tensors of one example: a node or a SparseTensor, a list of those, or a dict of them.
 Example = Any
 
 
@@ -65,8 +67,8 @@ def batch(
         name: Name of the scope; default "batch".
 
     Returns:
-        Nodes of batches, structured as `tensors`. Running one when the input has ended raises
-        OutOfRangeError.
+        Nodes of batches, structured as `tensors`; of a list of one, the node itself. A SparseTensor becomes one whose
+        first dimension is the batch. Running one when the input has ended raises OutOfRangeError.
 
     Raises:
         ValueError: If a shape is not known.
@@ -395,19 +397,39 @@ def _batch(
     if not sources:
         raise ValueError("Expected at least one set of tensors")
     with name_scope(name, "batch") as scope:
-        flat = [[as_node(item) for item in _items_of(source)] for source in sources]
+        items = [[_component(item) for item in _items_of(source)] for source in sources]
+        kinds = [kind_of(item) for item in items[0]]
+        for others in items[1:]:
+            found = [kind_of(item) for item in others]
+            if found != kinds:
+                raise TypeError(f"Expected types to be consistent: {_shown(found)} vs {_shown(kinds)}")
+        flat = [[stored(item, batching.enqueue_many) for item in some] for some in items]
         dtypes = [node.dtype for node in flat[0]]
-        for nodes in flat[1:]:
-            if [node.dtype for node in nodes] != dtypes:
-                raise TypeError(f"Expected types to be consistent: {[n.dtype for n in nodes]} vs {dtypes}")
-        queue = batching.queue(dtypes, _element_shapes(flat, batching.shapes, batching.enqueue_many))
+        shapes = batching.shapes
+        if shapes is not None:
+            shapes = [() if sparse else shape for shape, (_, sparse) in zip(shapes, kinds, strict=True)]
+        queue = batching.queue(dtypes, _element_shapes(flat, shapes, batching.enqueue_many))
         ops = [_enqueue(queue, nodes, keep_input, batching.enqueue_many) for nodes in flat]
         if num_threads is not None:
             ops = ops * num_threads
         add_queue_runner(QueueRunner(queue, ops, queue_closed_exception_types=(OutOfRangeError, CancelledError)))
         take = queue.dequeue_up_to if batching.allow_smaller else queue.dequeue_many
         values = take(batching.batch_size, name=scope)
-        return _structured(sources[0], values if isinstance(values, list) else [values])
+        batches = [
+            restored(node, kind, item, batching.enqueue_many)
+            for node, kind, item in zip(values if isinstance(values, list) else [values], kinds, items[0], strict=True)
+        ]
+        return _structured(sources[0], batches)
+
+
+def _component(item: Any) -> Node | SparseTensor:
+    if isinstance(item, (SparseTensor, SparseTensorValue)):
+        return SparseTensor.from_value(item)
+    return as_node(item)
+
+
+def _shown(kinds: Sequence[Kind]) -> list[str]:
+    return [f"SparseTensor of {dtype.name}" if sparse else dtype.name for dtype, sparse in kinds]
 
 
 def _enqueue(queue: QueueBase, nodes: list[Node], keep_input: Any, enqueue_many: bool) -> Node:
@@ -420,7 +442,8 @@ def _enqueue(queue: QueueBase, nodes: list[Node], keep_input: Any, enqueue_many:
         raise ValueError("keep_input must be a scalar unless enqueue_many is given.")
 
     def rows(value: Any, wanted: Any) -> Any:
-        array = np.asarray(value) if enqueue_many else np.asarray(value)[None]
+        array = np.asarray(value, object if isinstance(value, bytes | str) else None)
+        array = array if enqueue_many else array[None]
         mask = np.broadcast_to(np.asarray(wanted, dtype=bool), array.shape[:1])
         return array[mask]
 
@@ -439,10 +462,11 @@ def _items_of(source: Example) -> list[Any]:
     return list(source) if isinstance(source, (list, tuple)) else [source]
 
 
-def _structured(source: Example, values: list[Node]) -> Any:
+def _structured(source: Example, values: list[Node | SparseTensor]) -> Any:
     if isinstance(source, Mapping):
         return dict(zip(sorted(source), values, strict=True))
-    return values if isinstance(source, (list, tuple)) else values[0]
+    # As in TensorFlow, a list of one gives what is in it.
+    return values[0] if len(values) == 1 else values
 
 
 def _element_shapes(flat: list[list[Node]], shapes: Any, enqueue_many: bool) -> list[TensorShape]:

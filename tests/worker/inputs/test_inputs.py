@@ -133,7 +133,7 @@ def test_the_last_batch_may_be_smaller(sess):
 
 
 def test_batches_of_batches_and_of_what_varies(sess):
-    rows = batching.batch([[[1, 2], [3, 4], [5, 6]]], 2, enqueue_many=True, capacity=4)[0]
+    rows = batching.batch([[[1, 2], [3, 4], [5, 6]]], 2, enqueue_many=True, capacity=4)
     assert rows.shape == [2, 2]
     coord = Coordinator()
     threads = start_queue_runners(sess, coord)
@@ -148,7 +148,7 @@ def test_batches_of_batches_and_of_what_varies(sess):
 
 def test_batches_can_be_padded(sess):
     ragged = Node("Ragged", [numbers(4)], lambda n: np.full(int(n), n), dtype="int32", shape=[None])
-    padded = batching.batch([ragged], 2, dynamic_pad=True)[0]
+    padded = batching.batch([ragged], 2, dynamic_pad=True)
     found = [rows.tolist() for rows in everything(sess, padded)]
     assert found == [[[0], [1]], [[2, 2, 0], [3, 3, 3]]]
 
@@ -156,7 +156,7 @@ def test_batches_can_be_padded(sess):
 def test_shuffled_batches_lose_nothing_whatever_the_threads(sess):
     node = batching.shuffle_batch(
         [numbers(100)], 7, capacity=30, min_after_dequeue=10, num_threads=3, allow_smaller_final_batch=True
-    )[0]
+    )
     found = np.concatenate(everything(sess, node)).tolist()
     assert sorted(found) == list(range(100))
     assert found != list(range(100))
@@ -166,7 +166,7 @@ def test_shuffled_batches_lose_nothing_whatever_the_threads(sess):
 
 def test_sources_are_joined_one_thread_each(sess):
     sources = [[numbers(10)], [numbers(20)]]
-    node = batching.batch_join(sources, 5)[0]
+    node = batching.batch_join(sources, 5)
     assert node.name == "batch_join:0"
     found = np.concatenate(everything(sess, node)).tolist()
     assert sorted(found) == sorted([*range(10), *range(20)])
@@ -179,24 +179,24 @@ def test_sources_are_joined_one_thread_each(sess):
 def test_only_what_is_to_be_kept_goes_in(sess):
     number = numbers(10)
     is_even = Node("IsEven", [number], lambda value: value % 2 == 0, dtype="bool", shape=())
-    node = batching.maybe_batch([number], is_even, 2)[0]
+    node = batching.maybe_batch([number], is_even, 2)
     assert [rows.tolist() for rows in everything(sess, node)] == [[0, 2], [4, 6]]
     with Graph().as_default() as graph, Session(graph=graph) as other:
         rows = inputs.limit_epochs(np.arange(6), 1)
         kept = batching.maybe_shuffle_batch(
             [rows], 3, 20, 1, [True, False] * 3, enqueue_many=True, allow_smaller_final_batch=True
-        )[0]
+        )
         assert sorted(np.concatenate(everything(other, kept)).tolist()) == [0, 2, 4]
 
 
 def test_only_what_is_to_be_kept_goes_in_from_several_sources(sess):
     sources = [inputs.limit_epochs(np.arange(first, first + 4), 1) for first in (0, 10)]
     keep = [False, True, True, False]
-    node = batching.maybe_batch_join([[rows] for rows in sources], keep, 1, enqueue_many=True)[0]
+    node = batching.maybe_batch_join([[rows] for rows in sources], keep, 1, enqueue_many=True)
     assert sorted(np.concatenate(everything(sess, node)).tolist()) == [1, 2, 11, 12]
     with Graph().as_default() as graph, Session(graph=graph) as other:
         sources = [inputs.limit_epochs(np.arange(first, first + 4), 1) for first in (0, 10)]
-        kept = batching.maybe_shuffle_batch_join([[rows] for rows in sources], 2, 20, 1, keep, enqueue_many=True)[0]
+        kept = batching.maybe_shuffle_batch_join([[rows] for rows in sources], 2, 20, 1, keep, enqueue_many=True)
         assert sorted(np.concatenate(everything(other, kept)).tolist()) == [1, 2, 11, 12]
 
 
