@@ -63,6 +63,12 @@ def test_small_integers_are_exact():
     np.testing.assert_allclose(winograd.convolved(images, filters, (1, 1), (6, 6)), 8 * images, atol=1e-5)
 
 
+def test_fewer_results_than_there_are():
+    images, filters = numbers(0, 2, 20, 20, 3), numbers(1, 3, 3, 3, 2)
+    whole = winograd.convolved(images, filters, (1, 1), (20, 20))
+    np.testing.assert_array_equal(winograd.convolved(images, filters, (1, 1), (4, 8)), whole[:, :4, :8])
+
+
 def test_blocks_of_images_leave_nothing_behind(monkeypatch):
     """The memory of one block is used for the next; the last one is smaller."""
     images, filters = numbers(0, 7, 6, 6, 4), numbers(1, 3, 3, 4, 4)

@@ -24,9 +24,8 @@ Two = tuple[int, int]
 
 
 @kernel
-def _share(images: Array, largest: Array, gradient: Array, windows: Any, numbers: Any, held: Array, out: Array) -> None:
-    size, strides, before = windows
-    nothing, one = numbers
+def _share(images: Array, largest: Array, gradient: Array, numbers: Any, held: Array, out: Array) -> None:
+    size, strides, before, nothing, one = numbers
     counts, shares = held[0], held[1]
     for image in range(largest.shape[0]):
         for row in range(largest.shape[1]):
@@ -63,4 +62,4 @@ def share(images: Array, largest: Array, gradient: Array, windows: tuple[Two, Tw
     """
     held = np.empty((2, images.shape[3]), images.dtype)
     arrays = (read_only(np.ascontiguousarray(array)) for array in (images, largest, gradient))
-    _share(*arrays, windows, (images.dtype.type(0), images.dtype.type(1)), held, out)
+    _share(*arrays, (*windows, images.dtype.type(0), images.dtype.type(1)), held, out)

@@ -90,9 +90,7 @@ def _add_up(out: Array, source: Array, at: Array, by: Array, step: Any) -> None:
 
 
 @kernel
-def _evaluate(
-    images: Array, around: Any, held: Array, lines: Array, down: Array, across: Array, by: Array, out: Array
-) -> None:
+def _evaluate(images: Array, around: Any, held: Array, lines: Array, sums: Any, out: Array) -> None:
     """Give the values of tiles at the points.
 
     Args:
@@ -101,12 +99,11 @@ def _evaluate(
         held: Zeros, a padded image's place: [rows, m, tiles in a row and what reaches over, channels]. A column lies
             with those that have the same place in their tiles, so that every sum is over long runs.
         lines: Place for six lines of those: [6, m * tiles... * channels].
-        down: Which lines each sum takes, [6, 5].
-        across: Which columns each takes, by their places in a line of `held`.
-        by: The factors, [6, 5].
+        sums: Which lines each sum takes, [6, 5]; which columns, by their places in a line of `held`; the factors.
         out: [6, 6, n, tiles down, tiles across, channels]; overwritten.
     """
     m, channels = held.shape[1], images.shape[3]
+    down, across, by = sums
     flat_held, flat_lines = held.reshape(-1), lines.reshape(-1)
     for image in range(images.shape[0]):
         for y in range(images.shape[1]):
@@ -171,8 +168,8 @@ class _Tiles:
         reach = int(sums.at.max()) // m
         self._held = np.zeros(((tiles[0] + reach) * m, m, tiles[1] + reach, channels), np.float32)
         self._lines = np.empty((_EDGE, self._held[0].size), np.float32)
-        self._sums = sums
-        self._across = read_only(sums.at % m * (tiles[1] + reach) + sums.at // m)
+        across = sums.at % m * (tiles[1] + reach) + sums.at // m
+        self._sums = sums.at, read_only(across), sums.by
         self._out = np.empty(_EDGE * _EDGE * most * tiles[0] * tiles[1] * channels, np.float32)
         self._shape = *tiles, channels
 
@@ -180,8 +177,10 @@ class _Tiles:
         """Give the values of images' tiles, [36, n * tiles down * tiles across, channels], until the next call."""
         shape = _EDGE, _EDGE, len(images), *self._shape
         out = self._out[: math.prod(shape)].reshape(shape)
-        sums = self._sums
-        _evaluate(read_only(images), around, self._held, self._lines, sums.at, self._across, sums.by, out)
+        # What lies beyond the tiles, if a caller wants few results, has no place in them.
+        rows, m, columns, _ = self._held.shape
+        images = np.ascontiguousarray(images[:, : rows - around[0], : columns * m - around[1]])
+        _evaluate(read_only(images), around, self._held, self._lines, self._sums, out)
         return out.reshape(_EDGE * _EDGE, -1, shape[-1])
 
 
@@ -210,7 +209,7 @@ def convolved(images: Array, filters: Array, around: tuple[int, int], size: tupl
     steps, m = _steps(edge), _EDGE + 1 - edge
     across = np.matmul(steps.filters, filters.reshape(edge, edge, -1))
     at_points = np.matmul(steps.filters, across.reshape(edge, -1)).reshape(_EDGE * _EDGE, channels, outputs)
-    images, tiles = np.ascontiguousarray(images), _numbers(size, m)
+    tiles = _numbers(size, m)
     out = np.empty((len(images), *size, outputs), np.float32)
     most = _most(tiles, channels + outputs, len(images))
 
@@ -244,7 +243,6 @@ def filters_gradient(images: Array, gradient: Array, around: tuple[int, int], ed
     """
     channels, outputs = images.shape[3], gradient.shape[3]
     steps, m = _steps(edge), _EDGE + 1 - edge
-    images, gradient = np.ascontiguousarray(images), np.ascontiguousarray(gradient)
     tiles = _numbers(gradient.shape[1:3], m)
     most = _most(tiles, channels + outputs, len(images))
     #: Where a part begins -> its sum.
