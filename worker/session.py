@@ -24,7 +24,7 @@ from globalstep.wire.transports import known_target
 from globalstep.wire.wire_options import wire_options_of
 from globalstep.worker.client.client import RETRY_SECS, connect
 from globalstep.worker.running.executor import Executor
-from globalstep.worker.running.fetches import feeds_of, flatten
+from globalstep.worker.running.fetches import Fetches, feeds_of
 from globalstep.worker.running.tracing import Trace, traced_run
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ class Session:
         known = known_target(self._target)
         own_task = task_with_own(task or known.task, known.session_tasks)
         self._executor = Executor(self.graph, self.cluster, clock, reuse_values, in_flight, early, own_task)
+        self._fetches = Fetches(self.graph)
         # Guards _closed; a leaf.
         self._lock = threading.Lock()
         self._closed = False
@@ -207,6 +208,8 @@ class Session:
 
         Threads: may be called by several threads at once.
         """
+        if options is None:
+            return self._run(fetches, feed_dict)
         timeout_ms = getattr(options, "timeout_in_ms", 0)
         trace_level = getattr(options, "trace_level", 0)
         if timeout_ms > 0:
@@ -224,7 +227,7 @@ class Session:
         if run_metadata is not None and trace_level:
             with traced_run(self, run_metadata):
                 return self._run(fetches, feed_dict)
-        nodes, rebuild = flatten(fetches, self.graph)
+        nodes, rebuild = self._fetches.flatten(fetches)
         feeds = feeds_of(feed_dict, self.graph) if feed_dict else {}
         try:
             return rebuild(self._executor.run(nodes, feeds))
@@ -248,7 +251,7 @@ class Session:
         if feed_list is not None and not isinstance(feed_list, (list, tuple)):
             raise TypeError("`feed_list` must be a list or tuple.")
         keys = list(feed_list or ())
-        nodes, rebuild = flatten(fetches, self.graph)
+        nodes, rebuild = self._fetches.flatten(fetches)
 
         def call(*values: Any) -> Any:
             if self._closed:

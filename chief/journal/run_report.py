@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 import shlex
@@ -111,6 +112,8 @@ class RunReport(SessionRunHook):
         # Where the speed is counted from: the last line shown, or the first run.
         self._shown_at: float | None = None
         self._shown_step = 0
+        # When the next line is due; never before the first run.
+        self._due_at = math.inf
         # Decided before a run, so that a line that is due has the loss of its run.
         self._due = False
         self._loss: Any = None
@@ -125,7 +128,7 @@ class RunReport(SessionRunHook):
         if self._step is None:
             return
         step = self._last_known = step_now(session, self._step)
-        self._shown_at = None
+        self._shown_at, self._due_at = None, math.inf
         if self._first_step is None:
             self._first_step, self._began_at = step, self._clock.monotonic()
             self._found = self._newest()
@@ -134,7 +137,7 @@ class RunReport(SessionRunHook):
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """See SessionRunHook: asks for the loss where a line is due and the run computes it anyway."""
-        self._due = self._shows_lines and self._is_due()
+        self._due = self._shows_lines and self._clock.monotonic() >= self._due_at
         if not self._due:
             return None
         graph = run_context.session.graph
@@ -151,7 +154,7 @@ class RunReport(SessionRunHook):
             self._loss = run_values.results
         if self._shown_at is None:
             # What comes before, compiling say, is no measure of the speed.
-            self._shown_at, self._shown_step = self._clock.monotonic(), step
+            self._note_shown(self._clock.monotonic(), step)
         elif self._due:
             self._show(step)
 
@@ -221,17 +224,18 @@ class RunReport(SessionRunHook):
         except (OpError, OSError):
             return None
 
-    def _is_due(self) -> bool:
-        now = self._clock.monotonic()
+    def _note_shown(self, now: float, step: int) -> None:
+        """Count the speed from here on, and say when the next line is due."""
+        self._shown_at, self._shown_step = now, step
         every_secs = _LIVE_SECS
         if self._live is None and not self._launched:
-            every_secs = _PLAIN_SECS if now - self._began_at < _NEW_SECS else _LATER_PLAIN_SECS
-        return self._shown_at is not None and now - self._shown_at >= every_secs
+            every_secs = _PLAIN_SECS if now + _PLAIN_SECS - self._began_at < _NEW_SECS else _LATER_PLAIN_SECS
+        self._due_at = now + every_secs
 
     def _show(self, step: int) -> None:
         now = self._clock.monotonic()
         rate = (step - self._shown_step) / (now - self._shown_at) if self._shown_at is not None else 0.0
-        self._shown_at, self._shown_step = now, step
+        self._note_shown(now, step)
         line = progress_line(step, rate, self._last_step(), self._loss)
         if self._live is not None:
             self._live.show(line)

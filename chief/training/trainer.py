@@ -240,9 +240,8 @@ class Trainer:
             raise InvalidArgumentError("step() needs a batch: trainer.step(batch).")
         if not goes_on:
             return self._loss
-        seeds = [part_seed(self.seed, self.rank, self._step, at) for at in range(len(batches))]
         try:
-            loss = self._run(batches, seeds)
+            loss = self._run(batches, self._seeds(len(batches)))
         except TypeError as error:
             if len(batches) > 1:
                 error.add_note(f"step() was given {len(batches)} batches; one batch of two parts is step((x, y)).")
@@ -253,6 +252,12 @@ class Trainer:
         if self.is_chief:
             self._callbacks.on_step(self, self._step, self._loss)
         return self._loss
+
+    def _seeds(self, count: int) -> list[int]:
+        """Give a seed for each batch of a step; where the loss draws nothing, none is computed."""
+        if not self._model.draws:
+            return [0] * count
+        return [part_seed(self.seed, self.rank, self._step, at) for at in range(count)]
 
     def unit(self, batches: Any) -> float:
         """Compute a unit of work: its loss and gradients, and push them. For a Trainer with `units`.

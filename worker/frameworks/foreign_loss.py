@@ -11,9 +11,10 @@ Layer: worker.
 from __future__ import annotations
 
 import importlib
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import itemgetter, methodcaller
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from globalstep.ops.primitives import cast
 __all__ = ["HALVES", "Evaluation", "Evaluator", "LossNode", "loss_node", "require_extra"]
 
 Array = npt.NDArray[Any]
+_SEAL = methodcaller("setflags", write=False)
 
 #: Their Variables are float32: a step that is smaller than the distance to the next value of the dtype would be lost.
 HALVES = ("bfloat16", "float16")
@@ -101,9 +103,8 @@ def loss_node(
                 "Take the mean or the sum."
             )
         gradients = list(found.gradients) if wanted else []
-        for gradient in gradients:
-            # The memory may be the framework's: a fetch of it gets a copy.
-            gradient.flags.writeable = False
+        # The memory may be the framework's: a fetch of it gets a copy.
+        deque(map(_SEAL, gradients), maxlen=0)
         return (loss.astype(dtype, copy=False), *found.updates), gradients
 
     def call(*values: Any) -> tuple[Any, ...]:

@@ -46,7 +46,7 @@ class NumpyTraining(TrainingModel):
     def __init__(self, params: Any, loss_fn: Callable[..., Any]) -> None:
         self._params = params
         self._loss_fn = loss_fn
-        self._rng = takes_rng(loss_fn)
+        self.draws = self._rng = takes_rng(loss_fn)
         self._batches: list[Any] = []
         self._seeds: list[int] = []
         checked_names(path for path, _ in leaves_of(params))

@@ -90,8 +90,10 @@ class TrainingModel(abc.ABC):
         updates: Ops that go with the push, such as those of running averages.
         variables: Name in the model -> Variable, without tables.
         tables: The embeddings.
+        draws: Whether its loss uses the seeds that it is given.
     """
 
+    draws = True
     loss: LossNode
     updates: Sequence[Node] = ()
     variables: Mapping[str, Variable]
@@ -106,7 +108,7 @@ class TrainingModel(abc.ABC):
 
         Args:
             batches: Its batches; their gradients are averaged.
-            seeds: A seed for each.
+            seeds: A seed for each; any number where nothing is drawn.
 
         Returns:
             What is to be fed: the ids of each table's rows.

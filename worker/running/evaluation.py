@@ -6,6 +6,8 @@ Layer: worker.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -96,20 +98,30 @@ def _special(node: Node, inputs: Sequence[int], values: list[Any], plan: Plan, e
 
 
 def _gradients(node: Node, values: list[Any], plan: Plan) -> Any:
+    covered = plan.covered.get(node)
+    if covered is None:
+        covered = plan.find_covered(node)
+    drawn: dict[Node, Any] = {}
+    if all(map(is_, map(values.__getitem__, covered.values()), repeat(EMPTY))):
+        schedule, given = plan.schedules.get(node) or plan.find_schedule(node)
+        straight = None if schedule is None else schedule.evaluate(list(map(values.__getitem__, given)), drawn)
+        if straight is not None:
+            for slot, value in zip(covered.values(), straight[1], strict=True):
+                values[slot] = value
+            return straight[0]
+    return _by_tape(node, values, plan, drawn)
+
+
+def _by_tape(node: Node, values: list[Any], plan: Plan, drawn: dict[Node, Any]) -> Any:
+    """Evaluate a Gradients node with what it covers, as far as that has no value yet."""
+
     def value_of(source: Node, consumer: Node) -> Any:
         return values[plan.slot_for(source, consumer)]
 
-    slots = [(covered, plan.slots[covered]) for covered in node.attrs["covers"] if covered in plan.slots]
-    known = {covered: values[slot] for covered, slot in slots if values[slot] is not EMPTY}
-    schedule, given = (None, ()) if known else plan.schedules.get(node) or plan.find_schedule(node)
-    drawn: dict[Node, Any] = {}
-    straight = None if schedule is None else schedule.evaluate(list(map(values.__getitem__, given)), drawn)
-    if straight is not None:
-        for (_, slot), value in zip(slots, straight[1], strict=True):
-            values[slot] = value
-        return straight[0]
+    covered = plan.covered[node]
+    known = {one: values[slot] for one, slot in covered.items() if values[slot] is not EMPTY}
     found, forward = evaluate_by_tape(node, value_of, known, drawn)
-    for covered, slot in slots:
+    for one, slot in covered.items():
         if values[slot] is EMPTY:
-            values[slot] = forward[covered]
+            values[slot] = forward[one]
     return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from globalstep.variables.variables import Variable, variables_of
 from globalstep.wire.declarations import Outcome, OutcomeKind, Push, Read
 from globalstep.worker.client.causes import why_pushes_wait
 from globalstep.worker.client.declared_alike import check_optimizers, check_variables
+from globalstep.worker.protocol.push_result import PushResult
 from globalstep.worker.protocol.pushes_in_flight import PushesInFlight
 from globalstep.worker.protocol.refused_pushes import DroppedPushes
 from globalstep.worker.running.local_variables import LocalVariables
@@ -96,7 +97,8 @@ class Executor:
         self._alike: tuple[int, frozenset[str]] = (0, frozenset())
         #: Layout of a push -> the incarnation in which what it changes was found declared.
         self._pushed: dict[object, int] = {}
-        # Guards _plans, _position, _writes, _fresh and _announced; a leaf: nothing is evaluated or sent under it.
+        # Guards _position, _writes, _fresh and _announced, and what is put into _plans; a leaf: nothing is evaluated or
+        # sent under it.
         self._lock = threading.Lock()
         self._plans: dict[tuple[tuple[Node, ...], frozenset[Node]], Plan] = {}
         self._position: dict[Node, int] = {}
@@ -124,8 +126,11 @@ class Executor:
         plan = self._plan_for(fetches, frozenset(feeds))
         if self.pushes_in_flight is not None and not plan.overlaps:
             self.pushes_in_flight.wait()
+        run = PlanRun(self, plan, feeds)
+        if self.trace is None:
+            return run.results()
         with self.span("run", fetches=len(fetches)):
-            return PlanRun(self, plan, feeds).results()
+            return run.results()
 
     def span(self, name: str, **facts: Any) -> contextlib.AbstractContextManager[None]:
         """Record a `with` block in the trace, if there is one."""
@@ -139,6 +144,9 @@ class Executor:
 
     def _plan_for(self, fetches: tuple[Node, ...], fed: frozenset[Node]) -> Plan:
         key = (fetches, fed)
+        plan = self._plans.get(key)  # a plan that is there stays: nearly every run needs no lock
+        if plan is not None:
+            return plan
         with self._lock:
             plan = self._plans.get(key)
             if plan is None:
@@ -150,8 +158,8 @@ class Executor:
         return plan
 
     def fresh_values(
-        self, wanted: Set[Variable], lookups: Sequence[Lookup] = ()
-    ) -> tuple[Mapping[Variable, Any], list[Any]] | None:
+        self, wanted: tuple[Variable, ...], lookups: Sequence[Lookup] = ()
+    ) -> tuple[Sequence[Any], list[Any]] | None:
         """Give values that a read would not make newer by much; None where there are none.
 
         Args:
@@ -159,7 +167,7 @@ class Executor:
             lookups: Rows to have.
 
         Returns:
-            Values of at least the Variables, and the rows of each lookup.
+            Values of the Variables, in order, and the rows of each lookup.
         """
         with self._lock:
             fresh = self._fresh
@@ -170,14 +178,25 @@ class Executor:
             return None
         if not self.in_flight and self._clock.monotonic() - fresh.at >= REUSE_SECS:
             return None
-        if not wanted <= fresh.values.keys():
-            return None
-        rows = fresh.found(lookups)
-        return None if rows is None else (fresh.values, rows)
+        values, rows = fresh.whole(wanted), fresh.found(lookups)
+        return None if values is None or rows is None else (values, rows)
 
-    def keep_fresh(self, write: int, values: Mapping[Variable, Any], rows: Sequence[tuple[Lookup, Any]] = ()) -> None:
-        """Keep what came back with push number `write`, unless another one, that is waited for, has begun since."""
-        fresh = Fresh(write, self.cluster.incarnation, self._clock.monotonic(), values, rows)
+    def keep_fresh(
+        self, write: int, variables: tuple[Variable, ...], values: Sequence[Any], lookups: Sequence[Lookup] = ()
+    ) -> None:
+        """Keep what came back with push number `write`, unless another one, that is waited for, has begun since.
+
+        Args:
+            write: See begin_write.
+            variables: What the push has read whole.
+            values: Of these, in order, and then the rows of each lookup.
+            lookups: The rows that it has read.
+        """
+        count, fresh = len(variables), None
+        if values and len(values) == count + len(lookups):
+            rows = list(zip(lookups, values[count:], strict=True)) if lookups else ()
+            whole = values[:count] if lookups else values
+            fresh = Fresh(write, self.cluster.incarnation, self._clock.monotonic(), variables, whole, rows)
         with self._lock:
             if self._writes - write <= self.in_flight:
                 self._fresh = fresh
@@ -230,14 +249,7 @@ class Executor:
             self._require_declared([increment.step for increment in push.increments])
             if push.layout is not None:
                 self._pushed[push.layout] = self.cluster.incarnation
-        trace = self.trace
-        with self.span("push", changes=len(push.ops), reads=len(push.reads)):
-            began = 0.0 if trace is None else trace.now()
-            result = self.cluster.push(push)
-        if trace is not None:
-            labels = self.cluster.run.labels
-            for part in result.applied:
-                trace.add("apply", began + part.after_secs, part.secs, row=labels[part.shard])
+        result = self.cluster.push(push) if self.trace is None else self._traced(push, self.trace)
         outcome = self.last_outcome = result.outcome
         if outcome.kind is OutcomeKind.ACCEPTED:
             return _frozen(result.values)
@@ -248,6 +260,16 @@ class Executor:
             raise AbortedError("The sequencer gave up on a push that was silent for long; run again.")
         self.dropped.take(outcome)
         return None
+
+    def _traced(self, push: Push, trace: Trace) -> PushResult:
+        """Send a push, and record when each PS task applied its part."""
+        with self.span("push", changes=len(push.ops), reads=len(push.reads)):
+            began = trace.now()
+            result = self.cluster.push(push)
+        labels = self.cluster.run.labels
+        for part in result.applied:
+            trace.add("apply", began + part.after_secs, part.secs, row=labels[part.shard])
+        return result
 
     def are_initialized(self, variables: Sequence[Variable]) -> list[bool]:
         """Say of each Variable whether it has a value."""

@@ -17,9 +17,55 @@ from globalstep.graph.indexed_slices import IndexedSlices
 from globalstep.graph.shapes import TensorShape
 from globalstep.graph.sparse_tensor import SparseTensor, SparseTensorValue
 
-__all__ = ["feeds_of", "flatten"]
+__all__ = ["Fetches", "feeds_of", "flatten"]
 
 Rebuild = Callable[[Sequence[Any]], Any]
+
+
+class Fetches:
+    """Takes the fetches of runs apart; how, it remembers of those that are all nodes. Thread-safe.
+
+    Args:
+        graph: The graph that they are in.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        # What `_form_of` gives -> what `flatten` does. It only grows, and what it is of the graph keeps anyway.
+        self._known: dict[Any, tuple[tuple[Node, ...], Rebuild]] = {}
+
+    def flatten(self, fetches: Any) -> tuple[tuple[Node, ...], Rebuild]:
+        """Take fetches apart as the function `flatten` does."""
+        form = _form_of(fetches)
+        try:
+            known = self._known.get(form)
+        except TypeError:  # something in it cannot be looked up
+            return flatten(fetches, self._graph)
+        if known is None:
+            known = flatten(fetches, self._graph)
+            if _is_of_nodes(fetches):
+                self._known[form] = known
+        return known
+
+
+def _form_of(fetches: Any) -> Any:
+    """Give what is the same for fetches of the same structure and nodes, where `_is_of_nodes` holds for them."""
+    kind = type(fetches)
+    if kind is list or kind is tuple:
+        return (kind, *fetches)
+    if kind is dict:
+        return (kind, *fetches, *map(_form_of, fetches.values()))
+    return fetches
+
+
+def _is_of_nodes(fetches: Any) -> bool:
+    """Whether fetches are a node, a list or tuple of nodes, or a dict of these: what a program nearly always has."""
+    kind = type(fetches)
+    if kind is list or kind is tuple:
+        return all(isinstance(item, Node) for item in fetches)
+    if kind is dict:
+        return all(type(item) is not dict and _is_of_nodes(item) for item in fetches.values())
+    return isinstance(fetches, Node)
 
 
 def flatten(fetches: Any, graph: Graph) -> tuple[tuple[Node, ...], Rebuild]:
@@ -55,6 +101,9 @@ def _flatten(fetch: Any, graph: Graph, nodes: list[Node]) -> Rebuild:
     if isinstance(fetch, SparseTensor):
         three = [_flatten(part, graph, nodes) for part in (fetch.indices, fetch.values, fetch.dense_shape)]
         return lambda values: SparseTensorValue(*[part(values) for part in three])
+    if type(fetch) is list and fetch and all(isinstance(item, Node) and item.graph is graph for item in fetch):
+        nodes.extend(fetch)
+        return itemgetter(slice(len(nodes) - len(fetch), len(nodes)))
     if isinstance(fetch, (list, tuple)):
         items = [_flatten(item, graph, nodes) for item in fetch]
         kind: Any = type(fetch)
@@ -64,6 +113,8 @@ def _flatten(fetch: Any, graph: Graph, nodes: list[Node]) -> Rebuild:
     if isinstance(fetch, Mapping):
         keyed = {key: _flatten(item, graph, nodes) for key, item in fetch.items()}
         kind = type(fetch)
+        if kind is dict:
+            return lambda values: {key: item(values) for key, item in keyed.items()}
         return lambda values: kind((key, item(values)) for key, item in keyed.items())
     nodes.append(_node(fetch, graph))
     return itemgetter(len(nodes) - 1)

@@ -30,7 +30,10 @@ EMPTY: Any = object()
 
 
 class Step(NamedTuple):
-    """The evaluation of one node: from the values in slots `inputs` to the one in slot `out`."""
+    """The evaluation of one node: from the values in slots `inputs` to the one in slot `out`.
+
+    What takes neighbouring slots out of one tuple is one step too: its `out` is a slice of slots, its node the first.
+    """
 
     #: None where the executor does what the node says; see evaluation.
     fn: Any
@@ -38,7 +41,7 @@ class Step(NamedTuple):
     one: int | None
     #: Takes the values of `inputs`, where there is no only one, out of the slots.
     given: Callable[[Sequence[Any]], tuple[Any, ...]]
-    out: int
+    out: Any
     node: Node
     inputs: tuple[int, ...]
 
@@ -57,7 +60,8 @@ class Round:
 
     Attributes:
         early: Steps that give the ids of `row_reads`; they need no Variable.
-        reads: Variables read whole, with their slots.
+        reads: Variables read whole; their slots lie side by side.
+        first_slot: The first of these.
         local_reads: The same for Variables that live in the session.
         row_reads: Rows that are read in the same cut.
         late: The other steps, in order.
@@ -65,7 +69,8 @@ class Round:
     """
 
     early: tuple[Step, ...] = ()
-    reads: dict[Variable, int] = field(default_factory=dict[Variable, int])
+    reads: tuple[Variable, ...] = ()
+    first_slot: int = 0
     local_reads: tuple[tuple[Variable, int], ...] = ()
     row_reads: tuple[RowRead, ...] = ()
     late: tuple[Step, ...] = ()
@@ -84,6 +89,7 @@ class Plan:
         round_of: The round in which a node that reads a Variable reads it.
         fetches: Slot of each fetched node; None for an operation.
         wanted: Mutations whose value is wanted.
+        pushes: Whether a run changes anything.
         steps: Steps that the run's pushes move on; the first round reads them too, for staleness.
         local_rounds: Of whose rounds the run takes a step; they give it values.
     """
@@ -95,14 +101,22 @@ class Plan:
     round_of: dict[Node, int]
     fetches: tuple[int | None, ...]
     wanted: frozenset[Mutation]
+    pushes: bool = False
     steps: tuple[Variable, ...] = ()
     worker_hypers: dict[OptimizerSpec, dict[str, Any]] = field(default_factory=dict)
     local_rounds: GraphRounds | None = None
 
     #: For each round whose push was sent: what its pushes have in common.
     forms: dict[int, PushForm] = field(default_factory=dict)
-    #: For each Gradients node that was evaluated: its backward schedule, if any, and the slots of what that needs.
+    #: For each Gradients node that was evaluated: the nodes that it covers and the run needs, with their slots.
+    covered: dict[Node, dict[Node, int]] = field(default_factory=dict)
+    #: For each that was evaluated: its backward schedule, if any, and the slots of what that needs.
     schedules: dict[Node, tuple[Schedule | None, tuple[int, ...]]] = field(default_factory=dict)
+
+    def find_covered(self, node: Node) -> dict[Node, int]:
+        """Give what `covered` holds of a Gradients node from now on."""
+        found = self.covered[node] = {one: self.slots[one] for one in node.attrs["covers"] if one in self.slots}
+        return found
 
     def find_schedule(self, node: Node) -> tuple[Schedule | None, tuple[int, ...]]:
         """Give what `schedules` holds of a Gradients node from now on. Nothing that it covers may be fed."""

@@ -141,7 +141,9 @@ class _Planner:
         size = len(slots)
         read_slots: list[dict[Variable, int]] = []
         for variables in whole:
-            read_slots.append({variable: size + i for i, variable in enumerate(variables)})
+            # What is read from the PS lies side by side, so that a run puts it there in one go.
+            ordered = sorted(variables, key=lambda variable: variable.is_local)
+            read_slots.append({variable: size + i for i, variable in enumerate(ordered)})
             size += len(variables)
         constants: list[Any] = [EMPTY] * size
         for node in self.nodes:
@@ -162,6 +164,7 @@ class _Planner:
                 for node in self.fetches
             ),
             wanted=self.wanted,
+            pushes=any(self.pushes),
             steps=self._steps(),
             worker_hypers={spec: hypers for spec, hypers in self.hypers.items() if hypers},
             local_rounds=self.local_rounds,
@@ -258,13 +261,15 @@ class _Planner:
         def steps(ordered: Sequence[Node]) -> tuple[Step, ...]:
             return tuple(_step(plan, node, node in set(rows)) for node in ordered if node.op_type != "NoOp")
 
-        reads = plan.read_slots[number]
+        slots = plan.read_slots[number]
+        reads = tuple(variable for variable in slots if not variable.is_local)
         return Round(
             early=steps(early),
-            reads={v: slot for v, slot in reads.items() if not v.is_local},
-            local_reads=tuple((v, slot) for v, slot in reads.items() if v.is_local),
+            reads=reads,
+            first_slot=slots[reads[0]] if reads else 0,
+            local_reads=tuple((v, slot) for v, slot in slots.items() if v.is_local),
             row_reads=tuple(_row_read(plan, node) for node in rows if node in by_cut),
-            late=steps(late),
+            late=_joined(steps(late)),
             mutations=tuple(self.pushes[number]),
         )
 
@@ -282,6 +287,24 @@ def _step(plan: Plan, node: Node, by_rows: bool) -> Step:
     given: Any = itemgetter(*inputs) if len(inputs) > 1 else _nothing
     one = inputs[0] if len(inputs) == 1 and fn is not None else None
     return Step(fn, one, given, plan.slots[node], node, inputs)
+
+
+def _joined(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Make one step of those that take neighbouring slots out of one tuple: the gradients of many Variables."""
+    runs: list[list[Step]] = []
+    for step in steps:
+        before = runs[-1][-1] if runs else step
+        both_items = step.node.op_type == before.node.op_type == "TupleItem"
+        if both_items and step.inputs == before.inputs and step.out == before.out + 1:
+            runs[-1].append(step)
+        else:
+            runs.append([step])
+    return tuple(run[0] if len(run) == 1 else _taking_all(run) for run in runs)
+
+
+def _taking_all(items: Sequence[Step]) -> Step:
+    take: Any = itemgetter(*(step.node.attrs["index"] for step in items))
+    return items[0]._replace(fn=take, out=slice(items[0].out, items[-1].out + 1))
 
 
 def _nothing(values: Sequence[Any]) -> tuple[Any, ...]:

@@ -11,8 +11,7 @@ Layer: worker. Threads: functions are pure.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,23 +27,31 @@ Array = npt.NDArray[Any]
 Lookup = tuple[Variable, Array]
 
 
-@dataclass(frozen=True, slots=True)
-class Fresh:
+class Fresh(NamedTuple):
     """Values as of right after a push.
 
     Attributes:
         write: Number of the push among the executor's.
         incarnation: The run's.
         at: When they came, by the executor's clock.
-        values: Of whole Variables.
+        variables: Those whose whole value is here.
+        values: Of these, in order.
         rows: Of lookups.
     """
 
     write: int
     incarnation: int
     at: float
-    values: Mapping[Variable, Any]
-    rows: Sequence[tuple[Lookup, Any]] = field(default=())
+    variables: tuple[Variable, ...]
+    values: Sequence[Any]
+    rows: Sequence[tuple[Lookup, Any]] = ()
+
+    def whole(self, wanted: tuple[Variable, ...]) -> Sequence[Any] | None:
+        """Give the values of Variables, in order; None if one is not among them."""
+        if wanted == self.variables:
+            return self.values
+        held = dict(zip(self.variables, self.values, strict=True))
+        return [held[variable] for variable in wanted] if held.keys() >= set(wanted) else None
 
     def found(self, lookups: Sequence[Lookup]) -> list[Any] | None:
         """Give the rows of lookups; None if one is not among them."""

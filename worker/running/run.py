@@ -42,8 +42,7 @@ class PlanRun:
         self._executor = executor
         self._plan = plan
         self.values = plan.constants.copy()
-        self._pushes = any(current.mutations for current in plan.rounds)
-        self._fed = [value for value in feeds.values() if isinstance(value, np.ndarray)]
+        self._feeds = feeds
         for node, value in feeds.items():
             slot = plan.slots.get(node)
             if slot is not None:
@@ -60,7 +59,10 @@ class PlanRun:
                 for number, current in enumerate(plan.rounds):
                     self._evaluate(current.early)
                     self._read(current, number, carried)
-                    with self._gradients_ahead(current, number):
+                    if self._executor.gradients_ahead:
+                        with self._gradients_ahead(current, number):
+                            self._evaluate(current.late)
+                    else:
                         self._evaluate(current.late)
                     carried = bool(current.mutations) and self._push(current, number)
         except JobDoneError as done:
@@ -84,95 +86,106 @@ class PlanRun:
         ]
 
     def _evaluate(self, steps: Sequence[Any]) -> None:
-        if steps:
-            with self._executor.span("compute", nodes=len(steps)):
-                evaluate(steps, self.values, self._plan, self._executor)
+        if not steps:
+            return
+        if self._executor.trace is None:
+            evaluate(steps, self.values, self._plan, self._executor)
+            return
+        with self._executor.span("compute", nodes=len(steps)):
+            evaluate(steps, self.values, self._plan, self._executor)
 
     def _gradients_ahead(self, current: Round, number: int) -> contextlib.AbstractContextManager[None]:
-        """Have the gradients of the round's push sent as they are produced, where that is asked for."""
-        cluster = self._executor.cluster
-        if not self._executor.gradients_ahead or not current.mutations or current.mutations[0].guards:
+        """Have the gradients of the round's push sent as they are produced; not before such a push is known."""
+        cluster, form = self._executor.cluster, self._plan.forms.get(number)
+        if form is None or not current.mutations or current.mutations[0].guards:
             return contextlib.nullcontext()
-        return sending(lambda variable, gradient: cluster.send_ahead((self._plan, number), variable, gradient))
+        return sending(lambda variable, gradient: cluster.send_ahead(form, variable, gradient))
 
     def _read(self, current: Round, number: int, carried: bool) -> None:
         """Read what the round needs, apart from what came with the push before it."""
         values = self.values
         for variable, slot in current.local_reads:
             values[slot] = self._executor.local.read(variable)
-        reads: Mapping[Variable, int] = {} if carried else current.reads
+        reads = () if carried else current.reads
         if not reads and not current.row_reads:
             return
-        ids = [np.asarray(values[row.ids]) for row in current.row_reads]
-        named = [rows.astype(np.int64, copy=False).reshape(-1) for rows in ids]
+        lookups = [
+            (row.variable, np.asarray(values[row.ids]).astype(np.int64, copy=False).reshape(-1))
+            for row in current.row_reads
+        ]
+        executor = self._executor
         # A run that changes nothing is asked for the present values: a hook's, or the program's evaluation.
-        if number == 0 and self._pushes and (self._executor.reuse_values or named):
-            lookups = [(row.variable, rows) for row, rows in zip(current.row_reads, named, strict=True)]
-            fresh = self._executor.fresh_values(reads.keys(), lookups)
+        if number == 0 and self._plan.pushes and (executor.reuse_values or lookups):
+            fresh = executor.fresh_values(reads, lookups)
             if fresh is not None:
-                whole, rows = fresh
-                for variable, slot in reads.items():
-                    values[slot] = whole[variable]
-                self._take_rows(current, ids, rows)
+                self._take_read(current, reads, *fresh)
                 return
         asked = [Read(variable.op_name) for variable in reads]
-        asked += [Read(row.variable.op_name, rows) for row, rows in zip(current.row_reads, named, strict=True)]
-        found = self._executor.pull(asked)
-        for slot, value in zip(reads.values(), found, strict=False):
-            values[slot] = value
-        self._take_rows(current, ids, found[len(reads) :])
+        asked += [Read(variable.op_name, rows) for variable, rows in lookups]
+        found = executor.pull(asked)
+        self._take_read(current, reads, found[: len(reads)], found[len(reads) :])
 
-    def _take_rows(self, current: Round, ids: Sequence[Any], found: Sequence[Any]) -> None:
-        """Put rows that were read where the lookups' values belong."""
-        for row, named, value in zip(current.row_reads, ids, found, strict=True):
-            self.values[row.out] = value.reshape(*named.shape, *value.shape[1:])
+    def _take_read(self, current: Round, reads: Sequence[Variable], whole: Sequence[Any], rows: Sequence[Any]) -> None:
+        """Put what was read where it belongs: whole Variables side by side, rows as the values of lookups."""
+        values = self.values
+        values[current.first_slot : current.first_slot + len(reads)] = whole
+        for row, value in zip(current.row_reads, rows, strict=True):
+            values[row.out] = value.reshape(*np.shape(values[row.ids]), *value.shape[1:])
 
     def _push(self, current: Round, number: int) -> bool:
         """Send the round's push; say whether it brought what the next round reads."""
         plan, executor = self._plan, self._executor
-        if not self._is_taken(current):
+        if current.mutations[0].guards and not self._is_taken(current):
             return False
         form = plan.forms.get(number) or self._form_of(current, number)
         ends, looks_up = number + 1 == len(plan.rounds), bool(plan.rounds[0].row_reads)
         lookups = executor.lookups_ahead(plan) if ends and looks_up else []
-        again = form.again if ends and (lookups or (executor.reuse_values and not looks_up)) else ()
-        reads, named = form.reading(bool(again))
-        values: Mapping[Variable, Any] | None = {}
+        again = ends and (bool(lookups) or (executor.reuse_values and not looks_up))
+        reads, named = form.reading(again)
+        found: list[Any] | None = []
         if not form.is_empty:
             push = form.push(self.values)
             shapes = form.whole_values(self.values)
-            push.reads = [*named, *(Read(variable.op_name, ids) for variable, ids in lookups)]
+            push.reads = [*named, *(Read(variable.op_name, ids) for variable, ids in lookups)] if lookups else named
             # But for lookups, a plan's push is always the same but for its numbers: it is described to the PS once.
-            push.layout = None if lookups else (plan, number)
+            push.layout = None if lookups else form
             write = executor.begin_write()
 
-            def send() -> Mapping[Variable, Any] | None:
+            def send() -> list[Any] | None:
                 found = executor.push(push, shapes)
-                values = None if found is None else dict(zip(reads, found, strict=False))
-                if found is not None and values is not None and (again or lookups):
-                    executor.keep_fresh(write, values, list(zip(lookups, found[len(reads) :], strict=True)))
-                return values
+                if again and found is not None:
+                    executor.keep_fresh(write, reads, found, lookups)
+                return found
 
             if executor.pushes_in_flight is not None and plan.overlaps:
                 self._keep_from_caller(push)
                 executor.pushes_in_flight.submit(send)
             else:
-                values = send()
+                found = send()
             for rounds in rounds_in(executor.graph) if shapes else ():
                 rounds.forget(executor, shapes)
-        self._change_local(form)
-        ahead: Mapping[Variable, int] = plan.rounds[number + 1].reads if form.ahead else {}
-        if values is None:
+        if form.local or form.local_uses:
+            self._change_local(form)
+        if not form.wanted and not form.ahead:
+            return False
+        return self._take_answer(form, reads, found, number)
+
+    def _take_answer(self, form: PushForm, reads: Sequence[Variable], found: Sequence[Any] | None, number: int) -> bool:
+        """Take the values that the push's mutations have, and what it brought for the next round, if it did."""
+        plan, executor = self._plan, self._executor
+        values: Mapping[Variable, Any] = dict(zip(reads, found or (), strict=False))
+        if found is None:
             values = dict(zip(form.shared, executor.pull([Read(v.op_name) for v in form.shared]), strict=True))
-            ahead = {}
         for mutation, variable in form.wanted:
             local = variable.is_local
             self.values[plan.slots[mutation]] = executor.local.read(variable) if local else values[variable]
-        for variable, slot in ahead.items():
-            if variable not in values:
-                return False
-            self.values[slot] = values[variable]
-        return bool(ahead)
+        if not form.ahead or found is None or not values.keys() >= set(form.ahead):
+            return False
+        following = plan.rounds[number + 1]
+        self.values[following.first_slot : following.first_slot + len(form.ahead)] = [
+            values[variable] for variable in form.ahead
+        ]
+        return True
 
     def _is_taken(self, current: Round) -> bool:
         """Say whether the round's mutations happen; if not, something stands for their values, which nobody uses."""
@@ -196,7 +209,7 @@ class PlanRun:
             plan.wanted,
             # A row read needs ids that are not there yet; what else the round reads waits for it, for one cut.
             ahead=[variable for after in following if not after.row_reads for variable in after.reads],
-            again=list(first.reads),
+            again=first.reads,
             steps=[(step, plan.read_slots[0][step]) for step in plan.steps if step in plan.read_slots[0]],
         )
         return form
@@ -210,7 +223,8 @@ class PlanRun:
                 op.indices = op.indices.copy()
 
     def _is_fed(self, array: Any) -> bool:
-        return any(np.may_share_memory(array, feed) for feed in self._fed)
+        feeds = self._feeds.values()
+        return any(np.may_share_memory(array, feed) for feed in feeds if isinstance(feed, np.ndarray))
 
     def _change_local(self, form: PushForm) -> None:
         local, values = self._executor.local, self.values

@@ -195,7 +195,9 @@ def fill(dims: Any, value: Any, name: str | None = None) -> Node:
     sizes = as_shape_node(dims)
 
     def make(wanted: Any, scalar: Any) -> Any:
-        shape = tuple(np.asarray(wanted).ravel().tolist())
+        # What sizes nearly always are, an array of one axis, numpy need not bring into that form first.
+        is_plain = type(wanted) is np.ndarray and wanted.ndim == 1
+        shape = tuple(wanted.tolist() if is_plain else np.asarray(wanted).ravel().tolist())
         # To look for what is to be traced takes autograd longer than to fill a small array.
         return broadcast(scalar, shape) if isbox(scalar) else broadcast.fun(scalar, shape)
 

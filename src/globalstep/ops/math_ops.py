@@ -363,10 +363,12 @@ def cast(x: Any, dtype: DTypeLike, name: str | None = None) -> Node:
     if node.dtype == wanted:
         return node
     kind = wanted.as_numpy_dtype
+    dtype_of_kind = np.dtype(kind)
 
     def convert(value: Any) -> Any:
-        plain = isinstance(value, (np.ndarray, np.generic))
-        return np.asarray(value).astype(kind) if plain else cast_array(value, kind)
+        if isinstance(value, np.ndarray):
+            return value.astype(dtype_of_kind)
+        return np.array(value, dtype_of_kind) if isinstance(value, np.generic) else cast_array(value, kind)
 
     return elementwise("Cast", node, convert, name, wanted)
 

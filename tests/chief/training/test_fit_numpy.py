@@ -277,3 +277,12 @@ def test_tasks_have_ranks(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "{")
     with pytest.raises(InvalidArgumentError, match="TF_CONFIG is not JSON"):
         place_of()
+
+
+def test_seeds_are_made_only_for_a_loss_that_draws(monkeypatch):
+    made = []
+    monkeypatch.setattr("globalstep.chief.training.trainer.part_seed", lambda *of: made.append(of) or 7)
+    fit(steps=2)
+    assert not made
+    fit(loss=lambda params, x, y, rng: loss_fn(params, x + rng.normal(), y), steps=2)
+    assert len(made) == 2

@@ -549,3 +549,32 @@ class TestCluster:
             thread.join()
         assert failed == []
         assert run(total) == 100.0
+
+
+def test_the_gradients_of_many_variables_are_taken_out_of_their_tuple_at_once(cluster):
+    variables = [gs.get_variable(f"v{at}", [at + 1], initializer=gs.ones_initializer()) for at in range(4)]
+    loss = sum(reduce_sum(square(variable)) for variable in variables)
+    gradients = gs.gradients(loss, variables)
+    with gs.Session(cluster=cluster) as session:
+        session.run(gs.global_variables_initializer())
+        *found, _ = session.run([*gradients, loss])
+        assert [value.tolist() for value in found] == [[2.0] * (at + 1) for at in range(4)]
+        plan = session._executor._plan_for((*gradients, loss), frozenset())
+        taken = [step for step in plan.rounds[0].late if step.node in gradients]
+        assert [step.node for step in taken] == gradients[:1]
+        # One that is fed is left as it was fed.
+        *found, _ = session.run([*gradients, loss], {gradients[1]: np.zeros(2)})
+        assert [value.tolist() for value in found] == [[2.0], [0.0, 0.0], [2.0] * 3, [2.0] * 4]
+
+
+def test_an_answer_without_values_is_not_what_the_next_run_starts_from(cluster, clock):
+    v = gs.get_variable("v", [2], initializer=gs.zeros_initializer())
+    add = gs.assign_add(v, gs.ones([2]) + v)
+    with gs.Session(cluster=cluster, clock=clock, reuse_values=True) as session:
+        session.run(gs.global_variables_initializer())
+        session.run(add.op)
+        executor = session._executor
+        executor.keep_fresh(executor._writes, (v,), [])
+        assert executor.fresh_values((v,)) is None
+        session.run(add.op)
+        assert session.run(v).tolist() == [3.0, 3.0]
