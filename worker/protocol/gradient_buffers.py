@@ -23,6 +23,7 @@ from globalstep.worker.protocol.push_layout import Places, bytes_of
 __all__ = ["GradientBuffers"]
 
 Array = npt.NDArray[Any]
+_DTYPE = operator.attrgetter("dtype")
 _SEAL = operator.methodcaller("setflags", write=False)
 
 
@@ -133,6 +134,10 @@ class GradientBuffers:
             return None  # the request will say so
         if memory is None:
             return None
+        if len(dtypes := set(map(_DTYPE, values))) == 1:
+            # numpy copies them all in one call.
+            np.concatenate(values, axis=None, out=memory.view(dtypes.pop()))
+            return memory.data
         area, at = memory.data, 0
         for value, size in zip(values, sizes, strict=True):
             if size:

@@ -75,16 +75,16 @@ class GradientsAhead:
         transport.send(request, [bytes_of(gradient)])
         self._sent.setdefault(known.number, {})[at] = gradient
 
+    def has_begun(self, number: int) -> bool:
+        """Whether something was sent of the next push of a layout; has_sent still tells whether it was all."""
+        return number in self._sent
+
     def has_sent(self, number: int, values: Sequence[Array | None]) -> bool:
-        """Whether these are the arrays that were sent, one at least, all of them."""
-        sent = self._sent.get(number, {})
+        """Whether these are the arrays that were sent, one at least, all of them; what was sent serves one push."""
+        sent = self._sent.pop(number, {})
         return len(sent) == len(values) > 0 and all(
             value is not None and _same_memory(value, sent[at]) for at, value in enumerate(values)
         )
-
-    def forget(self, number: int) -> None:
-        """Forget what was sent of a layout: it serves one push."""
-        self._sent.pop(number, None)
 
     def clear(self) -> None:
         """Forget what was sent."""

@@ -24,6 +24,7 @@ __all__ = [
     "Split",
     "bytes_of",
     "in_arena_order",
+    "joined_bytes",
     "may_be_remembered",
 ]
 
@@ -164,6 +165,14 @@ def bytes_of(value: Array | None) -> memoryview:
     """Give an operand's bytes, copied only if it is not contiguous."""
     assert value is not None
     return value.data if value.flags.c_contiguous else np.ascontiguousarray(value).data
+
+
+def joined_bytes(values: Sequence[Array]) -> bytes:
+    """Give the bytes of operands, one behind the other."""
+    try:
+        return b"".join(values)  # type: ignore[arg-type]
+    except TypeError:  # one is not contiguous
+        return b"".join(map(bytes_of, values))
 
 
 def in_arena_order(ops: Sequence[Op], wanted: Sequence[int], where: Mapping[str, int]) -> list[int]:

@@ -29,6 +29,7 @@ from globalstep.worker.protocol.push_layout import (
     Split,
     bytes_of,
     in_arena_order,
+    joined_bytes,
     may_be_remembered,
 )
 from globalstep.worker.protocol.wire_packing import WirePacking
@@ -127,15 +128,13 @@ class PushMessages:
                 if self.buffers is not None and not self.packing.active:
                     whole = self.buffers.whole(shard, values)
                 message.layout, message.known_layout = known.number, True
-                is_there = self._ahead.has_sent(known.number, values)
-                self._ahead.forget(known.number)
-                if is_there:
+                if self._ahead.has_sent(known.number, values):
                     message.ahead = True
                     return ()
                 if whole is not None:
                     return [whole]
                 if known.nbytes < _JOINED_BYTES and not known.is_padded and not self.packing.active:
-                    return [memoryview(b"".join(map(bytes_of, values)))]
+                    return [memoryview(joined_bytes(values))]
                 if self.buffers is not None and known.is_of_many_small and not self.packing.active:
                     whole = self.buffers.copied(shard, values, known.sizes)
                     if whole is not None:
@@ -180,14 +179,13 @@ class PushMessages:
         if known.nbytes > most_bytes or known.places.nbytes > most_bytes:
             return None
         values: list[Any] = push.values if known.is_all else [push.values[at] for at in known.order]
-        if list(map(_NBYTES, values)) != known.sizes or self._ahead.has_sent(known.number, values):
+        if list(map(_NBYTES, values)) != known.sizes or self._ahead.has_begun(known.number):
             return None
-        self._ahead.forget(known.number)
-        pieces = list(map(bytes_of, values))
         if known.is_padded:
+            pieces = list(map(bytes_of, values))
             data = b"".join(bytes(piece) + bytes(padded(piece.nbytes) - piece.nbytes) for piece in pieces)
         else:
-            data = b"".join(pieces)
+            data = joined_bytes(values)
         return pb.CarriedPart(shard=shard, layout=known.promised, data=data)
 
     def send_ahead(self, layout: object, variable: str, gradient: Array) -> None:

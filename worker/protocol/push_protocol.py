@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import numpy.typing as npt
@@ -40,6 +41,7 @@ from globalstep.worker.protocol.refused_pushes import not_finite_in, withdraw
 __all__ = ["PushProtocol"]
 
 Array = npt.NDArray[Any]
+_NBYTES = attrgetter("nbytes")
 #: A request and the bytes of its tensors.
 _Sent = tuple[pb.Request, Sequence[memoryview]]
 
@@ -148,7 +150,7 @@ class PushProtocol:
         for shard, (request, pieces) in requests.items():
             if packs:
                 self._packing.ask(request)
-            self.bytes_sent += sum(piece.nbytes for piece in pieces)
+            self.bytes_sent += sum(map(_NBYTES, pieces))
             tickets[shard] = self._run.transports[shard].send(request, pieces)
 
         def again(shard: int) -> Ticket:

@@ -86,6 +86,17 @@ def test_gradients_that_lie_elsewhere_are_copied_as_one_piece():
     assert all(value.flags.writeable for value in values)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.complex64])
+def test_those_of_one_dtype_are_copied_as_one_piece_too(dtype):
+    shared = SharedTransport()
+    values = [np.ones((2, 0), dtype), np.arange(8 // np.dtype(dtype).itemsize).astype(dtype),
+              np.arange(32 // np.dtype(dtype).itemsize).astype(dtype).reshape(2, -1).T]  # fmt: skip
+    whole = GradientBuffers([shared]).copied(0, values, [0, 8, 32])
+    assert bytes(whole) == b"".join(value.tobytes() for value in values)
+    assert shared.memory.tobytes() == bytes(whole) + bytes([255]) * 24
+    assert all(value.flags.writeable for value in values)
+
+
 def test_they_are_sent_from_where_they_are_without_shared_memory(buffers):
     assert buffers.copied(1, [np.ones(2)], [16]) is None
 

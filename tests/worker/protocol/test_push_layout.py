@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from globalstep.runtime.memory import MemoryPool
 from globalstep.wire.declarations import padded
-from globalstep.worker.protocol.push_layout import Places
+from globalstep.worker.protocol.push_layout import Places, joined_bytes
 
 #: A dtype, a shape, how many arrays of these follow each other, and bytes before each.
 ALIKE = st.tuples(
@@ -59,3 +59,10 @@ def test_one_of_them_holds_the_memory():
     address = last.__array_interface__["data"][0]
     del last
     assert pool.take(1_600_000).__array_interface__["data"][0] == address - 1_440_000
+
+
+def test_operands_are_joined_whatever_their_order_in_memory():
+    contiguous = [np.arange(3, dtype=np.float32), np.array(1, np.int8), np.zeros((0, 2))]
+    turned = np.arange(6.0).reshape(2, 3).T
+    for values in (contiguous, [*contiguous, turned], [turned]):
+        assert joined_bytes(values) == b"".join(value.tobytes() for value in values)
