@@ -334,7 +334,10 @@ class Ledger:
 
     def pending(self, shard: int, up_to: int) -> list[Entry]:
         """The entries that a shard is not known to have applied, in order, up to and with `up_to`."""
-        return [entry for entry in self._pending[shard] if entry.index <= up_to]
+        pending = self._pending[shard]
+        if not pending or pending[-1].index <= up_to:
+            return list(pending)  # of the last push: each has as many as workers push at the same time
+        return [entry for entry in pending if entry.index <= up_to]
 
     def last_of(self, shard: int) -> int:
         """Give the index of the last entry in which a shard takes part; 0 for none.

@@ -61,7 +61,10 @@ class _LineOf:
     def send(self, pending: Sequence[Entry]) -> None:
         """Send the entries that were not sent before."""
         with self._lock:
-            new = [entry for entry in pending if entry.index > self._sent]
+            at = len(pending)  # of many that wait for a floor, the last one is new
+            while at and pending[at - 1].index > self._sent:
+                at -= 1
+            new = pending[at:]
             if new:
                 self._sent = new[-1].index
                 sent = [entries.encode(entry) for entry in new]

@@ -15,8 +15,9 @@ from globalstep.cluster.run_policy import RunPolicy
 from globalstep.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.caller import Caller, Role
+from globalstep.ps.ledger.ledger import Entry, EntryKind, Ledger
 from globalstep.ps.links.parked_call import LONGEST_SECS, blocked_call
-from globalstep.ps.links.vote_count import Asked, VoteCount
+from globalstep.ps.links.vote_count import Asked, VoteCount, _LineOf
 from globalstep.ps.shard import events
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.wal import log_file
@@ -388,6 +389,32 @@ def test_what_is_not_finite_somewhere_comes_with_the_decision(count, sequencer):
     vote(count, lines[1], 1, not_finite="w")
     vote(count, lines[2], 2)
     assert decided == ["w"]
+
+
+class Watched(Entry):
+    """An entry that knows how often it was looked at."""
+
+    looks = 0
+
+    def __getattribute__(self, name):
+        Watched.looks += name == "index"
+        return super().__getattribute__(name)
+
+
+def test_a_decision_costs_the_same_however_many_entries_wait_for_a_floor():
+    ledger, line = Ledger(2, 0), PlayedLine()
+    ledger.declare_step("step")
+    held, most = _LineOf(line, 7, False), []
+    for client in range(100):
+        push = PushId(f"client{client}", 1)
+        index = ledger.admit(push, EntryKind.PUSH, (0, 1), (), (), 0).index
+        ledger._pending[1][-1] = Watched(index, EntryKind.PUSH, push, index - 1)
+        Watched.looks = 0
+        held.send(ledger.pending(1, index))
+        most.append(Watched.looks)
+    assert [[entry.index for entry in told.entries] for told in line.told] == [[at + 1] for at in range(100)]
+    assert most[1:] == [most[1]] * 99
+    assert [entry.index for entry in ledger.pending(1, 40)] == list(range(1, 41))
 
 
 def test_a_second_copy_ends_the_count(count, sequencer):
