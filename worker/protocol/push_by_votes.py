@@ -63,7 +63,7 @@ class PushByVotes:
         others = [shard for shard in parts if shard != sequencer]
         carried = self._carried(push, others)
         if carried is not None:
-            requests = {shard: self._waiting(push_id) for shard in others}
+            requests = dict.fromkeys(others, self._waiting(push_id))
         else:
             requests = {shard: protocol.staging(push_id, push, shard, parts[shard]) for shard in others}
             for request, _ in requests.values():
