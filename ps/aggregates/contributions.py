@@ -3,19 +3,23 @@
 A dense gradient is added to those before it; the rows of sparse ones are kept side by side, and merged when they are
 applied. Contributions are added in the order of their entries, so every replay gives the same bits; units of work in
 the order of their numbers, so every order of arrival does, too. A unit that comes before its turn is kept apart.
+As long as all contributions are laid out alike, their data is added as it lies, run by run; the last one is added by
+the pass that applies the mean.
 
 Layer: ps. Single thread: the caller's, under the shard's lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from globalstep.ps.shard.layouts import Layout
+from globalstep.ps.store.arena import ApplySpan, Total
 from globalstep.ps.store.ignoring import ignoring_float_errors
 from globalstep.wire.declarations import Op, OpKind
 
@@ -85,6 +89,22 @@ def _divided(total: Array, by: int) -> Array:
     return np.asarray(total / total.dtype.type(by)).astype(total.dtype, copy=False)
 
 
+def _add_runs(runs: Iterable[ApplySpan], total: memoryview, data: memoryview) -> None:
+    for run in runs:
+        held = run.gradients(total)
+        held += run.gradients(data)
+
+
+def _are_alike(one: Layout, other: Layout) -> bool:
+    """Whether contributions of two layouts can be added as they lie."""
+    if one is other:
+        return True
+    if one.data_bytes != other.data_bytes or one.places != other.places:
+        return False
+    other.known_places = one.places  # quickly compared next time
+    return True
+
+
 class HeldOps(NamedTuple):
     """Ops that make a part of what is held of a step, when they are added."""
 
@@ -96,10 +116,20 @@ class HeldOps(NamedTuple):
     unit: int = 0
 
 
+class _Alike(NamedTuple):
+    """The sum of contributions that are laid out alike."""
+
+    layout: Layout
+    #: Laid out as their data.
+    data: npt.NDArray[np.uint8]
+
+
 @dataclass(slots=True)
 class _Held:
     """What is held of one step."""
 
+    #: Where all contributions are laid out alike: all that is held.
+    alike: _Alike | None = None
     sums: dict[_Key, _Sum] = field(default_factory=dict[_Key, _Sum])
     #: Units of work that are in the sums: those from the first to this one.
     folded: int = 0
@@ -108,6 +138,7 @@ class _Held:
 
     def add(self, ops: Iterable[Op], unit: int) -> None:
         """Add a contribution, or keep a unit until those before it are in."""
+        self.split()
         if unit > self.folded + 1:
             self.waiting[unit] = [_copied(op) for op in ops]
             return
@@ -118,12 +149,23 @@ class _Held:
                 self._fold(following)
                 self.folded += 1
 
+    def split(self) -> None:
+        """Hold each op's sum by itself: views of the data that was added up."""
+        if self.alike is not None:
+            (layout, data), self.alike = self.alike, None
+            for op in layout.bind(data.data):
+                self.sums[_key(op)] = _Sum(replace(op, value=None), op.value)
+
     def _fold(self, ops: Iterable[Op]) -> None:
         for op in ops:
-            key = _Key(op.kind, op.variable, op.optimizer, op.after_increment, op.source)
+            key = _key(op)
             if key not in self.sums:
                 self.sums[key] = _Sum(replace(op, value=None, indices=None, unique=False))
             ignoring_float_errors(self.sums[key].add, op)
+
+
+def _key(op: Op) -> _Key:
+    return _Key(op.kind, op.variable, op.optimizer, op.after_increment, op.source)
 
 
 def _copied(op: Op) -> Op:
@@ -143,6 +185,57 @@ class Contributions:
 
     def __init__(self) -> None:
         self._open: dict[str, _Held] = {}
+        # Memory of a sum that has been applied: the next one's.
+        self._spare: npt.NDArray[np.uint8] | None = None
+
+    def add_alike(self, step: str, layout: Layout, runs: Sequence[ApplySpan], data: memoryview, first: bool) -> bool:
+        """Add a contribution as it lies, if those before it are laid out alike.
+
+        Args:
+            step: Whose aggregate it belongs to.
+            layout: Its layout: dense gradients.
+            runs: Those of the layout's plan, which are all of its changes.
+            data: Its numbers.
+            first: It is the aggregate's first.
+
+        Returns:
+            Whether it was added; else `add` is to do it.
+        """
+        held = self._open.get(step)
+        if first or held is None:
+            if len({place[:3] for place in layout.places}) < len(layout.places):
+                return False  # two of its changes are to be added to each other
+            total, self._spare = self._spare, None
+            if total is None or total.nbytes != data.nbytes:
+                total = np.empty(data.nbytes, np.uint8)
+            np.copyto(total, np.frombuffer(data, np.uint8))
+            self._open[step] = _Held(_Alike(layout, total))
+            return True
+        if held.alike is None or not _are_alike(held.alike.layout, layout):
+            return False
+        ignoring_float_errors(_add_runs, runs, held.alike.data.data, data)
+        return True
+
+    def close_alike(self, step: str, layout: Layout, contributions: int) -> Total | None:
+        """Give the sum of what is held, for the last contribution to be added to; it is not held any more.
+
+        Args:
+            step: Of which step.
+            layout: Of the last contribution.
+            contributions: How many there are with it.
+
+        Returns:
+            The sum, which is the caller's until `release`; None where not all are laid out alike: nothing is changed.
+        """
+        held = self._open.get(step)
+        if held is None or held.alike is None or not _are_alike(held.alike.layout, layout):
+            return None
+        del self._open[step]
+        return Total(held.alike.data.data, contributions)
+
+    def release(self, total: Total) -> None:
+        """Take back the memory of a sum that has been applied."""
+        self._spare = np.frombuffer(total.data, np.uint8)
 
     def add(self, step: str, ops: Iterable[Op], first: bool, unit: int = 0) -> None:
         """Add a contribution.
@@ -160,11 +253,17 @@ class Contributions:
     def close(self, step: str, contributions: int) -> list[Op]:
         """Give the changes that an aggregate makes: means, each Variable's in one op. It is not held any more."""
         held = self._open.pop(step, None)
+        if held is not None:
+            held.split()
         return [ignoring_float_errors(item.mean, contributions) for item in held.sums.values()] if held else []
 
-    def optimizers(self, step: str) -> set[tuple[str, bool]]:
+    def optimizers(self, step: str) -> Set[tuple[str, bool]]:
         """Give the optimizers that what is held of a step applies, and whether after the increment."""
-        held = self._open.get(step, _Held())
+        held = self._open.get(step)
+        if held is None:
+            return frozenset()
+        if held.alike is not None:
+            return held.alike.layout.appliers
         applied = {(key.optimizer, key.after_increment) for key in held.sums if key.kind is OpKind.APPLY}
         waiting = (op for ops in held.waiting.values() for op in ops if op.kind is OpKind.APPLY)
         return applied | {(op.optimizer, op.after_increment) for op in waiting}
@@ -173,6 +272,7 @@ class Contributions:
         """Copy what is held."""
         found = []
         for step, held in self._open.items():
+            held.split()
             found.append(HeldOps(step, [op for item in held.sums.values() for op in item.copied()], held.folded))
             found += [HeldOps(step, ops, 0, unit) for unit, ops in sorted(held.waiting.items())]
         return found

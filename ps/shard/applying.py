@@ -25,6 +25,7 @@ from globalstep.ps.shard.incarnation import Incarnation, Staged
 from globalstep.ps.shard.layouts import PushParts
 from globalstep.ps.shard.replies import Answer, Kept, Packing
 from globalstep.ps.shard.resources import Resources
+from globalstep.ps.store.arena import Total
 from globalstep.ps.store.hypers import advance_scalars, check_covered
 from globalstep.ps.store.ignoring import ignoring_float_errors
 from globalstep.ps.store.snapshots import no_ledger
@@ -185,19 +186,47 @@ class Applier:
         parts = staged.parts if staged is not None else _NO_PARTS
         hypers = entry.hyper_map
         if entry.place is not None:
-            changes = PushParts(self._aggregated(now, entry, entry.place, parts))
-            plan, apply_secs = self.make_changes(now, changes, hypers)
-            if now.ledger is not None and entry.kind.closes:
-                self._move_on(now, now.ledger, (), uses, hypers)
-            if not entry.kind.closes:
-                parts = _NO_PARTS  # what it reads is what its step makes
-            self.keep(now, entry, parts, self.read_after(now, parts, None), None, apply_secs)
+            self._apply_contribution(now, entry, entry.place, parts, uses)
         else:
             plan, apply_secs = self.make_changes(now, parts, hypers)
             if now.ledger is not None:
                 self._move_on(now, now.ledger, parts.ops, uses, hypers)
             self.keep(now, entry, parts, self.read_after(now, parts, plan), plan, apply_secs)
         faults.at(AFTER, APPLY)
+
+    def _apply_contribution(
+        self, now: Incarnation, entry: Entry, place: AggregatePlace, parts: PushParts, uses: Sequence[OptimizerUse]
+    ) -> None:
+        """Add a contribution to those that are held; where it closes the aggregate, apply the mean."""
+        held, hypers, closes = now.contributions, entry.hyper_map, entry.kind.closes
+        plan, layout, data, total, apply_secs = self._plan_of(now, parts), parts.layout, parts.data, None, None
+        counts = entry.kind is not EntryKind.CLOSING and not place.unit
+        if plan is None or layout is None or data is None or not (counts and plan.runs):
+            plan = None
+        elif closes:
+            # What is held beside a step's only contribution was for another value of it.
+            total = held.close_alike(place.step, layout, place.contributions) if place.contributions > 1 else None
+            plan = plan if total is not None else None
+        elif not held.add_alike(place.step, layout, plan.runs, data, place.contributions == 1):
+            plan = None
+        if plan is None:
+            changes = PushParts(self._aggregated(now, entry, place, parts))
+            _, apply_secs = self.make_changes(now, changes, hypers)
+        elif total is not None:
+            _, apply_secs = self.make_changes(now, parts, hypers, total)
+            held.release(total)
+        if not closes:
+            parts = _NO_PARTS  # what it reads is what its step makes
+        elif now.ledger is not None:
+            self._move_on(now, now.ledger, (), uses, hypers)
+        if not parts.reads:
+            plan = None
+        self.keep(now, entry, parts, self.read_after(now, parts, plan), plan, apply_secs)
+
+    def _plan_of(self, now: Incarnation, parts: PushParts) -> PushPlan | None:
+        """Give the plan that a part is applied by; None where it has none that is valid."""
+        plan = parts.layout.plan if parts.layout is not None else None
+        return plan if plan is not None and parts.data is not None and plan.version == now.store.version else None
 
     def _aggregated(self, now: Incarnation, entry: Entry, place: AggregatePlace, parts: PushParts) -> Sequence[Op]:
         """Add a contribution to those that are held; give the changes that the aggregate makes, if it is complete."""
@@ -249,9 +278,16 @@ class Applier:
         self.deferred[entry.push] = Deferred(now, entry, parts, dict(ledger.steps), exact)
 
     def make_changes(
-        self, now: Incarnation, parts: PushParts, hypers: Mapping[tuple[str, bool], Mapping[str, float]]
+        self,
+        now: Incarnation,
+        parts: PushParts,
+        hypers: Mapping[tuple[str, bool], Mapping[str, float]],
+        total: Total | None = None,
     ) -> tuple[PushPlan | None, float | None]:
-        """Change the values; gives the plan that it followed, and how long it took: None where there was no change."""
+        """Change the values; gives the plan that it followed, and how long it took: None where there was no change.
+
+        With the `total` of other contributions, to which the part is added first, it has a valid plan of runs.
+        """
         layout = parts.layout
         if layout is None and not parts.ops:
             return None, None  # a push that only counts
@@ -264,7 +300,7 @@ class Applier:
         began = clock.monotonic()
         # What overflows becomes inf, as in TensorFlow; it must not stop midway.
         if plan is not None and parts.data is not None:
-            ignoring_float_errors(now.store.apply_plan, plan, hypers, parts.data, self._resources.cores)
+            ignoring_float_errors(now.store.apply_plan, plan, hypers, parts.data, self._resources.cores, total)
         else:
             changes = parts.ops
             if not changes and layout is not None and parts.data is not None:

@@ -36,6 +36,10 @@ _MOST_PROMISED = 1 << 12
 _MOST_ITEMS = 1 << 18
 
 
+#: (Variable, optimizer, after_increment, first byte in the push's data) of each change.
+Places = tuple[tuple[str, str, bool, int], ...]
+
+
 class WireTensor(Protocol):
     """A tensor of a push, as the wire has it."""
 
@@ -93,10 +97,28 @@ class Layout:
     optimizers: frozenset[tuple[str, bool]] | None = None
     #: Counts the pushes of it that the shard applied, once there is one.
     count: ChangeCount | None = None
+    #: See `places`, once they were asked for.
+    known_places: Places = ()
 
     def bind(self, data: memoryview) -> list[Op]:
         """Give the ops with their values in `data`."""
         return [self.decode(op, data) for op in self.ops]
+
+    @property
+    def places(self) -> Places:
+        """What its changes are, each with where its gradient lies: the same for pushes that can be added up."""
+        if not self.known_places:
+            self.known_places = tuple(
+                (op.variable, op.optimizer, op.after_increment, op.value.offset) for op in self.ops
+            )
+        return self.known_places
+
+    @property
+    def appliers(self) -> frozenset[tuple[str, bool]]:
+        """See PushParts.optimizers."""
+        if self.optimizers is None:
+            self.optimizers = frozenset((op.optimizer, op.after_increment) for op in self.ops)
+        return self.optimizers
 
 
 @dataclass(slots=True)
@@ -124,9 +146,7 @@ class PushParts:
         layout = self.layout
         if layout is None:
             return frozenset((op.optimizer, op.after_increment) for op in self.ops if op.kind is OpKind.APPLY)
-        if layout.optimizers is None:
-            layout.optimizers = frozenset((op.optimizer, op.after_increment) for op in layout.ops)
-        return layout.optimizers
+        return layout.appliers
 
 
 class PromisedLayouts:
@@ -145,8 +165,7 @@ class PromisedLayouts:
 
         Workers that push alike share it; one whose parts have bytes behind the last gradient does not push alike.
         """
-        changes = tuple((op.variable, op.optimizer, op.after_increment, op.value.offset) for op in layout.ops)
-        key = changes, tuple(read.variable for read in layout.reads), layout.data_bytes
+        key = layout.places, tuple(read.variable for read in layout.reads), layout.data_bytes
         number = self._numbers.get(key, 0)
         if not number and len(self._layouts) < _MOST_PROMISED:
             self._layouts.append(layout)

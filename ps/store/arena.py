@@ -23,7 +23,7 @@ from globalstep.ps.store.cores import ONE_CORE, WORTH_BYTES, Cores
 from globalstep.runtime.memory import address_of
 from globalstep.wire.declarations import ALIGNMENT, Op, OptimizerDecl, VariableDecl
 
-__all__ = ["Held", "ReadSpan", "PushPlan", "ApplySpan", "lay_out", "padded_count", "plan_reads", "plan_runs"]
+__all__ = ["Held", "ReadSpan", "PushPlan", "ApplySpan", "Total", "lay_out", "padded_count", "plan_reads", "plan_runs"]
 
 Array = npt.NDArray[Any]
 
@@ -53,6 +53,16 @@ class Held:
 
 
 @dataclass(slots=True)
+class Total:
+    """What is added to a push's gradients, so that the mean of all is applied: the sum of contributions before it."""
+
+    #: Laid out as the push's data.
+    data: memoryview
+    #: How many there are, with the push.
+    contributions: int
+
+
+@dataclass(slots=True)
 class ApplySpan:
     """Dense gradients of neighbouring Variables, to be applied in one kernel call.
 
@@ -69,7 +79,11 @@ class ApplySpan:
     #: Whether the push reads some of the values, so that they are to take the gradients' place afterwards.
     leaves_values: bool = False
 
-    def apply(self, hyper: Hypers, data: memoryview, cores: Cores = ONE_CORE) -> None:
+    def gradients(self, data: memoryview) -> Array:
+        """Give the gradients in the data of a push that is laid out alike, flat."""
+        return np.frombuffer(data, self.values.dtype, self.count, self.offset)
+
+    def apply(self, hyper: Hypers, data: memoryview, cores: Cores = ONE_CORE, total: Total | None = None) -> None:
         """Make the changes; where `leaves_values`, the new values take the gradients' place in the data.
 
         So the values are copied while they are still in the processor's cache, and into memory that is there
@@ -79,6 +93,7 @@ class ApplySpan:
             hyper: The rule's numbers.
             data: The push's.
             cores: Share the work, where it is worth it and the rule allows it.
+            total: What the gradients are added to, while it is in the cache; it is used up.
         """
         grad = np.frombuffer(data, self.values.dtype, self.count, self.offset)
         leaves = self.leaves_values and not data.readonly
@@ -86,26 +101,58 @@ class ApplySpan:
         touched = (2 + len(self.slots)) * grad.nbytes
         piece = self.count if cores.threads == 1 or touched < WORTH_BYTES else _PIECE
         if self.count <= min(piece, 2 * _BLOCK) or not self.rule.elementwise:
-            change(self.values, self.slots, grad)
+            if total is not None:
+                change(self.values, self.slots, _mean(self.gradients(total.data), grad, total.contributions))
+            else:
+                change(self.values, self.slots, grad)
             if leaves:
                 np.copyto(grad, self.values)
             return
-        block = _BLOCK if leaves else piece
+        block = _BLOCK if leaves or total is not None else piece
+        work = _Work(self, grad, change, leaves)
+        if total is not None:
+            work.total, work.contributions = self.gradients(total.data), total.contributions
 
-        def work(number: int) -> None:
+        def share(number: int) -> None:
             end = min((number + 1) * piece, self.count)
             for at in range(number * piece, end, block):
-                self._apply_to(slice(at, min(at + block, end)), grad, change, leaves)
+                work.do(slice(at, min(at + block, end)))
 
         if piece < self.count:
-            cores.share(work, -(-self.count // piece))
+            cores.share(share, -(-self.count // piece))
         else:
-            work(0)
+            share(0)
 
-    def _apply_to(self, part: slice, grad: Array, change: Change, leaves: bool) -> None:
-        change(self.values[part], tuple([slot[part] for slot in self.slots]), grad[part])
-        if leaves:
-            grad[part] = self.values[part]
+
+@dataclass(slots=True)
+class _Work:
+    """What is to be done to the elements of a run, some at a time."""
+
+    span: ApplySpan
+    grad: Array
+    change: Change
+    #: Whether the new values take the gradients' place.
+    leaves: bool
+    #: What the gradients are added to, and how many there are then; None for nothing.
+    total: Array | None = None
+    contributions: int = 1
+
+    def do(self, part: slice) -> None:
+        """Do it to the elements of a part."""
+        values, grad = self.span.values[part], self.grad[part]
+        applied = grad
+        if self.total is not None:
+            applied = _mean(self.total[part], grad, self.contributions)
+        self.change(values, tuple([slot[part] for slot in self.span.slots]), applied)
+        if self.leaves:
+            grad[...] = values
+
+
+def _mean(total: Array, grad: Array, contributions: int) -> Array:
+    """Add a gradient to those before it, and give the mean of all, in the same memory."""
+    total += grad
+    total /= total.dtype.type(contributions)
+    return total
 
 
 @dataclass(slots=True)
@@ -128,6 +175,15 @@ class PushPlan:
     reads: list[ReadSpan]
     #: (dtype, shape, first byte) of each read in the bytes of all.
     places: list[tuple[str, tuple[int, ...], int]]
+    #: The changes, where all of them are runs: so such pushes can be added up; else none.
+    runs: Sequence[ApplySpan] = ()
+    #: Bytes of all that is read.
+    read_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        runs = [step for step in self.steps if isinstance(step, ApplySpan)]
+        self.runs = runs if len(runs) == len(self.steps) else ()
+        self.read_bytes = sum(piece.view.nbytes for piece in self.reads)
 
 
 def lay_out(fresh: Sequence[VariableDecl], optimizers: Iterable[OptimizerDecl]) -> dict[str, Held]:

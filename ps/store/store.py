@@ -24,7 +24,7 @@ from globalstep.errors import (
     PermissionDeniedError,
 )
 from globalstep.ps.rules.rule import Rule
-from globalstep.ps.store.arena import ApplySpan, Held, PushPlan, lay_out, plan_reads, plan_runs
+from globalstep.ps.store.arena import ApplySpan, Held, PushPlan, Total, lay_out, plan_reads, plan_runs
 from globalstep.ps.store.checking import (
     check_indices,
     check_memory,
@@ -257,13 +257,28 @@ class VariableStore:
         pieces = plan_reads([self._held[read.variable] for read in reads], steps)
         return PushPlan(self.version, steps, pieces, places)
 
-    def apply_plan(self, plan: PushPlan, hypers: HyperMap, data: memoryview, cores: Cores = ONE_CORE) -> None:
-        """Make the changes of a planned push, on several cores. Its data is used up: see ApplySpan.apply."""
+    def apply_plan(
+        self,
+        plan: PushPlan,
+        hypers: HyperMap,
+        data: memoryview,
+        cores: Cores = ONE_CORE,
+        total: Total | None = None,
+    ) -> None:
+        """Make the changes of a planned push, on several cores. Its data is used up: see ApplySpan.apply.
+
+        Args:
+            plan: It.
+            hypers: Evaluated hyper-parameters of every optimizer that it uses.
+            data: The push's.
+            cores: Share the work.
+            total: Contributions to be added to it first, if its changes are all runs.
+        """
         for step in plan.steps:
             if isinstance(step, Op):
                 self._apply_one(step, hypers)
             else:
-                step.apply(hypers[step.key], data, cores)
+                step.apply(hypers[step.key], data, cores, total)
 
     def read_plan(self, plan: PushPlan, data: memoryview) -> list[Array]:
         """Give the values of a planned push's reads, in flat pieces, each value from a multiple of 8 bytes.
@@ -278,6 +293,31 @@ class VariableStore:
             else np.frombuffer(data, piece.view.dtype, piece.view.size, piece.left_at)
             for piece in plan.reads
         ]
+
+    def read_now(self, plan: PushPlan, buffer: ReplyBuffer | None = None) -> list[Array]:
+        """Give what a planned push reads as it is now, in flat pieces as `read_plan` does.
+
+        Args:
+            plan: A valid plan.
+            buffer: Where to put them, one behind the other; None for anywhere.
+
+        Raises:
+            ResourceExhaustedError: If there is no memory for them now.
+        """
+        try:
+            memory = buffer.take(plan.read_bytes) if buffer is not None else None
+            if memory is None:
+                return [piece.view.copy() for piece in plan.reads]
+        except MemoryError:
+            raise no_memory_to_read(len(plan.places)) from None
+        found: list[Array] = []
+        at = 0
+        for piece in plan.reads:
+            place: Array = np.ndarray(piece.view.shape, piece.view.dtype, memory.data, at)
+            np.copyto(place, piece.view)
+            at += place.nbytes
+            found.append(place)
+        return found
 
     def _runs(self, ops: Sequence[Op], data: memoryview) -> list[ApplySpan]:
         """Split dense gradients into runs of neighbours; the split of a known layout is remembered."""

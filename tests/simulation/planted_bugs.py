@@ -357,14 +357,14 @@ def _a_late_contribution_counts() -> Patch:
 
 
 def _shards_with_different_sets() -> Patch:
-    aggregated = Applier._aggregated
+    contribute = Applier._apply_contribution
 
-    def hasty(self: Any, now: Any, entry: Any, place: Any, parts: Any) -> Any:
+    def hasty(self: Any, now: Any, entry: Any, place: Any, parts: Any, uses: Any) -> None:
         if now.ledger is None and entry.kind is EntryKind.LAST_CONTRIBUTION and place.contributions > 1:
             entry = replace(entry, kind=EntryKind.CLOSING)  # without its own part
-        return aggregated(self, now, entry, place, parts)
+        contribute(self, now, entry, place, parts, uses)
 
-    return Applier, "_aggregated", hasty
+    return Applier, "_apply_contribution", hasty
 
 
 def _units_summed_as_they_arrive() -> Patch:
