@@ -3569,6 +3569,7 @@ class PushRequest(_message.Message):
     KNOWN_LAYOUT_FIELD_NUMBER: _builtins.int
     AHEAD_FIELD_NUMBER: _builtins.int
     PATIENCE_MS_FIELD_NUMBER: _builtins.int
+    KNOWS_PLACES_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     layout: _builtins.int
@@ -3585,6 +3586,10 @@ class PushRequest(_message.Message):
     """
     patience_ms: _builtins.int
     """Of a contribution: how long the answer may wait for its step to be made, if the connection can have a call wait."""
+    knows_places: _builtins.bool
+    """Beside `patience_ms`: the client knows where the values of its layout's reads lie in an answer, which may be `bare`.
+    One that waits is not otherwise: an older client may know the layout, and not that.
+    """
     data: _builtins.bytes
     @_builtins.property
     def id(self) -> Global___PushId: ...
@@ -3614,11 +3619,12 @@ class PushRequest(_message.Message):
         known_layout: _builtins.bool = ...,
         ahead: _builtins.bool = ...,
         patience_ms: _builtins.int = ...,
+        knows_places: _builtins.bool = ...,
         data: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "data", b"data", "id", b"id", "incarnation", b"incarnation", "increments", b"increments", "known_layout", b"known_layout", "layout", b"layout", "ops", b"ops", "patience_ms", b"patience_ms", "reads", b"reads", "seen_steps", b"seen_steps", "uses", b"uses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "data", b"data", "id", b"id", "incarnation", b"incarnation", "increments", b"increments", "known_layout", b"known_layout", "knows_places", b"knows_places", "layout", b"layout", "ops", b"ops", "patience_ms", b"patience_ms", "reads", b"reads", "seen_steps", b"seen_steps", "uses", b"uses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

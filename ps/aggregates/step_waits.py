@@ -10,14 +10,15 @@ Layer: ps. Threads: a StepWaits is thread-safe.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.links.parked_call import Make, OpenCall, ParkedCall
-from globalstep.ps.shard.events import AwaitSlower, AwaitStep, Pull
-from globalstep.ps.shard.layouts import LayoutMemory
-from globalstep.ps.shard.replies import StepWait
+from globalstep.ps.shard.events import AwaitSlower, AwaitStep, Pull, ReadMade
+from globalstep.ps.shard.layouts import Layout, LayoutMemory, PushParts
+from globalstep.ps.shard.replies import Answer, Packing, StepWait
 from globalstep.ps.shard.shard import Shard
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
@@ -27,6 +28,44 @@ __all__ = ["StepWaits", "await_slower"]
 
 #: Longest patience: meanwhile nobody looks whether a contributor is gone.
 _MOST_PATIENCE_MS = 1000
+#: See StepWaits._is_over.
+_BELIEVED_SECS = 1.0
+
+
+class _Asked(NamedTuple):
+    """What is asked, as an AwaitStep has it."""
+
+    incarnation: int
+    client: str
+    step: str
+    base: int
+    units: int = 0
+
+    @classmethod
+    def of(cls, message: pb.AwaitStepRequest) -> _Asked:
+        """Read it from its message."""
+        return cls(message.incarnation, message.client, message.step, message.base, message.units)
+
+
+class _Wanted(NamedTuple):
+    """What a contribution reads of its step."""
+
+    reads: Sequence[Read]
+    #: Its layout, where it has one.
+    layout: Layout | None
+    #: Whether its client knows where in the answer the values lie.
+    known: bool
+
+
+class _Waiting(NamedTuple):
+    """A call that waits."""
+
+    parked: ParkedCall
+    asked: _Asked
+    #: When its patience ends, by the clock's monotonic reading.
+    until: float
+    #: Makes its reply.
+    make: Make
 
 
 class StepWaits:
@@ -34,13 +73,16 @@ class StepWaits:
 
     Args:
         shard: Its state.
+        encode: Writes the reads of a push into its reply.
     """
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: Shard, encode: Callable[[Answer, pb.PushReply, TensorWriter], None]) -> None:
         self._shard = shard
-        # Calls that wait, for what, and what makes their replies; appended to and taken from at its ends only, each of
-        # which is atomic.
-        self._parked: deque[tuple[ParkedCall, pb.AwaitStepRequest, Make]] = deque()
+        self._encode_answer = encode
+        # Calls that wait; appended to and taken from at its ends only, each of which is atomic.
+        self._parked: deque[_Waiting] = deque()
+        # Step -> until when somebody is believed to be waited for, in which incarnation; see _is_over.
+        self._believed: dict[str, tuple[int, float]] = {}
 
     @property
     def is_idle(self) -> bool:
@@ -51,14 +93,16 @@ class StepWaits:
         self, message: pb.AwaitStepRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, call: OpenCall
     ) -> None:
         """Carry out an AWAIT_STEP, or have it parked, as a method of a Handler."""
-        wait = self._ask(message)
-        if not self._park(wait, message, call, partial(self._answer, message)):
+        asked = _Asked.of(message)
+        wait = self._ask(asked)
+        over = wait.over or wait.due or wait.unit
+        if over or not self._park(asked, message.patience_ms, call, partial(self._answer, asked)):
             _encode(wait, reply.await_step)
 
     def await_made(
         self,
         increments: Sequence[Increment],
-        reads: Sequence[Read],
+        parts: PushParts,
         reply: pb.Reply,
         tensors: TensorWriter,
         call: OpenCall,
@@ -67,7 +111,7 @@ class StepWaits:
 
         Args:
             increments: By which it is one.
-            reads: What its client wants to read of the step that it makes.
+            parts: Its: with what its client wants to read of the step that it makes.
             reply: With its outcome, and values if it has made the step by itself.
             tensors: Of the reply.
             call: The PUSH.
@@ -77,24 +121,43 @@ class StepWaits:
         base = push.seen_steps.get(step)
         if base is None or outcome.kind != pb.OUTCOME_ACCEPTED or outcome.steps.get(step) != base:
             return
-        message = pb.AwaitStepRequest(
-            incarnation=push.incarnation, client=push.id.client, step=step, base=base, patience_ms=push.patience_ms
-        )
-        wait = self._ask(message)
-        # What they name lies in the request's memory.
-        reads = [read if read.indices is None else Read(read.variable, read.indices.copy()) for read in reads]
-        made = partial(self._answer_made, message, reply.push, reads, call)
+        asked = _Asked(push.incarnation, push.id.client, step, base)
+        reads = parts.reads
+        if parts.layout is None:  # what they name lies in the request's memory
+            reads = [read if read.indices is None else Read(read.variable, read.indices.copy()) for read in reads]
+        wanted = _Wanted(reads, parts.layout, parts.known)
+        made = partial(self._answer_made, asked, reply.push, wanted, call)
         self._shard.secure(self._shard.log)  # others may hear of it while it waits
-        if not self._park(wait, message, call, made):
-            self._tell_made(wait, message, reads, call, reply, tensors)
+        if self._is_over(asked) or not self._park(asked, push.patience_ms, call, made):
+            self._tell_made(asked, wanted, call, reply, tensors)
 
-    def _park(self, wait: StepWait, message: pb.AwaitStepRequest, call: OpenCall, make: Make) -> bool:
-        """Have a call wait, where there is something to wait for, and it can; says whether it does."""
-        if message.patience_ms and not (wait.over or wait.due or wait.unit) and call.line is not None:
+    def _is_over(self, asked: _Asked) -> bool:
+        """Whether a contribution need not wait: its step is made, or nobody is left to wait for.
+
+        To find that out takes as long as to decide on the contribution. So where somebody was waited for, that is
+        believed for a second: if it is wrong by then, the call's patience ends, and its client asks. It is not
+        believed once a step was made of fewer contributions than wanted.
+        """
+        if self._has_moved_on(asked):
+            return True
+        now, at = self._shard.now, self._shard.resources.clock.monotonic()
+        incarnation, until = self._believed.get(asked.step, (0, at))
+        if incarnation == asked.incarnation and at < until and asked.step not in now.fewer:
+            return False
+        wait = self._ask(asked)
+        if wait.over or wait.due:
+            return True
+        self._believed[asked.step] = asked.incarnation, at + _BELIEVED_SECS
+        return False
+
+    def _park(self, asked: _Asked, patience_ms: int, call: OpenCall, make: Make) -> bool:
+        """Have a call wait, where it can; says whether it does."""
+        if patience_ms and call.line is not None:
             call.parked = call.line.park(call)
         if call.parked is None:
             return False
-        self._parked.append((call.parked, message, make))
+        until = call.parked.since + min(patience_ms, _MOST_PATIENCE_MS) / 1000
+        self._parked.append(_Waiting(call.parked, asked, until, make))
         return True
 
     def look_after(self, now: float) -> float | None:
@@ -108,62 +171,61 @@ class StepWaits:
         """
         soonest = None
         for _ in range(len(self._parked)):
-            parked, message, make = self._parked.popleft()
-            left = parked.since + min(message.patience_ms, _MOST_PATIENCE_MS) / 1000 - now
-            if left <= 0.0 or self._has_moved_on(message):
-                parked.resume(make)
+            waiting = self._parked.popleft()
+            left = waiting.until - now
+            if left <= 0.0 or self._has_moved_on(waiting.asked):
+                waiting.parked.resume(waiting.make)
             else:
-                self._parked.append((parked, message, make))
+                self._parked.append(waiting)
                 soonest = left if soonest is None else min(soonest, left)
         return soonest
 
-    def _has_moved_on(self, message: pb.AwaitStepRequest) -> bool:
+    def _has_moved_on(self, asked: _Asked) -> bool:
         """Whether a step has another value than the one that is waited at. Takes no lock: it is asked often."""
         now = self._shard.now
         ledger = now.ledger
-        if now.number != message.incarnation or ledger is None:
+        if now.number != asked.incarnation or ledger is None:
             return True
-        return ledger.visible.get(message.step) != message.base
+        return ledger.visible.get(asked.step) != asked.base
 
-    def _ask(self, message: pb.AwaitStepRequest) -> StepWait:
-        return self._shard.handle(
-            AwaitStep(message.incarnation, message.client, message.step, message.base, message.units)
-        )
+    def _ask(self, asked: _Asked) -> StepWait:
+        return self._shard.handle(AwaitStep(*asked))
 
-    def _answer(self, message: pb.AwaitStepRequest, reply: pb.Reply, tensors: TensorWriter) -> None:
-        _encode(self._ask(message), reply.await_step)
+    def _answer(self, asked: _Asked, reply: pb.Reply, tensors: TensorWriter) -> None:
+        _encode(self._ask(asked), reply.await_step)
         reply.await_step.waited = True
 
     def _answer_made(
         self,
-        message: pb.AwaitStepRequest,
+        asked: _Asked,
         answer: pb.PushReply,
-        reads: Sequence[Read],
+        wanted: _Wanted,
         call: OpenCall,
         reply: pb.Reply,
         tensors: TensorWriter,
     ) -> None:
         reply.push.CopyFrom(answer)
-        self._tell_made(self._ask(message), message, reads, call, reply, tensors)
+        self._tell_made(asked, wanted, call, reply, tensors)
 
     def _tell_made(
-        self,
-        wait: StepWait,
-        message: pb.AwaitStepRequest,
-        reads: Sequence[Read],
-        call: OpenCall,
-        reply: pb.Reply,
-        tensors: TensorWriter,
+        self, asked: _Asked, wanted: _Wanted, call: OpenCall, reply: pb.Reply, tensors: TensorWriter
     ) -> None:
         """Tell a contribution whose step has been made so, with what it reads."""
-        if wait.steps.get(message.step) == message.base:
-            return
-        for name, value in wait.steps.items():
-            reply.push.outcome.steps[name] = value
-        memory = call.memory
+        memory, steps = call.memory, reply.push.outcome.steps
         buffer = memory.buffer if memory.pull_buffer is None else memory.pull_buffer
-        values, _ = self._shard.handle(Pull(message.incarnation, message.client, reads, {}, buffer))
-        codec.encode_values(reads, values, reply.push.values, tensors)
+        if wanted.layout is not None:
+            made = self._shard.handle(ReadMade(*asked[:4], wanted.layout, buffer))
+            if made is not None:
+                steps.update(made.steps)
+                answer = Answer(wanted.reads, made.values, Packing(made.places, wanted.known))
+                self._encode_answer(answer, reply.push, tensors)
+                return
+        wait = self._ask(asked)
+        if wait.steps.get(asked.step) == asked.base:
+            return
+        steps.update(wait.steps)
+        values, _ = self._shard.handle(Pull(asked.incarnation, asked.client, wanted.reads, {}, buffer))
+        codec.encode_values(wanted.reads, values, reply.push.values, tensors)
 
 
 def _encode(wait: StepWait, found: pb.AwaitStepReply) -> None:

@@ -38,7 +38,7 @@ from globalstep.ps.service.push_decoding import (
 )
 from globalstep.ps.shard import events
 from globalstep.ps.shard.event_log import NO_LOG
-from globalstep.ps.shard.layouts import LayoutMemory
+from globalstep.ps.shard.layouts import LayoutMemory, PushParts
 from globalstep.ps.shard.replies import Answer
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.shard.statistics import Traffic
@@ -85,7 +85,7 @@ class Handler:
         self._limit_bytes = limit_bytes
         self.authorization, self.traffic = Authorization(SYSTEM_CLOCK), Traffic()
         self._faults = shard.resources.faults = faults
-        self.step_waits = StepWaits(shard)
+        self.step_waits = StepWaits(shard, _encode_answer)
         self.voting = Voting(shard, _encode_commit, self.step_waits, self.traffic)
         self._methods: dict[str, Callable[[Any, memoryview, pb.Reply, TensorWriter, LayoutMemory], object]] = {
             "pull": self._pull,
@@ -349,7 +349,7 @@ class Handler:
 
     def _push(
         self, message: pb.PushRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, memory: LayoutMemory
-    ) -> tuple[Sequence[Increment], Sequence[Read]]:
+    ) -> tuple[Sequence[Increment], PushParts]:
         decision = None if message.known_layout else self._decision(message, memory.caller)
         parts = parts_of(message, data, memory, self.shard, decision)
         parts.buffer = memory.buffer
@@ -360,7 +360,7 @@ class Handler:
         )
         codec.encode_outcome(admission.outcome, reply.push.outcome)
         _encode_answer(admission.answer, reply.push, tensors)
-        return increments, parts.reads
+        return increments, parts
 
     def _stage(self, message: pb.StageRequest, data: memoryview, memory: LayoutMemory) -> str:
         """Keep a part of a push; gives a Variable whose gradient is not finite, "" for none."""

@@ -69,7 +69,9 @@ def parts_of(
         data = memory.take_early(message.layout)
     if message.known_layout:
         layout = memory.recall(message.layout, data)
-        return PushParts((), layout.reads, data, layout, True)
+        # A client whose contributions were answered without values knows the layout, and not where they would lie.
+        known = not isinstance(message, pb.PushRequest) or not message.patience_ms or message.knows_places
+        return PushParts((), layout.reads, data, layout, known)
     check_counts(shard.variable_count, changes=message.ops, reads=message.reads)
     reads = [codec.decode_read(read, data) for read in message.reads]
     increments, uses = decision or ([], [])

@@ -25,8 +25,8 @@ from globalstep.ps.ledger.signatures import Floor
 from globalstep.ps.members.chief_lease import ChiefLeaseView
 from globalstep.ps.members.presence import NO_STANDING, Standing
 from globalstep.ps.shard.event_log import NO_LOG, EventLog
-from globalstep.ps.shard.layouts import PushParts
-from globalstep.ps.shard.replies import Admission, Answer, Kept, LeadWait, OpenStep, StepWait
+from globalstep.ps.shard.layouts import Layout, PushParts
+from globalstep.ps.shard.replies import Admission, Answer, Kept, LeadWait, OpenStep, StepMade, StepWait
 from globalstep.ps.store.reading import ReplyBuffer
 from globalstep.wire.declarations import (
     Increment,
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 __all__ = [
     "LOGGED", "Admit", "Adopt", "Applied", "AwaitSlower", "AwaitStep", "Begin", "Commit", "ConsistentPull",
     "CountTogether", "Decided", "Declare", "DropShort", "Event", "Finish", "GetLeads", "GetOpenSteps", "GetSteps",
-    "Greet", "Heartbeat", "Leave", "Lose", "Open", "Pull", "Push", "ReadJournal", "ReadSnapshot", "Recorded", "Release",
-    "Resolve", "Resolved", "Resume", "Stage",
+    "Greet", "Heartbeat", "Leave", "Lose", "Open", "Pull", "Push", "ReadJournal", "ReadMade", "ReadSnapshot",
+    "Recorded", "Release", "Resolve", "Resolved", "Resume", "Stage",
 ]  # fmt: skip
 
 Array = npt.NDArray[Any]
@@ -248,6 +248,25 @@ class AwaitStep(Event[StepWait]):
     base: int
     #: It asks for a unit of work to compute, of so many; 0 where it has contributed.
     units: int = 0
+
+
+@dataclass(slots=True)
+class ReadMade(Event[StepMade | None]):
+    """On the sequencer: the values that a contribution reads of the step that it was for, as of now.
+
+    Replies with None where the step has not moved on, or where AwaitStep and Pull are to be asked: there is no valid
+    plan for the reads, or a step among them that other shards may not have applied yet.
+    """
+
+    incarnation: int
+    client: str
+    step: str
+    #: The value that the contribution was computed from.
+    base: int
+    #: The contribution's; of the caller's stream.
+    layout: Layout
+    #: Where values are to be put.
+    buffer: ReplyBuffer | None = None
 
 
 @dataclass(slots=True)

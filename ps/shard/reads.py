@@ -13,12 +13,13 @@ import numpy.typing as npt
 
 from globalstep.errors import FailedPreconditionError
 from globalstep.ps.ledger.journal import JournalPart
-from globalstep.ps.shard.events import ConsistentPull, GetSteps, Pull, ReadJournal, ReadSnapshot, Release
+from globalstep.ps.shard.events import ConsistentPull, GetSteps, Pull, ReadJournal, ReadMade, ReadSnapshot, Release
 from globalstep.ps.shard.incarnation import Incarnation
+from globalstep.ps.shard.replies import StepMade
 from globalstep.ps.shard.sequencer import Sequencer
 from globalstep.ps.store.reading import bytes_of
 
-__all__ = ["StateReader", "prepare_room"]
+__all__ = ["StateReader", "prepare_room", "prepare_room_for_made"]
 
 Array = npt.NDArray[Any]
 
@@ -28,6 +29,13 @@ def prepare_room(now: Incarnation, event: Pull | ConsistentPull) -> None:
     if event.buffer is not None:
         store = now.store
         event.buffer.prepare(lambda: bytes_of(event.reads, store.declaration, store.most_read_bytes))
+
+
+def prepare_room_for_made(event: ReadMade) -> None:
+    """The same for ReadMade."""
+    plan = event.layout.plan
+    if event.buffer is not None and plan is not None:
+        event.buffer.prepare(lambda: plan.read_bytes)
 
 
 class StateReader:
@@ -51,6 +59,17 @@ class StateReader:
                 if read.variable in visible:
                     values[at] = np.asarray(visible[read.variable], values[at].dtype)
         return values, now.applied
+
+    def made(self, now: Incarnation, event: ReadMade) -> StepMade | None:
+        """See ReadMade."""
+        now.check(event.incarnation, event.client)
+        ledger, plan = now.sequencing(), event.layout.plan
+        visible = ledger.visible
+        if visible.get(event.step, event.base) == event.base or visible != ledger.steps or now.policy.hogwild:
+            return None
+        if plan is None or plan.version != now.store.version:
+            return None
+        return StepMade(dict(visible), now.store.read_now(plan, event.buffer), plan.places)
 
     def consistent_pull(self, now: Incarnation, event: ConsistentPull) -> tuple[list[Array], int, dict[int, int]]:
         """See ConsistentPull."""

@@ -14,7 +14,9 @@ import numpy.typing as npt
 from globalstep.ps.ledger.ledger import Entry
 from globalstep.wire.declarations import Outcome, PushId, Read
 
-__all__ = ["Admission", "Answer", "Awaited", "Kept", "LeadWait", "OpenStep", "Packing", "ReplyCache", "StepWait"]
+__all__ = [
+    "Admission", "Answer", "Awaited", "Kept", "LeadWait", "OpenStep", "Packing", "ReplyCache", "StepMade", "StepWait",
+]  # fmt: skip
 
 Array = npt.NDArray[Any]
 
@@ -39,6 +41,17 @@ class StepWait:
     due: bool = False
     #: The unit of work that the caller is to compute, from 1; 0 for none.
     unit: int = 0
+
+
+class StepMade(NamedTuple):
+    """What a contribution reads of its step, which has been made."""
+
+    #: As visible.
+    steps: Mapping[str, int]
+    #: Flat pieces, each value from a multiple of 8 bytes.
+    values: Sequence[Array]
+    #: (dtype, shape, first byte) of each value.
+    places: Sequence[tuple[str, tuple[int, ...], int]]
 
 
 class Awaited(NamedTuple):

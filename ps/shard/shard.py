@@ -32,7 +32,7 @@ from globalstep.ps.shard.fail_stop import FailStop
 from globalstep.ps.shard.hogwild import Racing
 from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.ps.shard.life_cycle import LifeCycle, load_ledger
-from globalstep.ps.shard.reads import StateReader, prepare_room
+from globalstep.ps.shard.reads import StateReader, prepare_room, prepare_room_for_made
 from globalstep.ps.shard.replies import Answer
 from globalstep.ps.shard.resources import Resources
 from globalstep.ps.shard.sequencer import Sequencer
@@ -92,6 +92,7 @@ class Shard:
             events.Resolved: self._resolved,
             events.DropShort: self._drop_short,
             events.Pull: reader.pull,
+            events.ReadMade: reader.made,
             events.ConsistentPull: reader.consistent_pull,
             events.GetSteps: reader.steps,
             events.ReadJournal: reader.journal,
@@ -121,6 +122,7 @@ class Shard:
             events.Declare: self._prepare_kernels,
             events.Pull: lambda event: prepare_room(self.now, event),
             events.ConsistentPull: lambda event: prepare_room(self.now, event),
+            events.ReadMade: prepare_room_for_made,
         }
 
     # ---- The door -----------------------------------------------------------------------------

@@ -419,11 +419,11 @@ def _who_comes_back_is_where_it_was() -> Patch:
 def _values_of_before_the_step() -> Patch:
     await_made = StepWaits.await_made
 
-    def hasty(self: Any, increments: Any, reads: Any, reply: Any, tensors: Any, call: Any) -> None:
+    def hasty(self: Any, increments: Any, parts: Any, reply: Any, tensors: Any, call: Any) -> None:
         push, early = call.request.push, copy(self)
-        found = self._shard.handle(Pull(push.incarnation, push.id.client, reads))
+        found = self._shard.handle(Pull(push.incarnation, push.id.client, parts.reads))
         early._shard = _Shard(self._shard, found)
-        await_made(early, increments, reads, reply, tensors, call)
+        await_made(early, increments, replace(parts, layout=None), reply, tensors, call)
 
     return StepWaits, "await_made", hasty
 

@@ -121,6 +121,8 @@ class KnownLayout:
     nbytes: int
     #: Where the values that it reads lie in the answer; None until the shard has answered.
     places: Places | None = None
+    #: Whether the shard has answered a contribution without values, and `places` has none yet.
+    lacks_places: bool = False
     #: Whether `order` is that of all ops of the push.
     is_all: bool = False
     #: The number under which the shard has promised to apply such pushes; 0 where it has not.

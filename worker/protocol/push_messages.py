@@ -161,6 +161,12 @@ class PushMessages:
             )
         return tensors.pieces
 
+    def knows_places(self, push: Push, shard: int) -> bool:
+        """Whether it is known where values lie in the answers to such pushes."""
+        split = self._splits.get(push.layout)
+        known = split.known.get(shard) if split is not None else None
+        return known is not None and known.places is not None and not known.lacks_places
+
     def carried(self, push: Push, shard: int, most_bytes: int) -> pb.CarriedPart | None:
         """Write a shard's part for the sequencer to carry.
 
@@ -209,17 +215,19 @@ class PushMessages:
             if known is None or known.places is None:
                 raise InternalError(f"{self._run.transports[shard].label} gave values without saying where they lie.")
             return known.places.arrays(data)
-        wanted = sum(self._run.where[read.variable] == shard for read in push.reads)
-        # A push that was refused has no values, and says nothing of where they would lie. The answer to one that may
-        # wait always says where, if it has any.
-        if known is not None and known.places is None and (push.patience_ms or len(answer.values) == wanted):
-            tensors = [item.value for item in answer.values]
-            known.places = Places(
-                [np.dtype(tensor.dtype) for tensor in tensors],
-                [tuple(tensor.shape) for tensor in tensors],
-                [tensor.offset for tensor in tensors],
-            )
-            known.promised = getattr(answer, "promised", 0)
+        if known is not None and (known.places is None or known.lacks_places):
+            wanted = sum(self._run.where[read.variable] == shard for read in push.reads)
+            # A push that was refused has no values, and says nothing of where they would lie. So has a contribution
+            # whose step was not made while its answer waited; but the shard knows the layout then.
+            if push.patience_ms or len(answer.values) == wanted:
+                tensors = [item.value for item in answer.values]
+                known.places = Places(
+                    [np.dtype(tensor.dtype) for tensor in tensors],
+                    [tuple(tensor.shape) for tensor in tensors],
+                    [tensor.offset for tensor in tensors],
+                )
+                known.lacks_places = len(tensors) < wanted
+                known.promised = getattr(answer, "promised", 0)
         return [codec.decode_tensor(item.value, data) for item in answer.values]
 
     def gather(self, push: Push, found: Mapping[int, Sequence[Array]]) -> list[Array]:

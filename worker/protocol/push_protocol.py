@@ -264,6 +264,7 @@ class PushProtocol:
                 message.uses.extend(codec.encode_use(use) for use in push.uses)
             message.seen_steps.update(push.seen_steps)
             message.patience_ms = push.patience_ms
+            message.knows_places = push.patience_ms > 0 and self._messages.knows_places(push, shard)
             return request, pieces
 
         began = self._clock.monotonic()

@@ -61,6 +61,8 @@ class Contributing:
         self._given: dict[str, tuple[int, int, int]] = {}
         # Step -> (incarnation, the unit of it that is being computed).
         self._claimed: dict[str, tuple[int, UnitOfWork]] = {}
+        # Layout and incarnation of the last contribution, and its way; replaced as a whole.
+        self._last_way: tuple[object, tuple[tuple[int, ...], bool]] | None = None
 
     def take_unit(self, step: str, units: int, known: int) -> UnitOfWork:
         """Ask for a unit of work, and wait until there is one, or the step has moved on.
@@ -116,10 +118,8 @@ class Contributing:
         """
         self._require_aggregates()
         (wanted,) = push.increments
-        shards = {shard for variable in push.variables for shard in self._ways.shards_of(variable)}
-        patient = not wanted.unit and self._is_answered_once_made(push, wanted, shards)
-        # Whichever rows of a partitioned Variable a worker has: all contributions have parts on the same tasks.
-        beside, patience_ms = tuple(sorted(shards)), _PATIENCE_MS if patient else 0
+        beside, patient = self._way_of(push, wanted)
+        patience_ms = _PATIENCE_MS if patient else 0
         part = replace(push, reads=push.reads if patient else [], beside=beside, patience_ms=patience_ms)
         if wanted.unit:
             return self._bring_unit(part, wanted)
@@ -137,6 +137,19 @@ class Contributing:
         if outcome.kind is not OutcomeKind.ACCEPTED:
             return PushResult(outcome, [], result.applied)
         return PushResult(outcome, self._ways.pull(push.reads) if push.reads else [], result.applied)
+
+    def _way_of(self, push: Push, wanted: Increment) -> tuple[tuple[int, ...], bool]:
+        """Give the tasks that have a part, and whether the answer may wait; kept for pushes that are all alike."""
+        alike = push.layout, self._run.incarnation
+        last = self._last_way
+        if push.layout is not None and last is not None and last[0] == alike:
+            return last[1]
+        shards = {shard for variable in push.variables for shard in self._ways.shards_of(variable)}
+        patient = not wanted.unit and self._is_answered_once_made(push, wanted, shards)
+        # Whichever rows of a partitioned Variable a worker has: all contributions have parts on the same tasks.
+        way = tuple(sorted(shards)), patient
+        self._last_way = alike, way
+        return way
 
     def _is_answered_once_made(self, push: Push, wanted: Increment, shards: set[int]) -> bool:
         """Whether the answer to a contribution may wait for its step, and bring what is read of that."""

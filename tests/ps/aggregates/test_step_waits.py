@@ -67,11 +67,14 @@ class Job:
     def look(self):
         return self.waits.look_after(self.clock.monotonic())
 
-    def push(self, wanted=2, base=0, patience_ms=PATIENCE_MS, line=None, client="another"):
+    def push(
+        self, wanted=2, base=0, patience_ms=PATIENCE_MS, line=None, client="another", number=1, memory=None,
+        known=False, knows=False,
+    ):  # fmt: skip
         """Push a contribution of another client, which reads b and the step; gives the reply unless the call waits."""
         request, tensors = pb.Request(), TensorWriter()
         push = request.push
-        push.incarnation, push.id.client, push.id.sequence = self.client.incarnation, client, 1
+        push.incarnation, push.id.client, push.id.sequence = self.client.incarnation, client, number
         for name, shape in SHAPES.items():
             gradient = Op(OpKind.APPLY, name, np.ones(shape, np.float32), optimizer="sgd")
             codec.encode_op(gradient, push.ops.add(), tensors)
@@ -81,8 +84,13 @@ class Job:
             codec.encode_read(Read(name), push.reads.add(), tensors)
         push.seen_steps["global_step"] = base
         push.patience_ms = patience_ms
+        if memory is not None:
+            push.layout, push.known_layout, push.knows_places = 1, known, knows
+        if known:
+            for field in ("ops", "increments", "uses", "reads"):
+                push.ClearField(field)
         data = memoryview(b"".join(bytes(piece) + bytes(-piece.nbytes % 8) for piece in tensors.pieces))
-        found = self.handler.begin(request, data, LayoutMemory(), line=line or self.line)
+        found = self.handler.begin(request, data, memory or LayoutMemory(), line=line or self.line)
         return None if found is None else told(*found)
 
     def finish(self):
@@ -193,6 +201,31 @@ def test_a_contribution_that_cannot_wait_or_does_not_ask_to_is_answered_without_
     for number, how in enumerate(({"line": PlayedLine(job.clock, parks=False)}, {"patience_ms": 0})):
         assert job.push(wanted=3, client=f"client {number}", **how) == (OutcomeKind.ACCEPTED, {"global_step": 0}, [])
     assert job.waits.is_idle
+
+
+def test_a_waiting_contribution_is_told_only_the_values_where_its_client_knows_where_they_lie(job):
+    memory, bare = LayoutMemory(), []
+    for base, (known, knows) in enumerate([(False, False), (True, False), (True, True)]):
+        assert job.push(base=base, number=base + 1, memory=memory, known=known, knows=knows) is None
+        job.contribute(base)
+        job.look()
+        reply, pieces = job.handler.finish(job.line.resumed.pop())
+        assert dict(reply.push.outcome.steps) == {"global_step": base + 1}
+        assert b"".join(map(bytes, pieces))[:4] == np.float32(-(base + 1) * RATE).tobytes()
+        bare.append((reply.push.bare, len(reply.push.values)))
+    assert bare == [(False, 2), (False, 2), (True, 0)]
+
+
+def test_whom_a_step_waits_for_is_looked_at_once_a_second(job, monkeypatch):
+    asked = []
+    ask = job.waits._ask
+    monkeypatch.setattr(job.waits, "_ask", lambda what: asked.append(what) or ask(what))
+    for client in "abc":
+        assert job.push(wanted=5, client=client) is None
+    assert len(asked) == 1
+    job.clock.advance(1.0)
+    assert job.push(wanted=5, client="d") is None
+    assert len(asked) == 2
 
 
 def test_a_contribution_that_comes_again_waits_and_is_told_of_its_step_too(job):

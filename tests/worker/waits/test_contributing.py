@@ -288,6 +288,35 @@ def test_a_contribution_is_described_once_though_its_step_takes_long(connected):
     assert described == [3, 0, 0]
 
 
+def test_where_the_values_lie_is_told_until_the_client_knows_it(connected):
+    ps = LocalPS(1)  # no call waits
+    one, two = connected(ps), connected(ps)
+    one.begin(sequencer=0, open=True)
+    initialize(one)
+    two.refresh()
+    sent, knew, told = one._protocol.run.transports[0].send, [], []
+
+    def send(request, pieces):
+        ticket = sent(request, pieces)
+        if request.HasField("push") and request.push.patience_ms:
+            knew.append(request.push.knows_places)
+            told.append(ticket.result().reply.push.bare)
+        return ticket
+
+    one._protocol.run.transports[0].send = send
+
+    def patient(step):
+        return one._push_once(replace(contribution(step, -1.0, reads=("w",)), patience_ms=20))
+
+    assert patient(0).values == []
+    two._push_once(contribution(0, -1.0))
+    for step in (1, 2):
+        two._push_once(contribution(step, -1.0))
+        (value,) = patient(step).values
+        assert value.tolist() == np.full(3, (step + 1) * RATE).tolist()
+    assert (knew, told) == ([False, False, True], [False, False, True])
+
+
 def heartbeat(ps, client, task):
     for control in ps.controls:
         control.handler.shard.handle(events.Heartbeat(client.client_id, task, 15.0, Standing(takes_task=True)))
