@@ -100,6 +100,10 @@ def fit(
         importlib.import_module("globalstep.deploy.server").Server().join()
         raise SystemExit(0)
     last = _last_step(batches, steps, epochs, together)
+    if steps is None and last is not None and isinstance(local, LocalSteps) and local.adapt_to_speed:
+        raise InvalidArgumentError(
+            "Give steps: with adapt_to_speed, how many rounds go through the batches depends on the workers' speeds."
+        )
     if units is not None and last is None:
         raise InvalidArgumentError("With units, and a function that gives their batches, give steps: it has no end.")
     if task.job == "evaluator":
@@ -120,7 +124,7 @@ def fit(
             while not trainer.done:
                 trainer.unit(batches)
         else:
-            _go_through(trainer, batches, size, once, steps)
+            _go_through(trainer, batches, size if local is None else None, once, steps)
     assert trainer.result is not None
     return trainer.result
 
@@ -135,10 +139,10 @@ def _check_names(options: Mapping[str, Any]) -> None:
             raise TypeError(f"gs.fit has no argument {name!r}.{meant}")
 
 
-def _go_through(trainer: Trainer, batches: Any, size: int, epochs: int | None, steps: int | None) -> None:
-    """Take steps of `size` batches until training is over, or the batches are."""
-    parts = trainer.batches(batches, epochs=epochs, per_step=size)
-    while group := list(itertools.islice(parts, size)):
+def _go_through(trainer: Trainer, batches: Any, size: int | None, epochs: int | None, steps: int | None) -> None:
+    """Take steps of `size` batches, None for rounds of local steps, until training is over, or the batches are."""
+    parts = trainer.batches(batches, epochs=epochs, per_step=size or trainer.round_steps)
+    while group := list(itertools.islice(parts, size or trainer.round_steps)):
         trainer.step(*group)
     if steps is not None and not trainer.done:
         _log.warning(

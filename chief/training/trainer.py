@@ -35,7 +35,7 @@ from globalstep.errors import InvalidArgumentError, OpError
 from globalstep.files.storage import leave_probe, storage_for
 from globalstep.graph.graph import Graph
 from globalstep.wire.wire_options import wire_options_of
-from globalstep.worker.frameworks.local_steps import LocalRounds, LocalSteps
+from globalstep.worker.frameworks.local_steps import LocalRounds, LocalSteps, RoundPace
 from globalstep.worker.frameworks.training_model import MoreLookupsError, number_of_at_least, part_seed
 from globalstep.worker.frameworks.work_units import WorkUnits, batch_source, take_unit
 from globalstep.worker.session import in_flight_of
@@ -149,19 +149,7 @@ class Trainer:
         number_of_at_least(0, keep_checkpoints=keep_checkpoints, seed=seed)
         if seed is None:
             raise InvalidArgumentError("seed is None; it must be a whole number: all workers need the same.")
-        if evaluate is not None and not isinstance(evaluate, Evaluate):
-            raise InvalidArgumentError(f"evaluate is {evaluate!r}; it must be a gs.Evaluate(batches, metrics).")
-        if config is not None and not isinstance(config, ConfigProto):
-            raise InvalidArgumentError(f"config is {config!r}; it must be a gs.ConfigProto.")
-        if not isinstance(callbacks, (list, tuple)):
-            raise InvalidArgumentError(
-                f"callbacks is {callbacks!r}; it must be a list: callbacks=[gs.CSVLogger(path)]."
-            )
-        if wrong := [item for item in callbacks if not isinstance(item, Callback)]:
-            made = " It is a class: give one of it, made by calling it." if isinstance(wrong[0], type) else ""
-            raise InvalidArgumentError(f"callbacks: {wrong[0]!r} is no gs.Callback.{made}")
-        if run_dir is not None and (not isinstance(run_dir, (str, os.PathLike)) or not os.fspath(run_dir)):
-            raise InvalidArgumentError(f"run_dir is {run_dir!r}; it must be a path, or None to keep nothing.")
+        _check_given(run_dir, evaluate, callbacks, config)
         self._task = place_of()
         self._is_chief = self._task.is_chief
         if self._task.job in ("ps", "evaluator"):
@@ -213,6 +201,11 @@ class Trainer:
         if not self._ended and self._session is not None:
             self._ended = bool(self._session.should_stop())
         return self._ended or self._stopped or self._session is None or self._has_last_step
+
+    @property
+    def round_steps(self) -> int:
+        """How many batches the next round of `local_steps` takes here, one for each step; 1 without `local_steps`."""
+        return 1 if self._rounds is None else self._rounds.pace.steps
 
     @property
     def _has_last_step(self) -> bool:
@@ -325,7 +318,8 @@ class Trainer:
                 and a quick worker has more. An argument `rank` or `seed` of the function says that it gives this
                 worker's own. In a run that goes on from a checkpoint, the batches that were had before are left out.
             epochs: How often to go through them; None for until training is over.
-            per_step: How many of them make a step.
+            per_step: How many of them make a step. Where rounds of local steps adapt to speed, each worker goes through
+                a part of its own at its pace; one that goes on from a checkpoint may leave out some more.
 
         Raises:
             InvalidArgumentError: If there is no batch.
@@ -338,7 +332,9 @@ class Trainer:
             )
         replicas = self._replicas
         start = self._start * per_step * replicas.each if replicas else self._start * per_step // self.world_size
-        share = Share(self.rank, self.world_size, self.seed, start, self._next_step, per_step)
+        # Claims are of a whole round's batches, one for each push: of a shorter round's, some would be had by nobody.
+        claim = None if self._local is not None and self._local.adapt_to_speed else self._next_step
+        share = Share(self.rank, self.world_size, self.seed, start, claim, per_step)
         unused, taken = 0, self._taken
         for batch in share_of(batches, share, epochs):
             if self.done:
@@ -406,7 +402,7 @@ class Trainer:
         if self._local is not None:
             if self._model.tables:
                 raise InvalidArgumentError("local_steps is not for a model with a gs.torch.Embedding.")
-            self._rounds = LocalRounds(self._local.inner, self._model.take)
+            self._rounds = LocalRounds(self._local.inner, self._model.take, RoundPace(self._local.every))
             self._model.around = self._rounds.evaluate
             self._config = copy.copy(self._config) or ConfigProto()
             self._config.wire = replace(wire_options_of(self._config), error_feedback=True)
@@ -518,6 +514,9 @@ class _Following(SessionRunHook):
             trainer._step = trainer._own_step = outcome.steps.get(trainer._graph.step.op_name, trainer._step)
             if trainer._rounds is not None:
                 trainer._rounds.settle(outcome.kind)
+                if trainer._local is not None and trainer._local.adapt_to_speed:
+                    pace, heartbeat = trainer._rounds.pace, run_context.session.cluster.heartbeat
+                    heartbeat.inner_steps_per_sec, pace.fastest = pace.speed, heartbeat.most_inner_steps_per_sec
 
     def end(self, session: Session) -> None:
         """See SessionRunHook: brings the last values into the model."""
@@ -614,6 +613,21 @@ def place_of() -> TaskConfig:
         return from_tf_config()
     except ValueError as error:
         raise InvalidArgumentError(str(error)) from error
+
+
+def _check_given(run_dir: Any, evaluate: Any, callbacks: Any, config: Any) -> None:
+    """Refuse arguments of another type than their own."""
+    if evaluate is not None and not isinstance(evaluate, Evaluate):
+        raise InvalidArgumentError(f"evaluate is {evaluate!r}; it must be a gs.Evaluate(batches, metrics).")
+    if config is not None and not isinstance(config, ConfigProto):
+        raise InvalidArgumentError(f"config is {config!r}; it must be a gs.ConfigProto.")
+    if not isinstance(callbacks, (list, tuple)):
+        raise InvalidArgumentError(f"callbacks is {callbacks!r}; it must be a list: callbacks=[gs.CSVLogger(path)].")
+    if wrong := [item for item in callbacks if not isinstance(item, Callback)]:
+        made = " It is a class: give one of it, made by calling it." if isinstance(wrong[0], type) else ""
+        raise InvalidArgumentError(f"callbacks: {wrong[0]!r} is no gs.Callback.{made}")
+    if run_dir is not None and (not isinstance(run_dir, (str, os.PathLike)) or not os.fspath(run_dir)):
+        raise InvalidArgumentError(f"run_dir is {run_dir!r}; it must be a path, or None to keep nothing.")
 
 
 def _checked(local: LocalSteps | None, gradients: Gradients, config: Any) -> LocalSteps | None:

@@ -190,3 +190,58 @@ def test_no_inner_step_of_the_living_is_lost(tmp_path):
     assert sum(made) > sum(accepted), said
     for value in gs.load(tmp_path / "run").values():
         assert set(value.flat) == {EVERY * sum(brought) / 2}, said
+
+
+# Worker 0 takes a step a second, worker 1 one in four, by clocks of their own; the job ends once the slow one has had
+# a short round and the fast one another after it.
+ADAPTED = """
+import json, os
+import numpy as np
+import globalstep as gs
+from globalstep.runtime.clock import ManualClock
+
+rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+clock = ManualClock()
+sizes = []
+
+
+def loss_fn(params, _):
+    clock.advance((1.0, 4.0)[rank])
+    return 1.0, -np.ones_like(params)
+
+
+local = gs.LocalSteps(gs.optim.SGD(1.0), every=12, adapt_to_speed=True)
+with gs.Trainer(np.zeros(3, np.float32), loss_fn, optimizer=gs.optim.SGD(1.0), local_steps=local,
+                run_dir="run") as trainer:
+    trainer._rounds.pace._clock = clock
+    while not trainer.done:
+        size = trainer.round_steps
+        ended = os.path.exists("short")
+        trainer.step(*[0] * size)
+        sizes.append(size)
+        if rank == 1 and size < 12:
+            open("short", "w").close()
+        if rank == 0 and ended:
+            trainer.stop()
+print("RESULT", trainer.result.step, sorted(set(sizes)), flush=True)
+"""
+
+
+def test_rounds_of_a_slow_worker_are_shorter(tmp_path):
+    (tmp_path / "train.py").write_text(ADAPTED)
+    (tmp_path / "ps.py").write_text("import globalstep as gs; gs.train.Server().join()")
+    addresses = free_addresses(3)
+    cluster = {"ps": addresses[:1], "worker": addresses[1:]}
+    workers = ["worker:0", "worker:1"]
+    with Processes(tmp_path) as processes:
+        for name in ("ps:0", *workers):
+            job, index = name.split(":")
+            task = {"cluster": cluster, "task": {"type": job, "index": int(index)}}
+            program = "ps.py" if job == "ps" else "train.py"
+            processes.start(name, program, env={"TF_CONFIG": json.dumps(task)})
+        processes.until_ended(workers, SECS)
+        codes = [processes.code(name) for name in workers]
+        said = [processes.output(name) for name in workers]
+    assert codes == [0, 0], said
+    assert re.search(r"RESULT \d+ \[12\]", said[0]), said
+    assert re.search(r"RESULT \d+ \[3, 12\]", said[1]), said
