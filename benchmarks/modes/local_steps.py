@@ -3,7 +3,9 @@
 Real processes under `globalstep launch`, one PS task and 3 or 4 workers; the same network, batches of 16, and momentum
 SGD. "every step" has all workers make each step together: a round of one local step, and their mean as it is, which is
 that optimizer on the mean gradient. The others take 50 steps on their own before each push: together; or as they come,
-also where one worker is slower than the others. All see as many samples, each with the best of a few rates. Writes
+also where one worker is slower than the others, with as many steps in its rounds, or fewer by its speed. All see as
+many samples, each with the best of a few rates; with rounds by speed the number of pushes is that of a worker of a
+third of the others' speed, and the column of batches says how many were had. Writes
 local_steps.jsonl and local_steps.md into --out; --publish puts the table into docs/modes.md.
 """
 
@@ -36,6 +38,13 @@ _MODES: dict[str, dict[str, Any]] = {
     "every step, 3 workers": {"workers": 3, "every": 1, "replicas": 3},
     "50 local steps as they come, 3 workers": {"workers": 3, "every": _EVERY, "replicas": 0},
     "50 local steps as they come, speeds 1, 1, 1/3": {"workers": 3, "every": _EVERY, "replicas": 0, "slow": True},
+    "50 local steps, fewer on slow workers, speeds 1, 1, 1/3": {
+        "workers": 3,
+        "every": _EVERY,
+        "replicas": 0,
+        "slow": True,
+        "mean_round": (2 * _EVERY + _EVERY // 3) / 3,
+    },
 }
 _DILOCO = ("SGD", {"lr": 0.7, "momentum": 0.9, "nesterov": True})
 _DELAYED = ("DelayedNesterov", {"lr": 0.4, "delay": 3})
@@ -55,6 +64,7 @@ _BASES = {
     "50 local steps together, 4 workers": "every step, 4 workers",
     "50 local steps as they come, 3 workers": "every step, 3 workers",
     "50 local steps as they come, speeds 1, 1, 1/3": "every step, 3 workers",
+    "50 local steps, fewer on slow workers, speeds 1, 1, 1/3": "every step, 3 workers",
 }
 #: What a step of a slow worker takes in addition, seconds; a step of the others takes a tenth of it or so.
 _SLOW_SECS = 0.002
@@ -64,11 +74,12 @@ def train(data: str, mode: str, samples: int) -> dict[str, Any]:
     """Train once; gives the loss of the test data, and the bytes that all workers sent and got."""
     how = _MODES[mode]
     rate, outer = _TUNED[data, how["every"], how["replicas"]]
-    pushes = samples // how["every"] // (how["replicas"] or 1)
+    pushes = int(samples / how.get("mean_round", how["every"]) / (how["replicas"] or 1))
     command = ["-m", "globalstep", "launch", "--ps", "1", "--workers", str(how["workers"])]
     command += ["-m", "benchmarks.programs.local_steps_job", "--data", data, "--every", str(how["every"])]
     command += ["--replicas", str(how["replicas"]), "--outer", json.dumps(outer), "--rate", str(rate)]
     command += ["--steps", str(pushes), "--slow", str(_SLOW_SECS if how.get("slow") else 0.0)]
+    command += ["--adapt"] if "mean_round" in how else []
     done = subprocess.run(
         [sys.executable, *command], cwd=ROOT, env=tuned(os.environ), capture_output=True, text=True, timeout=1200
     )
@@ -81,6 +92,7 @@ def train(data: str, mode: str, samples: int) -> dict[str, Any]:
         "loss": lines[0]["loss"],
         "bytes": sum(line["sent"] + line["received"] for line in lines),
         "pushes": pushes,
+        "batches": sum(line["batches"] for line in lines),
     }
 
 
@@ -93,8 +105,8 @@ def table(records: Sequence[Mapping[str, Any]], where: Mapping[str, Any], batche
             f"{rounds} runs each, medians."
         ),
         "",
-        "| data | mode | loss at the end | of every step's | bytes moved | every step's, of these |",
-        "| --- | --- | ---: | ---: | ---: | ---: |",
+        "| data | mode | batches | loss at the end | of every step's | bytes moved | every step's, of these |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     found: dict[tuple[str, str], tuple[float, float]] = {}
     for data in _DATA:
@@ -104,11 +116,11 @@ def table(records: Sequence[Mapping[str, Any]], where: Mapping[str, Any], batche
                 continue
             loss, moved = median(run["loss"] for run in runs), median(run["bytes"] for run in runs)
             found[data, mode] = loss, moved
-            beside = ["", ""]
+            had, beside = median(run["batches"] for run in runs), ["", ""]
             if (data, _BASES.get(mode, "")) in found:
                 base = found[data, _BASES[mode]]
                 beside = [f"{loss / base[0]:.3f}", f"{base[1] / moved:.1f}"]
-            lines.append(f"| {data} | {mode} | {loss:.4f} | {beside[0]} | {moved:,.0f} | {beside[1]} |")
+            lines.append(f"| {data} | {mode} | {had:,.0f} | {loss:.4f} | {beside[0]} | {moved:,.0f} | {beside[1]} |")
     return "\n".join(lines) + "\n"
 
 

@@ -1,7 +1,7 @@
 """One task of benchmarks.modes.local_steps: trains a network of one hidden layer, by steps together or by local steps.
 
 Under `globalstep launch`. Each worker draws batches of its own. At the end every worker prints a line of JSON: the
-tensor bytes that it sent and got, and the loss of the test data under the last values.
+tensor bytes that it sent and got, the batches that it had, and the loss of the test data under the last values.
 """
 
 from __future__ import annotations
@@ -80,25 +80,28 @@ def main() -> None:
     parser.add_argument("--rate", type=float, required=True, help="of the workers' own steps")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--slow", type=float, default=0.0, help="seconds that a step of worker 2 takes in addition")
+    parser.add_argument("--adapt", action="store_true", help="fewer steps in a slow worker's rounds")
     args = parser.parse_args()
     x, y = digits() if args.data == "digits" else letters()
     test = len(x) // 5
     params = _initial(x.shape[1], int(y.max()) + 1)
-    local = gs.LocalSteps(gs.optim.SGD(args.rate, momentum=0.9), every=args.every, replicas=args.replicas or None)
+    local = gs.LocalSteps(gs.optim.SGD(args.rate, momentum=0.9), every=args.every, replicas=args.replicas or None,
+                          adapt_to_speed=args.adapt)  # fmt: skip
     index = int(json.loads(os.environ["TF_CONFIG"])["task"]["index"])
     random = np.random.default_rng(100 + index)
     name, options = args.outer
     outer = getattr(gs.optim, name)(**options)
-    sent = received = 0
+    sent = received = had = 0
     with gs.Trainer(params, loss_fn, optimizer=outer, local_steps=local, steps=args.steps) as trainer:
         while not trainer.done:
-            drawn = [random.integers(test, len(x), size=_BATCH) for _ in range(args.every)]
+            drawn = [random.integers(test, len(x), size=_BATCH) for _ in range(trainer.round_steps)]
             if args.slow and index == 2:
-                time.sleep(args.slow * args.every)
+                time.sleep(args.slow * len(drawn))
+            had += len(drawn)
             trainer.step(*((x[at].astype(np.float32), y[at]) for at in drawn))
             sent, received = trainer._session._tf_sess().cluster.traffic
     loss, _ = loss_fn(trainer.result.model, x[:test].astype(np.float32), y[:test])
-    print(json.dumps({"sent": sent, "received": received, "loss": float(loss)}), flush=True)
+    print(json.dumps({"sent": sent, "received": received, "batches": had, "loss": float(loss)}), flush=True)
 
 
 if __name__ == "__main__":

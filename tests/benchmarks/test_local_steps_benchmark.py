@@ -34,7 +34,8 @@ def test_letters_are_windows_of_one_text():
 def test_each_mode_is_read_beside_steps_of_as_many_workers():
     modes = {"every step, 4 workers": (0.5, 4000), "50 local steps together, 4 workers": (0.505, 80)}
     records = [
-        {"data": "digits", "mode": mode, "loss": loss, "bytes": moved, "round": 0}
+        {"data": "digits", "mode": mode, "loss": loss, "bytes": moved, "batches": 4000, "round": 0}
         for mode, (loss, moved) in modes.items()
     ]
-    assert "| digits | 50 local steps together, 4 workers | 0.5050 | 1.010 | 80 | 50.0 |" in table(records, WHERE, 100)
+    row = "| digits | 50 local steps together, 4 workers | 4,000 | 0.5050 | 1.010 | 80 | 50.0 |"
+    assert row in table(records, WHERE, 100)
