@@ -248,9 +248,8 @@ class Trainer:
 
     def _seeds(self, count: int) -> list[int]:
         """Give a seed for each batch of a step; where the loss draws nothing, none is computed."""
-        if not self._model.draws:
-            return [0] * count
-        return [part_seed(self.seed, self.rank, self._step, at) for at in range(count)]
+        seeds = (part_seed(self.seed, self.rank, self._step, at) for at in range(count))
+        return list(seeds) if self._model.draws else [0] * count
 
     def unit(self, batches: Any) -> float:
         """Compute a unit of work: its loss and gradients, and push them. For a Trainer with `units`.

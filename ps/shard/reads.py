@@ -18,6 +18,7 @@ from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.ps.shard.replies import StepMade
 from globalstep.ps.shard.sequencer import Sequencer
 from globalstep.ps.store.reading import bytes_of
+from globalstep.ps.store.store import read_now
 
 __all__ = ["StateReader", "prepare_room", "prepare_room_for_made"]
 
@@ -69,7 +70,7 @@ class StateReader:
             return None
         if plan is None or plan.version != now.store.version:
             return None
-        return StepMade(dict(visible), now.store.read_now(plan, event.buffer), plan.places)
+        return StepMade(dict(visible), read_now(plan, event.buffer), plan.places)
 
     def consistent_pull(self, now: Incarnation, event: ConsistentPull) -> tuple[list[Array], int, dict[int, int]]:
         """See ConsistentPull."""

@@ -42,7 +42,7 @@ from globalstep.runtime.memory import address_of
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Read, VariableDecl
 from globalstep.wire.names import shown
 
-__all__ = ["HyperMap", "PushPlan", "VariableStore"]
+__all__ = ["HyperMap", "PushPlan", "VariableStore", "read_now"]
 
 Array = npt.NDArray[Any]
 #: (optimizer, after_increment) -> its hyper-parameters and scalar state for one push.
@@ -294,31 +294,6 @@ class VariableStore:
             for piece in plan.reads
         ]
 
-    def read_now(self, plan: PushPlan, buffer: ReplyBuffer | None = None) -> list[Array]:
-        """Give what a planned push reads as it is now, in flat pieces as `read_plan` does.
-
-        Args:
-            plan: A valid plan.
-            buffer: Where to put them, one behind the other; None for anywhere.
-
-        Raises:
-            ResourceExhaustedError: If there is no memory for them now.
-        """
-        try:
-            memory = buffer.take(plan.read_bytes) if buffer is not None else None
-            if memory is None:
-                return [piece.view.copy() for piece in plan.reads]
-        except MemoryError:
-            raise no_memory_to_read(len(plan.places)) from None
-        found: list[Array] = []
-        at = 0
-        for piece in plan.reads:
-            place: Array = np.ndarray(piece.view.shape, piece.view.dtype, memory.data, at)
-            np.copyto(place, piece.view)
-            at += place.nbytes
-            found.append(place)
-        return found
-
     def _runs(self, ops: Sequence[Op], data: memoryview) -> list[ApplySpan]:
         """Split dense gradients into runs of neighbours; the split of a known layout is remembered."""
         base = address_of(np.frombuffer(data, np.uint8))
@@ -458,3 +433,29 @@ def _as_rows(held: Held) -> Array:
 
 def _is_plain_apply(op: Op) -> bool:
     return op.kind is OpKind.APPLY and op.indices is None and op.value is not None and op.value.size > 0
+
+
+def read_now(plan: PushPlan, buffer: ReplyBuffer | None = None) -> list[Array]:
+    """Give what a planned push reads as it is now, in flat pieces as `VariableStore.read_plan` does.
+
+    Args:
+        plan: A valid plan.
+        buffer: Where to put them, one behind the other; None for anywhere.
+
+    Raises:
+        ResourceExhaustedError: If there is no memory for them now.
+    """
+    try:
+        memory = buffer.take(plan.read_bytes) if buffer is not None else None
+        if memory is None:
+            return [piece.view.copy() for piece in plan.reads]
+    except MemoryError:
+        raise no_memory_to_read(len(plan.places)) from None
+    found: list[Array] = []
+    at = 0
+    for piece in plan.reads:
+        place: Array = np.ndarray(piece.view.shape, piece.view.dtype, memory.data, at)
+        np.copyto(place, piece.view)
+        at += place.nbytes
+        found.append(place)
+    return found

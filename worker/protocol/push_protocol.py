@@ -101,11 +101,8 @@ class PushProtocol:
         Returns:
             A protocol for the run as it is known now; whatever this one learns later, it does not.
         """
-        run = replace(
-            self._run,
-            transports=self._run.transports if transports is None else transports,
-            where=dict(self._run.where),
-        )
+        own = self._run.transports if transports is None else transports
+        run = replace(self._run, transports=own, where=dict(self._run.where))
         return PushProtocol(run, self._retrying.beside(), self._packing.options)
 
     @property

@@ -9,7 +9,7 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.aggregates.contributions import Contributions
 from globalstep.ps.shard.layouts import Layout
 from globalstep.ps.store.cores import Cores
-from globalstep.ps.store.store import VariableStore
+from globalstep.ps.store.store import VariableStore, read_now
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Read, VariableDecl
@@ -79,7 +79,7 @@ def test_the_pass_that_applies_their_mean_has_the_same_bits_and_leaves_the_value
         plan = planned(store, layout, data)
         store.apply_plan(plan, HYPERS, data, cores, total)
         found = b"".join(piece.tobytes() for piece in store.read_plan(plan, data))
-        assert found == b"".join(piece.tobytes() for piece in store.read_now(plan))
+        assert found == b"".join(piece.tobytes() for piece in read_now(plan))
         held.release(total)
         assert bits(store) == one_by_one([tuple(SHAPES)] * 3)
         store = stored()
