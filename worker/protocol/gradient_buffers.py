@@ -134,7 +134,9 @@ class GradientBuffers:
             return None  # the request will say so
         if memory is None:
             return None
-        if len(dtypes := set(map(_DTYPE, values))) == 1:
+        dtypes = set(map(_DTYPE, values))
+        of_one_dtype = len(dtypes) == 1
+        if of_one_dtype:
             # numpy copies them all in one call.
             np.concatenate(values, axis=None, out=memory.view(dtypes.pop()))
             return memory.data

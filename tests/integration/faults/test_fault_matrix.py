@@ -303,6 +303,8 @@ NOT_TAKEN = {
     "copied: memory is None": _COPIED,
     "copied: not (memory is None)": _COPIED,
     "copied: size": _COPIED,
+    "copied: of_one_dtype": _COPIED,
+    "copied: not (of_one_dtype)": _COPIED,
     "_take: except UnavailableError": "no connection breaks just when a block is asked for",
     "_take: except OpError": "no memory to share: tests/worker/transport/test_shm_transport.py",
     "_take: not len(self._pool)": "no memory to share: tests/worker/transport/test_shm_transport.py",
