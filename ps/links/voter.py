@@ -224,19 +224,16 @@ class Voter:
         self._kept = self._kept or message.keeps
         for item in message.entries:
             entry = entries.decode(item)
+            if entry.part is not None:
+                self._traffic.count(len(entry.part.data), 0)
             call = self._take(entry.push)
             if call is None:
                 self._shard.handle(Resolved(incarnation, (), [entry], message.keeps))
-                if entry.part is None:
-                    continue
-                self._traffic.count(len(entry.part.data), 0)
-                if (call := self._take(entry.push)) is not None:
+                if entry.part is not None and (call := self._take(entry.push)) is not None:
                     commit = Commit(incarnation, entry.push, (), message.keeps)
                     answered.append((call, self._answer(self._shard.handle(commit))))
             else:
                 answered.append((call, staged))  # until it is applied
-                if entry.part is not None:
-                    self._traffic.count(len(entry.part.data), 0)
                 commit = Commit(incarnation, entry.push, [entry], message.keeps)
                 answered[-1] = call, self._answer(self._shard.handle(commit))
         for known in message.admitted:

@@ -139,7 +139,8 @@ class Variable(Node):
         names = [GraphKeys.GLOBAL_VARIABLES] if collections is None else list(collections)
         #: Whether it lives in each session, or process, instead of on the PS.
         self.is_local = GraphKeys.LOCAL_VARIABLES in names
-        #: Whether that is because its device names this process's task, see own_variables, or as a slot of such a one.
+        #: Whether that is because its device names this process's task (own_variables), or it is kept by an optimizer
+        #: of a Variable in LOCAL_VARIABLES: the process initializes it by itself, and checkpoints leave it out.
         self.is_own = False
         if self.trainable and GraphKeys.TRAINABLE_VARIABLES not in names:
             names.append(GraphKeys.TRAINABLE_VARIABLES)

@@ -34,6 +34,14 @@ def promised(servers, client):
     return pushes + 1
 
 
+def begun(serving, joined):
+    """Two tasks, a client over unix sockets, and how many pushes it has made until its layout was promised."""
+    servers = serving(2)
+    client = joined(servers, "unix")
+    initialize(client)
+    return servers, client, promised(servers, client)
+
+
 @pytest.mark.parametrize("transport", ["auto", "unix", "tcp", "grpc"])
 @pytest.mark.parametrize("shards", [2, 3])
 def test_a_push_is_one_message_to_the_sequencer_and_one_question_to_each_other(serving, joined, transport, shards):
@@ -68,10 +76,7 @@ def test_workers_that_push_alike_share_a_promise(serving, joined):
 
 def test_what_is_too_large_goes_by_votes(serving, joined, monkeypatch):
     monkeypatch.setattr("globalstep.worker.protocol.push_by_votes.MOST_CARRIED_BYTES", 8)
-    servers = serving(2)
-    client = joined(servers, "unix")
-    initialize(client)
-    pushes = promised(servers, client)
+    _, client, pushes = begun(serving, joined)
     kinds = sent_by(client)
     client.push(step_push(reads=READS))
     assert kinds == ["stage", "admit"]
@@ -79,10 +84,7 @@ def test_what_is_too_large_goes_by_votes(serving, joined, monkeypatch):
 
 
 def test_gradients_that_were_sent_ahead_are_not_carried_as_well(serving, joined):
-    servers = serving(2)
-    client = joined(servers, "unix")
-    initialize(client)
-    pushes = promised(servers, client)
+    _, client, pushes = begun(serving, joined)
     push = step_push(reads=READS)
     for op in push.ops:
         client.send_ahead(push.layout, op.variable, op.value)
@@ -99,10 +101,7 @@ def test_gradients_that_were_sent_ahead_are_not_carried_as_well(serving, joined)
 
 
 def test_a_carried_part_counts_as_received_by_its_participant(serving, joined):
-    servers = serving(2)
-    client = joined(servers, "unix")
-    initialize(client)
-    promised(servers, client)
+    servers, client, _ = begun(serving, joined)
     other = servers[1 - client.sequencer]
     traffic = other.control.handler.traffic
     (layout,) = other.shard.now.promised._layouts[-1:]
@@ -126,10 +125,7 @@ def test_nothing_is_promised_where_parts_are_looked_at_before_the_decision(servi
 
 
 def test_a_layout_is_still_good_after_another_declaration(serving, joined):
-    servers = serving(2)
-    client = joined(servers, "unix")
-    initialize(client)
-    pushes = promised(servers, client)
+    _, client, pushes = begun(serving, joined)
     variables, optimizers = declarations(2)
     more = [type(one)(f"{one.name}_too", one.dtype, one.shape, one.shard) for one in variables if not one.is_step]
     client.declare([*variables, *more], optimizers)
@@ -139,10 +135,7 @@ def test_a_layout_is_still_good_after_another_declaration(serving, joined):
 
 
 def test_at_the_limit_everybody_is_answered_at_once(serving, joined):
-    servers = serving(2)
-    client = joined(servers, "unix")
-    initialize(client)
-    pushes = promised(servers, client)
+    servers, client, pushes = begun(serving, joined)
     client.open([StopLimit("global_step", last_step=pushes + 1)])
     kinds = sent_by(client)
     outcomes = [client.push(step_push(reads=READS)).outcome.kind for _ in range(3)]
@@ -156,10 +149,7 @@ def test_at_the_limit_everybody_is_answered_at_once(serving, joined):
 
 
 def test_a_link_that_is_cut_before_the_push_has_it_go_the_longer_way(serving, joined):
-    servers = serving(2)
-    client = joined(servers, "unix")
-    initialize(client)
-    pushes = promised(servers, client)
+    servers, client, pushes = begun(serving, joined)
     other = servers[1 - client.sequencer]
     other._links.stop()
     other.control.handler.voting.voter._link.end()
@@ -174,10 +164,7 @@ def test_a_link_that_is_cut_before_the_push_has_it_go_the_longer_way(serving, jo
 
 
 def test_after_a_new_incarnation_layouts_are_promised_anew(serving, joined):
-    servers = serving(2)
-    client = joined(servers, "unix")
-    initialize(client)
-    promised(servers, client)
+    servers, client, _ = begun(serving, joined)
     client.begin(open=True, sequencer=client.sequencer)
     initialize(client)
     assert all(not server.shard.now.promised._layouts for server in servers)
@@ -190,10 +177,7 @@ def test_after_a_new_incarnation_layouts_are_promised_anew(serving, joined):
 
 def test_a_liars_part_is_nothing_and_stops_nobody(serving, joined):
     """A number that nobody was promised: the entry is one of nothing there, and the others' pushes go on."""
-    servers = serving(2)
-    client = joined(servers, "unix")
-    initialize(client)
-    pushes = promised(servers, client)
+    servers, client, pushes = begun(serving, joined)
     other = servers[1 - client.sequencer].shard
     for known in client._protocol._messages._splits.values():
         for one in known.known.values():
