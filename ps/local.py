@@ -125,6 +125,9 @@ class LocalTransport:
     def break_off(self, error: OpError) -> None:
         """See Transport; there is no connection."""
 
+    def give_up(self, error: OpError | None) -> None:
+        """See Transport; it answers always."""
+
     def close(self) -> None:
         """See Transport."""
 

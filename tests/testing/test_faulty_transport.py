@@ -24,7 +24,7 @@ WRAPPERS = {
     "TimedTransport": lambda transport: TimedTransport(transport, Laps()),
 }
 #: What carries messages, and may do something about them.
-CARRIES = ("send", "unary", "break_off", "close", "expire")
+CARRIES = ("send", "unary", "break_off", "give_up", "close", "expire")
 MEMBERS = [name for name in vars(Transport) if not name.startswith("_")]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from globalstep.errors import LostStateError, OpError, UnavailableError
 from globalstep.runtime.clock import Clock
 from globalstep.wire.transports import Pending, Ticket
-from globalstep.worker.client.joined_run import JoinedRun
+from globalstep.worker.client.joined_run import SHUTDOWN_SECS, JoinedRun
 from globalstep.worker.client.retry import POLICIES, Retry, RetryCount
 
 __all__ = ["RETRIED", "Retrying", "ControlCalls"]
@@ -26,7 +26,6 @@ RETRIED: tuple[type[OpError], ...] = (UnavailableError, LostStateError)
 #: Calls with deadlines up to this are answered at once by a task that is well; one that is about to end, and has little
 #: time for that, waits no longer for them than so.
 _SHORT_CALL_SECS = 10.0
-_SHUTDOWN_SECS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +161,7 @@ class ControlCalls:
         """
         secs = POLICIES[method].deadline_secs if deadline_secs is None else deadline_secs
         if self._run.shutdown.asked and secs <= _SHORT_CALL_SECS:
-            secs = min(secs, _SHUTDOWN_SECS)
+            secs = min(secs, SHUTDOWN_SECS)
 
         def send(shard: int) -> Pending:
             return self._run.transports[shard].unary(method, requests[shard], secs)

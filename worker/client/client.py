@@ -361,7 +361,7 @@ class ClusterClient:
         with self._lock:
             if not self._joined.incarnation:
                 self.run.refresh()
-            return Snapshot(self._protocol, self._calls, self._releases, self._journal_index)
+            return Snapshot(self._protocol, self._calls, self._releases, self.heartbeat, self._journal_index)
 
     @property
     def traffic(self) -> tuple[int, int]:

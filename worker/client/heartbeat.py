@@ -18,7 +18,7 @@ from globalstep.wire.known_progress import KnownProgress
 from globalstep.wire.progress_messages import progress_messages
 from globalstep.wire.transports import Transport, ask_all, ask_each
 from globalstep.worker.client.candidate import Candidate
-from globalstep.worker.client.joined_run import Shutdown
+from globalstep.worker.client.joined_run import SHUTDOWN_SECS, Shutdown
 from globalstep.worker.client.leaving import leave_at_exit
 from globalstep.worker.client.retry import POLICIES
 
@@ -81,6 +81,10 @@ class Heartbeat:
         self._known_term = 0
         # By task, as _silent_beats.
         self._unanswered = [0] * len(transports)
+        # Guards the next; a leaf.
+        self._lock = threading.Lock()
+        # Further transports to all tasks.
+        self._beside: list[Sequence[Transport]] = []
         self._left = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="globalstep-heartbeat", daemon=True)
@@ -119,6 +123,16 @@ class Heartbeat:
         self._stop.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
+
+    def watch(self, transports: Sequence[Transport]) -> None:
+        """Break off what takes too long over further transports to the tasks as well, until `unwatch`. Thread-safe."""
+        with self._lock:
+            self._beside.append(transports)
+
+    def unwatch(self, transports: Sequence[Transport]) -> None:
+        """Undo `watch`. Thread-safe."""
+        with self._lock:
+            self._beside.remove(transports)
 
     def goodbye(self, unfinished: bool, leaves_lease: bool) -> None:
         """Tell every PS task that the client leaves; one that is gone needs no goodbye.
@@ -180,6 +194,8 @@ class Heartbeat:
     def beat(self) -> None:
         """Tell every PS task once; one that cannot be reached is left to those who need it."""
         secs, candidate = POLICIES["Heartbeat"].deadline_secs, self.candidate
+        if self.shutdown.asked:
+            secs = min(secs, SHUTDOWN_SECS)
         messages = {}
         for index, losses_known in enumerate(self._losses_known):
             message = messages[index] = self._message()
@@ -232,10 +248,16 @@ class Heartbeat:
             if self._clock.monotonic() - last > LEASE_SECS:
                 self._overslept.set()
             self.beat()
-            for transport, unanswered in zip(self._transports, self._unanswered, strict=True):
-                transport.expire()
-                if self.shutdown.asked and unanswered >= _SHUTDOWN_BEATS:
-                    transport.break_off(
-                        UnavailableError(f"{transport.label} is silent, and this process has been asked to end.")
-                    )
+            with self._lock:
+                ways = [self._transports, *self._beside]
+            for transports in ways:
+                self._break_off(transports)
             last = self._clock.monotonic()
+
+    def _break_off(self, transports: Sequence[Transport]) -> None:
+        """Break off what has taken too long; give up silent tasks where this process is to end."""
+        for transport, unanswered in zip(transports, self._unanswered, strict=True):
+            transport.expire()
+            if self.shutdown.asked:
+                text = f"{transport.label} is silent, and this process has been asked to end."
+                transport.give_up(UnavailableError(text) if unanswered >= _SHUTDOWN_BEATS else None)

@@ -15,7 +15,10 @@ from globalstep.wire.known_progress import KnownProgress
 from globalstep.wire.transports import Transport
 from globalstep.worker.client.recovering import recover_lost
 
-__all__ = ["JoinedRun", "Shutdown"]
+__all__ = ["SHUTDOWN_SECS", "JoinedRun", "Shutdown"]
+
+#: How long a process that has been asked to end waits for an answer that a task which is well gives at once.
+SHUTDOWN_SECS = 3.0
 
 
 @dataclass(slots=True)

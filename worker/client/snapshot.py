@@ -21,6 +21,7 @@ from globalstep.wire import codec
 from globalstep.wire.declarations import Push, PushId
 from globalstep.wire.transports import Transport, ask_all, transports_to
 from globalstep.worker.client.calls import ControlCalls
+from globalstep.worker.client.heartbeat import Heartbeat
 from globalstep.worker.client.retry import POLICIES
 from globalstep.worker.protocol.push_protocol import PushProtocol
 
@@ -68,6 +69,7 @@ class Snapshot:
         protocol: Of the client; it is used to take the snapshot, and not afterwards.
         calls: Of the client.
         releases: The client's.
+        heartbeat: The client's; it breaks off what takes too long.
         journal_index: Gives the last entry that the client has stored of the journal; None where it stores none.
 
     Attributes:
@@ -80,10 +82,12 @@ class Snapshot:
         protocol: PushProtocol,
         calls: ControlCalls,
         releases: Releases,
+        heartbeat: Heartbeat,
         journal_index: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._calls = calls
         self._releases = releases
+        self._heartbeat = heartbeat
         self._journal_index = journal_index
         # Of the run as it is now: the client may be in another incarnation when this is written.
         self._protocol = protocol.beside()
@@ -159,6 +163,7 @@ class Snapshot:
         found: dict[str, Array] = {}
         if self._reading is None:
             self._reading = self._protocol.beside(_transports_beside(self._run.transports))
+            self._heartbeat.watch(self._reading.run.transports)
         for reply in self._reading.call(requests).values():
             assert reply.reply is not None
             for item in reply.reply.read_snapshot.values:
@@ -205,6 +210,7 @@ class Snapshot:
     def close(self) -> None:
         """Let the shards free it; one that cannot be reached is told when the client takes its next snapshot."""
         if self._reading is not None:
+            self._heartbeat.unwatch(self._reading.run.transports)
             for mine, clients in zip(self._reading.run.transports, self._run.transports, strict=True):
                 if mine is not clients:
                     mine.close()

@@ -10,6 +10,7 @@ waits for one.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import itertools
 import logging
@@ -17,6 +18,7 @@ import os
 import queue
 import re
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import unquote
@@ -48,6 +50,8 @@ CALL_SECS = POLICIES["Exchange"].deadline_secs
 _OPEN_SECS = POLICIES["OpenLane"].deadline_secs
 #: A socket that has broken is opened again only if it has served for so long.
 _SERVED_SECS = 600.0
+#: How long a call may take to a task that was given up.
+_GIVEN_UP_SECS = 0.5
 #: gRPC's words for a port without a listener, of which the address and the system's own words say enough.
 _UNREACHED = re.compile(
     r"failed to connect to all addresses; last error: \w+: ipv\d:(\S+): "
@@ -137,6 +141,8 @@ class _UnaryCall:
     def __init__(
         self, link: _Link, label: str, method: str, request: Any, timeout_secs: float, secured: SecureChannel
     ) -> None:
+        #: Why it was broken off; None where it was not.
+        self.broken: OpError | None = None
         self._link = link
         self._request = request
         self._secured = secured
@@ -172,12 +178,20 @@ class _UnaryCall:
                 raise self._secured.asked_for_nothing()
         raise AssertionError("unreachable")
 
+    def break_off(self, error: OpError) -> None:
+        """Fail with an error, unless the answer is there."""
+        self.broken = error
+        if isinstance(self._future, grpc.Future):
+            self._future.cancel()
+
     def result(self) -> Any:
         """See transports.Pending."""
         try:
             reply = self._answer()
             self._secured.answered()
             return reply
+        except grpc.FutureCancelledError:
+            raise copy.copy(self.broken or UnavailableError(f"{self._label} was given up.")) from None
         except grpc.RpcError as error:
             if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 # The deadline is ours, not the program's: to it, a task that is silent is one not reached.
@@ -272,6 +286,9 @@ class GrpcTransport:
         #: When the connection was opened.
         self._opened_at = 0.0
         self._closed = False
+        # Calls under way.
+        self._calls: weakref.WeakSet[_UnaryCall] = weakref.WeakSet()
+        self._given_up = False
         #: Of the other tasks of the cluster, this one too: when one of them connects, all open their sockets at once.
         self.group: Sequence[GrpcTransport] = ()
 
@@ -387,7 +404,12 @@ class GrpcTransport:
     def unary(self, method: str, request: Any, timeout_secs: float) -> _UnaryCall:
         """See transports.Transport."""
         self._renew()
-        return _UnaryCall(self._link, self.label, method, request, timeout_secs, self._secured)
+        if self._given_up:
+            timeout_secs = min(timeout_secs, _GIVEN_UP_SECS)
+        call = _UnaryCall(self._link, self.label, method, request, timeout_secs, self._secured)
+        with self._lock:
+            self._calls.add(call)
+        return call
 
     def _renew(self) -> None:
         """Show renewed certificates from now on. What is in flight on the old channel comes to its end there."""
@@ -425,6 +447,17 @@ class GrpcTransport:
             connection = self._connection
         if connection is not None:
             connection.break_off(error)
+
+    def give_up(self, error: OpError | None) -> None:
+        """See transports.Transport."""
+        self._given_up = error is not None
+        if error is None:
+            return
+        with self._lock:
+            calls = list(self._calls)
+        self.break_off(error)
+        for call in calls:
+            call.break_off(error)
 
     def close(self) -> None:
         """See transports.Transport."""

@@ -155,6 +155,10 @@ class FaultyTransport:
         """See transports.Transport."""
         self.transport.break_off(error)
 
+    def give_up(self, error: OpError | None) -> None:
+        """See transports.Transport."""
+        self.transport.give_up(error)
+
     def close(self) -> None:
         """See transports.Transport."""
         self.transport.close()

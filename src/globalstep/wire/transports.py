@@ -111,6 +111,15 @@ class Transport(Protocol):
         """Break the connection off; calls in flight fail with the error, the next one opens another."""
         ...
 
+    def give_up(self, error: OpError | None) -> None:
+        """Hope for no more answers of the task, which this process, about to end, has found silent.
+
+        Args:
+            error: What all calls in flight fail with, unary ones too; later ones are still tried, for a moment. None
+                to hope again, since it has answered after all.
+        """
+        ...
+
     def close(self) -> None:
         """Give up connections and threads. Calls in flight fail."""
         ...

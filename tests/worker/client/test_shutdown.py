@@ -80,6 +80,8 @@ class Transport:
         self._answers = answers
         self.deadlines = []
         self.broken = []
+        self.given_up = False
+        self.expired = 0
 
     def unary(self, method, request, timeout_secs):
         self.deadlines.append(timeout_secs)
@@ -89,10 +91,12 @@ class Transport:
         return pb.HeartbeatReply()
 
     def expire(self):
-        pass
+        self.expired += 1
 
-    def break_off(self, error):
-        self.broken.append(error)
+    def give_up(self, error):
+        if error is not None:
+            self.broken.append(error)
+        self.given_up = error is not None
 
 
 class Beats:
@@ -121,6 +125,28 @@ def test_calls_to_a_task_that_is_silent_are_broken_off(asked):
     assert [len(transport.broken) for transport in transports] == [0, int(asked)]
     if asked:
         assert "is silent, and this process has been asked to end" in str(transports[1].broken[0])
+        transports[1]._answers = True
+        heartbeat._clock = Beats(1)
+        heartbeat._run()
+        assert not transports[1].given_up
+        # A process that is about to end waits for a shorter time.
+        assert transports[1].deadlines == [3.0] * 3
+
+
+def test_what_reads_a_snapshot_is_broken_off_too():
+    """The values of a checkpoint come over transports of their own, which no other thread watches."""
+    own, beside = [Transport(answers=False)], [Transport(answers=False)]
+    heartbeat = Heartbeat(own, "c", "", Beats(2))
+    heartbeat.shutdown.asked = True
+    heartbeat.watch(beside)
+    heartbeat._run()
+    assert beside[0].given_up
+    assert beside[0].expired == 2
+    heartbeat.unwatch(beside)
+    heartbeat._clock = Beats(1)
+    heartbeat._run()
+    assert len(beside[0].broken) == 1
+    assert len(own[0].broken) == 2
 
 
 def test_short_calls_wait_for_a_shorter_time():

@@ -32,6 +32,24 @@ def test_a_silent_task_is_one_that_is_not_reached_so_that_sessions_recover(silen
         transport.close()
 
 
+def test_a_task_that_is_given_up_costs_no_waits(silent_task):
+    """Calls under way fail at once, with why; those that follow have a moment, until it is hoped for again."""
+    transport = GrpcTransport(silent_task, 1)
+    try:
+        for given_secs in (3600.0, 3600.0):
+            under_way = transport.unary("WriteSnapshot", pb.WriteSnapshotRequest(), given_secs)
+            transport.give_up(UnavailableError("it is silent"))
+            with pytest.raises(UnavailableError, match=r"^it is silent$"):
+                under_way.result()
+        with pytest.raises(UnavailableError, match=r"has not answered Status for 0\.5 s\.$"):
+            transport.unary("Status", pb.StatusRequest(brief=True), 10.0).result()
+        transport.give_up(None)
+        with pytest.raises(UnavailableError, match=r"has not answered Status for 0\.6 s\.$"):
+            transport.unary("Status", pb.StatusRequest(brief=True), 0.6).result()
+    finally:
+        transport.close()
+
+
 def test_a_port_where_nobody_listens_is_told_in_few_words():
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
