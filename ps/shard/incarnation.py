@@ -173,6 +173,11 @@ class Incarnation:
                 "This PS task holds no state: it has just started, or it was restarted and lost what it had. "
                 "It serves nothing until the chief has initialized or restored all PS tasks."
             )
+        if not self.number:
+            raise AbortedError(
+                f"The call belongs to incarnation {number}, and this PS task has none: it lost its state, and was told "
+                "that the job is done. Start the run anew."
+            )
         if number != self.number:
             raise AbortedError(
                 f"The call belongs to incarnation {number}; the run is in incarnation "

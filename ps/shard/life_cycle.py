@@ -75,7 +75,7 @@ class LifeCycle:
 
     def finish(self, now: Incarnation, event: Finish) -> list[str]:
         """See Finish."""
-        if now.state is not State.VACANT:
+        if now.number:
             now.check(event.incarnation, event.client, even_behind=True)
             now.log.append(event)
         elif event.not_meant:

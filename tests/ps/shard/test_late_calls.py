@@ -8,8 +8,11 @@ from globalstep.ps.local import LocalPS
 from globalstep.ps.service.control import Control
 from globalstep.ps.service.handler import Handler
 from globalstep.ps.shard import events
+from globalstep.ps.shard.layouts import PushParts
 from globalstep.ps.shard.shard import Shard
+from globalstep.ps.shard.validation import problems
 from globalstep.runtime.clock import ManualClock
+from globalstep.wire.declarations import PushId
 from globalstep.worker.client.client import ClusterClient
 
 INCARNATION = 10**9
@@ -47,6 +50,20 @@ def test_a_finish_of_another_life_does_not_end_a_task_that_has_just_started():
             fresh.call("Finish", pb.FinishRequest(incarnation=INCARNATION, client="chief", process=late))
         assert status(fresh).state == pb.STATE_VACANT
     # One that was started again within the run is told so by name.
+    fresh.call("Finish", pb.FinishRequest(incarnation=INCARNATION, client="chief", process="new"))
+    assert status(fresh).state == pb.STATE_DONE
+
+
+@pytest.mark.parametrize("incarnation", [0, INCARNATION])
+def test_a_task_that_ended_without_a_state_keeps_nothing(incarnation):
+    """What a client has heard of its incarnation is 0; a part under that number would have been kept."""
+    shard = Shard(ManualClock())
+    fresh = Control(Handler(shard), "new", "h")
+    fresh.call("Finish", pb.FinishRequest(incarnation=INCARNATION, client="chief", process="new"))
+    with pytest.raises(AbortedError, match=f"belongs to incarnation {incarnation}, and this PS task has none"):
+        shard.handle(events.Stage(incarnation, PushId("liar", 1), PushParts()))
+    assert problems(shard.now) == []
+    # Its chief may say again that the job is done.
     fresh.call("Finish", pb.FinishRequest(incarnation=INCARNATION, client="chief", process="new"))
     assert status(fresh).state == pb.STATE_DONE
 
