@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from globalstep.ps.rules.rule import Array, Change, Hypers, Rule, check_alike
-from globalstep.runtime.kernels import kernel, read_only
+from globalstep.runtime.kernels import COMPILER, kernel, read_only
+from globalstep.runtime.library_pages import give_back_library
 
 __all__ = ["CompiledRule", "check_alike", "kernel", "read_only"]
 
@@ -77,3 +78,4 @@ class CompiledRule(Rule):
         flat, table = np.zeros(0, dtype), np.zeros((0, 0), dtype)
         self.dense(flat, (flat,) * len(self.slots), flat, hyper)
         self.sparse(table, (table,) * len(self.slots), np.zeros(0, np.int64), table, hyper)
+        give_back_library(COMPILER)

@@ -21,7 +21,10 @@ if "NUMBA_CACHE_DIR" not in os.environ:
 
 import numba
 
-__all__ = ["kernel", "read_only"]
+__all__ = ["COMPILER", "kernel", "read_only"]
+
+#: How the file name of the compiler's library begins; what is compiled does not use it.
+COMPILER = "libllvmlite"
 
 Array = npt.NDArray[Any]
 
