@@ -45,6 +45,8 @@ _NBYTES = attrgetter("nbytes")
 #: A request and the bytes of its tensors.
 _Sent = tuple[pb.Request, Sequence[memoryview]]
 
+#: How often values of several shards are asked for at once before they are read as of a place in the sequence.
+_READ_TRIES = 2
 #: What a message of which no other shard's part waits is tried again after.
 _RETRIED_PATIENTLY = (*RETRIED, ResourceExhaustedError)
 
@@ -173,7 +175,10 @@ class PushProtocol:
         if not shards:
             return []
         if len(shards) > 1:
-            return self._pull_at_once(reads, shards) or self.push(Push(reads=list(reads))).values
+            for _ in range(_READ_TRIES):
+                if found := self._pull_at_once(reads, shards):
+                    return found
+            return self.push(Push(reads=list(reads))).values
         shard = shards.pop()
         reply = self.call({shard: self._pulling(reads)})[shard]
         return self._pulled(reply)

@@ -10,10 +10,10 @@ when rows are first worth merging.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,7 +75,7 @@ class RowMerging:
         merged = self.merge_reads(push.reads)
         if merged is None:
             return send(push)
-        result = send(replace(push, reads=merged.sent))
+        result = send(push.of_ops(push.ops, merged.sent))
         if result.values:
             result.values = self.answers(merged, result.values)
         return result
@@ -153,19 +153,19 @@ class RowMerging:
             if merged is not None:
                 ops = list(push.ops) if ops is None else ops
                 ops[at] = merged
-        return push if ops is None else replace(push, ops=ops)
+        return push if ops is None else push.of_ops(ops, push.reads)
 
     def _merged(self, op: Op, ids: Array, rows: Array) -> Op | None:
         if rows.dtype.kind not in _MERGED_KINDS or not _are_ids(ids):
             return None
         groups = self._groups(op.variable, ids)
         if not groups.repeats:
-            return replace(op, unique=True)
+            return op.of_rows(ids, rows)
         half = rows.dtype == np.float16
         wide = rows.astype(np.float32) if half else rows
         summed = self._take(groups.ids.size, wide)
         _kernels().sum_rows(groups, wide.reshape(len(wide), -1), summed.reshape(len(summed), -1))
-        return replace(op, indices=groups.ids, value=summed.astype(np.float16) if half else summed, unique=True)
+        return op.of_rows(groups.ids, summed.astype(np.float16) if half else summed)
 
     def _is_worth(self, name: str, ids: Array) -> bool:
         decl = self._variables.get(name)
@@ -198,5 +198,6 @@ def _are_ids(ids: Array) -> bool:
     return ids.dtype == np.int64 and ids.ndim == 1
 
 
+@functools.cache
 def _kernels() -> Any:
     return importlib.import_module("globalstep.wire.sparse_rows")

@@ -151,7 +151,7 @@ class Splitter:
             return push, None
         ops = [part for op in push.ops for part in self._split_op(op)]
         reads, joins = self.split_reads(push.reads)
-        return replace(push, ops=ops, reads=reads), joins
+        return push.of_ops(ops, reads), joins
 
     def _split_op(self, op: Op) -> Iterable[Op]:
         ranges = self._parts.get(op.variable)
