@@ -5,7 +5,8 @@ every byte takes TCP over a pair of virtual links. The forms take turns in one r
 is the default, beside "grpc"; a ratio is taken within a round; steps and values are checked, and that "auto" has taken
 the socket. With --tls there is a second cluster with certificates. Prints a line for every row: the rates, the median
 ratio of "auto" over "grpc", its quarters; and the processor time that a step takes of both sides, which a busy machine
-disturbs less, in ms, and the ratio of "grpc" over "auto".
+disturbs less, in ms, and the ratio of "grpc" over "auto". With --peers there are other systems' processes in the same
+two namespaces, over TCP as well, and for each a line: the rates, and the ratio of "auto" over it.
 """
 
 from __future__ import annotations
@@ -20,9 +21,22 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.harness import processes
-from benchmarks.harness.contestants import Form, Program, Team, team_of, tuned_environ
+from benchmarks.harness.contestants import (
+    PROGRAMS,
+    Form,
+    Peer,
+    Program,
+    Team,
+    absent,
+    default_python,
+    peer,
+    plain_environ,
+    team_at,
+    team_of,
+    tuned_environ,
+)
 from benchmarks.harness.measuring import Record, Settings, measure
-from benchmarks.harness.processes import Children
+from benchmarks.harness.processes import Child, Children
 from benchmarks.harness.throttled import Hosts, throttled_hosts, why_not
 from benchmarks.harness.workload import Case
 from benchmarks.reports import bars
@@ -30,9 +44,14 @@ from benchmarks.reports import bars
 __all__ = ["connections_at", "main", "ratios"]
 
 FORMS = ("auto", "grpc")
+_PLAIN = "plain"
 _SERVERS, _WORKERS = 0, 1
 #: Of the first PS task's connections beside gRPC; each further one has the next.
 _TCP_PORT = 2300
+#: Of the first process of another system; each further one has the next.
+_PEER_PORT = 3300
+#: torch's messages take the link between the namespaces, not the address that the machine's name has.
+_INTERFACE = {"TP_SOCKET_IFNAME": "eth0", "GLOO_SOCKET_IFNAME": "eth0"}
 _ESTABLISHED = "01"
 
 
@@ -45,6 +64,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--kinds", nargs="+", default=["dense"], help="kinds of cases: dense, embedding, counter")
     parser.add_argument("--rules", nargs="+", default=["sgd", "adam", "adagrad"], help="rules of the optimizers")
     parser.add_argument("--tls", action="store_true", help="a second cluster, with certificates")
+    parser.add_argument(
+        "--peers", nargs="*", default=[], choices=("tensorflow", "torch-tcp"), help="other systems beside it"
+    )
+    parser.add_argument("--peers-python", default=default_python(), metavar="PATH", help="interpreter of the peers")
     parser.add_argument("--out", type=Path, help="a file for every measurement, a JSON object a line")
     return parser.parse_args(argv)
 
@@ -74,6 +97,20 @@ def _start(
         lambda at: children.start([*serve, str(first_port + at)], environ, by=hosts.by(_SERVERS)),
         lambda args: children.start(args, environ, by=hosts.by(_WORKERS)),
     )
+
+
+def _start_peer(key: str, ps: int, workers: int, args: argparse.Namespace, hosts: Hosts, children: Children) -> Team:
+    program = next(program for program in PROGRAMS if program.key == key)
+    first = _PEER_PORT + 100 * args.peers.index(key)
+    sides = [_SERVERS] * ps + [_WORKERS] * workers
+    addresses = [f"{hosts.address(side)}:{first + at}" for at, side in enumerate(sides)]
+    environ = plain_environ() | _INTERFACE
+
+    def begin(job: str, command: Sequence[str]) -> Child:
+        side = _SERVERS if job == "ps" else _WORKERS
+        return children.start(command, environ, args.peers_python, args.log, by=hosts.by(side))
+
+    return team_at(program, ps, addresses, begin)
 
 
 def connections_at(table: str, port: int) -> int:
@@ -119,16 +156,24 @@ def _say(case: Case, key: str, records: Sequence[Record]) -> None:
     print(f"{label:34} {key:6} {rates} {auto / 1000:8.2f} {grpc / 1000:8.2f}  {grpc / auto:5.2f}", flush=True)
 
 
+def _say_beside(case: Case, key: str, records: Sequence[Record]) -> None:
+    rates = bars.compared(bars.rates(records, case, f"{_PLAIN} {FORMS[0]}"), bars.rates(records, case, key))
+    print(f"{bars.case_label(case.as_dict()) + f', {case.ps} PS':34} over {peer(key).label:20} {rates}", flush=True)
+
+
 def _measure(args: argparse.Namespace, hosts: Hosts, children: Children, folder: Path) -> list[Record]:
     settings = Settings(args.rounds, args.secs, least_steps=1)
     cases = [case for case in bars.chosen(args.ps, args.kinds, args.sizes) if case.rule in args.rules]
     workers = max(case.workers for case in cases)
-    environs: dict[str, dict[str, str]] = {"plain": {"GLOBALSTEP_INSECURE": "1"}}
+    environs: dict[str, dict[str, str]] = {_PLAIN: {"GLOBALSTEP_INSECURE": "1"}}
     if args.tls:
         environs["tls"] = _certificates(folder, hosts.address(_SERVERS))
     ports = {key: _TCP_PORT + 100 * at for at, key in enumerate(environs)}
     teams = {key: _start(key, max(args.ps), workers, ports[key], environs[key], hosts, children) for key in environs}
-    peers = [Form(f"{key} {form}", form, key, form) for key in teams for form in FORMS]
+    peers: list[Peer] = [Form(f"{key} {form}", form, key, form) for key in teams for form in FORMS]
+    for key in args.peers:
+        teams[key] = _start_peer(key, max(args.ps), workers, args, hosts, children)
+        peers.append(peer(key))
     for team in teams.values():
         team.ready()
     print(
@@ -138,8 +183,10 @@ def _measure(args: argparse.Namespace, hosts: Hosts, children: Children, folder:
     records: list[Record] = []
     for case in cases:
         found = list(_checked(measure(case, peers, teams, settings), teams, ports))
-        for key in teams:
+        for key in environs:
             _say(case, key, found)
+        for key in args.peers:
+            _say_beside(case, key, found)
         records += found
     for team in teams.values():
         team.end()
@@ -152,10 +199,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if why := why_not(None):
         print(f"python -m benchmarks.namespaces: there can be no hosts here: {why}", file=sys.stderr)
         return 2
+    missing = absent(args.peers_python)
+    if lacking := [f"{key}: {missing[key]}" for key in args.peers if key in missing]:
+        print(f"python -m benchmarks.namespaces: {'; '.join(lacking)}", file=sys.stderr)
+        return 2
     with ExitStack() as stack:
         hosts = stack.enter_context(throttled_hosts(2, None))
         children = stack.enter_context(processes.children())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="globalstep-tls-")))
+        args.log = folder / "peers.log"
         records = _measure(args, hosts, children, folder)
     if args.out is not None:
         args.out.write_text("".join(json.dumps(record) + "\n" for record in records))

@@ -30,7 +30,9 @@ __all__ = [
     "default_python",
     "free_ports",
     "peer",
+    "plain_environ",
     "start",
+    "team_at",
     "team_of",
     "tuned_environ",
 ]
@@ -223,7 +225,8 @@ def free_ports(count: int) -> list[int]:
         return [listening.getsockname()[1] for listening in sockets]
 
 
-def _plain_environ() -> dict[str, str]:
+def plain_environ() -> dict[str, str]:
+    """Give the environment of processes without what tunes globalstep's."""
     plain = {name: value for name, value in os.environ.items() if name not in tuned({})}
     plain.pop("GLOBALSTEP_TRANSPORT", None)
     return plain
@@ -231,12 +234,12 @@ def _plain_environ() -> dict[str, str]:
 
 def tuned_environ() -> dict[str, str]:
     """Give the environment of processes as `globalstep launch` makes it."""
-    return tuned(_plain_environ())
+    return tuned(plain_environ())
 
 
 def _environment(program: Program, tuned_peers: bool) -> dict[str, str]:
     """Its processes' environment: globalstep's as `globalstep launch` makes it; others' is plain, or the same."""
-    return tuned_environ() if tuned_peers or program.key == "globalstep" else _plain_environ()
+    return tuned_environ() if tuned_peers or program.key == "globalstep" else plain_environ()
 
 
 def team_of(
@@ -296,11 +299,28 @@ def start(
         addresses = [servers[0].address()]
         base += ["--address", addresses[0]]
         return Team(program, servers, [process("worker", at) for at in range(workers)], addresses)
-    base += ["--ports", *map(str, free_ports(ps + workers))]
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(ps + workers)]
+    return team_at(program, ps, addresses, lambda _, args: children.start(args, environ, python, log))
+
+
+def team_at(program: Program, ps: int, addresses: Sequence[str], begin: Callable[[str, Sequence[str]], Child]) -> Team:
+    """Start the processes of a system that must know all addresses before.
+
+    Args:
+        program: Whose.
+        ps: How many PS.
+        addresses: "host:port" of all PS, then of all workers.
+        begin: Starts a process, given its job and its command line.
+    """
+    workers = len(addresses) - ps
+    base = ["-m", f"benchmarks.peers.{program.module}", *program.arguments, "--counts", str(ps), str(workers)]
+
+    def process(job: str, index: int) -> Child:
+        return begin(job, [*base, "--job", job, "--index", str(index), "--addresses", *addresses])
+
     servers = [process("ps", at) for at in range(ps)]
     made = [process("worker", at) for at in range(workers)]
-    addresses = [server.address() for server in servers]
-    return Team(program, servers, made, addresses)
+    return Team(program, servers, made, [server.address() for server in servers])
 
 
 def _worker_of(program: Program, addresses: Sequence[str], index: int) -> list[str]:

@@ -175,11 +175,11 @@ def main() -> None:
     parser.add_argument("--job", choices=("ps", "worker"), required=True)
     parser.add_argument("--index", type=int, required=True)
     parser.add_argument("--counts", type=int, nargs=2, required=True, metavar="N", help="PS and workers")
-    parser.add_argument("--ports", type=int, nargs="+", required=True, metavar="PORT", help="of all PS, then workers")
+    parser.add_argument("--addresses", nargs="+", required=True, metavar="HOST:PORT", help="of all PS, then workers")
     args = parser.parse_args()
     tf.disable_v2_behavior()
     tf.logging.set_verbosity(tf.logging.ERROR)
-    addresses = [f"127.0.0.1:{port}" for port in args.ports]
+    addresses = args.addresses
     cluster = tf.train.ClusterSpec(
         {"ps": addresses[: args.counts[0]], "worker": addresses[args.counts[0] : sum(args.counts)]}
     )

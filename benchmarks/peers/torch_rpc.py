@@ -283,20 +283,18 @@ def main() -> None:
     parser.add_argument("--job", choices=("ps", "worker"), required=True)
     parser.add_argument("--index", type=int, required=True)
     parser.add_argument("--counts", type=int, nargs=2, required=True, metavar="N", help="PS and workers")
-    parser.add_argument("--ports", type=int, nargs="+", required=True, metavar="PORT", help="the first is taken")
+    parser.add_argument("--addresses", nargs="+", required=True, metavar="HOST:PORT", help="the first is taken")
     parser.add_argument("--transport", choices=("shm", "tcp"), required=True)
     args = parser.parse_args()
     ps, workers = args.counts
     # Three processes share the cores, or more: threads of one operation would wait for each other.
     torch.set_num_threads(1)
     channels = {"_transports": ["shm"]} if args.transport == "shm" else {"_transports": ["uv"], "_channels": ["basic"]}
-    options = rpc.TensorPipeRpcBackendOptions(
-        init_method=f"tcp://127.0.0.1:{args.ports[0]}", rpc_timeout=60, **channels
-    )
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"tcp://{args.addresses[0]}", rpc_timeout=60, **channels)
     rank = args.index if args.job == "ps" else ps + args.index
     rpc.init_rpc(f"{args.job}{args.index}", rank=rank, world_size=ps + workers, rpc_backend_options=options)
     if args.job == "ps":
-        serving(f"127.0.0.1:{args.ports[0]}")
+        serving(args.addresses[0])
         serve_until_told()
     obey(TorchWorker(args.index))
     # A shutdown in good order would wait for all others.
