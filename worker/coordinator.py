@@ -174,8 +174,7 @@ class Coordinator:
 
     def raise_requested_exception(self) -> None:
         """Raise the error that was given to `request_stop`, if there is one."""
-        with self._lock:
-            error = self._error
+        error = self._error  # one attribute: every step of a monitored session asks, and needs no lock
         if error is not None:
             raise error
 

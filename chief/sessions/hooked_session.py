@@ -46,7 +46,8 @@ class HookedSession:
 
     def __init__(self, session: Session, hooks: Sequence[SessionRunHook]) -> None:
         self._session = session
-        self._hooks = list(hooks)
+        self._before = [(at, hook) for at, hook in enumerate(hooks) if _acts(hook, "before_run")]
+        self._after = [(at, hook) for at, hook in enumerate(hooks) if _acts(hook, "after_run")]
         self._stop_requested = False
         self._refused = False
         self.lost: OpError | None = None
@@ -68,10 +69,12 @@ class HookedSession:
         if self._stop_requested:
             raise RuntimeError("Run called even after should_stop requested.")
         context = SessionRunContext(SessionRunArgs(fetches, feed_dict), self._session)
-        asked: dict[Any, Any] = {_CALLER: fetches}
-        feeds = self._before_run(context, asked, feed_dict)
+        of_hooks: dict[Any, Any] = {}
+        feeds = self._before_run(context, of_hooks, feed_dict)
+        # In nearly every run no hook asks for anything.
+        asked = {_CALLER: fetches, **of_hooks} if of_hooks else fetches
         try:
-            values: Any = self._session.run(asked, feeds, options=options, run_metadata=run_metadata)
+            values: Any = self._session.run(asked, feeds, options, run_metadata)
         except JobDoneError as done:
             if self._refused and done.waited:
                 raise
@@ -83,20 +86,22 @@ class HookedSession:
             # The PS tasks have ended with the job, as they had said; no push would be accepted any more.
             self._refused = True
             values = nothing_for(asked)
+        if of_hooks:
+            of_hooks, values = values, values[_CALLER]
         try:
-            for position, hook in enumerate(self._hooks):
-                hook.after_run(context, SessionRunValues(values.get(position), options, run_metadata))
+            for position, hook in self._after:
+                hook.after_run(context, SessionRunValues(of_hooks.get(position), options, run_metadata))
         except PREEMPTION_ERRORS as error:
             self.lost = error
         self._stop_requested = self._stop_requested or context.stop_requested
-        return values[_CALLER]
+        return values
 
     def _before_run(
         self, context: SessionRunContext, asked: dict[Any, Any], feed_dict: Mapping[Any, Any] | None
     ) -> dict[Any, Any] | None:
-        """Collect what the hooks ask for into `asked`; give all that is to be fed."""
+        """Collect what the hooks ask for into `asked`, by their positions; give all that is to be fed."""
         hook_feeds: dict[Any, Any] = {}
-        for position, hook in enumerate(self._hooks):
+        for position, hook in self._before:
             request = hook.before_run(context)
             if request is None:
                 continue
@@ -122,6 +127,11 @@ def let_go_of(error: BaseException | None) -> None:
         seen.add(id(error))
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
+
+
+def _acts(hook: SessionRunHook, call: str) -> bool:
+    """Whether a hook does something at a call, which its base does not."""
+    return getattr(getattr(hook, call), "__func__", None) is not getattr(SessionRunHook, call)
 
 
 def _check_disjoint(one: Mapping[Any, Any], other: Mapping[Any, Any], message: str) -> None:

@@ -122,7 +122,7 @@ class _MonitoredSession:
             AbortedError: If the session was lost again and again.
             UnavailableError: The same.
         """
-        return self._recovering(lambda hooked: hooked.run(fetches, feed_dict, options, run_metadata))
+        return self._recovering(HookedSession.run, fetches, feed_dict, options, run_metadata)
 
     def run_step_fn(self, step_fn: Callable[..., Any]) -> Any:
         """Call a function that runs several times, some of them without hooks.
@@ -187,14 +187,20 @@ class _MonitoredSession:
         session: Session = self._session
         return session
 
-    def _recovering(self, act: Callable[[HookedSession], Any]) -> Any:
+    def _recovering(self, act: Callable[..., Any], *args: Any) -> Any:
+        """Call `act` with the session and `args`; on a new session if the old one is lost."""
         while True:
             if self._closed:
                 raise RuntimeError("Attempted to use a closed session.")
             if self._drain.asked and not self._asks:
                 raise self._drain.exit()
             try:
-                result = self._coordinated(act)
+                hooked = self._session_for_run()
+                try:
+                    result = act(hooked, *args)
+                except Exception as error:
+                    self._raise_cause_of(error)
+                    raise
             except self._recover_errors as error:
                 self._discard(error)
                 continue
@@ -207,22 +213,16 @@ class _MonitoredSession:
                 self._discard(lost)
             return result
 
-    def _coordinated(self, act: Callable[[HookedSession], Any]) -> Any:
-        hooked = self._session_for_run()
+    def _raise_cause_of(self, error: Exception) -> None:
+        """Raise what a thread has reported, if that was a lost connection: it may be the cause of what a run met."""
+        if isinstance(error, PREEMPTION_ERRORS) or self._coord is None:
+            return
         try:
-            return act(hooked)
+            self._coord.raise_requested_exception()
         except PREEMPTION_ERRORS:
             raise
-        except Exception:
-            # A thread's lost connection may be the cause of whatever this run met.
-            if self._coord is not None:
-                try:
-                    self._coord.raise_requested_exception()
-                except PREEMPTION_ERRORS:
-                    raise
-                except Exception as reported:
-                    _log.debug("A thread had reported: %s", reported)
-            raise
+        except Exception as reported:
+            _log.debug("A thread had reported: %s", reported)
 
     def _session_for_run(self) -> HookedSession:
         """Give the session, made if there is none, and anew if this task's role has changed."""

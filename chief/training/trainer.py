@@ -240,16 +240,15 @@ class Trainer:
                 error.add_note(f"step() was given {len(batches)} batches; one batch of two parts is step((x, y)).")
             raise
         self._taken += 1
-        if loss is not None:
-            self._loss = float(loss)
-        if self.is_chief:
+        self._loss = self._loss if loss is None else float(loss)
+        if self._is_chief:
             self._callbacks.on_step(self, self._step, self._loss)
         return self._loss
 
     def _seeds(self, count: int) -> list[int]:
         """Give a seed for each batch of a step; where the loss draws nothing, none is computed."""
-        seeds = (part_seed(self.seed, self.rank, self._step, at) for at in range(count))
-        return list(seeds) if self._model.draws else [0] * count
+        draws = self._model.draws
+        return [part_seed(self.seed, self.rank, self._step, at) if draws else 0 for at in range(count)]
 
     def unit(self, batches: Any) -> float:
         """Compute a unit of work: its loss and gradients, and push them. For a Trainer with `units`.
@@ -307,7 +306,8 @@ class Trainer:
                 f"Training is over at step {self._step}. Loop with `for batch in trainer.batches(dataset)`, or ask "
                 "`trainer.done` before each step."
             )
-        return not self.done
+        self._ended = bool(self._session.should_stop())
+        return not self._ended
 
     def batches(self, batches: Any, *, epochs: int | None = None, per_step: int = 1) -> Iterator[Any]:
         """Give this worker's batches until training is over: each of several workers gets others.

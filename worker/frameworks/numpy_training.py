@@ -6,7 +6,7 @@ Layer: worker.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import attrgetter, methodcaller
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ __all__ = ["NumpyTraining", "leaves_of", "put_into_structure"]
 
 _form_of = attrgetter("shape", "dtype")
 #: A gradient is made read-only, and may be the function's own array: what is pushed is a view of it.
-_view_of = methodcaller("view")
+_view_of: Any = np.ndarray.view
 
 
 class NumpyTraining(TrainingModel):
@@ -74,7 +74,7 @@ class NumpyTraining(TrainingModel):
         params = dict(zip(self._paths, values, strict=True)) if self._is_flat else _filled(self._params, iter(values))
         for batch, seed in zip(self._batches, self._seeds, strict=True):
             loss, found = self._call(params, batch, seed)
-            losses.append(checked_loss(loss))
+            losses.append(loss)
             if wanted:
                 gradients.append(self._gradients(self._by_path(found), wanted, values))
         return Evaluation(sum(losses) / len(losses), mean_of(gradients) if wanted else ())
@@ -100,7 +100,7 @@ class NumpyTraining(TrainingModel):
         loss = np.asarray(given[0])
         if loss.shape or loss.dtype.kind not in "fiu":
             raise InvalidArgumentError(f"The loss must be a real scalar; the loss function gave {described(loss)}.")
-        return float(loss), given[1]
+        return checked_loss(float(loss)), given[1]
 
     def _by_path(self, found: Any) -> Mapping[str, Any]:
         """Give the gradients of a structure by the paths of their parameters."""

@@ -104,11 +104,12 @@ def _gradients(node: Node, values: list[Any], plan: Plan) -> Any:
     drawn: dict[Node, Any] = {}
     if all(map(is_, map(values.__getitem__, covered.values()), repeat(EMPTY))):
         schedule, given = plan.schedules.get(node) or plan.find_schedule(node)
-        straight = None if schedule is None else schedule.evaluate(list(map(values.__getitem__, given)), drawn)
+        straight = None if schedule is None else schedule.evaluate([*map(values.__getitem__, given)], drawn)
         if straight is not None:
-            for slot, value in zip(covered.values(), straight[1], strict=True):
+            found, forward = straight
+            for slot, value in zip(covered.values(), forward, strict=True):
                 values[slot] = value
-            return straight[0]
+            return found
     return _by_tape(node, values, plan, drawn)
 
 

@@ -43,7 +43,8 @@ __all__ = ["Executor"]
 #: Values that came back with a push are used by the next run up to this age, seconds.
 REUSE_SECS = 1.0
 _NO_SPAN = contextlib.nullcontext()
-_SEAL = methodcaller("setflags", write=False)
+#: `write`, by its position: by its name it takes three times as long.
+_SEAL = methodcaller("setflags", False)
 
 
 class Executor:
@@ -97,12 +98,13 @@ class Executor:
         self._alike: tuple[int, frozenset[str]] = (0, frozenset())
         #: Layout of a push -> the incarnation in which what it changes was found declared.
         self._pushed: dict[object, int] = {}
-        # Guards _position, _writes, _fresh and _announced, and what is put into _plans; a leaf: nothing is evaluated or
-        # sent under it.
+        # Guards _position, _announced and the counting of _writes, and what is put into _plans; a leaf: nothing is
+        # evaluated or sent under it.
         self._lock = threading.Lock()
         self._plans: dict[tuple[tuple[Node, ...], frozenset[Node]], Plan] = {}
         self._position: dict[Node, int] = {}
-        #: Number of the last push begun, and values that are as good as a read while no other begins.
+        #: Number of the last push begun, and values that are as good as a read while no other begins. These are
+        #: replaced as a whole, and known by their push: nearly every run takes and leaves some, and needs no lock.
         self._writes = 0
         self._fresh: Fresh | None = None
         #: What the next run will be fed, for the lookups that the push before it is to bring.
@@ -123,7 +125,9 @@ class Executor:
             FailedPreconditionError: If a Variable has no value.
             InvalidArgumentError: If a placeholder is not fed, or a node cannot take its inputs.
         """
-        plan = self._plan_for(fetches, frozenset(feeds))
+        key = fetches, frozenset(feeds)
+        # A plan that is there stays: nearly every run needs no lock.
+        plan = self._plans.get(key) or self._made_plan(key)
         if self.pushes_in_flight is not None and not plan.overlaps:
             self.pushes_in_flight.wait()
         run = PlanRun(self, plan, feeds)
@@ -139,14 +143,10 @@ class Executor:
 
     def forget_values(self) -> None:
         """Read anew in the next run: something else than this executor has changed Variables."""
-        with self._lock:
-            self._fresh = None
+        self._fresh = None
 
-    def _plan_for(self, fetches: tuple[Node, ...], fed: frozenset[Node]) -> Plan:
-        key = (fetches, fed)
-        plan = self._plans.get(key)  # a plan that is there stays: nearly every run needs no lock
-        if plan is not None:
-            return plan
+    def _made_plan(self, key: tuple[tuple[Node, ...], frozenset[Node]]) -> Plan:
+        """Give the plan of these fetches and fed nodes, made if no other thread has made it."""
         with self._lock:
             plan = self._plans.get(key)
             if plan is None:
@@ -154,7 +154,7 @@ class Executor:
                     claim_own_variables(self.graph, self.own_task)
                 for node in self.graph.nodes[len(self._position) :]:
                     self._position[node] = len(self._position)
-                plan = self._plans[key] = make_plan(fetches, fed, self._position)
+                plan = self._plans[key] = make_plan(*key, self._position)
         return plan
 
     def fresh_values(
@@ -169,16 +169,15 @@ class Executor:
         Returns:
             Values of the Variables, in order, and the rows of each lookup.
         """
-        with self._lock:
-            fresh = self._fresh
-            # Pushes in flight were not waited for on purpose; they are the only ones that may be missing.
-            if fresh is None or self._writes - fresh.write > self.in_flight:
-                return None
+        fresh = self._fresh
+        # Pushes in flight were not waited for on purpose; they are the only ones that may be missing.
+        if fresh is None or self._writes - fresh.write > self.in_flight:
+            return None
         if fresh.incarnation != self.cluster.incarnation:
             return None
         if not self.in_flight and self._clock.monotonic() - fresh.at >= REUSE_SECS:
             return None
-        values, rows = fresh.whole(wanted), fresh.found(lookups)
+        values, rows = fresh.whole(wanted), fresh.found(lookups) if lookups else []
         return None if values is None or rows is None else (values, rows)
 
     def keep_fresh(
@@ -197,9 +196,8 @@ class Executor:
             rows = list(zip(lookups, values[count:], strict=True)) if lookups else ()
             whole = values[:count] if lookups else values
             fresh = Fresh(write, self.cluster.incarnation, self._clock.monotonic(), variables, whole, rows)
-        with self._lock:
-            if self._writes - write <= self.in_flight:
-                self._fresh = fresh
+        if self._writes - write <= self.in_flight:
+            self._fresh = fresh
 
     def announce(self, feeds: Mapping[Node, Any]) -> None:
         """Say what the run after the next one that pushes will be fed; see Session.prefetch."""
@@ -228,12 +226,22 @@ class Executor:
         with self.span("pull", variables=len(reads)):
             return _frozen(self.cluster.pull(reads))
 
-    def push(self, push: Push, shapes: Mapping[Variable, tuple[int, ...]]) -> list[Any] | None:
+    def push(
+        self,
+        push: Push,
+        shapes: Mapping[Variable, tuple[int, ...]],
+        write: int = 0,
+        kept: tuple[Variable, ...] = (),
+        lookups: Sequence[Lookup] = (),
+    ) -> list[Any] | None:
         """Send a push, after what it needs is declared.
 
         Args:
             push: The push.
             shapes: The Variables that it gives their whole value, with the value's shape.
+            write: Its number, where the next run is to start from what it reads; see keep_fresh.
+            kept: What it reads whole for that.
+            lookups: The rows that it reads for that.
 
         Returns:
             Values of its reads; None if the run's policy dropped it.
@@ -252,7 +260,10 @@ class Executor:
         result = self.cluster.push(push) if self.trace is None else self._traced(push, self.trace)
         outcome = self.last_outcome = result.outcome
         if outcome.kind is OutcomeKind.ACCEPTED:
-            return _frozen(result.values)
+            values = _frozen(result.values)
+            if kept or lookups:
+                self.keep_fresh(write, kept, values, lookups)
+            return values
         if outcome.kind is OutcomeKind.REFUSED_DONE:
             steps = ", ".join(f"{name} = {value}" for name, value in sorted(outcome.steps.items()))
             raise JobDoneError(f"The job has reached its last step ({steps}); nothing was applied.")

@@ -80,6 +80,9 @@ class PushForm:
         shared: Variables of these that live on the PS.
         ahead: As given.
         again: As given.
+        reading: What the push reads: without what the next run of the plan does, and with it.
+        declaring: Changes that give a Variable its whole value.
+        is_empty: Whether there is nothing to push.
     """
 
     def __init__(
@@ -95,19 +98,22 @@ class PushForm:
         changes = [_change(part, mutation, slot_for) for mutation in mutations for part in mutation.parts]
         self._changes = tuple(change for change in changes if not change.part.variable.is_local)
         self.local = tuple(change for change in changes if change.part.variable.is_local)
-        self._declaring = tuple(change for change in self._changes if is_declaring(change.part))
+        self.declaring = tuple(change for change in self._changes if is_declaring(change.part))
         self._increments = _increments(mutations)
         uses = _uses(mutations, slot_for, worker_hypers)
         self._uses = [(use, hypers) for spec, use, hypers in uses if not spec.is_local]
         self.local_uses = tuple(
             LocalUse(spec, use.finish, partial(_numbers, hypers)) for spec, use, hypers in uses if spec.is_local
         )
-        self._known_uses = [use for use, hypers in self._uses if not hypers]
+        known = [use for use, hypers in self._uses if not hypers]
+        # None where some hyper-parameters are to be evaluated.
+        self._known_uses = known if len(known) == len(self._uses) else None
         self.wanted = tuple((m, m.value_of) for m in mutations if m in wanted and m.value_of is not None)
         self.shared = tuple(variable for _, variable in self.wanted if not variable.is_local)
         self.ahead, self.again = tuple(ahead), tuple(again)
-        self._reading = _reading((*self.shared, *ahead)), _reading((*self.shared, *ahead, *again))
-        self._steps = tuple((step.op_name, slot) for step, slot in steps)
+        self.reading = _reading((*self.shared, *ahead)), _reading((*self.shared, *ahead, *again))
+        self._steps = [step.op_name for step, _ in steps]
+        self._step_slots = [slot for _, slot in steps]
         # What every push of the round is but for its values; None where more than values differs.
         self._alike: Push | None = None
         if all(c.operand is not None and c.indices is None and not c.part.declare for c in self._changes):
@@ -129,9 +135,9 @@ class PushForm:
             InvalidArgumentError: If an operand does not fit its Variable, or a hyper-parameter is no number.
         """
         uses = self._known_uses
-        if len(uses) != len(self._uses):
+        if uses is None:
             uses = [use if not hypers else _evaluated(use, hypers, values) for use, hypers in self._uses]
-        seen_steps = {name: int(values[slot]) for name, slot in self._steps}
+        seen_steps = dict(zip(self._steps, map(int, map(values.__getitem__, self._step_slots)), strict=True))
         if self._alike is not None:
             operands: list[Any] = list(map(values.__getitem__, self._slots))
             if list(map(type, operands)) != self._types or list(map(_dtype_of, operands)) != self._dtypes:
@@ -139,14 +145,10 @@ class PushForm:
             return self._alike.again(operands, uses, seen_steps=seen_steps)
         return Push([change.made(values) for change in self._changes], self._increments, uses, seen_steps=seen_steps)
 
-    def reading(self, again: bool) -> tuple[tuple[Variable, ...], list[Read]]:
-        """Give what the push reads, with or without what the next run of the plan does."""
-        return self._reading[again]
-
     def whole_values(self, values: Sequence[Any]) -> dict[Variable, tuple[int, ...]]:
         """Give the Variables that a run gives their whole value, with the value's shape."""
         shapes: dict[Variable, tuple[int, ...]] = {}
-        for change in self._declaring:
+        for change in self.declaring:
             variable = change.part.variable
             if variable.shape.is_fully_defined():
                 shapes[variable] = tuple(int(size) for size in variable.shape)

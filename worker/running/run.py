@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from globalstep.worker.running.evaluation import evaluate
 from globalstep.worker.running.graph_rounds import rounds_in
 from globalstep.worker.running.local_optimizers import moved_scalars
 from globalstep.worker.running.plan import EMPTY, Plan, Round
+from globalstep.worker.running.prefetching import Lookup
 from globalstep.worker.running.push_form import PushForm
 from globalstep.worker.running.pushing import operand_of
 
@@ -48,6 +50,7 @@ class PlanRun:
             if slot is not None:
                 self.values[slot] = value
 
+    @np.errstate(all="ignore")
     def results(self) -> list[Any]:
         """PlanRun, and give the value of each fetch; see Executor.run."""
         plan = self._plan
@@ -55,16 +58,16 @@ class PlanRun:
         try:
             if plan.local_rounds is not None:
                 self._take_given(plan.local_rounds.values(self._executor))
-            with np.errstate(all="ignore"):
-                for number, current in enumerate(plan.rounds):
+            for number, current in enumerate(plan.rounds):
+                if current.early:
                     self._evaluate(current.early)
-                    self._read(current, number, carried)
-                    if self._executor.gradients_ahead:
-                        with self._gradients_ahead(current, number):
-                            self._evaluate(current.late)
-                    else:
+                self._read(current, number, carried)
+                if self._executor.gradients_ahead:
+                    with self._gradients_ahead(current, number):
                         self._evaluate(current.late)
-                    carried = bool(current.mutations) and self._push(current, number)
+                elif current.late:
+                    self._evaluate(current.late)
+                carried = bool(current.mutations) and self._push(current, number)
         except JobDoneError as done:
             done.values = self._fetched()
             raise
@@ -86,13 +89,12 @@ class PlanRun:
         ]
 
     def _evaluate(self, steps: Sequence[Any]) -> None:
-        if not steps:
+        executor = self._executor
+        if executor.trace is None:
+            evaluate(steps, self.values, self._plan, executor)
             return
-        if self._executor.trace is None:
-            evaluate(steps, self.values, self._plan, self._executor)
-            return
-        with self._executor.span("compute", nodes=len(steps)):
-            evaluate(steps, self.values, self._plan, self._executor)
+        with executor.span("compute", nodes=len(steps)):
+            evaluate(steps, self.values, self._plan, executor)
 
     def _gradients_ahead(self, current: Round, number: int) -> contextlib.AbstractContextManager[None]:
         """Have the gradients of the round's push sent as they are produced; not before such a push is known."""
@@ -103,34 +105,35 @@ class PlanRun:
 
     def _read(self, current: Round, number: int, carried: bool) -> None:
         """Read what the round needs, apart from what came with the push before it."""
-        values = self.values
+        values, executor = self.values, self._executor
         for variable, slot in current.local_reads:
-            values[slot] = self._executor.local.read(variable)
+            values[slot] = executor.local.read(variable)
         reads = () if carried else current.reads
         if not reads and not current.row_reads:
             return
-        lookups = [
-            (row.variable, np.asarray(values[row.ids]).astype(np.int64, copy=False).reshape(-1))
-            for row in current.row_reads
-        ]
-        executor = self._executor
+        lookups = self._lookups(current) if current.row_reads else ()
+        fresh = None
         # A run that changes nothing is asked for the present values: a hook's, or the program's evaluation.
         if number == 0 and self._plan.pushes and (executor.reuse_values or lookups):
             fresh = executor.fresh_values(reads, lookups)
-            if fresh is not None:
-                self._take_read(current, reads, *fresh)
-                return
-        asked = [Read(variable.op_name) for variable in reads]
-        asked += [Read(variable.op_name, rows) for variable, rows in lookups]
-        found = executor.pull(asked)
-        self._take_read(current, reads, found[: len(reads)], found[len(reads) :])
-
-    def _take_read(self, current: Round, reads: Sequence[Variable], whole: Sequence[Any], rows: Sequence[Any]) -> None:
-        """Put what was read where it belongs: whole Variables side by side, rows as the values of lookups."""
-        values = self.values
+        if fresh is None:
+            asked = [Read(variable.op_name) for variable in reads]
+            asked += [Read(variable.op_name, rows) for variable, rows in lookups]
+            found = executor.pull(asked)
+            fresh = found[: len(reads)], found[len(reads) :]
+        whole, rows = fresh
+        # Whole Variables lie side by side.
         values[current.first_slot : current.first_slot + len(reads)] = whole
-        for row, value in zip(current.row_reads, rows, strict=True):
-            values[row.out] = value.reshape(*np.shape(values[row.ids]), *value.shape[1:])
+        if rows:
+            for row, value in zip(current.row_reads, rows, strict=True):
+                values[row.out] = value.reshape(*np.shape(values[row.ids]), *value.shape[1:])
+
+    def _lookups(self, current: Round) -> list[Lookup]:
+        """Give the rows that the round looks up."""
+        return [
+            (row.variable, np.asarray(self.values[row.ids]).astype(np.int64, copy=False).reshape(-1))
+            for row in current.row_reads
+        ]
 
     def _push(self, current: Round, number: int) -> bool:
         """Send the round's push; say whether it brought what the next round reads."""
@@ -138,32 +141,31 @@ class PlanRun:
         if current.mutations[0].guards and not self._is_taken(current):
             return False
         form = plan.forms.get(number) or self._form_of(current, number)
-        ends, looks_up = number + 1 == len(plan.rounds), bool(plan.rounds[0].row_reads)
-        lookups = executor.lookups_ahead(plan) if ends and looks_up else []
-        again = ends and (bool(lookups) or (executor.reuse_values and not looks_up))
-        reads, named = form.reading(again)
+        # With the last push comes what the next run begins with.
+        lookups: list[Lookup] = []
+        again = number + 1 == len(plan.rounds)
+        if again and plan.rounds[0].row_reads:
+            lookups = executor.lookups_ahead(plan)
+            again = bool(lookups)
+        elif not executor.reuse_values:
+            again = False
+        reads, named = form.reading[again]
         found: list[Any] | None = []
         if not form.is_empty:
             push = form.push(self.values)
-            shapes = form.whole_values(self.values)
             push.reads = [*named, *(Read(variable.op_name, ids) for variable, ids in lookups)] if lookups else named
             # But for lookups, a plan's push is always the same but for its numbers: it is described to the PS once.
             push.layout = None if lookups else form
-            write = executor.begin_write()
-
-            def send() -> list[Any] | None:
-                found = executor.push(push, shapes)
-                if again and found is not None:
-                    executor.keep_fresh(write, reads, found, lookups)
-                return found
-
+            shapes = form.whole_values(self.values) if form.declaring else {}
+            sent = push, shapes, executor.begin_write(), reads if again else (), lookups
             if executor.pushes_in_flight is not None and plan.overlaps:
                 self._keep_from_caller(push)
-                executor.pushes_in_flight.submit(send)
+                executor.pushes_in_flight.submit(partial(executor.push, *sent))
             else:
-                found = send()
-            for rounds in rounds_in(executor.graph) if shapes else ():
-                rounds.forget(executor, shapes)
+                found = executor.push(*sent)
+            if shapes:
+                for rounds in rounds_in(executor.graph):
+                    rounds.forget(executor, shapes)
         if form.local or form.local_uses:
             self._change_local(form)
         if not form.wanted and not form.ahead:

@@ -40,8 +40,11 @@ class GivenGradients:
     """
 
     def __init__(self, source: Node, plan: GradientPlan) -> None:
-        self._source = source
+        self._evaluate = source.attrs["with_gradients"]
+        self._inputs = len(source.inputs)
         self.covers = plan.covers
+        #: Whether the source stands before the loss, which is first of the source's tuple, among these two.
+        self._begins = plan.covers[0] is source
         gathers = [gather for found in plan.gathers.values() for gather in found]
         self.pairs = (
             *((value, source) for value in source.inputs),
@@ -69,13 +72,13 @@ class GivenGradients:
         self, given: Sequence[Any], drawn: MutableMapping[Node, Any] | None = None
     ) -> tuple[tuple[Any, ...], list[Any]] | None:
         """Find the gradients; see BackwardSchedule.evaluate. There is nothing to draw."""
-        inputs = given[: len(self._source.inputs)]
+        inputs = given[: self._inputs]
         if set(map(type, given)) != _PLAIN:
             if not all(isinstance(value, _ARRAYS) for value in given):
                 return None
             inputs = list(map(np.asarray, inputs))
-        value, gradients = self._source.attrs["with_gradients"](inputs, self._wanted)
-        covered = [value if node is self._source else value[0] for node in self.covers]
+        value, gradients = self._evaluate(inputs, self._wanted)
+        covered = [value, value[0]] if self._begins else [value[0], value]
         if self._dense is not None:
             dense = tuple(map(gradients.__getitem__, self._dense))
             if list(map(_dtype_of, dense)) == self._dtypes:

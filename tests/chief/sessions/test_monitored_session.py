@@ -74,7 +74,7 @@ class FakeSession:
         step = self.script.pop(0)
         if isinstance(step, Exception):
             raise step
-        return dict.fromkeys(fetches, step)
+        return dict.fromkeys(fetches, step) if isinstance(fetches, dict) else step
 
     def close(self):
         self.closed = True

@@ -559,7 +559,7 @@ def test_the_gradients_of_many_variables_are_taken_out_of_their_tuple_at_once(cl
         session.run(gs.global_variables_initializer())
         *found, _ = session.run([*gradients, loss])
         assert [value.tolist() for value in found] == [[2.0] * (at + 1) for at in range(4)]
-        plan = session._executor._plan_for((*gradients, loss), frozenset())
+        plan = session._executor._made_plan(((*gradients, loss), frozenset()))
         taken = [step for step in plan.rounds[0].late if step.node in gradients]
         assert [step.node for step in taken] == gradients[:1]
         # One that is fed is left as it was fed.
