@@ -2,7 +2,8 @@
 
 One worker, and a PS process for each of the two. A step has the values of 10 Variables, calls a loss function in numpy
 that fills a gradient of ones for each, and pushes these, by gradient descent. They take turns; ratios are those within
-a round. Prints the table of docs/performance.md.
+a round. Prints the table of docs/performance.md. With `--count` it counts the bytecodes of both instead, which are the
+same on a busy machine as on a quiet one, and know nothing of what C does.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from statistics import median
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -27,9 +30,12 @@ from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, Pu
 from globalstep.wire.transports import transports_to
 from globalstep.worker.client.client import ClusterClient
 
-__all__ = ["main"]
+__all__ = ["BUDGET", "main"]
 
+#: Most bytecodes of CPython 3.11 that a step of the Trainer may take besides those of one of the client.
+BUDGET = 2000
 _WARM_UP = 20
+_COUNTED = 40
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,28 +44,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 1_000_000], help="parameters")
     parser.add_argument("--rounds", type=int, default=9, help="how often each has its turn (default 9)")
     parser.add_argument("--secs", type=float, default=0.5, help="length of a turn (default 0.5)")
+    parser.add_argument("--count", action="store_true", help="count bytecodes")
     parser.add_argument("--addresses", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.addresses:
-        print(json.dumps({"turns": _worker(args.addresses, args.sizes[0], args.rounds, args.secs)}), flush=True)
+        with _steps(args.addresses, args.sizes[0]) as steps:
+            turns = [[_turn(step, args.secs) for step in steps] for _ in range(0 if args.count else args.rounds)]
+            found = {"counts": [_bytecodes(step) for step in steps]} if args.count else {"turns": turns}
+        print(json.dumps(found), flush=True)
         return 0
-    print("| parameters | client, microseconds a step | Trainer | by the clock | by processor time |")
-    print("|---:|---:|---:|---:|---:|")
+    if args.count:
+        print("| parameters | client, bytecodes a step | Trainer |\n|---:|---:|---:|")
+    else:
+        print("| parameters | client, microseconds a step | Trainer | by the clock | by processor time |")
+        print("|---:|---:|---:|---:|---:|")
     for size in args.sizes:
         with children() as started:
             servers = [started.start(["-m", "globalstep.ps", "--port", "0"], tuned(os.environ)) for _ in range(2)]
             addresses = [server.address() for server in servers]
             command = ["-m", "benchmarks.modes.front", "--sizes", size, "--rounds", args.rounds, "--secs", args.secs]
+            command += ["--count"] if args.count else []
             worker: Child = started.start([*map(str, command), "--addresses", *addresses], tuned(os.environ))
-            rounds = worker.answer()["turns"]
+            found = worker.answer()
+        if args.count:
+            print(f"| {size:,} | {found['counts'][0]:.0f} | {found['counts'][1]:.0f} |", flush=True)
+            continue
+        rounds = found["turns"]
         client, front = (median(turns[at][0] for turns in rounds) for at in (0, 1))
         wall, cpu = (median(b[at] / a[at] for a, b in rounds) for at in (0, 1))
         print(f"| {size:,} | {1e6 * client:.0f} | {1e6 * front:.0f} | {wall:.2f} | {cpu:.2f} |", flush=True)
     return 0
 
 
-def _worker(addresses: Sequence[str], size: int, rounds: int, secs: float) -> list[list[tuple[float, float]]]:
-    """Give for each round what a step of the client took, and one of the Trainer: seconds, and processor seconds."""
+@contextmanager
+def _steps(addresses: Sequence[str], size: int) -> Iterator[list[Callable[[], Any]]]:
+    """Give what makes a step of the client, and one of the Trainer; both have made some."""
     case = Case("dense", size=size, workers=1)
     GlobalstepWorker([addresses[0]], 0).create(case, "auto")
     client = ClusterClient(transports_to("grpc://" + addresses[0]))
@@ -89,12 +108,29 @@ def _worker(addresses: Sequence[str], size: int, rounds: int, secs: float) -> li
         for step in forms:
             for _ in range(_WARM_UP):
                 step()
-        turns = [[_turn(step, secs) for step in forms] for _ in range(rounds)]
+        yield forms
     client.close()
-    return turns
+
+
+def _bytecodes(step: Callable[[], Any]) -> float:
+    """Give the bytecodes of a step, of the thread that makes it."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        count += event == "opcode"
+        return trace
+
+    sys.settrace(trace)
+    for _ in range(_COUNTED):
+        step()
+    sys.settrace(None)
+    return count / _COUNTED
 
 
 def _turn(step: Callable[[], Any], secs: float) -> tuple[float, float]:
+    """Give what a step takes: seconds, and processor seconds."""
     steps, cpu, began = 0, time.process_time(), time.perf_counter()
     while time.perf_counter() - began < secs:
         step()

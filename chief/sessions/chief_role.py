@@ -97,6 +97,7 @@ class RoleSessionCreator(SessionCreator):
         self._worker = worker
         self._is_chief = is_chief
         self._candidate = Candidate(failover_secs=failover_secs, configured=is_chief)
+        self.may_outdate = failover_secs is not None
         self._claim = ChiefClaim(self._candidate, clock)
         self._chief_hooks = list(chief_hooks)
         self._own_hooks: list[SessionRunHook] = []
@@ -157,8 +158,6 @@ class RoleSessionCreator(SessionCreator):
     def outdated(self, session: Session) -> str:
         """See SessionCreator: when this task became the chief, or is it no more."""
         candidate = self._candidate
-        if candidate.failover_secs is None:
-            return ""
         if self._acts:
             return "" if candidate.term else f"{candidate.chief or 'another task'} has replaced this task as chief"
         if candidate.try_to_claim(session.cluster):

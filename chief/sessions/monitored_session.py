@@ -60,6 +60,7 @@ class _MonitoredSession:
             session_creator = as_role(session_creator, clock)
         self._creator = session_creator
         self._ours = session_creator if isinstance(session_creator, SessionCreator) else None
+        self._role_changes = self._ours is not None and self._ours.may_outdate
         # The hooks of the present session: those of the chief come and go with its lease.
         self._active = self._hooks
         self._recover_errors = PREEMPTION_ERRORS if recover else ()
@@ -226,7 +227,7 @@ class _MonitoredSession:
 
     def _session_for_run(self) -> HookedSession:
         """Give the session, made if there is none, and anew if this task's role has changed."""
-        if self._hooked is not None and self._ours is not None and (why := self._ours.outdated(self._session)):
+        if self._role_changes and self._ours and self._hooked and (why := self._ours.outdated(self._session)):
             _log.warning("The session is made anew: %s.", why)
             self._release()
         while self._hooked is None:

@@ -51,9 +51,11 @@ class SessionCreator:
 
     Attributes:
         admit: Called with the cluster's client when it can be reached; what it raises ends the making of a session.
+        may_outdate: Whether `outdated` is to be asked before each run.
     """
 
     admit: Callable[[Any], None] = staticmethod(_admit_all)
+    may_outdate = False
     _attend: Callable[[Any], None] = staticmethod(_attend_to_none)
 
     def watch_clients(self, attend: Callable[[Any], None]) -> None:
