@@ -115,7 +115,10 @@ def sum_vjp(value: Any, axes: tuple[int, ...] | None, keepdims: bool, mean: bool
 
     def back(g: Any) -> Any:
         g = np.reshape(g, kept.shape)
-        return np.add(g / count if mean else g, 0, out=np.empty(shape, dtype))
+        # Added to zero as in the trace, but before it is spread: numpy adds no two numbers as slowly as repeated ones.
+        spread = np.empty(shape, dtype)
+        spread[...] = np.add(g / count if mean else g, 0)
+        return spread
 
     return result, (back,)
 
