@@ -62,7 +62,7 @@ class PlanRun:
                 if current.early:
                     self._evaluate(current.early)
                 self._read(current, number, carried)
-                if self._executor.gradients_ahead:
+                if current.late and self._executor.gradients_ahead:
                     with self._gradients_ahead(current, number):
                         self._evaluate(current.late)
                 elif current.late:
