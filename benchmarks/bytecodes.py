@@ -2,7 +2,8 @@
 
 PS tasks and one worker in this process, over the transport that is chosen by itself; counted are the threads that serve
 the worker's connections, and the worker's own. The numbers are the same on a busy machine as on a quiet one, and know
-nothing of what C does. Where GLOBALSTEP_RUN_TOKEN is set, the tasks have tokens, as under `globalstep launch`.
+nothing of what C does. Where GLOBALSTEP_RUN_TOKEN is set, the tasks have tokens, as under `globalstep launch`. With
+`--workers` several contribute to each step, and what they take together is counted.
 """
 
 from __future__ import annotations
@@ -13,17 +14,22 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
 from benchmarks.beside import FORMS
-from benchmarks.harness.counted import case_of, is_of_ps, stepping
+from benchmarks.harness.counted import CONTRIBUTOR, case_of, contributing, is_of_ps, stepping
 from benchmarks.harness.workload import Case
 from globalstep.ps.__main__ import make_parser
 from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer
 
-__all__ = ["main"]
+__all__ = ["SYNCHRONOUS_BUDGETS", "count", "main"]
+
+#: KIND:PARAMETERS:PS -> most bytecodes of CPython 3.11 for a step of two workers' contributions: of the PS tasks, and
+#: of the workers.
+SYNCHRONOUS_BUDGETS = {"dense:1000:1": (11_500, 6_500), "dense:1000:2": (44_500, 21_500)}
 
 
 class _Count:
@@ -40,7 +46,8 @@ class _Count:
         side = getattr(self._of_thread, "side", None)
         if side is None:
             name = threading.current_thread().name
-            side = self._of_thread.side = "worker" if name == "MainThread" else "ps" if is_of_ps() else "others"
+            of_worker = name == "MainThread" or name.startswith(CONTRIBUTOR)
+            side = self._of_thread.side = "worker" if of_worker else "ps" if is_of_ps() else "others"
         if event == "call":
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
         if self.on and event in ("call", "opcode"):
@@ -48,18 +55,29 @@ class _Count:
         return self.trace
 
 
-def _count(case: Case, form: str, steps: int) -> _Count:
-    count = _Count()
+def count(case: Case, form: str = "auto", steps: int = 40) -> dict[str, tuple[float, float]]:
+    """Count what a step takes.
+
+    Args:
+        case: What a worker does; of several workers, each contributes to every step.
+        form: Transport of a single worker, or what a program does.
+        steps: How many are counted.
+
+    Returns:
+        "ps" and "worker" -> bytecodes and calls of a step, of all tasks of the kind together.
+    """
+    found = _Count()
     security = SecurityOptions.from_arguments(make_parser().parse_args([]), os.environ)
     servers = [PSServer(PSOptions(security=security)) for _ in range(case.ps)]
-    with stepping(case, form, servers, count.trace) as step:
-        sys.settrace(count.trace)
-        count.on = True
+    together = case.workers > 1
+    with contributing(case, servers, found.trace) if together else stepping(case, form, servers, found.trace) as step:
+        sys.settrace(found.trace)
+        found.on = True
         for _ in range(steps):
             step()
-        count.on = False
+        found.on = False
         sys.settrace(None)
-    return count
+    return {side: (found.bytecodes[side] / steps, found.calls[side] / steps) for side in ("ps", "worker")}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,12 +87,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         "cases", nargs="+", metavar="KIND:PARAMETERS:PS[:VARIABLES]", help="dense, embedding or counter"
     )
     parser.add_argument("--form", default="auto", choices=FORMS, help="transport, or what a program does")
+    parser.add_argument("--workers", type=int, default=1, help="how many contribute to each step")
     parser.add_argument("--steps", type=int, default=40, help="how many steps are counted")
     args = parser.parse_args(argv)
     print(f"{'':24} {'PS bytecodes':>14} {'PS calls':>9} {'worker bytecodes':>17} {'worker calls':>13}")
     for spec in args.cases:
-        found = _count(case_of(spec), args.form, args.steps)
-        each = [side[who] / args.steps for who in ("ps", "worker") for side in (found.bytecodes, found.calls)]
+        found = count(replace(case_of(spec), workers=args.workers), args.form, args.steps)
+        each = [*found["ps"], *found["worker"]]
         print(f"{spec:24} {each[0]:14.0f} {each[1]:9.0f} {each[2]:17.0f} {each[3]:13.0f}", flush=True)
     return 0
 

@@ -7,17 +7,27 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
+from unittest import mock
 
-from benchmarks.harness.workload import Case
+import numpy as np
+
+from benchmarks.harness.workload import STEP, Case, shapes
 from benchmarks.peers.globalstep_worker import GlobalstepWorker
 from globalstep.ps.server import PSServer
+from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, Push, Read
+from globalstep.wire.transports import transports_to
+from globalstep.worker.client.client import ClusterClient
+from globalstep.worker.waits import contributing as contributing_module
 
-__all__ = ["case_of", "is_of_ps", "stepping"]
+__all__ = ["CONTRIBUTOR", "case_of", "contributing", "is_of_ps", "stepping"]
 
 _WARM_UP = 20
+#: What the names of threads begin with that are a worker each.
+CONTRIBUTOR = "contributor"
 
 
 def case_of(spec: str) -> Case:
@@ -63,3 +73,56 @@ def stepping(
         threading.settrace(None)  # type: ignore[arg-type]
         for server in servers:
             server.close()
+
+
+@contextmanager
+def contributing(
+    case: Case, servers: Sequence[PSServer], trace: Callable[[FrameType, str, Any], Any]
+) -> Iterator[Callable[[], None]]:
+    """Let `case.workers` workers contribute to steps together, each in a thread; otherwise as `stepping`.
+
+    An answer may wait for its step for a second instead of 20 ms, which a busy machine may need: so the messages are
+    the same in each step.
+    """
+    with ExitStack() as stack:
+        threading.settrace(trace)
+        stack.callback(threading.settrace, None)
+        for server in servers:
+            stack.callback(server.close)
+            server.start()
+        stack.enter_context(mock.patch.object(contributing_module, "_PATIENCE_MS", 1000))
+        addresses = [server.address for server in servers]
+        GlobalstepWorker(addresses, 0).create(case, "auto")
+        clients = [ClusterClient(transports_to("grpc://" + ",".join(addresses))) for _ in range(case.workers)]
+        for client in clients:
+            stack.callback(client.close)
+        threads = stack.enter_context(ThreadPoolExecutor(case.workers, thread_name_prefix=CONTRIBUTOR))
+        steps = [_contribution(case, client) for client in clients]
+
+        def step() -> None:
+            for done in [threads.submit(contribute) for contribute in steps]:
+                done.result()
+
+        for _ in range(_WARM_UP):
+            step()
+        yield step
+
+
+def _contribution(case: Case, client: ClusterClient) -> Callable[[], None]:
+    """Give what contributes to the next step, and waits for it."""
+    (optimizer,) = {decl.name for status in client.refresh() for decl in status.optimizers}
+    gradients = {name: np.ones(shape, np.float32) for name, shape in shapes(case).items()}
+    ops = [Op(OpKind.APPLY, name, optimizer=optimizer) for name in gradients]
+    increment = Increment(STEP, contributions=case.workers, most_of_client=1)
+    pushed = Push(ops, [increment], [OptimizerUse(optimizer)], [Read(name) for name in gradients], layout="step")
+    client.pull(pushed.reads)
+    base = client.global_steps()[STEP]
+
+    def contribute() -> None:
+        nonlocal base
+        result = client.push(pushed.again(list(gradients.values()), seen_steps={STEP: base}))
+        base += 1
+        assert result.outcome.steps[STEP] == base, result.outcome
+        assert len(result.values) == len(gradients), result.outcome
+
+    return contribute

@@ -203,8 +203,8 @@ class Contributions:
         """
         held = self._open.get(step)
         if first or held is None:
-            if len({place[:3] for place in layout.places}) < len(layout.places):
-                return False  # two of its changes are to be added to each other
+            if layout.repeats:
+                return False
             total, self._spare = self._spare, None
             if total is None or total.nbytes != data.nbytes:
                 total = np.empty(data.nbytes, np.uint8)

@@ -99,6 +99,8 @@ class Layout:
     count: ChangeCount | None = None
     #: See `places`, once they were asked for.
     known_places: Places = ()
+    #: See `repeats`, once it was asked for.
+    known_to_repeat: bool | None = None
 
     def bind(self, data: memoryview) -> list[Op]:
         """Give the ops with their values in `data`."""
@@ -112,6 +114,13 @@ class Layout:
                 (op.variable, op.optimizer, op.after_increment, op.value.offset) for op in self.ops
             )
         return self.known_places
+
+    @property
+    def repeats(self) -> bool:
+        """Whether two of its changes are to be added to each other."""
+        if self.known_to_repeat is None:
+            self.known_to_repeat = len({place[:3] for place in self.places}) < len(self.places)
+        return self.known_to_repeat
 
     @property
     def appliers(self) -> frozenset[tuple[str, bool]]:

@@ -242,12 +242,13 @@ class PushMessages:
 
     def in_order(self, reads: Sequence[Read], found: Mapping[int, Sequence[Array]]) -> list[Array]:
         """Put the shards' answers into the order of the reads."""
+        where, out = self._run.where, list[Array]()
         left = {shard: iter(values) for shard, values in found.items()}
-        out: list[Array] = []
-        for read in reads:
-            shard = self._run.where[read.variable]
-            value = next(left.get(shard, iter(())), None)
-            if value is None:
-                raise InternalError(f"{self._run.transports[shard].label} gave no value for {read.variable!r}.")
-            out.append(value)
+        try:
+            for read in reads:
+                out.append(next(left[where[read.variable]]))
+        except (KeyError, StopIteration):
+            lacking = reads[len(out)].variable
+            label = self._run.transports[where[lacking]].label
+            raise InternalError(f"{label} gave no value for {lacking!r}.") from None
         return out

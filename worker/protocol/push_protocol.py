@@ -186,7 +186,9 @@ class PushProtocol:
     def _pull_at_once(self, reads: Sequence[Read], shards: set[int]) -> list[Array] | None:
         """Ask all shards at the same time; gives None where pushes came between, and the values are not consistent."""
         asked = sorted(shards | {self._run.sequencer})
-        wanted = {shard: [read for read in reads if self._run.where[read.variable] == shard] for shard in asked}
+        wanted: dict[int, list[Read]] = {shard: [] for shard in asked}
+        for read in reads:
+            wanted[self._run.where[read.variable]].append(read)
         replies = self.call({shard: self._pulling(part, asked) for shard, part in wanted.items()})
         decided = replies[self._run.sequencer].reply
         assert decided is not None

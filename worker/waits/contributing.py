@@ -120,7 +120,8 @@ class Contributing:
         (wanted,) = push.increments
         beside, patient = self._way_of(push, wanted)
         patience_ms = _PATIENCE_MS if patient else 0
-        part = replace(push, reads=push.reads if patient else [], beside=beside, patience_ms=patience_ms)
+        reads = push.reads if patient else []
+        part = Push(push.ops, push.increments, push.uses, reads, push.seen_steps, push.layout, beside, patience_ms)
         if wanted.unit:
             return self._bring_unit(part, wanted)
         base = part.seen_steps[wanted.step]

@@ -1,0 +1,24 @@
+"""What a step made of several workers' contributions takes stays within its budget."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.bytecodes import SYNCHRONOUS_BUDGETS, count
+from benchmarks.harness.counted import case_of
+
+pytestmark = pytest.mark.long
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the budgets are bytecodes of CPython 3.11")
+@pytest.mark.skipif(sys.gettrace() is not None, reason="counts with sys.settrace, as what measures coverage does")
+@pytest.mark.parametrize("spec", SYNCHRONOUS_BUDGETS)
+def test_a_synchronous_step_is_within_its_budget(spec):
+    (of_ps, _), (of_workers, _) = count(replace(case_of(spec), workers=2)).values()
+    most_of_ps, most_of_workers = SYNCHRONOUS_BUDGETS[spec]
+    # It counts at all: at least what two plain pushes over one PS task take.
+    assert of_ps > 7000
+    assert of_workers > 4500
+    assert of_ps <= most_of_ps
+    assert of_workers <= most_of_workers
