@@ -174,12 +174,12 @@ def fail_once(monkeypatch, at, error):
     """Have push number `at` of local steps fail."""
     count, push = [0], Executor.push
 
-    def failing(self, sent, shapes):
+    def failing(self, sent, shapes, *kept):
         if sent.increments:
             count[0] += 1
             if count[0] == at:
                 raise error
-        return push(self, sent, shapes)
+        return push(self, sent, shapes, *kept)
 
     monkeypatch.setattr(Executor, "push", failing)
 
@@ -222,14 +222,14 @@ def test_a_round_that_came_too_late_is_brought_with_the_next(cluster, monkeypatc
     push = Executor.push
     pushed = []
 
-    def late(self, sent, shapes):
+    def late(self, sent, shapes, *kept):
         if not sent.increments:
-            return push(self, sent, shapes)
+            return push(self, sent, shapes, *kept)
         pushed.append(np.array(sent.ops[0].value))
         if len(pushed) == 1:
             self.last_outcome = Outcome(kind, 0, {})
             return None
-        return push(self, sent, shapes)
+        return push(self, sent, shapes, *kept)
 
     monkeypatch.setattr(Executor, "push", late)
     with gs.Session(cluster.target) as session:
@@ -303,11 +303,11 @@ def test_one_thread_takes_the_steps(cluster, monkeypatch):
     push = Executor.push
     inside, over = threading.Event(), threading.Event()
 
-    def slow(self, sent, shapes):
+    def slow(self, sent, shapes, *kept):
         if sent.increments:
             inside.set()
             assert over.wait(60.0)
-        return push(self, sent, shapes)
+        return push(self, sent, shapes, *kept)
 
     with gs.Session(cluster.target) as session:
         session.run(gs.global_variables_initializer())
