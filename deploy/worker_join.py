@@ -14,7 +14,6 @@ import logging
 import math
 import threading
 
-from globalstep.chief.sessions.polling_wait import PollingWait
 from globalstep.errors import OpError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
@@ -22,6 +21,7 @@ from globalstep.wire.transports import known_target, transports_to
 from globalstep.worker.client.causes import why_no_answer
 from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.client.own_clients import has_been_client, is_client
+from globalstep.worker.waits.polling_wait import PollingWait
 
 __all__ = ["wait_for_the_end"]
 

@@ -26,6 +26,7 @@ from globalstep.worker.client.client import RETRY_SECS, connect
 from globalstep.worker.running.executor import Executor
 from globalstep.worker.running.fetches import Fetches, feeds_of
 from globalstep.worker.running.tracing import Trace, traced_run
+from globalstep.worker.waits.first_answers import wait_for_answers
 
 if TYPE_CHECKING:
     from globalstep.worker.client.client import ClusterClient
@@ -38,6 +39,9 @@ _log = logging.getLogger("globalstep")
 #: For programs that must not be changed: what ConfigProto.pushes_in_flight says where that is not set.
 _IN_FLIGHT_VARIABLE = "GLOBALSTEP_PUSHES_IN_FLIGHT"
 _AHEAD_VARIABLE = "GLOBALSTEP_GRADIENTS_AHEAD"
+
+#: How long a session's first run waits for PS tasks that do not answer: as a MonitoredTrainingSession by default.
+_FIRST_ANSWER_SECS = 7200.0
 
 
 def in_flight_of(config: Any) -> int:
@@ -62,7 +66,8 @@ class Session:
         reuse_values: Ask each push for what the same run reads next time, and start the next run that
             pushes from that as long as it is younger than a second: one message a step instead of two.
         task: Name of this task, "/job:worker/task:1", so that others can name it.
-        retry_secs: How long a PS task that cannot be reached is tried; default 30.
+        retry_secs: How long a PS task that cannot be reached any more is tried; default 30. For those that do not
+            answer yet the first run waits, for two hours.
         clock: Tells the age of such values.
 
     Attributes:
@@ -99,6 +104,8 @@ class Session:
             raise TypeError(f"graph must be a gs.Graph, but got {type(graph)}")
         self._target = target or ""
         self._owns_cluster = cluster is None
+        # Whether the PS tasks are still to be waited for; whoever made a client beforehand has done so.
+        self._unmet = self._owns_cluster and bool(self._target)
         self.cluster: ClusterClient = (
             connect(
                 self._target,
@@ -117,6 +124,7 @@ class Session:
         own_task = task_with_own(task or known.task, known.session_tasks)
         self._executor = Executor(self.graph, self.cluster, clock, reuse_values, in_flight, early, own_task)
         self._fetches = Fetches(self.graph)
+        self._clock = clock
         # Guards _closed; a leaf.
         self._lock = threading.Lock()
         self._closed = False
@@ -204,6 +212,7 @@ class Session:
             ValueError: If one is not in the graph, or a fed shape does not fit.
             JobDoneError: If the job has reached its last step; nothing was applied.
             DeadlineExceededError: If the run has waited longer than its `timeout_in_ms`.
+            DeadlineExceededError: If a PS task has not answered for two hours since the session's first run.
             OpError: What went wrong in the run.
 
         Threads: may be called by several threads at once.
@@ -229,6 +238,8 @@ class Session:
                 return self._run(fetches, feed_dict)
         nodes, rebuild = self._fetches.flatten(fetches)
         feeds = feeds_of(feed_dict, self.graph) if feed_dict else {}
+        if self._unmet:
+            self._meet()
         try:
             return rebuild(self._executor.run(nodes, feeds))
         except JobDoneError as done:
@@ -257,9 +268,17 @@ class Session:
             if self._closed:
                 raise RuntimeError("Attempted to use a closed Session.")
             feeds = feeds_of(dict(zip(keys, values, strict=True)), self.graph)
+            if self._unmet:
+                self._meet()
             return rebuild(self._executor.run(nodes, feeds))
 
         return call
+
+    def _meet(self) -> None:
+        """Wait until every PS task has answered once, as TensorFlow's CreateSession does: they may start later."""
+        if not self.cluster.incarnation:
+            wait_for_answers(self.cluster, self._clock, _FIRST_ANSWER_SECS)
+        self._unmet = False
 
     def compare_with_run(self) -> None:
         """Refuse a graph that declares a Variable or an optimizer otherwise than the run has it.

@@ -13,12 +13,12 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from globalstep.chief.sessions.polling_wait import PollingWait
 from globalstep.cluster.cluster import CHIEF_JOBS
 from globalstep.cluster.process_place import ALIVE_SECS
 from globalstep.graph.device import DeviceSpec
 from globalstep.runtime.clock import Clock
 from globalstep.worker.client.candidate import Candidate
+from globalstep.worker.waits.polling_wait import PollingWait
 
 if TYPE_CHECKING:
     from globalstep.worker.access import ClusterAccess

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 from globalstep.chief.hooks.checkpoint import CheckpointSaverHook
 from globalstep.chief.sessions.causes import why_not_ended
 from globalstep.chief.sessions.chief_claim import ChiefClaim, NotChiefError
-from globalstep.chief.sessions.polling_wait import PollingWait
 from globalstep.chief.sessions.session_creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from globalstep.errors import OpError
 from globalstep.graph.graph import get_default_graph
 from globalstep.runtime.clock import Clock
 from globalstep.worker.client.candidate import Candidate
 from globalstep.worker.session_run_hook import SessionRunHook
+from globalstep.worker.waits.polling_wait import PollingWait
 
 if TYPE_CHECKING:
     from globalstep.worker.access import ClusterAccess

@@ -15,20 +15,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.journal.journal_files import last_stored
-from globalstep.chief.sessions.polling_wait import PollingWait
-from globalstep.errors import DeadlineExceededError, OpError, UnavailableError
+from globalstep.errors import OpError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.runtime.clock import Clock
 from globalstep.wire.declarations import StopLimit
 from globalstep.wire.known_progress import Known
 from globalstep.wire.progress_messages import read_progress
-from globalstep.worker.client.causes import why_no_answer
 
 if TYPE_CHECKING:
     from globalstep.worker.access import ClusterAccess
 
 
-__all__ = ["Found", "announce_return", "not_serving", "nothing_left", "stop_limits", "survey", "wait_for_answers"]
+__all__ = ["Found", "announce_return", "not_serving", "nothing_left", "stop_limits", "survey"]
 
 _log = logging.getLogger("globalstep")
 
@@ -104,32 +101,6 @@ def not_serving(statuses: Sequence[pb.StatusReply], labels: Sequence[str]) -> st
         incarnations = "; ".join(f"{label}: {status.incarnation}" for label, status in named)
         return f"the chief to restore all PS tasks together; they are in different incarnations ({incarnations})"
     return ""
-
-
-def wait_for_answers(client: ClusterAccess, clock: Clock, max_wait_secs: float) -> list[Any]:
-    """Ask every PS task for its status, and wait for those that do not answer.
-
-    Args:
-        client: The cluster's client.
-        clock: Where time comes from.
-        max_wait_secs: When to give up.
-
-    Returns:
-        The status of each PS task.
-
-    Raises:
-        DeadlineExceededError: If some never answered; the text names them.
-        UnavailableError: If the process has been asked to end.
-    """
-    wait = PollingWait(clock, max_wait_secs, client)
-    while True:
-        try:
-            return list(client.refresh())
-        except UnavailableError as error:
-            if not wait.pause(f"waiting for the parameter servers: {error}", lambda: why_no_answer(client)):
-                raise DeadlineExceededError(
-                    f"Session was not ready after waiting {max_wait_secs:.0f} secs. {error}"
-                ) from error
 
 
 def stop_limits(hooks: Sequence[Any], step_name: str, step: int, in_force: Mapping[str, int]) -> list[StopLimit]:

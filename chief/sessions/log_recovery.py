@@ -10,12 +10,12 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from globalstep.chief.sessions.cluster_start import wait_for_answers
-from globalstep.chief.sessions.polling_wait import PollingWait
 from globalstep.errors import AbortedError, LostStateError, OpError, UnavailableError
 from globalstep.files.storage import storage_for
 from globalstep.runtime.clock import Clock
 from globalstep.worker.client.causes import why_no_answer
+from globalstep.worker.waits.first_answers import wait_for_answers
+from globalstep.worker.waits.polling_wait import PollingWait
 
 if TYPE_CHECKING:
     from globalstep.proto import globalstep_pb2 as pb

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from globalstep.chief.checkpoints.checkpoint_state import greatest_term, latest_checkpoint
 from globalstep.chief.scaffold import Scaffold
 from globalstep.chief.sessions.causes import why_not_left
-from globalstep.chief.sessions.cluster_start import stop_limits, wait_for_answers
-from globalstep.chief.sessions.polling_wait import PollingWait
+from globalstep.chief.sessions.cluster_start import stop_limits
 from globalstep.chief.sessions.run_joining import RunOfTask
 from globalstep.chief.sessions.session_manager import SessionManager
 from globalstep.errors import OpError
@@ -24,6 +23,8 @@ from globalstep.files.storage import storage_for
 from globalstep.graph.graph import get_default_graph
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.worker.session_run_hook import SessionRunHook
+from globalstep.worker.waits.first_answers import wait_for_answers
+from globalstep.worker.waits.polling_wait import PollingWait
 
 if TYPE_CHECKING:
     from globalstep.worker.access import ClusterAccess

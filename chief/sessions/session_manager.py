@@ -24,10 +24,8 @@ from globalstep.chief.sessions.cluster_start import (
     nothing_left,
     stop_limits,
     survey,
-    wait_for_answers,
 )
 from globalstep.chief.sessions.log_recovery import absolute, come_back
-from globalstep.chief.sessions.polling_wait import PollingWait
 from globalstep.chief.sessions.readiness import initialize_own, initialize_rest, why_not_ready
 from globalstep.chief.sessions.run_joining import RunOfTask
 from globalstep.cluster.cluster import ClusterSpec, session_tasks, target_of
@@ -43,6 +41,8 @@ from globalstep.wire.transports import is_in_process, known_target
 from globalstep.worker.client.causes import why_no_answer
 from globalstep.worker.session import Session
 from globalstep.worker.session_run_hook import SessionRunHook
+from globalstep.worker.waits.first_answers import wait_for_answers
+from globalstep.worker.waits.polling_wait import PollingWait
 
 if TYPE_CHECKING:
     from globalstep.proto import globalstep_pb2 as pb

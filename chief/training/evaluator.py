@@ -13,13 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
-from globalstep.chief.sessions.polling_wait import PollingWait
 from globalstep.chief.training.callbacks import Callbacks
 from globalstep.chief.training.evaluation import Evaluate, Evaluations
 from globalstep.chief.training.saved_model import saved_step
 from globalstep.errors import InvalidArgumentError, OpError
 from globalstep.files.storage import atomic_write, storage_for
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.worker.waits.polling_wait import PollingWait
 
 __all__ = ["Following", "note_training"]
 

@@ -8,11 +8,11 @@ import threading
 import pytest
 
 from globalstep.chief.checkpoints.background_saving import BackgroundSave
-from globalstep.chief.sessions.polling_wait import PollingWait
 from globalstep.runtime import waiting
 from globalstep.runtime.clock import SYSTEM_CLOCK, ManualClock
 from globalstep.runtime.waiting import Reminder, join_announced, wait_announced
 from globalstep.worker.inputs.queue_state import QueueState
+from globalstep.worker.waits.polling_wait import PollingWait
 
 
 @pytest.fixture

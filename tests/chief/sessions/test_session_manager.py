@@ -4,7 +4,6 @@ from small_model import LocalCluster, build
 from globalstep.chief.checkpoints.saver import Saver
 from globalstep.chief.hooks.step import StopAtStepHook
 from globalstep.chief.sessions.cluster_start import Found, not_serving, stop_limits, survey
-from globalstep.chief.sessions.polling_wait import PollingWait
 from globalstep.chief.sessions.session_manager import SessionManager
 from globalstep.errors import DeadlineExceededError, UnavailableError
 from globalstep.graph.graph_keys import GraphKeys
@@ -17,6 +16,7 @@ from globalstep.variables.variable_collections import (
 )
 from globalstep.variables.variables import Variable
 from globalstep.wire.declarations import StopLimit
+from globalstep.worker.waits.polling_wait import PollingWait
 
 
 def status(state, incarnation=0):

@@ -1,6 +1,6 @@
 """Polling wait: paces a polling loop, logs what it waits for, quiet at first, and ends at a limit.
 
-Layer: chief.
+Layer: worker.
 """
 
 from __future__ import annotations
