@@ -17,7 +17,12 @@ NAMESPACES = [
         for name in (
             "initializers",
             "layers",
+            "debugging",
+            "io",
+            "linalg",
             "math",
+            "nest",
+            "queue",
             "metrics",
             "nn",
             "optim",

@@ -17,8 +17,9 @@ if AbsentImports not in sys.meta_path:
     sys.meta_path.append(AbsentImports)
 
 _MODULES = (
-    "app compat contrib core data dtypes errors examples flags gfile graph_util image initializers layers logging "
-    "lookup losses math metrics nn optim python python_io random saved_model sparse strings summary test train"
+    "app compat contrib core data debugging dtypes errors examples flags gfile graph_util image initializers io layers "
+    "linalg logging lookup losses math metrics nest nn optim python python_io queue random saved_model sparse strings "
+    "summary test train"
 )
 
 _NAMES = {

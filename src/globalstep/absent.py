@@ -61,9 +61,7 @@ ABSENT = {
     "function": "call a Python function while building the graph.",
     "hessians": "differentiate twice with gs.jax or gs.torch.",
     "inv": "use gs.reciprocal.",
-    "io": "use gs.gfile for files, gs.python_io for TFRecords and gs.parse_example for what is in them.",
     "keras": _MODEL,
-    "linalg": "use gs.matmul, gs.norm and gs.einsum, or numpy in gs.py_func.",
     "load_op_library": "write the function with gs.py_func or gs.py_loss.",
     "profiler": "use gs.train.ProfilerHook.",
 }

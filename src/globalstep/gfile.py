@@ -8,7 +8,7 @@ from __future__ import annotations
 import glob
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -89,9 +89,10 @@ def ListDirectory(dirname: str) -> list[str]:  # noqa: N802
     return sorted(os.listdir(dirname))
 
 
-def Glob(filename: str) -> list[str]:  # noqa: N802
-    """List the paths that match a pattern, sorted."""
-    return sorted(glob.glob(filename))
+def Glob(filename: str | Iterable[str]) -> list[str]:  # noqa: N802
+    """List the paths that match a pattern, sorted; of several patterns, one pattern's after the other's."""
+    patterns = [filename] if isinstance(filename, str) else filename
+    return [path for pattern in patterns for path in sorted(glob.glob(pattern))]
 
 
 def Remove(filename: str) -> None:  # noqa: N802

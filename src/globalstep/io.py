@@ -1,0 +1,33 @@
+"""`gs.io`: files and what is in them, as TensorFlow 1.15 groups the functions.
+
+Layer: namespace.
+"""
+
+from globalstep.lazy import namespace, nested_namespace
+
+_NAMES = {
+    "globalstep.chief.events.write_graph": "write_graph",
+    "globalstep.files.records": "TFRecordCompressionType TFRecordOptions TFRecordWriter tf_record_iterator",
+    "globalstep.images.coding": (
+        "decode_bmp decode_gif decode_image decode_jpeg decode_png encode_jpeg encode_png extract_jpeg_shape is_jpeg"
+    ),
+    "globalstep.ops.parsing_ops": (
+        "decode_csv decode_raw FixedLenFeature parse_example parse_single_example VarLenFeature"
+    ),
+    "globalstep.text.file_ops": "matching_files read_file write_file",
+    "globalstep.text.string_ops": "decode_base64 encode_base64",
+    "globalstep.worker.inputs.inputs": "match_filenames_once",
+    "globalstep.worker.inputs.queues": "FIFOQueue PaddingFIFOQueue QueueBase RandomShuffleQueue",
+}
+
+__all__ = ["gfile", *namespace(__name__, _NAMES)]
+
+gfile = nested_namespace(
+    f"{__name__}.gfile",
+    {
+        "globalstep.gfile": (
+            "GFile copy=Copy exists=Exists glob=Glob isdir=IsDirectory listdir=ListDirectory makedirs=MakeDirs "
+            "mkdir=MkDir remove=Remove rename=Rename rmtree=DeleteRecursively stat=Stat walk=Walk"
+        ),
+    },
+)

@@ -1,0 +1,32 @@
+# Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
+
+from globalstep.chief.events.write_graph import write_graph as write_graph
+from globalstep.files.records import TFRecordCompressionType as TFRecordCompressionType
+from globalstep.files.records import TFRecordOptions as TFRecordOptions
+from globalstep.files.records import TFRecordWriter as TFRecordWriter
+from globalstep.files.records import tf_record_iterator as tf_record_iterator
+from globalstep.images.coding import decode_bmp as decode_bmp
+from globalstep.images.coding import decode_gif as decode_gif
+from globalstep.images.coding import decode_image as decode_image
+from globalstep.images.coding import decode_jpeg as decode_jpeg
+from globalstep.images.coding import decode_png as decode_png
+from globalstep.images.coding import encode_jpeg as encode_jpeg
+from globalstep.images.coding import encode_png as encode_png
+from globalstep.images.coding import extract_jpeg_shape as extract_jpeg_shape
+from globalstep.images.coding import is_jpeg as is_jpeg
+from globalstep.ops.parsing_ops import FixedLenFeature as FixedLenFeature
+from globalstep.ops.parsing_ops import VarLenFeature as VarLenFeature
+from globalstep.ops.parsing_ops import decode_csv as decode_csv
+from globalstep.ops.parsing_ops import decode_raw as decode_raw
+from globalstep.ops.parsing_ops import parse_example as parse_example
+from globalstep.ops.parsing_ops import parse_single_example as parse_single_example
+from globalstep.text.file_ops import matching_files as matching_files
+from globalstep.text.file_ops import read_file as read_file
+from globalstep.text.file_ops import write_file as write_file
+from globalstep.text.string_ops import decode_base64 as decode_base64
+from globalstep.text.string_ops import encode_base64 as encode_base64
+from globalstep.worker.inputs.inputs import match_filenames_once as match_filenames_once
+from globalstep.worker.inputs.queues import FIFOQueue as FIFOQueue
+from globalstep.worker.inputs.queues import PaddingFIFOQueue as PaddingFIFOQueue
+from globalstep.worker.inputs.queues import QueueBase as QueueBase
+from globalstep.worker.inputs.queues import RandomShuffleQueue as RandomShuffleQueue

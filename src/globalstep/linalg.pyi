@@ -1,0 +1,21 @@
+# Made by scripts/generate_stubs.py from the table in the .py beside it; do not edit.
+
+from globalstep.ops.array_ops import matrix_transpose as transpose
+from globalstep.ops.constant_ops import eye as eye
+from globalstep.ops.matrix_ops import cholesky as cholesky
+from globalstep.ops.matrix_ops import cross as cross
+from globalstep.ops.matrix_ops import diag as tensor_diag
+from globalstep.ops.matrix_ops import diag_part as tensor_diag_part
+from globalstep.ops.matrix_ops import matrix_band_part as band_part
+from globalstep.ops.matrix_ops import matrix_determinant as det
+from globalstep.ops.matrix_ops import matrix_diag as diag
+from globalstep.ops.matrix_ops import matrix_diag_part as diag_part
+from globalstep.ops.matrix_ops import matrix_inverse as inv
+from globalstep.ops.matrix_ops import matrix_set_diag as set_diag
+from globalstep.ops.matrix_ops import matrix_solve as solve
+from globalstep.ops.matrix_ops import trace as trace
+from globalstep.ops.normalization_ops import l2_normalize as l2_normalize
+from globalstep.ops.product_ops import einsum as einsum
+from globalstep.ops.product_ops import matmul as matmul
+from globalstep.ops.product_ops import tensordot as tensordot
+from globalstep.ops.reduction_ops import norm as norm
