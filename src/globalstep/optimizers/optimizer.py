@@ -355,7 +355,8 @@ def _spec(optimizer: Optimizer, made: _InGraph, variables: Sequence[Variable], l
     graph, name = variables[0].graph, optimizer.get_name()
     slots = made.slots[local]
     if local not in made.specs:
-        unique = unique_optimizer_name(graph, f"{name}_local" if local else name)
+        named = f"{_scope_of_state(optimizer, graph)}{name}"
+        unique = unique_optimizer_name(graph, f"{named}_local" if local else named)
         made.specs[local] = OptimizerSpec(
             name=unique,
             kind=optimizer.rule(),
@@ -378,6 +379,16 @@ def _spec(optimizer: Optimizer, made: _InGraph, variables: Sequence[Variable], l
                 for slot in optimizer.slots()
             )
     return spec
+
+
+def _scope_of_state(optimizer: Optimizer, graph: Graph) -> str:
+    """Give the scope, with a "/", that an optimizer's own numbers are made in; "" where it has none.
+
+    Tasks whose programs make them in scopes of their own have optimizers of their own, and TensorFlow names only the
+    numbers: beta1_power of two actors are two Variables.
+    """
+    scope = graph.get_name_scope() if optimizer.scalars() else ""
+    return f"{scope}/" if scope else ""
 
 
 def _by_place(applied: Sequence[tuple[Gradient, Variable]]) -> Iterable[tuple[bool, list[Variable]]]:
