@@ -92,6 +92,21 @@ class TestAssigning:
         np.testing.assert_array_equal(session.run(w.scatter_sub(rows))[1], [0, 0])
         np.testing.assert_array_equal(session.run(gs.scatter_update(w, [2], [[7.0, 8.0]]))[2], [7, 8])
 
+    def test_a_change_takes_what_another_gave_and_comes_after_it(self, session):
+        w = gs.Variable([0.0, 0.0, 0.0])
+        session.run(w.initializer)
+        first = gs.scatter_sub(w, [0, 1], [1.0, 1.0])
+        second = gs.scatter_sub(first, [1, 2], [2.0, 2.0])
+        row, whole = session.run([gs.gather(second, [1]), second])
+        assert (row.tolist(), whole.tolist()) == ([-3.0], [-1.0, -3.0, -2.0])
+        assert session.run(gs.assign(gs.assign_add(w, [1.0, 1.0, 1.0]), [5.0, 5.0, 5.0])).tolist() == [5.0, 5.0, 5.0]
+        assert session.run(w).tolist() == [5.0, 5.0, 5.0]
+        step = gs.train.create_global_step()
+        session.run(step.initializer)
+        assert session.run(gs.assign_add(gs.assign_add(step, 1), 1)) == 2
+        with pytest.raises(TypeError, match="AssignAdd changes a Variable; got"):
+            gs.assign_add(gs.identity(w), [1.0, 1.0, 1.0])
+
     def test_scatter_out_of_range_changes_nothing(self, session):
         w = gs.Variable(np.zeros((3, 2), np.float32), name="w")
         session.run(w.initializer)

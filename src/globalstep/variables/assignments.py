@@ -5,6 +5,7 @@ Layer: shared. `variables.Variable` has the same as methods, so Variables are kn
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from globalstep.errors import OutOfRangeError
@@ -55,7 +56,7 @@ def assign(
     """Make the op that sets a Variable.
 
     Args:
-        ref: The Variable.
+        ref: The Variable, or what another change of it gives: this one then comes after that.
         value: Its new value: array, number or node of its dtype and shape.
         validate_shape: False to leave the shape unchecked until the PS sees it.
         use_locking: Accepted; every change is atomic on its PS.
@@ -68,10 +69,12 @@ def assign(
         TypeError: If `ref` is no Variable, or the dtype is another one.
         ValueError: If the shape is another one.
     """
+    ref, before = _variable_of("Assign", ref)
     operand = _operand("Assign", ref, value)
     if validate_shape is not False:
         _require_shape("Assign", ref, operand, ref.shape)
-    return assignment(OpKind.ASSIGN, ref, operand, name=name)
+    with before:
+        return assignment(OpKind.ASSIGN, ref, operand, name=name)
 
 
 def assign_add(ref: Variable, value: Any, use_locking: bool | None = None, name: str | None = None) -> Mutation:
@@ -86,11 +89,13 @@ def assign_add(ref: Variable, value: Any, use_locking: bool | None = None, name:
         use_locking: Accepted; every change is atomic on its PS.
         name: Name of the op.
     """
+    ref, before = _variable_of("AssignAdd", ref)
     operand = _operand("AssignAdd", ref, value, _NUMBERS)
     _require_shape("AssignAdd", ref, operand, ref.shape)
-    if ref.is_step and operand.op_type == "Const" and int(operand.attrs["value"]) > 0:
-        return increment(ref, int(operand.attrs["value"]), name=name)
-    return assignment(OpKind.ASSIGN_ADD, ref, operand, name=name)
+    with before:
+        if ref.is_step and operand.op_type == "Const" and int(operand.attrs["value"]) > 0:
+            return increment(ref, int(operand.attrs["value"]), name=name)
+        return assignment(OpKind.ASSIGN_ADD, ref, operand, name=name)
 
 
 def assign_sub(ref: Variable, value: Any, use_locking: bool | None = None, name: str | None = None) -> Mutation:
@@ -102,9 +107,11 @@ def assign_sub(ref: Variable, value: Any, use_locking: bool | None = None, name:
         use_locking: Accepted; every change is atomic on its PS.
         name: Name of the op.
     """
+    ref, before = _variable_of("AssignSub", ref)
     operand = _operand("AssignSub", ref, value, _NUMBERS)
     _require_shape("AssignSub", ref, operand, ref.shape)
-    return assignment(OpKind.ASSIGN_SUB, ref, operand, name=name)
+    with before:
+        return assignment(OpKind.ASSIGN_SUB, ref, operand, name=name)
 
 
 def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Node:
@@ -188,6 +195,7 @@ def scatter_sub(
 
 
 def _scatter(kind: OpKind, op_type: str, ref: Variable, indices: Any, updates: Any, name: str | None) -> Mutation:
+    ref, before = _variable_of(op_type, ref)
     operand = _operand(op_type, ref, updates, None if kind is OpKind.ASSIGN else _NUMBERS)
     rows = as_node(indices)
     if not rows.dtype.is_integer:
@@ -198,12 +206,24 @@ def _scatter(kind: OpKind, op_type: str, ref: Variable, indices: Any, updates: A
     ids = static_shape(rows)
     if ids.ndims is not None and ref.shape.ndims is not None:
         _require_shape(op_type, ref, operand, [*ids.as_list(), *ref.shape.as_list()[1:]])
-    return assignment(kind, ref, operand, rows, name=name)
+    with before:
+        return assignment(kind, ref, operand, rows, name=name)
+
+
+def _variable_of(op_type: str, ref: Any) -> tuple[Variable, contextlib.AbstractContextManager[None]]:
+    """Give the Variable that an op is to change, and what has the op run after the change that `ref` stands for.
+
+    What a change gives stands for its Variable, as TensorFlow's references do: the next change may take it.
+    """
+    changed: Variable | None = getattr(ref, "value_of", None)
+    if changed is not None:
+        return changed, changed.graph.control_dependencies([ref])
+    if getattr(ref, "op_type", None) != "VariableV2":
+        raise TypeError(f"{op_type} changes a Variable; got {ref!r}.")
+    return ref, contextlib.nullcontext()
 
 
 def _operand(op_type: str, ref: Variable, value: Any, allowed: tuple[str, ...] | None = None) -> Node:
-    if getattr(ref, "op_type", None) != "VariableV2":
-        raise TypeError(f"{op_type} changes a Variable; got {ref!r}.")
     if allowed is not None and ref.dtype.name not in allowed:
         raise TypeError(
             f"Value passed to parameter 'ref' has DataType {ref.dtype.name} not in list of allowed values: "
