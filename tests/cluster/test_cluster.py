@@ -166,3 +166,8 @@ class TestTFConfig:
     def test_what_is_wrong_is_named(self, text, message):
         with pytest.raises(ValueError, match=message):
             from_tf_config({"TF_CONFIG": text})
+
+
+def test_blanks_around_host_and_port_are_skipped():
+    cluster = ClusterSpec({"local": ["localhost:2222", "localhost: 2223", " grpc://localhost:2224 "]})
+    assert cluster.job_tasks("local") == ["localhost:2222", "localhost:2223", "localhost:2224"]

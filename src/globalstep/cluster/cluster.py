@@ -244,7 +244,13 @@ def _tasks(job_name: object, tasks: object) -> dict[int, str]:
         items = list(enumerate(cast("Sequence[object]", tasks)))
     else:
         raise TypeError(f"The tasks for job {job_name!r} must be a list or a dictionary from integers to strings.")
-    return {int(index): _text("Task address", address).removeprefix(_SCHEME) for index, address in items}
+    return {int(index): _address(_text("Task address", address)) for index, address in items}
+
+
+def _address(text: str) -> str:
+    """Give an address without its scheme, and without blanks around host and port, which TensorFlow skips, too."""
+    host, colon, port = text.strip().removeprefix(_SCHEME).rpartition(":")
+    return f"{host.strip()}{colon}{port.strip()}"
 
 
 @dataclass(frozen=True)
