@@ -169,5 +169,5 @@ class TestTFConfig:
 
 
 def test_blanks_around_host_and_port_are_skipped():
-    cluster = ClusterSpec({"local": ["localhost:2222", "localhost: 2223", " grpc://localhost:2224 "]})
-    assert cluster.job_tasks("local") == ["localhost:2222", "localhost:2223", "localhost:2224"]
+    cluster = ClusterSpec({"local": ["localhost:222", "localhost: 223", " grpc://localhost:224 "]})
+    assert cluster.job_tasks("local") == ["localhost:222", "localhost:223", "localhost:224"]
