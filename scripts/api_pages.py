@@ -66,6 +66,7 @@ MODULES = (
     "contrib.seq2seq",
     "contrib.slim",
     "contrib.slim.learning",
+    "contrib.tensorboard.plugins.projector",
     "contrib.training",
     "train.queue_runner",
     "saved_model",

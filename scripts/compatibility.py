@@ -46,6 +46,7 @@ MODULES = (
     "contrib.seq2seq",
     "contrib.slim",
     "contrib.slim.learning",
+    "contrib.tensorboard.plugins.projector",
     "contrib.training",
     "data",
     "data.experimental",

@@ -142,7 +142,6 @@ ABSENT_IN_CONTRIB = {
     "predictor": _EXPORT,
     "quantize": "models are float32 or float64.",
     "saved_model": _EXPORT,
-    "tensorboard": "use gs.summary; `tensorboard --logdir` reads what it writes.",
     "cluster_resolver": "use gs.train.from_tf_config.",
     "distribute": _STRATEGY,
     "estimator": _HIGH_LEVEL,

@@ -31,6 +31,7 @@ __all__ = [
     "rnn",
     "seq2seq",
     "slim",
+    "tensorboard",
     "tfprof",
     "training",
 ]
@@ -117,6 +118,12 @@ metrics = nested_namespace(
             "streaming_true_positives"
         ),
     },
+)
+tensorboard = nested_namespace(f"{__name__}.tensorboard", {})
+_plugins = tensorboard.__dict__["plugins"] = nested_namespace(f"{__name__}.tensorboard.plugins", {})
+_plugins.__dict__["projector"] = nested_namespace(
+    f"{__name__}.tensorboard.plugins.projector",
+    {"globalstep.chief.events.projector": "EmbeddingInfo ProjectorConfig SpriteMetadata visualize_embeddings"},
 )
 opt = nested_namespace(
     f"{__name__}.opt", {"globalstep.optimizers.optimizers_modern": "AdamWOptimizer LazyAdamOptimizer"}
