@@ -6,6 +6,7 @@ from evaluate import evaluate
 
 import globalstep as gs
 from globalstep import losses
+from globalstep.autodiff import backward_schedule
 from globalstep.autodiff.backward_schedule import schedule_of
 from globalstep.autodiff.gradients import gradients
 from globalstep.graph.graph import Node
@@ -22,6 +23,7 @@ from globalstep.ops.joining_ops import concat
 from globalstep.ops.nn_ops import bias_add, dropout, l2_loss, relu, relu6, softmax
 from globalstep.ops.product_ops import matmul
 from globalstep.ops.reduction_ops import reduce_mean, reduce_sum
+from globalstep.runtime import products
 
 FLOATS = ("float16", "float32", "float64")
 
@@ -37,8 +39,11 @@ def assert_alike(ys, xs, feeds, grad_ys=None):
     node = found[0].inputs[0]
     assert schedule_of(node) is not None
     assert all(covered in node.attrs["plan"].vjps for covered, inlets in node.attrs["plan"].flows.items() if inlets)
-    straight = evaluate(found, feeds)
     schedule = node.attrs["schedule"]
+    # What is fed could be covered, so `evaluate` takes the tape by itself.
+    given = evaluate([source for source, _ in schedule.pairs], feeds)
+    with np.errstate(all="ignore"):
+        straight, _ = schedule.evaluate(given)
     node.attrs["schedule"] = None
     mixed = evaluate(found, feeds)
     traced(node)
@@ -130,6 +135,71 @@ def test_quotients_or_zero(dtype):
     x, y = c.placeholder(dtype, [4]), c.placeholder(dtype, [4])
     for divisors in ([0, 2, -3, -0.0], [1, 2, -3, np.nan]):
         assert_alike(m.div_no_nan(x, y), [x, y], {x: numbers(dtype, 4), y: np.array(divisors, dtype)})
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(7, 100, 16), (300, 2), (1, 50, 3), (4, 9, 200), (3, 40, 1), (2, 3, 40, 5)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_sums_over_each_axis_of_long_and_short_runs(shape, turned, dtype):
+    x = c.placeholder(dtype, list(shape))
+    values = numbers(dtype, shape)
+    if turned:
+        values = np.ascontiguousarray(values.T).T
+    for axis in range(len(shape)):
+        total = reduce_sum(x, axis)
+        assert_alike(total, [x], {x: values}, [c.constant(numbers(dtype, total.shape.as_list(), 2) * 0)])
+
+
+@pytest.mark.parametrize("shape", [(700, 500), (60, 30, 20, 10), (300000,), (300000, 1), (1, 300000)])
+def test_large_arrays_with_a_bias_and_without_what_is_negative(shape):
+    x, bias = c.placeholder("float32", list(shape)), c.placeholder("float32", [shape[-1]])
+    values = numbers("float32", shape)
+    values[0], values[-1] = 0, np.inf
+    made = relu(m.add(m.multiply(x, bias), bias))
+    feeds = {x: values, bias: numbers("float32", shape[-1:], 1)}
+    assert_alike(made, [x, bias], feeds, [c.constant(numbers("float32", shape, 2))])
+
+
+@pytest.fixture
+def offers(monkeypatch):
+    """What is offered to another thread: everything, to one that is there."""
+    found = []
+
+    def offered(work, multiplications):
+        found.append(products.offer(work, 1))
+        return found[-1]
+
+    monkeypatch.setattr(backward_schedule, "offered", offered)
+    return found
+
+
+def test_products_that_only_the_result_needs_are_found_by_another_thread(offers):
+    x, one, other = (c.placeholder("float32", [4, 4]) for _ in range(3))
+    feeds = {node: numbers("float32", (4, 4), seed) for seed, node in enumerate((x, one, other))}
+    assert_alike(m.tanh(matmul(m.tanh(matmul(m.tanh(x), one)), other)), [x, one, other], feeds)
+    assert len(offers) == 2
+
+
+def test_products_that_something_waits_for_are_not(offers):
+    x, weights = (c.placeholder("float32", [4, 4]) for _ in range(2))
+    feeds = {x: numbers("float32", (4, 4)), weights: numbers("float32", (4, 4), 1)}
+    # Of several terms; with another way back; without another product beside it.
+    assert_alike(matmul(m.tanh(matmul(m.tanh(x), weights)), weights), [x, weights], feeds)
+    assert_alike(matmul(m.tanh(x), m.tanh(weights)), [x, weights], feeds)
+    assert_alike(matmul(x, weights), [weights], feeds)
+    assert not offers
+
+
+def test_an_error_of_the_other_thread_comes_out(offers):
+    x, weights = (c.placeholder("float32", [4, 4]) for _ in range(2))
+    made = matmul(m.tanh(x), weights)
+    wrong = c.placeholder("float32", [4, 4])
+    found = gradients(made, [x, weights], [wrong])
+    feeds = {x: np.eye(4, dtype=np.float32), weights: np.eye(4, dtype=np.float32), wrong: np.ones((3, 3), np.float32)}
+    schedule = schedule_of(found[0].inputs[0])
+    with pytest.raises(ValueError, match="mismatch"):
+        schedule.evaluate([feeds[source] for source, _ in schedule.pairs])
+    assert len(offers) == 1
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -1,4 +1,4 @@
-"""Products in parts give what numpy gives, leave no thread behind, and give the BLAS library its threads back."""
+"""Work in parts gives what numpy gives, leaves no thread behind, and gives the BLAS library its threads back."""
 
 import threading
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from globalstep.runtime import products
-from globalstep.runtime.products import in_parts, matmul, one_thread_each
+from globalstep.runtime.products import elementwise, in_parts, matmul, offered, one_thread_each
 
 
 class FakeBlas:
@@ -51,6 +51,51 @@ def test_a_product_is_what_numpy_gives(blas, shapes):
 def test_what_the_library_does_by_one_thread_is_left_to_it(blas, rows, inner, columns, least):
     matmul(numbers(rows, inner), numbers(inner, columns))
     assert (blas.threads, blas.least) == (4, least)
+
+
+def test_a_column_by_a_row_is_their_products():
+    a, b = numbers(300, 1), numbers(1, 70)
+    np.testing.assert_array_equal(matmul(a, b), np.matmul(a, b))
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [((640, 640), (640, 640)), ((640, 640), (640,)), ((640, 640), (1, 640)), ((640, 640), (640, 1)), ((640, 640), ()),
+     ((5, 90, 1000), (1000,)), ((40, 20, 20, 20), (20,)), ((40, 20, 20, 20), (1, 20, 1, 20)), ((4, 3), (3,)), ((), ())],
+)  # fmt: skip
+def test_a_function_of_numbers_in_parts_is_what_numpy_gives(blas, shapes):
+    a, b = (numbers(*shape) for shape in shapes)
+    for one, other in ((a, b), (np.asfortranarray(a), b)):
+        found = elementwise(np.subtract, one, other)
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, one - other)
+
+
+def test_operands_that_go_into_no_parts_are_left_to_numpy(blas):
+    wide, rows = numbers(640, 640), numbers(3, 640, 640)
+    np.testing.assert_array_equal(elementwise(np.add, wide, rows), wide + rows)
+    np.testing.assert_array_equal(elementwise(np.add, wide, wide.astype(np.float64)), wide + wide.astype(np.float64))
+    with pytest.raises(ValueError, match=r"\(640,640\) \(639,640\)"):
+        elementwise(np.add, wide, wide[1:])
+
+
+def test_a_large_function_of_numbers_takes_several_threads(blas):
+    seen, together = set(), threading.Barrier(4, timeout=100)
+
+    def double(values, out):
+        together.wait()
+        seen.add(threading.current_thread())
+        return np.add(values, values, out=out)
+
+    elementwise(double, numbers(1000, 1000))
+    assert len(seen) == 4
+
+
+def test_work_is_offered_where_there_is_another_thread_for_it(blas):
+    assert offered(lambda: 1, 1 << 30).result() == 1
+    assert offered(lambda: 1, 1 << 10) is None
+    blas.threads = 1
+    assert offered(lambda: 1, 1 << 30) is None
 
 
 def test_shapes_that_do_not_fit_are_numpys_error(blas):

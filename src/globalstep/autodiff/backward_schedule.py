@@ -9,7 +9,9 @@ Layer: shared. Threads: a BackwardSchedule is not changed by use.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import MutableMapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -19,7 +21,10 @@ from autograd.util import toposort
 from globalstep.autodiff.given_gradients import GivenGradients, given_gradients
 from globalstep.autodiff.gradient_plan import GradientPlan
 from globalstep.autodiff.tape import vjp_by_tape
+from globalstep.autodiff.vjps import Costly
 from globalstep.graph.graph import Node
+from globalstep.runtime.offered_work import Offered
+from globalstep.runtime.products import offered
 
 __all__ = ["BackwardSchedule", "Schedule", "schedule_of"]
 
@@ -31,7 +36,7 @@ class _ForwardCall(NamedTuple):
     vjp: Any
     inputs: tuple[int, ...]
     out: int
-    #: (position among the inputs, place)
+    #: (position among the inputs, place); those first that another thread may find meanwhile.
     reached: tuple[tuple[int, int], ...]
 
 
@@ -100,7 +105,6 @@ class BackwardSchedule:
             calls.append(
                 _ForwardCall(covered.fn, plan.vjps.get(covered) if reached else None, inputs, out, tuple(reached))
             )
-        self._calls = tuple(calls)
         self._ends: list[tuple[int, int | None]] = []
         for y, seed in zip(plan.ys, plan.seeds, strict=True):
             if y in plan.reached:
@@ -108,6 +112,11 @@ class BackwardSchedule:
                 self._ends.append((places[y], None if seed is None else place_of(seed, node)))
         end = _Mark(-1, [marks[place] for place, _ in self._ends])
         ways = {call.out: at for at, call in enumerate(calls) if call.reached}
+        self._apart = _found_apart(calls, {*ways, *(place for place, _ in self._ends)})
+        self._calls = tuple(
+            call._replace(reached=tuple(sorted(call.reached, key=lambda pair: pair[1] not in self._apart)))
+            for call in calls
+        )
         self._back = tuple((mark.place, ways.get(mark.place)) for mark in islice(toposort(end), 1, None))
         self._results = tuple(
             _Result(
@@ -168,6 +177,7 @@ class BackwardSchedule:
                 self._note_drawn(values, len(self._calls), drawn)
                 return None
             _flow(flowing, place, weight)
+        apart: list[tuple[int, Offered[Any]]] = []
         for place, way in self._back:
             gradient = flowing[place]
             if way is None or gradient is None:
@@ -179,7 +189,16 @@ class BackwardSchedule:
                         _flow(flowing, to, part)
             else:
                 for at, to in reached:
-                    _flow(flowing, to, back[at](gradient))
+                    found = None
+                    if to in self._apart and isinstance(back[at], Costly):
+                        found = offered(partial(back[at].way, gradient), back[at].multiplications)
+                    if found is None:
+                        _flow(flowing, to, back[at](gradient))
+                    else:
+                        apart.append((to, found))
+        # Another thread begins with the first of them, so this one takes back the last.
+        for place, one in reversed(apart):
+            flowing[place] = one.result()
         gradients: list[Any] = []
         for result in self._results:
             parts = [_of_dtype(flowing[place], values[place], result.dtype) for place in result.places]
@@ -198,6 +217,25 @@ class BackwardSchedule:
 
 
 _ARRAYS = (np.ndarray, np.generic)
+
+
+def _found_apart(calls: Sequence[_ForwardCall], others: set[int]) -> frozenset[int]:
+    """Give the places whose gradients nothing waits for but the result, and that have one term only.
+
+    Such a gradient may be found by another thread, if the same call has one that the backward pass goes on with.
+
+    Args:
+        calls: The forward calls.
+        others: Places that have a way back, or weights of the ys.
+    """
+    terms = Counter(place for call in calls for _, place in call.reached)
+    return frozenset(
+        place
+        for call in calls
+        if any(other in others for _, other in call.reached)
+        for _, place in call.reached
+        if terms[place] == 1 and place not in others
+    )
 
 
 def _of_dtype(gradient: Any, value: Any, dtype: Any) -> Any:

@@ -5,7 +5,7 @@ Layer: shared.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import autograd.numpy as anp
@@ -157,10 +157,10 @@ def reshape(tensor: Any, shape: Any, name: str | None = None) -> Node:
         if len(holes) == 1:
             known[holes[0]] = count // rest
 
-    def evaluate(value: Any, wanted: Any) -> Any:
-        target = tuple(int(n) for n in np.asarray(wanted).reshape(-1))
+    def evaluate(value: Any, wanted: Any, change: Callable[..., Any] = anp.reshape) -> Any:
+        target = tuple(np.asarray(wanted).reshape(-1).tolist())
         try:
-            return anp.reshape(value, target)
+            return change(value, target)
         except ValueError:
             raise InvalidArgumentError(
                 f"Input to reshape {node.name!r} is a tensor with {np.size(value)} values of shape "
@@ -169,7 +169,7 @@ def reshape(tensor: Any, shape: Any, name: str | None = None) -> Node:
 
     def vjp(value: Any, wanted: Any) -> Found:
         # Sizes are no numbers that a gradient goes to.
-        return evaluate(value, wanted), (lambda g: np.reshape(g, value.shape), np.zeros_like)
+        return evaluate(value, wanted, np.reshape), (lambda g: np.reshape(g, value.shape), np.zeros_like)
 
     with_vjp(evaluate, vjp)
     return Node("Reshape", (node, sizes), evaluate, name=name, dtype=node.dtype, shape=TensorShape(known))

@@ -24,6 +24,7 @@ from globalstep.ops.primitives import minimum as minimum_array
 from globalstep.ops.primitives import select, take_rows
 from globalstep.ops.product_ops import matmul
 from globalstep.ops.random_ops import random_uniform
+from globalstep.runtime import products
 
 __all__ = [
     "bias_add",
@@ -48,13 +49,29 @@ __all__ = [
 ]
 
 
+#: numpy takes three times as long to compare with a number as with an array, if it has runs of so many numbers.
+_LONG_RUN = 64
+
+
+def _above_zero(x: Any, out: Any = None) -> Any:
+    return np.maximum(x, np.zeros(x.shape[1:], x.dtype) if x.size >= _LONG_RUN * len(x) else 0, out=out)
+
+
+def _where_above_zero(g: Any, x: Any, out: Any = None) -> Any:
+    return np.multiply(g, np.greater(x, 0), out=out)
+
+
 @primitive
 def _relu(x: Any) -> Any:
-    return np.maximum(x, 0)
+    return products.elementwise(_above_zero, x) if np.ndim(x) else np.maximum(x, 0)
+
+
+def _relu_vjp(x: Any) -> Found:
+    return _relu(x), (lambda g: products.elementwise(_where_above_zero, g, x),)
 
 
 defvjp(_relu, lambda ans, x: lambda g: g * (anp.greater(x, 0)))
-with_vjp(_relu, lambda x: (np.maximum(x, 0), (lambda g: g * np.greater(x, 0),)))
+with_vjp(_relu, _relu_vjp)
 
 
 def relu(features: Any, name: str | None = None) -> Node:

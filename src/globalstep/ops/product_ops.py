@@ -10,7 +10,7 @@ from typing import Any
 import autograd.numpy as anp
 from autograd.extend import defvjp, primitive
 
-from globalstep.autodiff.vjps import Found, with_vjp
+from globalstep.autodiff.vjps import Costly, Found, with_vjp
 from globalstep.graph.graph import Node
 from globalstep.graph.shapes import TensorShape
 from globalstep.ops.building import (
@@ -102,7 +102,8 @@ def _product_vjp(u: Any, v: Any, flip_a: bool, flip_b: bool) -> Found | None:
         found = products.matmul(one.T, g)
         return found.T if flip_b else found
 
-    return products.matmul(one, other), (to_a, to_b)
+    work = one.size * other.shape[1]
+    return products.matmul(one, other), (Costly(to_a, work), Costly(to_b, work))
 
 
 def _matmul_shape(x: Node, y: Node, flip_a: bool, flip_b: bool) -> TensorShape:

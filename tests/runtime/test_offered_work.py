@@ -1,0 +1,125 @@
+"""Helpers do what is offered, leave it to who offered it when they have no time, and end by themselves."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from globalstep.runtime import offered_work
+from globalstep.runtime.offered_work import Offered, offer
+
+
+@pytest.fixture(autouse=True)
+def own_helpers(monkeypatch):
+    """Helpers that no other test has kept waiting or busy."""
+    monkeypatch.setattr(offered_work, "_helpers", offered_work._Helpers())
+
+
+def alive():
+    return [thread for thread in threading.enumerate() if thread.name == "globalstep-helper"]
+
+
+def test_a_helper_does_it_while_the_other_goes_on():
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work():
+        begun.set()
+        assert go_on.wait(100)
+        return threading.current_thread().name
+
+    offered = offer(work, 1)
+    assert begun.wait(100)
+    go_on.set()
+    assert offered.result() == "globalstep-helper"
+
+
+def test_what_no_helper_has_begun_is_done_by_who_asks_for_it():
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold():
+        begun.set()
+        assert go_on.wait(100)
+
+    busy = offer(hold, 1)
+    assert begun.wait(100)
+    assert offer(threading.current_thread, 1).result() is threading.current_thread()
+    go_on.set()
+    busy.result()
+
+
+def test_it_is_done_once():
+    done = []
+    offered = Offered(lambda: done.append(0))
+    offered.help()
+    offered.help()
+    offered.result()
+    assert done == [0]
+
+
+@pytest.mark.parametrize("helps", [False, True])
+def test_an_error_comes_out_where_the_result_is_asked_for(helps):
+    def fail():
+        raise KeyError(7)
+
+    offered = Offered(fail)
+    if helps:
+        offered.help()
+    with pytest.raises(KeyError, match="7"):
+        offered.result()
+
+
+def test_a_helper_knows_how_numpy_is_to_take_overflows():
+    large = np.full(4, 3e38, np.float32)
+    with np.errstate(over="ignore"):
+        offered = Offered(lambda: large * 2)
+    with np.errstate(over="raise"):
+        offered.help()
+    assert np.isinf(offered.result()).all()
+
+
+def test_there_are_as_many_as_are_asked_for_and_they_stay_for_the_next():
+    together = threading.Barrier(3, timeout=100)
+    for _ in range(3):
+        others = [offer(together.wait, 2) for _ in range(2)]
+        together.wait()
+        for other in others:
+            other.result()
+        assert len(alive()) <= 2
+
+
+def test_a_helper_ends_when_nothing_has_come_for_a_while(monkeypatch):
+    monkeypatch.setattr(offered_work, "_IDLE_SECS", 0.001)
+    for _ in range(3):
+        taken = threading.Event()
+        offered = offer(taken.set, 1)
+        assert taken.wait(100)
+        offered.result()
+        for thread in alive():
+            thread.join(100)
+        assert not alive()
+
+
+def test_without_a_thread_left_the_work_is_done_all_the_same(monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert offer(lambda: 5, 1).result() == 5
+    monkeypatch.undo()
+    assert offer(lambda: 6, 1).result() == 6
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_has_helpers_of_its_own():
+    with offered_work._helpers._lock:  # held by a thread that the new process does not have
+        child = os.fork()
+        if not child:
+            try:
+                taken = threading.Event()
+                offer(taken.set, 1)
+                os._exit(0 if taken.wait(100) else 1)
+            finally:
+                os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
