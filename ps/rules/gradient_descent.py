@@ -21,8 +21,11 @@ def _dense(values: Array, grad: Array, learning_rate: Any) -> None:
 
 @kernel
 def _rows(values: Array, indices: Array, rows: Array, learning_rate: Any) -> None:
+    # A view of each row, for `_dense`, would take longer than what is done to a short one.
     for i in range(indices.size):
-        _dense(values[indices[i]], rows[i], learning_rate)
+        row = indices[i]
+        for column in range(rows.shape[1]):
+            values[row, column] -= learning_rate * rows[i, column]
 
 
 class GradientDescent(CompiledRule):

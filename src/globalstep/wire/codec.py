@@ -76,6 +76,7 @@ _NAME_OF: Mapping[np.dtype[Any], str] = {dtype: name for name, dtype in DTYPES.i
 
 #: An enumeration that is called takes a microsecond to find its member.
 _OUTCOME_KINDS: Mapping[int, OutcomeKind] = {int(kind): kind for kind in OutcomeKind}
+_OP_KINDS: Mapping[int, OpKind] = {int(kind): kind for kind in OpKind}
 #: Fewer row ids than this go as they are.
 _PACKED_IDS = 256
 _LARGEST_INT32 = 2**31 - 1
@@ -329,11 +330,11 @@ def decode_op(message: pb.Op, data: memoryview) -> Op:
     Raises:
         InvalidArgumentError: If its kind or operand is missing or a tensor is out of bounds.
     """
-    operand = message.WhichOneof("operand")
-    if operand is None or int(message.kind) not in list(OpKind):
+    operand, kind = message.WhichOneof("operand"), _OP_KINDS.get(message.kind)
+    if operand is None or kind is None:
         raise InvalidArgumentError(f"A change of {message.variable!r} has no kind or no operand.")
     return Op(
-        OpKind(message.kind),
+        kind,
         message.variable,
         decode_tensor(message.value, data) if operand == "value" else None,
         message.fill if operand == "fill" else None,

@@ -71,13 +71,6 @@ def _sum(rows: Array, of: Array, out: Array) -> None:
                 total[column] += rows[i, column]
 
 
-@kernel
-def _expand(rows: Array, of: Array, out: Array) -> None:
-    for i in range(of.size):
-        for column in range(rows.shape[1]):
-            out[i, column] = rows[of[i], column]
-
-
 #: Of Knuth's multiplicative hashing: 2**64 divided by the golden ratio.
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
@@ -115,10 +108,11 @@ def expand_rows(groups: RowGroups, rows: Array, out: Array) -> None:
 
     Args:
         groups: Of the ids.
-        rows: [m, width], in the order of `groups.ids`; of a dtype that numba knows.
+        rows: [m, width], in the order of `groups.ids`.
         out: [n, width]; overwritten.
     """
-    _expand(read_only(rows), read_only(groups.of), out)
+    # Every place is one: with "clip" numpy writes to `out` at once, where it would else make a copy first.
+    np.take(rows, groups.of, axis=0, out=out, mode="clip")
 
 
 def merge_rows(indices: Array, rows: Array) -> tuple[Array, Array]:
