@@ -61,15 +61,15 @@ def _where_above_zero(g: Any, x: Any, out: Any = None) -> Any:
     return np.multiply(g, np.greater(x, 0), out=out)
 
 
-@primitive
-def _relu(x: Any) -> Any:
+def _relu_of(x: Any) -> Any:
     return products.elementwise(_above_zero, x) if np.ndim(x) else np.maximum(x, 0)
 
 
 def _relu_vjp(x: Any) -> Found:
-    return _relu(x), (lambda g: products.elementwise(_where_above_zero, g, x),)
+    return _relu_of(x), (lambda g: products.elementwise(_where_above_zero, g, x),)
 
 
+_relu = primitive(_relu_of)
 defvjp(_relu, lambda ans, x: lambda g: g * (anp.greater(x, 0)))
 with_vjp(_relu, _relu_vjp)
 
