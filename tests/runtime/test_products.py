@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from globalstep.runtime import products
-from globalstep.runtime.products import elementwise, in_parts, matmul, offered, one_thread_each
+from globalstep.runtime.products import elementwise, halved, in_parts, matmul, offered, one_thread_each
 
 
 class FakeBlas:
@@ -89,6 +89,19 @@ def test_a_large_function_of_numbers_takes_several_threads(blas):
 
     elementwise(double, numbers(1000, 1000))
     assert len(seen) == 4
+
+
+def test_half_of_the_threads_are_left_to_others(blas):
+    parts = []
+    with halved():
+        in_parts(parts.append, 10, 1 << 40)
+        there = offered(lambda: in_parts(parts.append, 10, 1 << 40), 1 << 30)
+        with halved():
+            in_parts(parts.append, 10, 1 << 40)
+    there.result()
+    assert len(parts) == 2 + 1 + 2
+    in_parts(parts.append, 10, 1 << 40)
+    assert len(parts) == 5 + 4
 
 
 def test_work_is_offered_where_there_is_another_thread_for_it(blas):

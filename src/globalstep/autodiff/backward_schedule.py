@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import MutableMapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from globalstep.autodiff.tape import vjp_by_tape
 from globalstep.autodiff.vjps import Costly
 from globalstep.graph.graph import Node
 from globalstep.runtime.offered_work import Offered
-from globalstep.runtime.products import offered
+from globalstep.runtime.products import halved, offered
 
 __all__ = ["BackwardSchedule", "Schedule", "schedule_of"]
 
@@ -36,8 +37,10 @@ class _ForwardCall(NamedTuple):
     vjp: Any
     inputs: tuple[int, ...]
     out: int
-    #: (position among the inputs, place); those first that another thread may find meanwhile.
+    #: (position among the inputs, place)
     reached: tuple[tuple[int, int], ...]
+    #: Of these, those that another thread may find meanwhile.
+    apart: tuple[tuple[int, int], ...] = ()
 
 
 class _Result(NamedTuple):
@@ -112,10 +115,9 @@ class BackwardSchedule:
                 self._ends.append((places[y], None if seed is None else place_of(seed, node)))
         end = _Mark(-1, [marks[place] for place, _ in self._ends])
         ways = {call.out: at for at, call in enumerate(calls) if call.reached}
-        self._apart = _found_apart(calls, {*ways, *(place for place, _ in self._ends)})
+        apart = _found_apart(calls, {*ways, *(place for place, _ in self._ends)})
         self._calls = tuple(
-            call._replace(reached=tuple(sorted(call.reached, key=lambda pair: pair[1] not in self._apart)))
-            for call in calls
+            call._replace(apart=tuple(pair for pair in call.reached if pair[1] in apart)) for call in calls
         )
         self._back = tuple((mark.place, ways.get(mark.place)) for mark in islice(toposort(end), 1, None))
         self._results = tuple(
@@ -156,7 +158,7 @@ class BackwardSchedule:
         if any(values[place] is not values[places[0]] for places in self._same for place in places):
             return None
         ways: list[Any] = [None] * len(self._calls)
-        for at, (fn, vjp, inputs, out, reached) in enumerate(self._calls):
+        for at, (fn, vjp, inputs, out, reached, _) in enumerate(self._calls):
             arguments = [values[place] for place in inputs]
             if not reached:
                 values[out] = fn(*arguments)
@@ -182,20 +184,16 @@ class BackwardSchedule:
             gradient = flowing[place]
             if way is None or gradient is None:
                 continue
-            back, reached = ways[way], self._calls[way].reached
+            back, call = ways[way], self._calls[way]
             if callable(back):
-                for (_, to), part in zip(reached, back(gradient), strict=True):
+                for (_, to), part in zip(call.reached, back(gradient), strict=True):
                     if part is not None:
                         _flow(flowing, to, part)
+            elif call.apart:
+                apart += _go_apart(call, back, gradient, flowing)
             else:
-                for at, to in reached:
-                    found = None
-                    if to in self._apart and isinstance(back[at], Costly):
-                        found = offered(partial(back[at].way, gradient), back[at].multiplications)
-                    if found is None:
-                        _flow(flowing, to, back[at](gradient))
-                    else:
-                        apart.append((to, found))
+                for at, to in call.reached:
+                    _flow(flowing, to, back[at](gradient))
         # Another thread begins with the first of them, so this one takes back the last.
         for place, one in reversed(apart):
             flowing[place] = one.result()
@@ -236,6 +234,25 @@ def _found_apart(calls: Sequence[_ForwardCall], others: set[int]) -> frozenset[i
         for _, place in call.reached
         if terms[place] == 1 and place not in others
     )
+
+
+def _go_apart(
+    call: _ForwardCall, back: Sequence[Any], gradient: Any, flowing: list[Any]
+) -> list[tuple[int, Offered[Any]]]:
+    """Take a gradient back to a call's inputs; gives the places for which that was offered to another thread."""
+    offers: dict[int, Offered[Any]] = {}
+    for at, to in call.apart:
+        way = back[at]
+        if isinstance(way, Costly):
+            with halved():
+                found = offered(partial(way.way, gradient), way.multiplications)
+            if found is not None:
+                offers[to] = found
+    with halved() if offers else nullcontext():
+        for at, to in call.reached:
+            if to not in offers:
+                _flow(flowing, to, back[at](gradient))
+    return list(offers.items())
 
 
 def _of_dtype(gradient: Any, value: Any, dtype: Any) -> Any:

@@ -35,7 +35,8 @@ class Offered(Generic[_T]):
     def __init__(self, work: Callable[[], _T]) -> None:
         # Whoever takes it out does it: `pop` is one step of the interpreter.
         self._untaken = [work]
-        # What numpy says of overflow and the like is part of the context.
+        # What numpy says of overflow is part of the context, and how threads are shared: the result is to be the same,
+        # whoever does it.
         self._context = contextvars.copy_context()
         #: Of a helper: the result, and what was raised.
         self._done: SimpleQueue[tuple[_T | None, BaseException | None]] = SimpleQueue()
@@ -66,7 +67,7 @@ class Offered(Generic[_T]):
             if error is not None:
                 raise error from None
             return cast(_T, found)
-        return work()
+        return self._context.run(work)
 
 
 class _Helpers:

@@ -13,9 +13,10 @@ Layer: shared. Threads: functions may be called by several threads at once; thos
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ import numpy as np
 
 from globalstep.runtime.offered_work import Offered, offer
 
-__all__ = ["elementwise", "in_parts", "matmul", "offered", "one_thread_each"]
+__all__ = ["elementwise", "halved", "in_parts", "matmul", "offered", "one_thread_each"]
 
 _T = TypeVar("_T")
 
@@ -93,6 +94,20 @@ def one_thread_each() -> contextlib.AbstractContextManager[int]:
     return _blas
 
 
+#: Among how many the threads are divided, each of which does work of its own.
+_sharing: contextvars.ContextVar[int] = contextvars.ContextVar("globalstep-sharing", default=1)
+
+
+@contextlib.contextmanager
+def halved() -> Iterator[None]:
+    """Let work within a block, and what is offered there, take half of the threads."""
+    before = _sharing.set(2 * _sharing.get())
+    try:
+        yield
+    finally:
+        _sharing.reset(before)
+
+
 def in_parts(work: Callable[[slice], None], count: int, multiplications: int) -> None:
     """Do work on parts of `count` things at the same time, at most as many as the BLAS library may have threads.
 
@@ -105,7 +120,7 @@ def in_parts(work: Callable[[slice], None], count: int, multiplications: int) ->
         Exception: Whatever `work` raises first.
     """
     with _blas as threads:
-        most = max(min(threads, count, multiplications // _MUCH), 1)
+        most = max(min(threads // _sharing.get(), count, multiplications // _MUCH), 1)
         if most == 1:
             work(slice(0, count))
             return
