@@ -50,7 +50,7 @@ ALLOWED = {
         "MetricsPort.close": "the server looks twice a second whether it is to end"
     },
     "src/globalstep/runtime/offered_work.py": {"Offered.result": _COMPUTES},
-    "src/globalstep/runtime/products.py": {"in_parts": _COMPUTES},
+    "src/globalstep/runtime/products.py": {"in_parts": _COMPUTES, "halved": "a context variable"},
     "src/globalstep/autodiff/backward_schedule.py": {"BackwardSchedule.evaluate": _COMPUTES},
     "src/globalstep/wire/incoming_messages.py": {"Incoming.fill": f"worker: {_WATCHED}; PS: {_PEER}"},
     "src/globalstep/wire/transports.py": {"ask_each": _CALL},

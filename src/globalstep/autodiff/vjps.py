@@ -129,7 +129,7 @@ def _sqrt(x: Any) -> Found:
     return np.sqrt(x), (lambda g: g * 0.5 * x**-0.5,)
 
 
-class _Sum(NamedTuple):
+class _Summation(NamedTuple):
     """How arrays of one shape are summed over some axes."""
 
     axes: tuple[int, ...]
@@ -145,7 +145,7 @@ class _Sum(NamedTuple):
 
 
 @functools.lru_cache
-def _sum_of(shape: tuple[int, ...], axes: tuple[int, ...] | None) -> _Sum:
+def _sum_of(shape: tuple[int, ...], axes: tuple[int, ...] | None) -> _Summation:
     rank = len(shape)
     wanted = tuple(range(rank)) if axes is None else tuple(item % rank for item in axes) if rank else ()
     repeats = len(wanted) == 1 and wanted[0] < rank - 1
@@ -153,7 +153,7 @@ def _sum_of(shape: tuple[int, ...], axes: tuple[int, ...] | None) -> _Sum:
     if repeats and rank <= len(ascii_letters) and 1 < math.prod(shape[wanted[0] + 1 :]) < _SHORT_RUN:
         letters = ascii_letters[:rank]
         subscripts = f"{letters}->{letters.replace(letters[wanted[0]], '')}"
-    return _Sum(
+    return _Summation(
         wanted,
         math.prod(shape[axis] for axis in wanted),
         tuple(1 if axis in wanted else size for axis, size in enumerate(shape)),
