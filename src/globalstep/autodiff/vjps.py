@@ -181,7 +181,10 @@ def sum_vjp(value: Any, axes: tuple[int, ...] | None, keepdims: bool, mean: bool
         g = g / how.terms if mean else g
         if how.repeats:
             return np.add(g, 0, dtype=dtype).repeat(how.terms, how.axes[0])
-        return np.add(g, 0, out=np.empty(shape, dtype))
+        # Added to zero as in the trace, but before it is spread: numpy adds no two numbers as slowly as repeated ones.
+        spread = np.empty(shape, dtype)
+        spread[...] = np.add(g, 0)
+        return spread
 
     return result.reshape(how.kept if keepdims else how.shape), (back,)
 
