@@ -249,7 +249,9 @@ class Sequencer:
             clients = self._resources.members.presence.clients()
             now.snapshots.check_count({push.client, *(view.client for view in clients)}, _MOST_SNAPSHOTS)
         contribution = contribution_in(increments, asked.seen_steps)
-        if contribution is not None:
+        # One that is late need not be like those that are there: another step may be of other Variables.
+        joins = contribution is not None and asked.seen_steps[contribution.step] == ledger.steps[contribution.step]
+        if contribution is not None and joins:
             ledger.aggregates.check(contribution, ledger.steps[contribution.step], participants)
         after = dict(ledger.steps)
         for item in increments:
@@ -265,7 +267,7 @@ class Sequencer:
         hypers = tuple(evaluate_use(use, after if use.after_increment else ledger.steps, store) for use in asked.uses)
         if staged is not None:
             check_covered(staged.parts.optimizers, hypers, store)
-        if contribution is not None:
+        if contribution is not None and joins:
             check_covered(now.contributions.optimizers(contribution.step), hypers, store)
         return hypers
 

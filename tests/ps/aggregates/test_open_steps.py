@@ -100,6 +100,18 @@ def test_contributions_late_ones_steps_and_the_time_that_one_waits_are_counted(b
     assert counted.dropped_stale == 1
 
 
+def test_a_contribution_that_is_late_need_not_be_like_those_of_the_open_step(begun):
+    """Other Variables may be synchronized by another step."""
+    run = begun()
+    for worker in range(2):
+        run.contribute(worker, 0)
+    run.contribute(0, 1)
+    late = Push(increments=[STEP], seen_steps={"global_step": 0})
+    assert run.clients[1]._push_once(late).outcome.kind is OutcomeKind.LATE
+    assert run.contribute(1, 0, replace(STEP, contributions=3)) is OutcomeKind.LATE
+    assert run.contribute(1, 1) is OutcomeKind.ACCEPTED
+
+
 def test_what_closes_a_step_is_no_contribution_and_none_that_is_late(begun):
     run = begun()
     closes = replace(STEP, closes=True)
