@@ -91,7 +91,7 @@ def fit(
             raise InvalidArgumentError("Give accumulate or units, not both: a unit is one batch.")
         accumulate = units.count
         batch_source(batches, units.count)
-    size = local.every if isinstance(local, LocalSteps) else accumulate
+    size = local.steps if isinstance(local, LocalSteps) else accumulate
     replicas = replicas_of(optimizer, local if isinstance(local, LocalSteps) else None, units)
     together = size * (1 if replicas is None else replicas.count)
     task = place_of()

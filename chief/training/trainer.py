@@ -27,6 +27,7 @@ from globalstep.chief.training.batches import Share, share_of
 from globalstep.chief.training.callbacks import Callback, Callbacks
 from globalstep.chief.training.evaluation import Evaluate, Evaluations
 from globalstep.chief.training.evaluator import note_training
+from globalstep.chief.training.fragmented_graph import FragmentedGraph, WorkerPlace
 from globalstep.chief.training.training_graph import Gradients, TrainingGraph, replicas_of, training_model
 from globalstep.chief.training_session import MonitoredTrainingSession
 from globalstep.cluster.cluster import TaskConfig, from_tf_config, session_tasks
@@ -35,6 +36,7 @@ from globalstep.errors import InvalidArgumentError, OpError
 from globalstep.files.storage import leave_probe, storage_for
 from globalstep.graph.graph import Graph
 from globalstep.wire.wire_options import wire_options_of
+from globalstep.worker.frameworks.fragment_rounds import FragmentSteps
 from globalstep.worker.frameworks.local_steps import LocalRounds, LocalSteps, RoundPace
 from globalstep.worker.frameworks.training_model import MoreLookupsError, number_of_at_least, part_seed
 from globalstep.worker.frameworks.work_units import WorkUnits, batch_source, take_unit
@@ -166,7 +168,7 @@ class Trainer:
         self._checkpoint_steps = checkpoint_every_steps
         self._gradients = Gradients(clip_grad_norm, clip_grad_value, ema_decay)
         self._local = _checked(local_steps, self._gradients, config)
-        self._rounds: LocalRounds | None = None
+        self._rounds: LocalRounds | FragmentSteps | None = None
         self._units = _checked_units(units, local_steps)
         self._replicas = replicas_of(optimizer, self._local, self._units)
         if self._replicas is not None and self.is_chief:
@@ -331,8 +333,7 @@ class Trainer:
             )
         replicas = self._replicas
         start = self._start * per_step * replicas.each if replicas else self._start * per_step // self.world_size
-        # Claims are of a whole round's batches, one for each push: of a shorter round's, some would be had by nobody.
-        claim = None if self._local is not None and self._local.adapt_to_speed else self._next_step
+        claim = self._next_step if self._local is None or self._local.claims_batches else None
         share = Share(self.rank, self.world_size, self.seed, start, claim, per_step)
         unused, taken = 0, self._taken
         for batch in share_of(batches, share, epochs):
@@ -401,14 +402,9 @@ class Trainer:
         if self._local is not None:
             if self._model.tables:
                 raise InvalidArgumentError("local_steps is not for a model with a gs.torch.Embedding.")
-            self._rounds = LocalRounds(self._local.inner, self._model.take, RoundPace(self._local.every))
-            self._model.around = self._rounds.evaluate
             self._config = copy.copy(self._config) or ConfigProto()
             self._config.wire = replace(wire_options_of(self._config), error_feedback=True)
-        units = None if self._units is None else self._units.count
-        self._graph = TrainingGraph(
-            self._model, self._optimizer, lambda: self._step, self._gradients, self._replicas, units
-        )
+        self._graph, self._rounds = _graph_of(self)
         scaffold = Scaffold(saver=Saver(max_to_keep=self._keep))
         hooks: list[SessionRunHook] = [_Following(self)]
         if self._steps is not None:
@@ -465,7 +461,7 @@ class Trainer:
         for again in (True, False):
             feeds = (self._rounds or self._model).take(batches, seeds)
             try:
-                return self._session.run([self._model.loss, self._graph.train_op], feeds)[0]
+                return self._session.run([self._graph.loss, self._graph.train_op], feeds)[0]
             except MoreLookupsError:
                 if not again:
                     raise
@@ -486,6 +482,20 @@ class Trainer:
             run_dir=self._run_dir,
             is_chief=self.is_chief,
         )
+
+
+def _graph_of(trainer: Trainer) -> tuple[TrainingGraph | FragmentedGraph, LocalRounds | FragmentSteps | None]:
+    """Make a trainer's graph around its model, and what keeps the batches of local steps."""
+    local, model = trainer._local, trainer._model
+    common = model, trainer._optimizer, lambda: trainer._step, trainer._gradients
+    if local is not None and local.keeps_copies:
+        graph = FragmentedGraph(*common, local, WorkerPlace(trainer.rank, trainer.world_size, trainer._steps))
+        return graph, graph.steps
+    rounds = None if local is None else LocalRounds(local.inner, model.take, RoundPace(local.every))
+    if rounds is not None:
+        model.around = rounds.evaluate
+    units = None if trainer._units is None else trainer._units.count
+    return TrainingGraph(*common, trainer._replicas, units), rounds
 
 
 class _Following(SessionRunHook):
@@ -511,11 +521,11 @@ class _Following(SessionRunHook):
         if outcome is not None:
             trainer = self._trainer
             trainer._step = trainer._own_step = outcome.steps.get(trainer._graph.step.op_name, trainer._step)
-            if trainer._rounds is not None:
+            if isinstance(trainer._rounds, LocalRounds):
                 trainer._rounds.settle(outcome.kind)
-                if trainer._local is not None and trainer._local.adapt_to_speed:
-                    pace, heartbeat = trainer._rounds.pace, run_context.session.cluster.heartbeat
-                    heartbeat.inner_steps_per_sec, pace.fastest = pace.speed, heartbeat.most_inner_steps_per_sec
+            if trainer._rounds is not None and trainer._local is not None and trainer._local.adapt_to_speed:
+                pace, heartbeat = trainer._rounds.pace, run_context.session.cluster.heartbeat
+                heartbeat.inner_steps_per_sec, pace.fastest = pace.speed, heartbeat.most_inner_steps_per_sec
 
     def end(self, session: Session) -> None:
         """See SessionRunHook: brings the last values into the model."""

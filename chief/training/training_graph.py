@@ -29,7 +29,7 @@ from globalstep.worker.frameworks.training_model import TrainingModel
 from globalstep.worker.frameworks.work_units import WorkUnits, units_optimizer
 from globalstep.worker.sync_replicas_optimizer import SyncReplicasOptimizer
 
-__all__ = ["Gradients", "Replicas", "TrainingGraph", "replicas_of", "training_model"]
+__all__ = ["Gradients", "Replicas", "TrainingGraph", "grouped", "made_of", "replicas_of", "training_model"]
 
 _log = logging.getLogger("globalstep")
 
@@ -156,7 +156,7 @@ class TrainingGraph:
                     f"{who} has one optimizer, no ema_decay, and a model without running averages such as BatchNorm's. "
                     "Leave it out, or use LayerNorm or GroupNorm."
                 )
-            groups = [(self._together(optimizer), names, decay) for optimizer, names, decay in groups]
+            groups = [(self._together(optimizer), decay, names) for optimizer, decay, names in groups]
         first = groups[0][0]
         pairs = first.compute_gradients(self.model.loss, var_list=list(trained.values()))
         found = {variable: grad for grad, variable in pairs}
@@ -164,7 +164,7 @@ class TrainingGraph:
         clipped = dict(zip(changed, self._clipped([found[variable] for variable in changed]), strict=True))
         ops: list[Node] = []
         with control_dependencies(list(self.model.updates)):
-            for optimizer, names, decay in groups:
+            for optimizer, decay, names in groups:
                 applied = [(_decayed(name, clipped[trained[name]], trained[name], decay), trained[name])
                            for name in names if trained[name] in clipped]  # fmt: skip
                 if applied:
@@ -178,6 +178,11 @@ class TrainingGraph:
         with get_default_graph().name_scope(None):
             scalar("loss", self.model.loss)
 
+    @property
+    def loss(self) -> Node:
+        """The mean of the losses of the step's batches."""
+        return self.model.loss
+
     def _together(self, optimizer: Optimizer) -> Optimizer:
         """Have an optimizer apply the mean of several gradients."""
         if self.units is not None:
@@ -185,32 +190,11 @@ class TrainingGraph:
         assert self.replicas is not None
         return SyncReplicasOptimizer(optimizer, self.replicas.count, self.replicas.workers)
 
-    def _groups(self, trained: Mapping[str, Variable]) -> list[tuple[Optimizer, list[str], float]]:
-        """Give each optimizer with the names of its parameters, and its weight decay."""
+    def _groups(self, trained: Mapping[str, Variable]) -> list[tuple[Optimizer, float, list[str]]]:
+        """Give each optimizer with its weight decay, and the names of its parameters."""
         alone = self.optimizer.wrapped if isinstance(self.optimizer, SyncReplicasOptimizer) else self.optimizer
-        given = alone if isinstance(alone, Mapping) else {"*": alone}
         source = StepSource(self.step, self.known_step)
-        left = list(trained)
-        groups = []
-        for pattern, optimizer in given.items():
-            names = [name for name in left if fnmatch.fnmatchcase(name, pattern)]
-            if not names:
-                raise InvalidArgumentError(
-                    f"optimizer: no parameter is left for {pattern!r}; the parameters are {', '.join(trained)}. The "
-                    "first pattern that fits a name counts."
-                )
-            left = [name for name in left if name not in names]
-            if isinstance(optimizer, TorchOptimizer):
-                groups.append((optimizer.make(source), names, optimizer.weight_decay))
-            elif isinstance(optimizer, Optimizer):
-                groups.append((optimizer, names, 0.0))
-            else:
-                raise InvalidArgumentError(_not_an_optimizer(optimizer))
-        if left:
-            raise InvalidArgumentError(
-                f'optimizer: no pattern fits {", ".join(left)}. End with "*", which fits all that is left.'
-            )
-        return groups
+        return [(*made_of(optimizer, source), names) for optimizer, names in grouped(alone, list(trained))]
 
     def _clipped(self, grads: Sequence[Any]) -> list[Any]:
         found = list(grads)
@@ -220,6 +204,48 @@ class TrainingGraph:
         if self.gradients.clip_norm is not None:
             found = clip_by_global_norm(found, self.gradients.clip_norm)[0]
         return found
+
+
+def grouped(optimizer: Any, names: Sequence[str]) -> list[tuple[Any, list[str]]]:
+    """Give each of the optimizers, as given, with the names of its parameters.
+
+    Args:
+        optimizer: An optimizer, or a dict from patterns of names to optimizers.
+        names: Of all parameters.
+
+    Raises:
+        InvalidArgumentError: If what was given is no optimizer, or a pattern or a parameter is left over.
+    """
+    given = optimizer if isinstance(optimizer, Mapping) else {"*": optimizer}
+    left, groups = list(names), []
+    for pattern, one in given.items():
+        found = [name for name in left if fnmatch.fnmatchcase(name, pattern)]
+        if not found:
+            raise InvalidArgumentError(
+                f"optimizer: no parameter is left for {pattern!r}; the parameters are {', '.join(names)}. The "
+                "first pattern that fits a name counts."
+            )
+        left = [name for name in left if name not in found]
+        if not isinstance(one, (TorchOptimizer, Optimizer)):
+            raise InvalidArgumentError(_not_an_optimizer(one))
+        groups.append((one, found))
+    if left:
+        raise InvalidArgumentError(
+            f'optimizer: no pattern fits {", ".join(left)}. End with "*", which fits all that is left.'
+        )
+    return groups
+
+
+def made_of(optimizer: TorchOptimizer | Optimizer, step: StepSource) -> tuple[Optimizer, float]:
+    """Give an optimizer as a graph has it, and its weight decay.
+
+    Args:
+        optimizer: As given.
+        step: The run's step.
+    """
+    if isinstance(optimizer, TorchOptimizer):
+        return optimizer.make(step), optimizer.weight_decay
+    return optimizer, 0.0
 
 
 def training_model(model: Any, loss_fn: Callable[..., Any]) -> TrainingModel:

@@ -26,9 +26,9 @@ from globalstep.wire.expressions import Expr, evaluate
 from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, Evaluator
 from globalstep.worker.frameworks.training_model import number_of_at_least
 from globalstep.worker.running.graph_rounds import TOO_LATE
-from globalstep.worker.running.local_optimizers import OwnOptimizer
+from globalstep.worker.running.local_optimizers import OwnOptimizer, OwnState
 
-__all__ = ["LocalRounds", "LocalSteps", "RoundPace"]
+__all__ = ["InnerOptimizer", "LocalRounds", "LocalSteps", "RoundPace", "read_only"]
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,15 @@ class LocalSteps:
         adapt_to_speed: Whether a slow worker's rounds are shorter, so that they take as long as those of the fastest:
             floor(every * v / v_max) steps, at least 1, with v the steps a second of a worker (DyLU). Only without
             `replicas`.
+        fragments: In how many parts the model is synchronized, a different one after each `every / fragments` steps
+            (Streaming DiLoCo). Each such synchronization is a global step.
+        overlap: How many steps the worker goes on with while a fragment's difference is under way, at most `every /
+            fragments`.
+        alpha: With `overlap`: how much of the worker's own copy of the fragment stays; the rest is the value on the PS
+            tasks.
 
     Raises:
-        InvalidArgumentError: If a number is less than 1, `inner` is none of `gs.optim`, or the rest does not go
+        InvalidArgumentError: If a number is less than it may be, `inner` is none of `gs.optim`, or the rest does not go
             together.
     """
 
@@ -57,13 +63,30 @@ class LocalSteps:
     every: int
     replicas: int | None = None
     adapt_to_speed: bool = False
+    fragments: int = 1
+    overlap: int = 0
+    alpha: float = 0.5
 
     def __post_init__(self) -> None:
         if not isinstance(self.inner, TorchOptimizer):
             raise InvalidArgumentError(
                 f"LocalSteps: inner is {self.inner!r}; it must be one of gs.optim: gs.optim.AdamW(1e-3), say."
             )
-        number_of_at_least(1, every=self.every, replicas=self.replicas)
+        number_of_at_least(1, every=self.every, replicas=self.replicas, fragments=self.fragments)
+        number_of_at_least(0, overlap=self.overlap)
+        if self.every % self.fragments:
+            raise InvalidArgumentError(
+                f"LocalSteps: every is {self.every}, no multiple of fragments, which is {self.fragments}: one is "
+                f"synchronized after each every / fragments steps. Give every={-(-self.every // self.fragments)} * "
+                f"{self.fragments}, say."
+            )
+        if self.overlap > self.steps:
+            raise InvalidArgumentError(
+                f"LocalSteps: overlap is {self.overlap}; a fragment is synchronized after each {self.steps} steps, and "
+                "one is under way at a time. Give at most as many."
+            )
+        if not isinstance(self.alpha, (int, float)) or not 0 <= self.alpha <= 1:
+            raise InvalidArgumentError(f"LocalSteps: alpha is {self.alpha!r}; it must lie between 0 and 1: 0.5, say.")
         if not isinstance(self.adapt_to_speed, bool):
             raise InvalidArgumentError(f"LocalSteps: adapt_to_speed is {self.adapt_to_speed!r}; it must be a bool.")
         if self.adapt_to_speed and self.replicas is not None:
@@ -71,6 +94,25 @@ class LocalSteps:
                 "LocalSteps: adapt_to_speed does not go with replicas, whose mean counts each worker's round alike. "
                 "Leave one of them out."
             )
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are between two pushes."""
+        return self.every // self.fragments
+
+    @property
+    def claims_batches(self) -> bool:
+        """Whether a worker's batches are those of the steps that its pushes become.
+
+        Claims are of as many batches for each push: of a shorter round's, some would be had by nobody, and before the
+        first push of a worker with overlap others claim the same.
+        """
+        return not self.adapt_to_speed and (self.replicas is not None or not self.overlap)
+
+    @property
+    def keeps_copies(self) -> bool:
+        """Whether a worker's copies last from push to push."""
+        return self.fragments > 1 or self.overlap > 0
 
 
 class RoundPace:
@@ -121,6 +163,39 @@ class RoundPace:
             self._speeds = (self._speeds[1], steps / secs)
 
 
+class InnerOptimizer:
+    """A worker's own optimizer, whose schedules count the worker's own steps. Not thread-safe.
+
+    Args:
+        inner: The optimizer.
+    """
+
+    def __init__(self, inner: TorchOptimizer) -> None:
+        self._steps = 0
+        with Graph().as_default():
+            step = create_global_step()
+            made = inner.make(StepSource(step, lambda: self._steps))
+        self._step_name = step.op_name
+        self._optimizer = OwnOptimizer(made, inner.weight_decay)
+        self._hypers = {name: _number_of(value) for name, value in made.hypers().items()}
+
+    def begun(self) -> OwnState:
+        """Give the state that it begins with."""
+        return self._optimizer.begun()
+
+    def step(self, state: OwnState, values: Any, gradients: Mapping[Any, Array]) -> None:
+        """Take a step.
+
+        Args:
+            state: Changed.
+            values: Gives each key's array, which is changed in place.
+            gradients: By key.
+        """
+        self._steps = state.steps
+        hypers = {name: number({self._step_name: state.steps}) for name, number in self._hypers.items()}
+        self._optimizer.step(state, values, {key: (gradient, None) for key, gradient in gradients.items()}, hypers)
+
+
 class LocalRounds:
     """The rounds of one worker. Not thread-safe: a trainer belongs to one thread.
 
@@ -140,12 +215,7 @@ class LocalRounds:
         self._take = take
         self._batches: Sequence[Any] = ()
         self._seeds: Sequence[int] = ()
-        with Graph().as_default():
-            step = create_global_step()
-            made = inner.make(StepSource(step, lambda: self._state.steps))
-        self._step_name = step.op_name
-        self._inner = OwnOptimizer(made, inner.weight_decay)
-        self._hypers = {name: _number_of(value) for name, value in made.hypers().items()}
+        self._inner = InnerOptimizer(inner)
         # What a round that has ended leaves to the next; slots by position.
         self._state = self._inner.begun()
         # By position: how far the last round came, and how far those came that did not count.
@@ -179,11 +249,9 @@ class LocalRounds:
         updates: Sequence[Array] = ()
         for batch, seed in zip(self._batches, self._seeds, strict=True):
             self._take([batch], [seed])
-            found = model([_read_only(value) for value in held], wanted)
+            found = model([read_only(value) for value in held], wanted)
             losses.append(float(found.loss))
-            hypers = {name: number({self._step_name: state.steps}) for name, number in self._hypers.items()}
-            gradients = zip(wanted, found.gradients, strict=True)
-            self._inner.step(state, held, {at: (gradient, None) for at, gradient in gradients}, hypers)
+            self._inner.step(state, held, dict(zip(wanted, found.gradients, strict=True)))
             if found.updates:
                 # A model's running averages are its last values.
                 updates = found.updates
@@ -210,7 +278,8 @@ def _number_of(hyper: Any) -> Callable[[Mapping[str, float]], float]:
     return lambda names: float(hyper)
 
 
-def _read_only(value: Array) -> Array:
+def read_only(value: Array) -> Array:
+    """Give a view that a model cannot write into."""
     view = value.view()
     view.flags.writeable = False
     return view

@@ -251,6 +251,13 @@ class Executor:
             AbortedError: If the sequencer gave up on it.
             NotFiniteGradientError: If a gradient was not finite, and the run's policy ends the job with that.
         """
+        result = self.send(push, shapes)
+        if result.outcome.kind is OutcomeKind.ABANDONED:
+            raise AbortedError("The sequencer gave up on a push that was silent for long; run again.")
+        return self.taken(result)
+
+    def send(self, push: Push, shapes: Mapping[Variable, tuple[int, ...]]) -> PushResult:
+        """Send a push, and give what became of this one, whatever other threads push meanwhile; see push."""
         if shapes or push.layout is None or self._pushed.get(push.layout) != self.cluster.incarnation:
             self._declarer.declare(shapes, push.uses)
             self._require_declared([op.variable for op in push.ops])
@@ -258,7 +265,12 @@ class Executor:
             if push.layout is not None:
                 self._pushed[push.layout] = self.cluster.incarnation
         result = self.cluster.push(push) if self.trace is None else self._traced(push, self.trace)
-        outcome = self.last_outcome = result.outcome
+        self.last_outcome = result.outcome
+        return result
+
+    def taken(self, result: PushResult) -> list[Any] | None:
+        """Give the values that came with a push; see push, which raises the same."""
+        outcome = result.outcome
         if outcome.kind is OutcomeKind.ACCEPTED:
             values = _frozen(result.values)
             if kept or lookups:
@@ -267,8 +279,6 @@ class Executor:
         if outcome.kind is OutcomeKind.REFUSED_DONE:
             steps = ", ".join(f"{name} = {value}" for name, value in sorted(outcome.steps.items()))
             raise JobDoneError(f"The job has reached its last step ({steps}); nothing was applied.")
-        if outcome.kind is OutcomeKind.ABANDONED:
-            raise AbortedError("The sequencer gave up on a push that was silent for long; run again.")
         self.dropped.take(outcome)
         return None
 

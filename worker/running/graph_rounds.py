@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -32,12 +32,29 @@ from globalstep.worker.running.push_form import PushForm
 if TYPE_CHECKING:
     from globalstep.worker.running.executor import Executor
 
-__all__ = ["TOO_LATE", "InnerSteps", "KnownSteps", "GraphRounds", "OuterPush", "rounds_in"]
+__all__ = ["TOO_LATE", "InnerSteps", "KnownSteps", "GraphRounds", "OuterPush", "StepTaker", "rounds_in"]
 
 Array = npt.NDArray[Any]
 
 #: Nothing was applied, since others were quicker; the steps taken are as good as before.
 TOO_LATE = (OutcomeKind.LATE, OutcomeKind.DROPPED_STALE)
+
+
+class StepTaker(Protocol):
+    """What the node of a train op has as `local_rounds`: it takes this worker's own steps, and pushes by itself."""
+
+    @property
+    def given(self) -> frozenset[Node]:
+        """The nodes for which a run that takes a step is given values."""
+        ...
+
+    def values(self, executor: Executor) -> Mapping[Node, Array]:
+        """Give the values of `given`, as a run begins."""
+        ...
+
+    def take(self, executor: Executor, given: Sequence[Any]) -> Any:
+        """Do what the run is for, with the values of the node's inputs; gives the node's value."""
+        ...
 
 
 @dataclass

@@ -79,6 +79,7 @@ STEPS = 16
 SECS = 100.0
 #: Of the worker behind the links; all numbers of the job are exact in so few bits.
 FAR = {"GLOBALSTEP_TRANSPORT": "grpc", "GLOBALSTEP_WIRE": "dtype=int8"}
+HALF = {"GLOBALSTEP_WIRE": "dtype=bfloat16"}
 
 # The gradient is -1 everywhere, so that the values tell how many inner steps they have of each worker. Two of three
 # workers' rounds make a step; the third one's come too late, and are brought with the next.
@@ -245,3 +246,138 @@ def test_rounds_of_a_slow_worker_are_shorter(tmp_path):
     assert codes == [0, 0], said
     assert re.search(r"RESULT \d+ \[12\]", said[0]), said
     assert re.search(r"RESULT \d+ \[3, 12\]", said[1]), said
+
+
+# As LOCAL_STEPS, in three fragments, each synchronized once in six steps.
+IN_FRAGMENTS = """
+import json, os, sys, threading
+import numpy as np
+import globalstep as gs
+from globalstep.worker.frameworks.fragment_rounds import FragmentPushes
+from globalstep.worker.frameworks.fragments import FragmentCopies
+
+every, fragments, steps, overlap, replicas = map(int, sys.argv[1:])
+rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+taken = 0
+
+
+def until(*markers):
+    while not all(map(os.path.exists, markers)):
+        threading.Event().wait(0.01)
+
+
+def loss_fn(params, _):
+    global taken
+    if taken == 1:
+        open(f"began {rank}", "w").close()
+        until("began 0", "began 1", "began 2")
+    if taken == every + 1 and rank == 1:
+        # In the middle of its steps, with overlap while a push is under way.
+        open("kill", "w").close()
+        until("never")
+    if taken == 2 * every:
+        until("killed")
+    if taken == 3 * every and rank == 2:
+        open("cut", "w").close()
+        until("is cut")
+    if taken == 3 * every and rank == 0 and not replicas:
+        # Whoever goes on alone would end the job.
+        until("is cut")
+    taken += 1
+    return 1.0, {name: -np.ones_like(value) for name, value in params.items()}
+
+
+cut, settle = FragmentPushes.cut, FragmentCopies.settle
+
+
+def noted_cut(self, copies, turn):
+    print("CUT", taken, *sorted(self._by_turn[turn][0].variables), flush=True)
+    return cut(self, copies, turn)
+
+
+def noted_settle(self, kind, values, *others):
+    settle(self, kind, values, *others)
+    print("SETTLED", kind.name, taken, *sorted(values), flush=True)
+
+
+FragmentPushes.cut, FragmentCopies.settle = noted_cut, noted_settle
+params = {"v": np.zeros(3, np.float32), "w": np.zeros(3, np.float32), "b": np.zeros((2, 2), np.float32)}
+local = gs.LocalSteps(gs.optim.SGD(1.0), every, replicas or None, fragments=fragments, overlap=overlap, alpha=0.0)
+result = gs.fit(params, loss_fn, lambda: iter(int, 1), optimizer=gs.optim.SGD(1.0), local_steps=local, steps=steps,
+                run_dir="run")
+print("RESULT", result.step, taken, flush=True)
+"""
+
+
+def brought_in_fragments(said):
+    """Read what a worker has printed: its pushes that counted, those that did not, and by Variable its steps in them.
+
+    A push has the steps from where its Variables were last settled, which with overlap was after some more steps, to
+    where it was cut.
+    """
+    begins, ends, steps, counted, carried = {}, {}, {}, 0, 0
+    for line in said.splitlines():
+        word, *rest = line.split()
+        if word == "CUT":
+            ends |= dict.fromkeys(rest[1:], int(rest[0]))
+        elif word == "SETTLED":
+            kind, at, *names = rest
+            counted, carried = counted + (kind == "ACCEPTED"), carried + (kind != "ACCEPTED")
+            for name in names if kind == "ACCEPTED" else ():
+                steps[name] = steps.get(name, 0) + ends[name] - begins.get(name, 0)
+                begins[name] = int(at)
+    return counted, carried, steps
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("overlap", "replicas"), [(0, 0), (1, 0), (0, 2), (1, 2)])
+def test_in_fragments_no_inner_step_of_the_living_is_lost_or_counted_twice(tmp_path, overlap, replicas):
+    steps = 40
+    (tmp_path / "train.py").write_text(IN_FRAGMENTS)
+    addresses = free_addresses(5)
+    workers = ["worker:0", "worker:1", "worker:2"]
+    with contextlib.ExitStack() as stack:
+        links = [stack.enter_context(Link(address)) for address in addresses[:2]]
+        processes = stack.enter_context(Processes(tmp_path))
+        for name in ("ps:0", "ps:1", *workers):
+            job, index = name.split(":")
+            over_links = name == "worker:2"
+            ps = [link.address for link in links] if over_links else addresses[:2]
+            task = {"cluster": {"ps": ps, "worker": addresses[2:]}, "task": {"type": job, "index": int(index)}}
+            env = {"TF_CONFIG": json.dumps(task), **(FAR | HALF if over_links else {})}
+            started = processes.start(name, "train.py", 6, 3, steps, overlap, replicas, env=env)
+            if name == "worker:1":
+                to_be_killed = started
+        processes.until_true("worker:1", (tmp_path / "kill").exists, SECS)
+        to_be_killed.kill()
+        to_be_killed.wait()
+        (tmp_path / "killed").touch()
+        processes.until_true("worker:2", (tmp_path / "cut").exists, SECS)
+        for link in links:
+            link.cut()
+        (tmp_path / "is cut").touch()
+        processes.until_true("worker:2", lambda: any(link.has_held.is_set() for link in links), SECS)
+        for link in links:
+            link.mend()
+        processes.until_ended(["worker:0", "worker:2"], SECS)
+        said = {name: processes.output(name) for name in workers}
+        codes = [processes.code(name) for name in workers]
+    assert codes == [0, -signal.SIGKILL, 0], said
+    counted, carried, found = zip(*(brought_in_fragments(said[name]) for name in workers), strict=True)
+    for at in (0, 2):
+        result = re.search(r"RESULT (\d+) (\d+)", said[workers[at]])
+        assert result, said
+        assert int(result[1]) == steps, said
+    assert counted[2] > 3, said
+    # Of three contributions from one base two make the step.
+    assert bool(sum(carried)) == bool(replicas), said
+    # What the dead one had under way counts, if it had come that far; its outcome was heard by nobody.
+    unheard = sum(counted) - steps * (replicas or 1)
+    assert unheard in (0, -1), said
+    values = gs.load(tmp_path / "run")
+    lacking = set()
+    for name, value in values.items():
+        assert len(set(value.flat)) == 1
+        lacking.add(value.flat[0] * (replicas or 1) - sum(one.get(name, 0) for one in found))
+    assert (lacking == {0}) == (unheard == 0), said
+    assert len(lacking) <= 2, said
