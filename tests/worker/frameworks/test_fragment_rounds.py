@@ -121,6 +121,60 @@ def test_each_fragment_has_an_outer_optimizer_of_its_own():
     assert_near(result.model, streaming_diloco(4, 2, 11, outer=DelayedNesterov()))
 
 
+def torch_model():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed; `pip install torch==2.13.0` runs this")
+
+    class Linear(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name, value in BEGIN.items():
+                setattr(self, name, torch.nn.Parameter(torch.tensor(value)))
+
+    def loss(model, x, y):
+        x, y = torch.from_numpy(x), torch.from_numpy(y)
+        return ((x @ model.w + model.b + model.c.sum() - y) ** 2).mean()
+
+    return Linear(), loss, lambda model: {name: value.detach().numpy() for name, value in model.named_parameters()}
+
+
+def jax_model():
+    jax = pytest.importorskip("jax", reason="jax is not installed; `pip install jax` runs this")
+
+    def loss(params, x, y):
+        return jax.numpy.mean((x @ params["w"] + params["b"] + params["c"].sum() - y) ** 2)
+
+    return {name: jax.numpy.asarray(value) for name, value in BEGIN.items()}, loss, dict
+
+
+@pytest.mark.parametrize("make", [torch_model, jax_model])
+def test_modules_of_torch_and_parameters_of_jax_are_trained_alike(make):
+    model, loss, values_of = make()
+    local = gs.LocalSteps(gs.optim.Adam(0.05), every=6, fragments=3, overlap=1)
+    result = gs.fit(model, loss, BATCHES, optimizer=OUTER, local_steps=local, steps=10)
+    expected = streaming_diloco(6, 3, 10, overlap=1)
+    assert_near(values_of(result.model), expected)
+
+
+def test_a_module_with_running_averages_is_refused():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed; `pip install torch==2.13.0` runs this")
+    module = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.BatchNorm1d(1))
+    local = gs.LocalSteps(gs.optim.SGD(0.1), every=4, fragments=2)
+    with pytest.raises(InvalidArgumentError, match="without running averages such as"):
+        gs.fit(module, lambda module, x, y: module(x).sum(), BATCHES, optimizer=OUTER, local_steps=local, steps=3)
+
+
+def test_a_slow_worker_takes_fewer_steps_between_two_synchronizations():
+    local = gs.LocalSteps(gs.optim.SGD(0.05), every=12, fragments=2, adapt_to_speed=True)
+    sizes = []
+    with gs.Trainer(BEGIN, loss_fn, optimizer=OUTER, local_steps=local, steps=4) as trainer:
+        while not trainer.done:
+            pace = trainer._rounds.pace
+            pace.fastest = 3 * pace.speed if len(sizes) % 2 else 0.0
+            sizes.append(trainer.round_steps)
+            trainer.step(*BATCHES[: sizes[-1]])
+    assert sizes == [6, 2, 6, 2]
+
+
 @pytest.mark.parametrize("outer", [{"w": gs.optim.SGD(0.5), "*": OUTER}, gs.train.MomentumOptimizer(0.1, 0.5)])
 def test_outer_optimizers_by_name_and_of_gs_train(outer):
     """Each parameter has the optimizer that it has without fragments, where each push brings all."""

@@ -66,6 +66,18 @@ def test_a_schedule_counts_the_workers_own_steps():
     np.testing.assert_allclose(result.model, diloco(lambda step: 0.1 * 0.5 ** (step // 5), 4, 6), rtol=1e-4, atol=1e-5)
 
 
+def test_a_rate_that_is_a_function_is_called_with_the_workers_own_step():
+    asked = []
+
+    def rate(step):
+        asked.append(step)
+        return 0.1 * 0.5 ** (step // 5)
+
+    result = fit(gs.LocalSteps(gs.optim.Adam(rate), every=4), steps=6)
+    assert asked == list(range(24))
+    np.testing.assert_allclose(result.model, diloco(lambda step: 0.1 * 0.5 ** (step // 5), 4, 6), rtol=1e-4, atol=1e-5)
+
+
 def test_one_inner_step_with_plain_descent_outside_is_the_inner_optimizer():
     every_step = gs.fit(np.zeros(3, np.float32), loss_fn, BATCHES, optimizer=gs.optim.SGD(0.05), steps=20)
     local = gs.LocalSteps(gs.optim.SGD(0.05), every=1)
