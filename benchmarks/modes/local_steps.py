@@ -5,7 +5,8 @@ SGD. "every step" has all workers make each step together: a round of one local 
 that optimizer on the mean gradient. The others take 50 steps on their own before each push: together; or as they come,
 also where one worker is slower than the others, with as many steps in its rounds, or fewer by its speed. All see as
 many samples, each with the best of a few rates; with rounds by speed the number of pushes is that of a worker of a
-third of the others' speed, and the column of batches says how many were had. Writes
+third of the others' speed, and the column of batches says how many were had. In fragments the first layer is split by
+rows into as many parameters. How much slower the slow worker was is measured, and in the records. Writes
 local_steps.jsonl and local_steps.md into --out; --publish puts the table into docs/modes.md.
 """
 
@@ -35,6 +36,19 @@ _MEAN = ("SGD", {"lr": 1.0})
 _MODES: dict[str, dict[str, Any]] = {
     "every step, 4 workers": {"workers": 4, "every": 1, "replicas": 4},
     "50 local steps together, 4 workers": {"workers": 4, "every": _EVERY, "replicas": 4},
+    "50 local steps in 5 fragments together, 4 workers": {
+        "workers": 4,
+        "every": _EVERY,
+        "replicas": 4,
+        "fragments": 5,
+    },
+    "50 local steps in 5 fragments together, overlap 2, 4 workers": {
+        "workers": 4,
+        "every": _EVERY,
+        "replicas": 4,
+        "fragments": 5,
+        "overlap": 2,
+    },
     "every step, 3 workers": {"workers": 3, "every": 1, "replicas": 3},
     "50 local steps as they come, 3 workers": {"workers": 3, "every": _EVERY, "replicas": 0},
     "50 local steps as they come, speeds 1, 1, 1/3": {"workers": 3, "every": _EVERY, "replicas": 0, "slow": True},
@@ -62,23 +76,27 @@ _TUNED: dict[tuple[str, int, int], tuple[float, tuple[str, dict[str, Any]]]] = {
 #: Beside which one a mode is read.
 _BASES = {
     "50 local steps together, 4 workers": "every step, 4 workers",
+    "50 local steps in 5 fragments together, 4 workers": "every step, 4 workers",
+    "50 local steps in 5 fragments together, overlap 2, 4 workers": "every step, 4 workers",
     "50 local steps as they come, 3 workers": "every step, 3 workers",
     "50 local steps as they come, speeds 1, 1, 1/3": "every step, 3 workers",
     "50 local steps, fewer on slow workers, speeds 1, 1, 1/3": "every step, 3 workers",
 }
-#: What a step of a slow worker takes in addition, seconds; a step of the others takes a tenth of it or so.
-_SLOW_SECS = 0.002
+#: How many times as long a step of a slow worker takes.
+_SLOW_TIMES = 3.0
 
 
 def train(data: str, mode: str, samples: int) -> dict[str, Any]:
     """Train once; gives the loss of the test data, and the bytes that all workers sent and got."""
     how = _MODES[mode]
     rate, outer = _TUNED[data, how["every"], how["replicas"]]
-    pushes = int(samples / how.get("mean_round", how["every"]) / (how["replicas"] or 1))
+    fragments = how.get("fragments", 1)
+    pushes = int(fragments * samples / how.get("mean_round", how["every"]) / (how["replicas"] or 1))
     command = ["-m", "globalstep", "launch", "--ps", "1", "--workers", str(how["workers"])]
     command += ["-m", "benchmarks.programs.local_steps_job", "--data", data, "--every", str(how["every"])]
     command += ["--replicas", str(how["replicas"]), "--outer", json.dumps(outer), "--rate", str(rate)]
-    command += ["--steps", str(pushes), "--slow", str(_SLOW_SECS if how.get("slow") else 0.0)]
+    command += ["--steps", str(pushes), "--slow", str(_SLOW_TIMES if how.get("slow") else 1.0)]
+    command += ["--fragments", str(fragments), "--overlap", str(how.get("overlap", 0))]
     command += ["--adapt"] if "mean_round" in how else []
     done = subprocess.run(
         [sys.executable, *command], cwd=ROOT, env=tuned(os.environ), capture_output=True, text=True, timeout=1200
@@ -86,6 +104,8 @@ def train(data: str, mode: str, samples: int) -> dict[str, Any]:
     lines = [json.loads(found) for found in re.findall(r"\{\"sent\".*\}", done.stdout)]
     if done.returncode or len(lines) != how["workers"]:
         raise RuntimeError(f"{mode} ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    lines.sort(key=lambda line: line["worker"])
+    secs = [line["step_secs"] for line in lines]
     return {
         "data": data,
         "mode": mode,
@@ -93,6 +113,9 @@ def train(data: str, mode: str, samples: int) -> dict[str, Any]:
         "bytes": sum(line["sent"] + line["received"] for line in lines),
         "pushes": pushes,
         "batches": sum(line["batches"] for line in lines),
+        "largest": max(line["largest"] for line in lines),
+        # Of worker 2 beside the others, in the time that a step takes.
+        "times_slower": secs[2] / median([*secs[:2], *secs[3:]]),
     }
 
 
@@ -105,8 +128,11 @@ def table(records: Sequence[Mapping[str, Any]], where: Mapping[str, Any], batche
             f"{rounds} runs each, medians."
         ),
         "",
-        "| data | mode | batches | loss at the end | of every step's | bytes moved | every step's, of these |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+        (
+            "| data | mode | batches | loss at the end | of every step's | bytes moved | every step's, of these | "
+            "of a push, at most |"
+        ),
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     found: dict[tuple[str, str], tuple[float, float]] = {}
     for data in _DATA:
@@ -117,10 +143,12 @@ def table(records: Sequence[Mapping[str, Any]], where: Mapping[str, Any], batche
             loss, moved = median(run["loss"] for run in runs), median(run["bytes"] for run in runs)
             found[data, mode] = loss, moved
             had, beside = median(run["batches"] for run in runs), ["", ""]
+            largest = median(run["largest"] for run in runs)
             if (data, _BASES.get(mode, "")) in found:
                 base = found[data, _BASES[mode]]
                 beside = [f"{loss / base[0]:.3f}", f"{base[1] / moved:.1f}"]
-            lines.append(f"| {data} | {mode} | {had:,.0f} | {loss:.4f} | {beside[0]} | {moved:,.0f} | {beside[1]} |")
+            figures = [f"{had:,.0f}", f"{loss:.4f}", beside[0], f"{moved:,.0f}", beside[1], f"{largest:,.0f}"]
+            lines.append(f"| {data} | {mode} | {' | '.join(figures)} |")
     return "\n".join(lines) + "\n"
 
 

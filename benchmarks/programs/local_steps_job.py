@@ -1,7 +1,8 @@
 """One task of benchmarks.modes.local_steps: trains a network of one hidden layer, by steps together or by local steps.
 
 Under `globalstep launch`. Each worker draws batches of its own. At the end every worker prints a line of JSON: the
-tensor bytes that it sent and got, the batches that it had, and the loss of the test data under the last values.
+tensor bytes that it sent and got, those of its largest push (but for the first and the last), the batches that it had,
+how long one of its steps took, and the loss of the test data under the last values.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import argparse
 import json
 import os
 import time
+from collections import deque
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -22,6 +25,9 @@ _BATCH = 16
 _HIDDEN = 64
 _LETTERS = 27
 _CONTEXT = 5
+#: Of a slow worker: steps before its first pause; the shortest pause, seconds.
+_FIRST = 10
+_PAUSE_SECS = 0.01
 
 
 def digits() -> tuple[Array, Array]:
@@ -47,7 +53,9 @@ def letters(count: int = 200_000) -> tuple[Array, Array]:
 
 def loss_fn(params: dict[str, Array], x: Array, y: Array) -> tuple[Any, dict[str, Array]]:
     """Cross entropy, and its gradients."""
-    hidden = np.tanh(x @ params["w"] + params["b"])
+    parts = [name for name in params if name.startswith("w")]
+    weights = np.concatenate([params[name] for name in parts])
+    hidden = np.tanh(x @ weights + params["b"])
     logits = hidden @ params["v"] + params["c"]
     logits = logits - logits.max(1, keepdims=True)
     chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
@@ -56,8 +64,60 @@ def loss_fn(params: dict[str, Array], x: Array, y: Array) -> tuple[Any, dict[str
     chances[rows, y] -= 1.0
     chances /= len(x)
     back = (chances @ params["v"].T) * (1.0 - hidden**2)
-    found = {"w": x.T @ back, "b": back.sum(0), "v": hidden.T @ chances, "c": chances.sum(0)}
+    sizes = np.cumsum([len(params[name]) for name in parts])[:-1]
+    first = dict(zip(parts, np.split(x.T @ back, sizes), strict=True))
+    found = {**first, "b": back.sum(0), "v": hidden.T @ chances, "c": chances.sum(0)}
     return np.float32(loss), {name: value.astype(np.float32) for name, value in found.items()}
+
+
+class Slowed:
+    """The loss on a worker whose steps take some times as long as they would.
+
+    How long they would take is measured: the median of the last ones, each from the end of the step before it, so that
+    what comes once in a round, the push, does not count; nor do kernels that are compiled, before the first ten. What
+    is to be waited is saved up, since a pause as short as a step takes many times as long as it should, and a pause
+    that took longer is made up for.
+
+    Args:
+        times: How many times as long.
+    """
+
+    def __init__(self, times: float) -> None:
+        self._times = times
+        self._ended: float | None = None
+        self._own: deque[float] = deque(maxlen=101)
+        self._steps = 0
+        self._owed = self._waited = 0.0
+
+    @property
+    def step_secs(self) -> float:
+        """How long a step takes, with its share of the pauses; NaN before there were some."""
+        return median(self._own) + self._waited / self._steps if self._steps else float("nan")
+
+    def __call__(self, params: dict[str, Array], x: Array, y: Array) -> tuple[Any, dict[str, Array]]:
+        """Give the loss and its gradients, and wait."""
+        found, now = loss_fn(params, x, y), time.perf_counter()
+        if self._ended is not None:
+            self._own.append(now - self._ended)
+        if len(self._own) > _FIRST:
+            self._steps += 1
+            self._owed += (self._times - 1.0) * median(self._own)
+        if self._owed >= _PAUSE_SECS:
+            time.sleep(self._owed)
+            waited = time.perf_counter() - now
+            self._owed, self._waited = self._owed - waited, self._waited + waited
+        self._ended = time.perf_counter()
+        return found
+
+
+def in_parts(params: dict[str, Array], count: int) -> dict[str, Array]:
+    """Split the first layer by rows, so that fragments of whole parameters can be about equally large.
+
+    >>> list(in_parts({"w": np.zeros((4, 2)), "b": np.zeros(2)}, 2))
+    ['w0', 'w1', 'b']
+    """
+    parts = np.array_split(params["w"], count)
+    return {f"w{at}": part for at, part in enumerate(parts)} | {k: v for k, v in params.items() if k != "w"}
 
 
 def _initial(inputs: int, classes: int) -> dict[str, Array]:
@@ -79,29 +139,39 @@ def main() -> None:
     parser.add_argument("--outer", type=json.loads, required=True, help="one of gs.optim, and its arguments")
     parser.add_argument("--rate", type=float, required=True, help="of the workers' own steps")
     parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--slow", type=float, default=0.0, help="seconds that a step of worker 2 takes in addition")
+    parser.add_argument("--slow", type=float, default=1.0, help="how many times as long a step of worker 2 takes")
+    parser.add_argument("--fragments", type=int, default=1)
+    parser.add_argument("--overlap", type=int, default=0)
     parser.add_argument("--adapt", action="store_true", help="fewer steps in a slow worker's rounds")
     args = parser.parse_args()
     x, y = digits() if args.data == "digits" else letters()
     test = len(x) // 5
-    params = _initial(x.shape[1], int(y.max()) + 1)
-    local = gs.LocalSteps(gs.optim.SGD(args.rate, momentum=0.9), every=args.every, replicas=args.replicas or None,
-                          adapt_to_speed=args.adapt)  # fmt: skip
+    params = in_parts(_initial(x.shape[1], int(y.max()) + 1), args.fragments)
+    local = gs.LocalSteps(
+        gs.optim.SGD(args.rate, momentum=0.9),
+        every=args.every,
+        replicas=args.replicas or None,
+        adapt_to_speed=args.adapt,
+        fragments=args.fragments,
+        overlap=args.overlap,
+    )
     index = int(json.loads(os.environ["TF_CONFIG"])["task"]["index"])
     random = np.random.default_rng(100 + index)
     name, options = args.outer
     outer = getattr(gs.optim, name)(**options)
-    sent = received = had = 0
-    with gs.Trainer(params, loss_fn, optimizer=outer, local_steps=local, steps=args.steps) as trainer:
+    had, traffic, loss_of = 0, [0], Slowed(args.slow if index == 2 else 1.0)
+    sent = received = 0
+    with gs.Trainer(params, loss_of, optimizer=outer, local_steps=local, steps=args.steps) as trainer:
         while not trainer.done:
             drawn = [random.integers(test, len(x), size=_BATCH) for _ in range(trainer.round_steps)]
-            if args.slow and index == 2:
-                time.sleep(args.slow * len(drawn))
             had += len(drawn)
             trainer.step(*((x[at].astype(np.float32), y[at]) for at in drawn))
             sent, received = trainer._session._tf_sess().cluster.traffic
+            traffic.append(sent + received)
+    largest = max(np.diff(traffic)[1:-1], default=0)
     loss, _ = loss_fn(trainer.result.model, x[:test].astype(np.float32), y[:test])
-    print(json.dumps({"sent": sent, "received": received, "batches": had, "loss": float(loss)}), flush=True)
+    found = {"sent": sent, "received": received, "batches": had, "loss": float(loss), "largest": int(largest)}
+    print(json.dumps({**found, "worker": index, "step_secs": loss_of.step_secs}), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 import numpy as np
 
 from benchmarks.modes.local_steps import table
-from benchmarks.programs.local_steps_job import letters, loss_fn
+from benchmarks.programs import local_steps_job
+from benchmarks.programs.local_steps_job import Slowed, in_parts, letters, loss_fn
 
 WHERE = {"date": "2026-11-23", "cpu": "a processor", "cores": 2}
 
@@ -24,6 +25,35 @@ def test_gradients_are_those_of_differences():
         np.testing.assert_allclose(gradient[at], (losses[0] - losses[1]) / 2e-3, atol=1e-3)
 
 
+def test_the_first_layer_in_parts_is_the_same_network():
+    random = np.random.default_rng(4)
+    params = {"w": random.normal(size=(5, 4)), "b": np.zeros(4), "v": random.normal(size=(4, 3)), "c": np.zeros(3)}
+    x, y = random.normal(size=(7, 5)), random.integers(3, size=7)
+    (loss, whole), (again, parts) = loss_fn(params, x, y), loss_fn(in_parts(params, 3), x, y)
+    assert loss == again
+    np.testing.assert_array_equal(np.concatenate([parts[f"w{at}"] for at in range(3)]), whole["w"])
+    np.testing.assert_array_equal(parts["v"], whole["v"])
+
+
+def test_a_slow_worker_waits_by_what_its_own_steps_take(monkeypatch):
+    now, waited = [0.0], []
+
+    def wait(secs):
+        waited.append(secs)
+        now[0] += secs + 1.0  # it wakes up late
+
+    monkeypatch.setattr(local_steps_job.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(local_steps_job.time, "sleep", wait)
+    monkeypatch.setattr(local_steps_job, "loss_fn", lambda *_: (0.0, {}))
+    slowed = Slowed(3.0)
+    for own in (5.0, 90.0, *[2.0] * 10, 30.0, 2.0):
+        now[0] += own
+        slowed({}, None, None)
+    # Of the first eleven nothing is waited for; what one takes longer, with a push, is not either.
+    assert waited == [4.0, 3.0, 3.0]
+    assert slowed.step_secs == 2.0 + 13.0 / 3
+
+
 def test_letters_are_windows_of_one_text():
     x, y = letters(600)
     assert x.shape == (600, 5 * 27)
@@ -34,8 +64,8 @@ def test_letters_are_windows_of_one_text():
 def test_each_mode_is_read_beside_steps_of_as_many_workers():
     modes = {"every step, 4 workers": (0.5, 4000), "50 local steps together, 4 workers": (0.505, 80)}
     records = [
-        {"data": "digits", "mode": mode, "loss": loss, "bytes": moved, "batches": 4000, "round": 0}
+        {"data": "digits", "mode": mode, "loss": loss, "bytes": moved, "batches": 4000, "largest": 1234, "round": 0}
         for mode, (loss, moved) in modes.items()
     ]
-    row = "| digits | 50 local steps together, 4 workers | 4,000 | 0.5050 | 1.010 | 80 | 50.0 |"
+    row = "| digits | 50 local steps together, 4 workers | 4,000 | 0.5050 | 1.010 | 80 | 50.0 | 1,234 |"
     assert row in table(records, WHERE, 100)
