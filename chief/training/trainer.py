@@ -113,7 +113,8 @@ class Trainer:
             minutes.
         keep_checkpoints: How many checkpoints are kept.
         local_steps: A `gs.LocalSteps`: each worker takes so many steps on its own copy of the model, and `optimizer`
-            gets the difference. A step of the trainer, and a global step, is a round of them then.
+            gets the difference. A step of the trainer, and a global step, is a round of them then; with its `fragments`
+            what lies between two synchronizations.
         units: A `gs.WorkUnits`: each step is made of so many units of work, whichever workers compute them, and has the
             same bits whoever does; see `unit`.
         config: A `gs.ConfigProto`: durability, what is sent, pushes in flight.

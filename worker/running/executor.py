@@ -257,7 +257,10 @@ class Executor:
         return self.taken(result)
 
     def send(self, push: Push, shapes: Mapping[Variable, tuple[int, ...]]) -> PushResult:
-        """Send a push, and give what became of this one, whatever other threads push meanwhile; see push."""
+        """Send a push, and give what became of this one, whatever other threads push meanwhile; see push.
+
+        One that was refused, or given up, is an outcome here and no error.
+        """
         if shapes or push.layout is None or self._pushed.get(push.layout) != self.cluster.incarnation:
             self._declarer.declare(shapes, push.uses)
             self._require_declared([op.variable for op in push.ops])
