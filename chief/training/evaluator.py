@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
-from globalstep.chief.training.callbacks import Callbacks
 from globalstep.chief.training.evaluation import Evaluate, Evaluations
 from globalstep.chief.training.saved_model import saved_step
 from globalstep.errors import InvalidArgumentError, OpError
@@ -77,12 +76,10 @@ class Following:
         self.evaluations = Evaluations(evaluate, self._dir, model, loss_fn, in_place=True)
         self._ended_before = self._ended_at()
 
-    def run(self, callbacks: Callbacks, trainer: Any = None) -> int:
+    def run(self) -> int:
         """Evaluate until the run has ended; the model has the values of the last checkpoint then.
 
-        Args:
-            callbacks: Told of evaluations.
-            trainer: What they are given as trainer.
+        The chief tells its callbacks of what is found here.
 
         Returns:
             The step of the last checkpoint that was evaluated; 0 for none.
@@ -93,13 +90,12 @@ class Following:
             step = -1 if prefix is None else saved_step(prefix)
             if prefix is not None and step > 0 and not self.evaluations.has(step):
                 try:
-                    metrics = self.evaluations.of_checkpoint(prefix)
+                    self.evaluations.of_checkpoint(prefix)
                 except OpError:
                     # Deleted meanwhile, for a newer one: then there is one.
                     if self._newest() == prefix:
                         raise
                     continue
-                callbacks.on_evaluate(trainer, step, metrics)
                 last, wait = step, PollingWait(self._clock, math.inf)
             if self._is_over(step, wait.waited_secs):
                 if prefix is not None and step != last:

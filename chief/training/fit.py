@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from globalstep.chief.training.batches import check_batches
-from globalstep.chief.training.callbacks import Callback, Callbacks
+from globalstep.chief.training.callbacks import Callback
 from globalstep.chief.training.evaluation import Evaluate
 from globalstep.chief.training.evaluator import Following
 from globalstep.chief.training.trainer import FitResult, Trainer, place_of
@@ -107,7 +107,7 @@ def fit(
     if units is not None and last is None:
         raise InvalidArgumentError("With units, and a function that gives their batches, give steps: it has no end.")
     if task.job == "evaluator":
-        return _followed(Following(evaluate, run_dir, model, loss_fn, last), Callbacks(callbacks))
+        return _followed(Following(evaluate, run_dir, model, loss_fn, last))
     trainer = Trainer(
         model,
         loss_fn,
@@ -153,9 +153,9 @@ def _go_through(trainer: Trainer, batches: Any, size: int | None, epochs: int | 
         )
 
 
-def _followed(following: Following, callbacks: Callbacks) -> FitResult:
+def _followed(following: Following) -> FitResult:
     """Evaluate the checkpoints of a run until it has ended."""
-    step = following.run(callbacks)
+    step = following.run()
     history, best = following.evaluations.history, following.evaluations.best
     return FitResult(
         model=following.evaluations.model,

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.chief.training.callbacks import Callbacks
 from globalstep.chief.training.evaluator import Following, note_training
 from globalstep.errors import InvalidArgumentError
 from globalstep.runtime.clock import ManualClock
@@ -80,12 +79,19 @@ def test_it_waits_for_checkpoints_until_the_run_has_ended(tmp_path):
             self.advance(timeout_secs)
             return False
 
-    told = []
-    callback = gs.Callback()
-    callback.on_evaluate = lambda trainer, step, metrics: told.append(step)
     following = Following(gs.Evaluate([(X, X[0])]), tmp_path, START, loss_fn, None, Training())
-    assert following.run(Callbacks([callback])) == 6
-    assert told == [2, 4, 6]
+    assert following.run() == 6
+    assert [entry["step"] for entry in following.evaluations.history] == [2, 4, 6]
+
+
+def test_callbacks_are_called_on_the_chief_alone(tmp_path, monkeypatch):
+    """An evaluator has no trainer, and a logger's file is the chief's: the job of one with a CSVLogger failed."""
+    fit(6, tmp_path / "run")
+    place(monkeypatch, "evaluator")
+    log = tmp_path / "log.csv"
+    result = fit(6, tmp_path / "run", evaluate=gs.Evaluate([(X, X[0])]), callbacks=[gs.CSVLogger(log)])
+    assert [entry["step"] for entry in result.history] == [6]
+    assert not log.exists()
 
 
 def test_an_end_of_an_earlier_run_is_not_believed_at_once(tmp_path):
