@@ -55,6 +55,7 @@ _LAUNCHER_VARIABLE = "GLOBALSTEP_LAUNCH"
 _log = logging.getLogger("globalstep.progress")
 _log.setLevel(logging.INFO)
 
+_NOTHING_KEPT = "without a run_dir, or checkpoint_dir, nothing is kept"
 _LIVE_SECS = 1.0
 _PLAIN_SECS = 10.0
 _LATER_PLAIN_SECS = 60.0
@@ -79,7 +80,8 @@ class RunReport(SessionRunHook):
     The loss is that of the train op that a run carries out; it is fetched with it, only where a line is due.
 
     Args:
-        hooks: All hooks of the session: one of them may know the last step, or show progress itself.
+        hooks: All hooks of the session: one of them may know the last step, show progress itself, or know that the
+            directory is deleted when training has ended.
         checkpoint_dir: Where the run is kept; None for nowhere.
         clock: Where time comes from.
         stream: Where the live line goes; default sys.stderr.
@@ -95,7 +97,8 @@ class RunReport(SessionRunHook):
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         self._hooks = list(hooks)
-        self._directory = checkpoint_dir
+        is_kept = all(getattr(hook, "keeps_directory", True) for hook in self._hooks)
+        self._directory = checkpoint_dir if is_kept else None
         self._clock = clock
         stream = sys.stderr if stream is None else stream
         self._launched = environ.get(_LAUNCHER_VARIABLE) == "1"
@@ -196,20 +199,21 @@ class RunReport(SessionRunHook):
             if failed is not None:
                 how = f"{'failed' if issubclass(failed, Exception) else 'ended'} at step {step} ({failed.__name__})"
             if self._directory is None:
-                return f"{how}; without a checkpoint_dir nothing is kept"
+                return f"{how}; {_NOTHING_KEPT}"
             if is_saved:
                 return f"{how}, saved {newest}; the same command continues"
             return f"{how}; {f'the same command continues from {newest}' if newest else 'there is no checkpoint yet'}"
         if last_step is not None and (self._first_step or 0) >= last_step:
             return (
-                f"already at {step} of {last_step}, nothing to do: a larger last step, or another directory, trains on"
+                f"already at {step} of {last_step}, nothing to do: a larger last step (steps=, or last_step=), or "
+                "another directory, trains on"
             )
         secs = self._clock.monotonic() - self._began_at
         done = f"done: {step - (self._first_step or 0)} steps in {_duration(secs)}, now at {step}"
         if last_step is not None:
             done += f" of {last_step}"
         if self._directory is None:
-            return f"{done}; without a checkpoint_dir nothing is kept"
+            return f"{done}; {_NOTHING_KEPT}"
         kept = f"saved {newest}" if is_saved else f"the newest checkpoint is {newest}" if newest else "no checkpoint"
         directory = shlex.quote(self._directory)
         return f"{done}; {kept}; next: tensorboard --logdir {directory}, globalstep audit {directory}"

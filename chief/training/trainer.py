@@ -163,10 +163,10 @@ class Trainer:
         self.rank, self.world_size = _rank(self._task)
         self.seed = seed
         self._model_given, self._loss_fn, self._optimizer = model, loss_fn, optimizer
-        self._steps, self._config, self._keep = steps, config, keep_checkpoints
+        self._steps = None if steps is None else int(steps)
+        self._config, self._keep, self._checkpoint_steps = config, keep_checkpoints, checkpoint_every_steps
         self._run_dir = None if run_dir is None else os.fspath(run_dir)
         self._evaluate, self._callbacks = evaluate, Callbacks(callbacks)
-        self._checkpoint_steps = checkpoint_every_steps
         self._gradients = Gradients(clip_grad_norm, clip_grad_value, ema_decay)
         self._local = _checked(local_steps, self._gradients, config)
         self._rounds: LocalRounds | FragmentSteps | None = None
@@ -505,6 +505,8 @@ class _Following(SessionRunHook):
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
         self._is_new = True
+        #: For the run's report: whether the checkpoints' directory stays when training has ended.
+        self.keeps_directory = trainer._run_dir is not None
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """See SessionRunHook."""

@@ -55,7 +55,9 @@ def test_elsewhere_than_on_a_terminal_there_are_few_lines_with_the_loss_of_the_t
     shown = [int(line.split()[1].split("/")[0]) for line in said[:-1]]
     assert shown == [11, 21, 31, 41, 51, 61, 71, 81, 91, 101, 111, 171, 231, 291]
     assert said[0] == "step 11/300  1.0 steps/s  loss -20.000  eta 4m49s"
-    assert said[-1] == "done: 300 steps in 5m00s, now at 300 of 300; without a checkpoint_dir nothing is kept"
+    assert (
+        said[-1] == "done: 300 steps in 5m00s, now at 300 of 300; without a run_dir, or checkpoint_dir, nothing is kept"
+    )
 
 
 def test_the_loss_is_found_behind_a_group_and_not_asked_for_where_no_train_op_runs(caplog):
@@ -98,7 +100,7 @@ def test_a_run_that_is_over_says_that_there_is_nothing_to_do(caplog, tmp_path):
     train(3, checkpoint_dir=where)
     assert lines(caplog) == [
         f"restored {where}/model.ckpt-5",
-        "already at 5 of 3, nothing to do: a larger last step, or another directory, trains on",
+        "already at 5 of 3, nothing to do: a larger last step (steps=, or last_step=), or another directory, trains on",
     ]
 
 
@@ -143,7 +145,9 @@ def test_a_terminal_has_one_line_that_is_gone_at_the_end(monkeypatch, caplog):
     train(4)
     written = terminal.getvalue()
     assert "step 3/4  1.0 steps/s  loss -4.000  eta 1s" in written
-    assert written.endswith("done: 4 steps in 4.0 s, now at 4 of 4; without a checkpoint_dir nothing is kept\n")
+    assert written.endswith(
+        "done: 4 steps in 4.0 s, now at 4 of 4; without a run_dir, or checkpoint_dir, nothing is kept\n"
+    )
     assert written.count("\x1b[?25l") == 1
     # The cursor is never hidden for long: a killed program leaves none that is.
     assert "\x1b[?25l\x1b[?25h" in written

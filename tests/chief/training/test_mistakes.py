@@ -133,7 +133,6 @@ def test_numbers_that_cannot_be():
         fit(step=3)
     with pytest.raises(TypeError, match=r"gs.fit has no argument 'lr'. The learning rate and such are the optimizer's"):
         fit(lr=3)
-    assert fit(steps=np.int64(2)).step == 2
     with pytest.raises(InvalidArgumentError, match="epochs needs batches whose number is known.*Give steps"):
         gs.fit(np.zeros(3, np.float32), loss_fn, iter([(X, Y)]), optimizer=gs.optim.SGD(), epochs=2)
 
@@ -158,6 +157,23 @@ def test_an_evaluation_that_gives_no_number():
         gs.Evaluate([(X, Y)], best="auc")
     with pytest.raises(InvalidArgumentError, match="mode is 'up'"):
         gs.Evaluate([(X, Y)], mode="up")
+
+
+def test_a_step_of_numpy_is_the_last_one_as_well(caplog, tmp_path):
+    caplog.set_level(logging.INFO)
+    for _ in range(2):
+        assert fit(steps=np.int64(2), run_dir=tmp_path).step == 2
+    said = caplog.text
+    assert "now at 2 of 2" in said
+    assert "already at 2 of 2, nothing to do: a larger last step (steps=, or last_step=), or another dir" in said
+
+
+def test_nothing_is_said_of_a_directory_that_is_deleted(caplog):
+    """Evaluations need checkpoints; without a run_dir theirs are in a directory that goes with the Trainer."""
+    caplog.set_level(logging.INFO)
+    fit(steps=2, evaluate=gs.Evaluate([(X, Y)], every_steps=1))
+    (said,) = [message for message in caplog.messages if message.startswith("done:")]
+    assert said.endswith("now at 2 of 2; without a run_dir, or checkpoint_dir, nothing is kept")
 
 
 def test_a_directory_that_cannot_be_written_to(tmp_path):
