@@ -87,7 +87,8 @@ def watch_of(arguments: Sequence[str], environ: Mapping[str, str]) -> ClusterWat
     if run.id:
         raise NotFoundError(
             f"{directory} names no PS tasks: its run had its parameter server in the process that trained, which has "
-            f"ended. `globalstep checkpoint ls {directory}` says what it has saved."
+            f"ended, or its chief is only about to begin: then ask again. `globalstep checkpoint ls {directory}` says "
+            "what it has saved."
         )
     raise NotFoundError(
         f"No run has begun in {directory}: it has no {FILE_NAME}. The program's checkpoint_dir has one."

@@ -78,7 +78,9 @@ def test_directories_that_name_no_ps_task_say_why(tmp_path):
     with pytest.raises(NotFoundError, match="No run has begun in"):
         watch_of([str(tmp_path)], {})
     keep_identity(RunIdentity("0" * 32, "", str(tmp_path)))
-    with pytest.raises(NotFoundError, match="in the process that trained, which has ended"):
+    with pytest.raises(
+        NotFoundError, match="that trained, which has ended, or its chief is only about to begin: then ask"
+    ):
         watch_of([str(tmp_path)], {})
     release = hold(str(tmp_path))
     try:
