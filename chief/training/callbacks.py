@@ -6,14 +6,28 @@ Layer: chief.
 from __future__ import annotations
 
 import csv
+import inspect
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
+
+from globalstep.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from globalstep.chief.training.trainer import FitResult, Trainer
 
 __all__ = ["CSVLogger", "Callback", "Callbacks"]
+
+_log = logging.getLogger("globalstep")
+
+#: What each method of a callback is called with.
+_ARGUMENTS = {
+    "on_start": ("trainer",),
+    "on_step": ("trainer", "step", "loss"),
+    "on_evaluate": ("trainer", "step", "metrics"),
+    "on_end": ("trainer", "result"),
+}
 
 
 class Callback:
@@ -54,14 +68,19 @@ class Callback:
 
 
 class Callbacks(Callback):
-    """Several callbacks, called in order.
+    """Several callbacks, called in order. Warns of methods that look as if they were called, and are not.
 
     Args:
         callbacks: The callbacks.
+
+    Raises:
+        InvalidArgumentError: If a method cannot be called with what it is told.
     """
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self._callbacks = list(callbacks)
+        for callback in self._callbacks:
+            _check_methods(callback)
 
     def on_start(self, trainer: Trainer) -> None:
         """See Callback."""
@@ -130,3 +149,23 @@ class CSVLogger(Callback):
 
     def _write(self, *row: Any) -> None:
         csv.writer(self._file).writerow(row)  # type: ignore[arg-type]
+
+
+def _check_methods(callback: Callback) -> None:
+    """Refuse a callback with methods of other arguments, and warn of those that nothing calls."""
+    kind = type(callback).__name__
+    for name, arguments in _ARGUMENTS.items():
+        try:
+            inspect.signature(getattr(callback, name)).bind(*arguments)
+        except TypeError as error:
+            raise InvalidArgumentError(
+                f"{kind}.{name} is called as {name}({', '.join(arguments)}): give it these arguments ({error})."
+            ) from error
+        except ValueError:
+            # It has no signature, as some that are written in C.
+            continue
+    others = sorted(name for name in dir(type(callback)) if name.startswith("on_") and name not in _ARGUMENTS)
+    if others:
+        _log.warning(
+            "%s has %s, which is never called: a callback has %s.", kind, ", ".join(others), ", ".join(_ARGUMENTS)
+        )

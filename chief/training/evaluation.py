@@ -31,7 +31,7 @@ from globalstep.chief.training.saved_model import BEST, framework_of, put_values
 from globalstep.errors import InvalidArgumentError
 from globalstep.files.storage import Storage, atomic_write, directory_of, storage_for
 from globalstep.files.tensorboard_protos import Summary
-from globalstep.worker.frameworks.training_model import arguments, described
+from globalstep.worker.frameworks.training_model import arguments, described, number_of_at_least
 
 __all__ = ["Evaluate", "Evaluations"]
 
@@ -86,8 +86,7 @@ class Evaluate:
         names = ["loss"] if metrics is None else list(metrics)
         if predict is not None and metrics is None:
             raise InvalidArgumentError("predict gives what metrics are computed from: give metrics too.")
-        if every_steps < 1 or (patience is not None and patience < 1):
-            raise InvalidArgumentError("every_steps and patience must be at least 1.")
+        number_of_at_least(1, every_steps=every_steps, patience=patience)
         if mode not in (None, "min", "max"):
             raise InvalidArgumentError(f"mode is {mode!r}; it must be 'min' or 'max'.")
         self.best = best or names[0]

@@ -10,6 +10,7 @@ import copy
 import logging
 import math
 import os
+import reprlib
 import shutil
 import sys
 import tempfile
@@ -630,7 +631,7 @@ def place_of() -> TaskConfig:
 def _check_given(run_dir: Any, evaluate: Any, callbacks: Any, config: Any) -> None:
     """Refuse arguments of another type than their own."""
     if evaluate is not None and not isinstance(evaluate, Evaluate):
-        raise InvalidArgumentError(f"evaluate is {evaluate!r}; it must be a gs.Evaluate(batches, metrics).")
+        raise InvalidArgumentError(f"evaluate is {reprlib.repr(evaluate)}; it must be a gs.Evaluate(batches, metrics).")
     if config is not None and not isinstance(config, ConfigProto):
         raise InvalidArgumentError(f"config is {config!r}; it must be a gs.ConfigProto.")
     if not isinstance(callbacks, (list, tuple)):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import logging
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -260,7 +261,8 @@ def training_model(model: Any, loss_fn: Callable[..., Any]) -> TrainingModel:
     """
     if not callable(loss_fn):
         raise InvalidArgumentError(
-            f"loss_fn is {loss_fn!r}; it must be a function, called as loss_fn(model, *batch), that gives the loss."
+            f"loss_fn is {reprlib.repr(loss_fn)}; it must be a function, called as loss_fn(model, *batch), that gives "
+            "the loss: gs.fit(model, loss_fn, batches)."
         )
     framework = framework_of(model)
     if framework == "torch":

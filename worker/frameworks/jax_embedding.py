@@ -11,6 +11,7 @@ import numpy as np
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.worker.frameworks.foreign_loss import Array, require_extra
+from globalstep.worker.frameworks.training_model import check_table
 
 __all__ = ["Embedding"]
 
@@ -31,14 +32,13 @@ class Embedding:
         weight: The table's values, if they are known.
 
     Raises:
-        ValueError: If a size is not positive, or the weight's shape is another.
+        ValueError: If a size is no whole number of at least 1, or the weight's shape is another.
     """
 
     def __init__(
         self, num_embeddings: int, embedding_dim: int, *, std: float = 1.0, seed: int = 0, weight: Any = None
     ) -> None:
-        if num_embeddings < 1 or embedding_dim < 1:
-            raise ValueError(f"An Embedding of {num_embeddings} rows of {embedding_dim}: both must be at least 1.")
+        check_table(num_embeddings, embedding_dim)
         if weight is not None and tuple(np.shape(weight)) != (num_embeddings, embedding_dim):
             raise ValueError(
                 f"An Embedding of {num_embeddings} rows of {embedding_dim} cannot take a weight of shape "

@@ -13,6 +13,7 @@ from typing import Any
 
 from globalstep.errors import InvalidArgumentError
 from globalstep.worker.frameworks.foreign_loss import require_extra
+from globalstep.worker.frameworks.training_model import check_table
 
 __all__ = ["Embedding"]
 
@@ -30,13 +31,12 @@ class Embedding(torch.nn.Module):  # type: ignore[misc]
         std: Standard deviation of the initial values, which are normal with mean 0; PyTorch's is 1.
 
     Raises:
-        ValueError: If a size is not positive.
+        ValueError: If a size is no whole number of at least 1.
     """
 
     def __init__(self, num_embeddings: int, embedding_dim: int, *, std: float = 1.0) -> None:
         super().__init__()
-        if num_embeddings < 1 or embedding_dim < 1:
-            raise ValueError(f"An Embedding of {num_embeddings} rows of {embedding_dim}: both must be at least 1.")
+        check_table(num_embeddings, embedding_dim)
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
         self.std = std

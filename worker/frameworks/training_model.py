@@ -194,6 +194,23 @@ def number_of_at_least(least: int, **numbers: Any) -> None:
             raise InvalidArgumentError(f"{name} is {value!r}; it must be a whole number of at least {least}.")
 
 
+def check_table(rows: Any, width: Any) -> None:
+    """Refuse sizes that no Embedding has.
+
+    Raises:
+        ValueError: If one is no whole number of at least 1.
+
+    >>> check_table(10, 4)
+    >>> check_table(10, 2.5)
+    Traceback (most recent call last):
+    ValueError: An Embedding of 10 rows of 2.5: both must be whole numbers of at least 1.
+    """
+    try:
+        number_of_at_least(1, rows=0 if rows is None else rows, width=0 if width is None else width)
+    except InvalidArgumentError:
+        raise ValueError(f"An Embedding of {rows} rows of {width}: both must be whole numbers of at least 1.") from None
+
+
 def takes_rng(function: Callable[..., Any]) -> bool:
     """Say whether a loss function has an argument `rng`."""
     try:

@@ -7,6 +7,8 @@ Layer: worker.
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -64,13 +66,20 @@ def batch_source(batches: Any, count: int) -> Callable[[int, int], Any]:
         count: How many units make a step.
 
     Raises:
-        InvalidArgumentError: If it is neither.
+        InvalidArgumentError: If it is neither, or a function of other arguments.
 
     >>> batch_of = batch_source("abcde", 2)
     >>> [batch_of(step, unit) for step in range(3) for unit in range(2)]
     ['a', 'b', 'c', 'd', 'e', 'a']
     """
     if callable(batches):
+        with contextlib.suppress(ValueError):  # no signature
+            try:
+                inspect.signature(batches).bind(0, 0)
+            except TypeError as error:
+                raise InvalidArgumentError(
+                    f"batches is called as batches(step, unit), both from 0, where a step is made of units: {error}."
+                ) from error
         found: Callable[[int, int], Any] = batches
         return found
     try:

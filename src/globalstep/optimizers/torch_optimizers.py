@@ -120,8 +120,21 @@ class TorchOptimizer:
             return self.lr.node(step.node)
         if callable(self.lr):
             rate = self.lr
-            return lambda: float(rate(step.known()))
+            return lambda: self._rate_at(rate, step.known())
         return float(self.lr)
+
+    def _rate_at(self, rate: Callable[[int], float], step: int) -> float:
+        """Give what a function gives as the rate of a step, once it can be one."""
+        given: Any = rate(step)
+        try:
+            found = float(given)
+        except (TypeError, ValueError):
+            found = math.nan
+        if not math.isfinite(found) or found < 0:
+            raise ValueError(
+                f"{type(self).__name__}: lr gave {given!r} at step {step}; it must give a number of at least 0."
+            )
+        return found
 
 
 class SGD(TorchOptimizer):

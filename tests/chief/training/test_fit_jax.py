@@ -119,3 +119,11 @@ def test_mistakes():
     assert "In the loss function, with the batch (int64[2, 2], (str, str))" in "".join(caught.value.__notes__)
     with pytest.raises(InvalidArgumentError, match="no floating array"):
         fit(loss_fn, params={"w": jnp.ones(3, int)})
+
+
+def test_sizes_that_no_embedding_has():
+    for rows, width in ((0, 2), (2, 2.5), ("2", 2)):
+        with pytest.raises(
+            ValueError, match=f"An Embedding of {rows} rows of {width}: both must be whole numbers of a"
+        ):
+            gs.jax.Embedding(rows, width)

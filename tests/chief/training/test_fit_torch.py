@@ -196,5 +196,8 @@ def test_an_embedding_by_itself():
         table.load_state_dict({"weight": torch.zeros(3, 2)})
     with pytest.raises(RuntimeError, match="Missing key"):
         table.load_state_dict({})
-    with pytest.raises(ValueError, match="must be at least 1"):
-        gs.torch.Embedding(0, 2)
+    for rows, width in ((0, 2), (2, -1), (2, 2.5), ("2", 2), (True, 2)):
+        with pytest.raises(
+            ValueError, match=f"An Embedding of {rows} rows of {width}: both must be whole numbers of a"
+        ):
+            gs.torch.Embedding(rows, width)

@@ -21,7 +21,8 @@ def loss_fn(w, x, y):
 
 def fit(model=None, loss=loss_fn, batches=((X, Y),), optimizer=None, steps=1, **options):
     model = np.zeros(3, np.float32) if model is None else model
-    return gs.fit(model, loss, list(batches), optimizer=optimizer or gs.optim.SGD(0.1), steps=steps, **options)
+    batches = batches if callable(batches) else list(batches)
+    return gs.fit(model, loss, batches, optimizer=optimizer or gs.optim.SGD(0.1), steps=steps, **options)
 
 
 def refused(message, **options):
@@ -98,6 +99,7 @@ def test_arrays_that_do_not_fit():
 def test_what_is_no_model_function_or_optimizer():
     refused("must be a torch module, or arrays .*; 'params' is a str", model="model")
     refused("loss_fn is 3; it must be a function", loss=3)
+    refused(r"loss_fn is \[.{,400}\]; it must be a function.*: gs.fit\(model, loss_fn, batches\)", loss=[(X, Y)] * 999)
     refused(r"optimizer is the class Adam: give an optimizer, Adam\(...\)", optimizer=gs.optim.Adam)
     refused(r"optimizer is 'adam'; it must be one of gs.optim", optimizer="adam")
     with pytest.raises(TypeError, match=r"Adam gets the rate first, Adam\(lr=0.001\), and no parameters"):
@@ -117,6 +119,7 @@ def test_numbers_that_cannot_be():
     refused("clip_grad_norm is -1; it must be positive", clip_grad_norm=-1)
     refused("ema_decay is 1.5; it must lie between 0 and 1", ema_decay=1.5)
     refused(r"evaluate is \[\]; it must be a gs.Evaluate", evaluate=[])
+    refused(r"evaluate is \[.{,400}\]; it must be a gs.Evaluate", evaluate=[(X, Y)] * 999)
     refused(r"callbacks: 'csv' is no gs.Callback", callbacks=["csv"])
     refused(r"CSVLogger'> is no gs.Callback. It is a class", callbacks=[gs.CSVLogger])
     refused(r"callbacks is None; it must be a list", callbacks=None)
@@ -159,6 +162,14 @@ def test_an_evaluation_that_gives_no_number():
         gs.Evaluate([(X, Y)], mode="up")
 
 
+def test_numbers_of_an_evaluation_that_cannot_be():
+    for number in (0, "3", 1.5):
+        with pytest.raises(InvalidArgumentError, match=f"patience is {number!r}; it must be a whole number of at leas"):
+            gs.Evaluate([(X, Y)], patience=number)
+        with pytest.raises(InvalidArgumentError, match=f"every_steps is {number!r}; it must be a whole number of at "):
+            gs.Evaluate([(X, Y)], every_steps=number)
+
+
 def test_a_step_of_numpy_is_the_last_one_as_well(caplog, tmp_path):
     caplog.set_level(logging.INFO)
     for _ in range(2):
@@ -174,6 +185,32 @@ def test_nothing_is_said_of_a_directory_that_is_deleted(caplog):
     fit(steps=2, evaluate=gs.Evaluate([(X, Y)], every_steps=1))
     (said,) = [message for message in caplog.messages if message.startswith("done:")]
     assert said.endswith("now at 2 of 2; without a run_dir, or checkpoint_dir, nothing is kept")
+
+
+def test_callbacks_that_nothing_would_call(caplog):
+    class Keras(gs.Callback):
+        def on_epoch_end(self, trainer):
+            """Never called."""
+
+    fit(callbacks=[Keras()])
+    assert warned(caplog, "Keras has on_epoch_end, which is never called: a callback has on_start, on_step, on_evalua")
+
+    class Short(gs.Callback):
+        def on_step(self, step):
+            """Of other arguments than it gets."""
+
+    refused(r"Short.on_step is called as on_step\(trainer, step, loss\): give it these ", callbacks=[Short()])
+
+
+def test_a_rate_that_is_no_number():
+    for given, said in ((None, "None"), (-0.1, "-0.1"), (np.nan, "nan"), ("0.1x", "'0.1x'")):
+        with pytest.raises(ValueError, match=f"SGD: lr gave {said} at step 0; it must give a number of at least 0"):
+            fit(optimizer=gs.optim.SGD(lambda step, given=given: given))
+    assert fit(optimizer=gs.optim.SGD(lambda step: np.float32(0.1))).step == 1
+
+
+def test_a_function_of_units_of_other_arguments():
+    refused(r"batches is called as batches\(step, unit\)", batches=lambda step: (X, Y), units=gs.WorkUnits(2))
 
 
 def test_a_directory_that_cannot_be_written_to(tmp_path):
