@@ -641,6 +641,11 @@ def _check_given(run_dir: Any, evaluate: Any, callbacks: Any, config: Any) -> No
         raise InvalidArgumentError(f"callbacks: {wrong[0]!r} is no gs.Callback.{made}")
     if run_dir is not None and (not isinstance(run_dir, (str, os.PathLike)) or not os.fspath(run_dir)):
         raise InvalidArgumentError(f"run_dir is {run_dir!r}; it must be a path, or None to keep nothing.")
+    if run_dir is not None and os.fspath(run_dir).startswith("~"):
+        raise InvalidArgumentError(
+            f"run_dir is {os.fspath(run_dir)!r}: only a shell expands ~. Give "
+            f"os.path.expanduser({os.fspath(run_dir)!r})."
+        )
 
 
 def _checked(local: LocalSteps | None, gradients: Gradients, config: Any) -> LocalSteps | None:

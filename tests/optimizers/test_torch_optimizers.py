@@ -1,5 +1,8 @@
 """gs.optim: the numbers of torch.optim, step by step."""
 
+import math
+import re
+
 import numpy as np
 import pytest
 
@@ -159,3 +162,20 @@ def test_delayed_nesterov_of_every_push_is_nesterovs_momentum():
 def test_a_rate_that_is_none():
     with pytest.raises(TypeError, match=r"lr is '0.1'; it must be a number, a schedule such as gs.optim.StepLR"):
         gs.optim.SGD("0.1")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: gs.optim.StepLR(0.1, step_size=0), "StepLR: step_size is 0; it must be a number above 0."),
+        (lambda: gs.optim.StepLR("0.1", step_size=2), "StepLR: lr is '0.1'; it must be a number of at least 0."),
+        (lambda: gs.optim.MultiStepLR(-1, [2]), "MultiStepLR: lr is -1; it must be a number of at least 0."),
+        (lambda: gs.optim.ExponentialLR(math.nan, 0.9), "ExponentialLR: lr is nan; it must be a number of at least 0."),
+        (lambda: gs.optim.CosineAnnealingLR(1e-3, -5), "CosineAnnealingLR: T_max is -5; it must be a number above 0."),
+        (lambda: gs.optim.CosineAnnealingLR(0, 5), "CosineAnnealingLR: lr is 0; it must be a number above 0."),
+        (lambda: gs.optim.LinearLR(0.1, total_iters=0), "LinearLR: total_iters is 0; it must be a number above 0."),
+    ],
+)
+def test_numbers_of_a_schedule_that_cannot_be(make, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        make()

@@ -8,8 +8,11 @@ Layer: shared. Source of names and formulas: PyTorch 2.13 `torch.optim.lr_schedu
 
 from __future__ import annotations
 
+import math
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from globalstep.graph.graph import Node
 from globalstep.optimizers.schedules import (
@@ -23,7 +26,20 @@ __all__ = ["CosineAnnealingLR", "ExponentialLR", "LinearLR", "MultiStepLR", "Sch
 
 
 class Schedule:
-    """Base of the schedules."""
+    """Base of the schedules.
+
+    Raises:
+        ValueError: For a rate below 0, or a number of steps that is not above 0; each names the argument.
+    """
+
+    def _check(self, *positive: str) -> None:
+        """Refuse a rate that cannot be, and a number that has to be above 0 and is not."""
+        for name in ("lr", *positive):
+            number: Any = getattr(self, name)
+            is_number = isinstance(number, numbers.Real) and math.isfinite(number)
+            if not is_number or number < 0 or (name in positive and not number):
+                least = "above 0" if name in positive else "of at least 0"
+                raise ValueError(f"{type(self).__name__}: {name} is {number!r}; it must be a number {least}.")
 
     def node(self, step: Node) -> Node:
         """Give the rate at a step, as a node that the parameter servers can evaluate.
@@ -48,6 +64,9 @@ class StepLR(Schedule):
     step_size: int
     gamma: float = 0.1
 
+    def __post_init__(self) -> None:
+        self._check("step_size")
+
     def node(self, step: Node) -> Node:
         """See Schedule."""
         return exponential_decay(self.lr, step, self.step_size, self.gamma, staircase=True)
@@ -66,6 +85,9 @@ class MultiStepLR(Schedule):
     lr: float
     milestones: Sequence[int]
     gamma: float = 0.1
+
+    def __post_init__(self) -> None:
+        self._check()
 
     def node(self, step: Node) -> Node:
         """See Schedule."""
@@ -86,6 +108,9 @@ class ExponentialLR(Schedule):
     lr: float
     gamma: float
 
+    def __post_init__(self) -> None:
+        self._check()
+
     def node(self, step: Node) -> Node:
         """See Schedule."""
         return exponential_decay(self.lr, step, 1, self.gamma)
@@ -104,6 +129,9 @@ class CosineAnnealingLR(Schedule):
     lr: float
     T_max: int
     eta_min: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._check("lr", "T_max")
 
     def node(self, step: Node) -> Node:
         """See Schedule."""
@@ -125,6 +153,9 @@ class LinearLR(Schedule):
     start_factor: float = 1.0 / 3
     end_factor: float = 1.0
     total_iters: int = 5
+
+    def __post_init__(self) -> None:
+        self._check("total_iters")
 
     def node(self, step: Node) -> Node:
         """See Schedule."""

@@ -132,6 +132,7 @@ def test_numbers_that_cannot_be():
     refused("config is {}; it must be a gs.ConfigProto", config={})
     refused("run_dir is ''; it must be a path", run_dir="")
     refused("run_dir is 3; it must be a path", run_dir=3)
+    refused(r"run_dir is '~/runs': only a shell expands ~. Give os.path.expanduser\('~/runs'\)", run_dir="~/runs")
     with pytest.raises(TypeError, match=r"gs.fit has no argument 'step'. Did you mean 'steps'\?"):
         fit(step=3)
     with pytest.raises(TypeError, match=r"gs.fit has no argument 'lr'. The learning rate and such are the optimizer's"):
