@@ -254,7 +254,10 @@ class Executor:
         result = self.send(push, shapes)
         if result.outcome.kind is OutcomeKind.ABANDONED:
             raise AbortedError("The sequencer gave up on a push that was silent for long; run again.")
-        return self.taken(result)
+        values = self.taken(result)
+        if values is not None and (kept or lookups):
+            self.keep_fresh(write, kept, values, lookups)
+        return values
 
     def send(self, push: Push, shapes: Mapping[Variable, tuple[int, ...]]) -> PushResult:
         """Send a push, and give what became of this one, whatever other threads push meanwhile; see push.
@@ -275,10 +278,7 @@ class Executor:
         """Give the values that came with a push; see push, which raises the same."""
         outcome = result.outcome
         if outcome.kind is OutcomeKind.ACCEPTED:
-            values = _frozen(result.values)
-            if kept or lookups:
-                self.keep_fresh(write, kept, values, lookups)
-            return values
+            return _frozen(result.values)
         if outcome.kind is OutcomeKind.REFUSED_DONE:
             steps = ", ".join(f"{name} = {value}" for name, value in sorted(outcome.steps.items()))
             raise JobDoneError(f"The job has reached its last step ({steps}); nothing was applied.")
