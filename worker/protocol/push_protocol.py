@@ -175,13 +175,10 @@ class PushProtocol:
         if not shards:
             return []
         if len(shards) > 1:
-            for _ in range(_READ_TRIES):
-                if found := self._pull_at_once(reads, shards):
-                    return found
-            return self.push(Push(reads=list(reads))).values
+            tries = (self._pull_at_once(reads, shards) for _ in range(_READ_TRIES))
+            return next(filter(None, tries), None) or self.push(Push(reads=list(reads))).values
         shard = shards.pop()
-        reply = self.call({shard: self._pulling(reads)})[shard]
-        return self._pulled(reply)
+        return self._pulled(self.call({shard: self._pulling(reads)})[shard])
 
     def _pull_at_once(self, reads: Sequence[Read], shards: set[int]) -> list[Array] | None:
         """Ask all shards at the same time; gives None where pushes came between, and the values are not consistent."""

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.errors import InvalidArgumentError, UnavailableError
+from globalstep.errors import DeadlineExceededError, InvalidArgumentError
+from globalstep.runtime.clock import ManualClock
 
 X = np.ones((4, 3), np.float32)
 Y = np.ones(4, np.float32)
@@ -254,13 +255,14 @@ def test_a_loop_without_steps():
         pass
 
 
-def test_a_port_of_another_server():
-    """Something listens there, but it is no parameter server."""
+def test_a_port_of_another_server(caplog):
+    """The session waits for a task that may start yet; it says for whom, and why that may be."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
-    session = gs.Session(f"grpc://{address}", retry_secs=0.1)
-    with session, pytest.raises(UnavailableError, match=address):
+    session = gs.Session(f"grpc://{address}", clock=ManualClock())
+    with caplog.at_level(logging.WARNING, "globalstep"), session, pytest.raises(DeadlineExceededError, match=address):
         session.run(gs.Variable(1.0, name="w"))
+    assert any(f"nothing listens on port {address.rpartition(':')[2]}" in text for text in caplog.messages)
 
 
 class TestTorch:
