@@ -525,10 +525,13 @@ class _Following(SessionRunHook):
         if outcome is not None:
             trainer = self._trainer
             trainer._step = trainer._own_step = outcome.steps.get(trainer._graph.step.op_name, trainer._step)
-            if isinstance(trainer._rounds, LocalRounds):
-                trainer._rounds.settle(outcome.kind)
-            if trainer._rounds is not None and trainer._local is not None and trainer._local.adapt_to_speed:
-                pace, heartbeat = trainer._rounds.pace, run_context.session.cluster.heartbeat
+            rounds = trainer._rounds
+            if rounds is None:
+                return
+            if isinstance(rounds, LocalRounds):
+                rounds.settle(outcome.kind)
+            if trainer._local is not None and trainer._local.adapt_to_speed:
+                pace, heartbeat = rounds.pace, run_context.session.cluster.heartbeat
                 heartbeat.inner_steps_per_sec, pace.fastest = pace.speed, heartbeat.most_inner_steps_per_sec
 
     def end(self, session: Session) -> None:

@@ -251,10 +251,7 @@ class Executor:
             AbortedError: If the sequencer gave up on it.
             NotFiniteGradientError: If a gradient was not finite, and the run's policy ends the job with that.
         """
-        result = self.send(push, shapes)
-        if result.outcome.kind is OutcomeKind.ABANDONED:
-            raise AbortedError("The sequencer gave up on a push that was silent for long; run again.")
-        values = self.taken(result)
+        values = self.taken(self.send(push, shapes))
         if values is not None and (kept or lookups):
             self.keep_fresh(write, kept, values, lookups)
         return values
@@ -282,6 +279,8 @@ class Executor:
         if outcome.kind is OutcomeKind.REFUSED_DONE:
             steps = ", ".join(f"{name} = {value}" for name, value in sorted(outcome.steps.items()))
             raise JobDoneError(f"The job has reached its last step ({steps}); nothing was applied.")
+        if outcome.kind is OutcomeKind.ABANDONED:
+            raise AbortedError("The sequencer gave up on a push that was silent for long; run again.")
         self.dropped.take(outcome)
         return None
 
