@@ -22,6 +22,9 @@ from globalstep.runtime.library_pages import give_back_library
 
 __all__ = ["CompiledRule", "check_alike", "kernel", "read_only"]
 
+#: Rules and dtypes whose kernels this process has.
+_ready: set[tuple[type, Any]] = set()
+
 
 class CompiledRule(Rule):
     """A rule whose updates are kernels.
@@ -78,4 +81,8 @@ class CompiledRule(Rule):
         flat, table = np.zeros(0, dtype), np.zeros((0, 0), dtype)
         self.dense(flat, (flat,) * len(self.slots), flat, hyper)
         self.sparse(table, (table,) * len(self.slots), np.zeros(0, np.int64), table, hyper)
-        give_back_library(COMPILER)
+        ready = type(self), np.dtype(dtype)
+        if ready not in _ready:
+            # To look through the process's memory takes longer than to call a kernel that is there.
+            _ready.add(ready)
+            give_back_library(COMPILER)
