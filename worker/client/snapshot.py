@@ -209,9 +209,10 @@ class Snapshot:
 
     def close(self) -> None:
         """Let the shards free it; one that cannot be reached is told when the client takes its next snapshot."""
-        if self._reading is not None:
-            self._heartbeat.unwatch(self._reading.run.transports)
-            for mine, clients in zip(self._reading.run.transports, self._run.transports, strict=True):
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            self._heartbeat.unwatch(reading.run.transports)
+            for mine, clients in zip(reading.run.transports, self._run.transports, strict=True):
                 if mine is not clients:
                     mine.close()
         message = pb.ReleaseSnapshotRequest(

@@ -539,6 +539,15 @@ def test_a_snapshot_is_a_cut_that_training_does_not_move(shards, connected):
     assert state(client) == expected(3)
 
 
+def test_a_snapshot_that_is_closed_twice_is_closed(connected):
+    client = connected(LocalPS(2))
+    initialize(client)
+    snapshot = client.snapshot()
+    assert [value.tolist() for value in snapshot.read(["w"])] == [expected(0)["w"]]
+    snapshot.close()
+    snapshot.close()
+
+
 def test_a_retry_across_a_restore_is_recognized_by_the_restored_table(connected):
     client = connected(LocalPS(1))
     initialize(client)
