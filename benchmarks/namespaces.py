@@ -199,7 +199,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if why := why_not(None):
         print(f"python -m benchmarks.namespaces: there can be no hosts here: {why}", file=sys.stderr)
         return 2
-    missing = absent(args.peers_python)
+    missing = absent(args.peers_python) if args.peers else {}
     if lacking := [f"{key}: {missing[key]}" for key in args.peers if key in missing]:
         print(f"python -m benchmarks.namespaces: {'; '.join(lacking)}", file=sys.stderr)
         return 2

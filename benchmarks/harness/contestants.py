@@ -287,18 +287,17 @@ def start(
             return children.start(args, environ)
 
         return team_of(program, ps if program.exact else 1, workers, lambda _: started(serve), started)
-    base = ["-m", f"benchmarks.peers.{program.module}", *program.arguments, "--counts", str(ps), str(workers)]
-
-    def process(job: str, index: int) -> Child:
-        return children.start([*base, "--job", job, "--index", str(index)], environ, python, log)
-
     if program.key == "ray":
         # A cluster of this run alone, which tells nobody of itself.
         environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex, "RAY_USAGE_STATS_ENABLED": "0"}
-        servers = [process("ps", 0)]
-        addresses = [servers[0].address()]
-        base += ["--address", addresses[0]]
-        return Team(program, servers, [process("worker", at) for at in range(workers)], addresses)
+
+        def process(job: str, index: int, *more: str) -> Child:
+            return children.start([*_command(program, (ps, workers), job, index), *more], environ, python, log)
+
+        server = process("ps", 0)
+        address = server.address()
+        made = [process("worker", at, "--address", address) for at in range(workers)]
+        return Team(program, [server], made, [address])
     addresses = [f"127.0.0.1:{port}" for port in free_ports(ps + workers)]
     return team_at(program, ps, addresses, lambda _, args: children.start(args, environ, python, log))
 
@@ -313,14 +312,19 @@ def team_at(program: Program, ps: int, addresses: Sequence[str], begin: Callable
         begin: Starts a process, given its job and its command line.
     """
     workers = len(addresses) - ps
-    base = ["-m", f"benchmarks.peers.{program.module}", *program.arguments, "--counts", str(ps), str(workers)]
 
     def process(job: str, index: int) -> Child:
-        return begin(job, [*base, "--job", job, "--index", str(index), "--addresses", *addresses])
+        return begin(job, [*_command(program, (ps, workers), job, index), "--addresses", *addresses])
 
     servers = [process("ps", at) for at in range(ps)]
     made = [process("worker", at) for at in range(workers)]
     return Team(program, servers, made, [server.address() for server in servers])
+
+
+def _command(program: Program, counts: tuple[int, int], job: str, index: int) -> list[str]:
+    """Give the command line of a process of another system, but for where the others are."""
+    module = f"benchmarks.peers.{program.module}"
+    return ["-m", module, *program.arguments, "--counts", *map(str, counts), "--job", job, "--index", str(index)]
 
 
 def _worker_of(program: Program, addresses: Sequence[str], index: int) -> list[str]:

@@ -6,13 +6,13 @@ Layer: chief.
 from __future__ import annotations
 
 import csv
-import inspect
 import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from globalstep.errors import InvalidArgumentError
+from globalstep.worker.frameworks.training_model import misfit
 
 if TYPE_CHECKING:
     from globalstep.chief.training.trainer import FitResult, Trainer
@@ -155,15 +155,10 @@ def _check_methods(callback: Callback) -> None:
     """Refuse a callback with methods of other arguments, and warn of those that nothing calls."""
     kind = type(callback).__name__
     for name, arguments in _ARGUMENTS.items():
-        try:
-            inspect.signature(getattr(callback, name)).bind(*arguments)
-        except TypeError as error:
+        if why := misfit(getattr(callback, name), *arguments):
             raise InvalidArgumentError(
-                f"{kind}.{name} is called as {name}({', '.join(arguments)}): give it these arguments ({error})."
-            ) from error
-        except ValueError:
-            # It has no signature, as some that are written in C.
-            continue
+                f"{kind}.{name} is called as {name}({', '.join(arguments)}): give it these arguments ({why})."
+            )
     others = sorted(name for name in dir(type(callback)) if name.startswith("on_") and name not in _ARGUMENTS)
     if others:
         _log.warning(

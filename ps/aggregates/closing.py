@@ -224,6 +224,7 @@ class Closing:
         """Forget contributors of long ago that are not here any more."""
         clock, presence = self._resources.clock.monotonic(), self._resources.members.presence
         gave = now.gave.get(step, {})
+        # For few the clients need not be listed, which every step would do.
         if len(gave) > 16 and len(gave) > 2 * len(presence.clients()) + 16:
             here = {view.client for view in presence.clients()}
             now.gave[step] = {c: at for c, at in gave.items() if c in here or clock - at < UNLEASED_SECS}

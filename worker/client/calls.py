@@ -23,8 +23,8 @@ __all__ = ["RETRIED", "Retrying", "ControlCalls"]
 #: What any call is tried again after.
 RETRIED: tuple[type[OpError], ...] = (UnavailableError, LostStateError)
 
-#: Calls with deadlines up to this are answered at once by a task that is well; one that is about to end, and has little
-#: time for that, waits no longer for them than so.
+#: Calls with deadlines up to this are answered at once by a task that is well; a process that is to end gives them
+#: SHUTDOWN_SECS.
 _SHORT_CALL_SECS = 10.0
 
 

@@ -211,6 +211,21 @@ def check_table(rows: Any, width: Any) -> None:
         raise ValueError(f"An Embedding of {rows} rows of {width}: both must be whole numbers of at least 1.") from None
 
 
+def misfit(function: Callable[..., Any], *arguments: Any) -> str:
+    """Say why a function cannot be called with such arguments; "" where it can, or has no signature.
+
+    >>> misfit(lambda step: None, 0, 0)
+    'too many positional arguments'
+    """
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        return str(error)
+    except ValueError:
+        pass  # as some that are written in C
+    return ""
+
+
 def takes_rng(function: Callable[..., Any]) -> bool:
     """Say whether a loss function has an argument `rng`."""
     try:

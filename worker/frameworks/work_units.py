@@ -7,15 +7,13 @@ Layer: worker.
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from globalstep.errors import InvalidArgumentError, UnavailableError
 from globalstep.optimizers.optimizer import Optimizer
-from globalstep.worker.frameworks.training_model import described
+from globalstep.worker.frameworks.training_model import described, misfit
 from globalstep.worker.session import Session
 from globalstep.worker.sync_replicas_optimizer import SyncReplicasOptimizer
 from globalstep.worker.waits.contributing import UnitOfWork
@@ -73,13 +71,10 @@ def batch_source(batches: Any, count: int) -> Callable[[int, int], Any]:
     ['a', 'b', 'c', 'd', 'e', 'a']
     """
     if callable(batches):
-        with contextlib.suppress(ValueError):  # no signature
-            try:
-                inspect.signature(batches).bind(0, 0)
-            except TypeError as error:
-                raise InvalidArgumentError(
-                    f"batches is called as batches(step, unit), both from 0, where a step is made of units: {error}."
-                ) from error
+        if why := misfit(batches, 0, 0):
+            raise InvalidArgumentError(
+                f"batches is called as batches(step, unit), both from 0, where a step is made of units: {why}."
+            )
         found: Callable[[int, int], Any] = batches
         return found
     try:

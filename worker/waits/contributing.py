@@ -120,8 +120,8 @@ class Contributing:
         (wanted,) = push.increments
         beside, patient = self._way_of(push, wanted)
         patience_ms = _PATIENCE_MS if patient else 0
-        reads = push.reads if patient else []
-        part = Push(push.ops, push.increments, push.uses, reads, push.seen_steps, push.layout, beside, patience_ms)
+        part = push.of_ops(push.ops, push.reads if patient else [])
+        part.beside, part.patience_ms = beside, patience_ms
         if wanted.unit:
             return self._bring_unit(part, wanted)
         base = part.seen_steps[wanted.step]

@@ -135,6 +135,56 @@ print("RESULT", result.step, len(taken), flush=True)
 """
 
 
+WORKERS = ["worker:0", "worker:1", "worker:2"]
+
+
+def said_by_workers(folder, program, *arguments, environ, stopped_secs=0.0):
+    """Run a job of two PS tasks and three workers, of which one is killed, and another one's links are cut and mended.
+
+    Args:
+        folder: Where.
+        program: What all tasks run; its markers say when it is time.
+        arguments: Of the program.
+        environ: Of the worker over links.
+        stopped_secs: How long that one is stopped while its links are cut.
+
+    Returns:
+        By worker: what it has printed.
+    """
+    (folder / "train.py").write_text(program)
+    addresses = free_addresses(5)
+    with contextlib.ExitStack() as stack:
+        links = [stack.enter_context(Link(address)) for address in addresses[:2]]
+        processes = stack.enter_context(Processes(folder))
+        for name in ("ps:0", "ps:1", *WORKERS):
+            job, index = name.split(":")
+            over_links = name == "worker:2"
+            ps = [link.address for link in links] if over_links else addresses[:2]
+            task = {"cluster": {"ps": ps, "worker": addresses[2:]}, "task": {"type": job, "index": int(index)}}
+            env = {"TF_CONFIG": json.dumps(task), **(environ if over_links else {})}
+            started = processes.start(name, "train.py", *arguments, env=env)
+            if name == "worker:1":
+                to_be_killed = started
+        processes.until_true("worker:1", (folder / "kill").exists, SECS)
+        to_be_killed.kill()
+        to_be_killed.wait()
+        (folder / "killed").touch()
+        processes.until_true("worker:2", (folder / "cut").exists, SECS)
+        for link in links:
+            link.cut()
+        (folder / "is cut").touch()
+        processes.until_true("worker:2", lambda: any(link.has_held.is_set() for link in links), SECS)
+        if stopped_secs:
+            processes.pause("worker:2", stopped_secs)
+        for link in links:
+            link.mend()
+        processes.until_ended(["worker:0", "worker:2"], SECS)
+        said = {name: processes.output(name) for name in WORKERS}
+        codes = [processes.code(name) for name in WORKERS]
+    assert codes == [0, -signal.SIGKILL, 0], said
+    return said
+
+
 def rounds_of(said):
     """Read what a worker has printed: its rounds, the pushes of them that counted, the rounds these brought."""
     made = accepted = brought = carried = 0
@@ -148,41 +198,11 @@ def rounds_of(said):
 
 @pytest.mark.timeout(300)
 def test_no_inner_step_of_the_living_is_lost(tmp_path):
-    (tmp_path / "train.py").write_text(LOCAL_STEPS)
-    addresses = free_addresses(5)
-    workers = ["worker:0", "worker:1", "worker:2"]
-    with contextlib.ExitStack() as stack:
-        links = [stack.enter_context(Link(address)) for address in addresses[:2]]
-        processes = stack.enter_context(Processes(tmp_path))
-        for name in ("ps:0", "ps:1", *workers):
-            job, index = name.split(":")
-            over_links = name == "worker:2"
-            ps = [link.address for link in links] if over_links else addresses[:2]
-            task = {"cluster": {"ps": ps, "worker": addresses[2:]}, "task": {"type": job, "index": int(index)}}
-            env = {"TF_CONFIG": json.dumps(task), **(FAR if over_links else {})}
-            started = processes.start(name, "train.py", EVERY, STEPS, env=env)
-            if name == "worker:1":
-                to_be_killed = started
-        processes.until_true("worker:1", (tmp_path / "kill").exists, SECS)
-        to_be_killed.kill()
-        to_be_killed.wait()
-        (tmp_path / "killed").touch()
-        processes.until_true("worker:2", (tmp_path / "cut").exists, SECS)
-        for link in links:
-            link.cut()
-        (tmp_path / "is cut").touch()
-        processes.until_true("worker:2", lambda: any(link.has_held.is_set() for link in links), SECS)
-        processes.pause("worker:2", 3.0)
-        for link in links:
-            link.mend()
-        processes.until_ended(["worker:0", "worker:2"], SECS)
-        said = {name: processes.output(name) for name in workers}
-        codes = [processes.code(name) for name in workers]
-    assert codes == [0, -signal.SIGKILL, 0], said
-    made, accepted, brought = zip(*(rounds_of(said[name]) for name in workers), strict=True)
+    said = said_by_workers(tmp_path, LOCAL_STEPS, EVERY, STEPS, environ=FAR, stopped_secs=3.0)
+    made, accepted, brought = zip(*(rounds_of(said[name]) for name in WORKERS), strict=True)
     for at in (0, 2):
         # No round was taken twice for one whose push failed, and each was settled, but for one after the last.
-        found = re.search(r"RESULT (\d+) (\d+)", said[workers[at]])
+        found = re.search(r"RESULT (\d+) (\d+)", said[WORKERS[at]])
         assert found, said
         assert int(found[1]) == STEPS, said
         assert made[at] <= int(found[2]) // EVERY <= made[at] + 1, said
@@ -333,39 +353,11 @@ def brought_in_fragments(said):
 @pytest.mark.parametrize(("overlap", "replicas"), [(0, 0), (1, 0), (0, 2), (1, 2)])
 def test_in_fragments_no_inner_step_of_the_living_is_lost_or_counted_twice(tmp_path, overlap, replicas):
     steps = 40
-    (tmp_path / "train.py").write_text(IN_FRAGMENTS)
-    addresses = free_addresses(5)
-    workers = ["worker:0", "worker:1", "worker:2"]
-    with contextlib.ExitStack() as stack:
-        links = [stack.enter_context(Link(address)) for address in addresses[:2]]
-        processes = stack.enter_context(Processes(tmp_path))
-        for name in ("ps:0", "ps:1", *workers):
-            job, index = name.split(":")
-            over_links = name == "worker:2"
-            ps = [link.address for link in links] if over_links else addresses[:2]
-            task = {"cluster": {"ps": ps, "worker": addresses[2:]}, "task": {"type": job, "index": int(index)}}
-            env = {"TF_CONFIG": json.dumps(task), **(FAR | HALF if over_links else {})}
-            started = processes.start(name, "train.py", 6, 3, steps, overlap, replicas, env=env)
-            if name == "worker:1":
-                to_be_killed = started
-        processes.until_true("worker:1", (tmp_path / "kill").exists, SECS)
-        to_be_killed.kill()
-        to_be_killed.wait()
-        (tmp_path / "killed").touch()
-        processes.until_true("worker:2", (tmp_path / "cut").exists, SECS)
-        for link in links:
-            link.cut()
-        (tmp_path / "is cut").touch()
-        processes.until_true("worker:2", lambda: any(link.has_held.is_set() for link in links), SECS)
-        for link in links:
-            link.mend()
-        processes.until_ended(["worker:0", "worker:2"], SECS)
-        said = {name: processes.output(name) for name in workers}
-        codes = [processes.code(name) for name in workers]
-    assert codes == [0, -signal.SIGKILL, 0], said
-    counted, carried, found = zip(*(brought_in_fragments(said[name]) for name in workers), strict=True)
+    arguments = 6, 3, steps, overlap, replicas
+    said = said_by_workers(tmp_path, IN_FRAGMENTS, *arguments, environ=FAR | HALF)
+    counted, carried, found = zip(*(brought_in_fragments(said[name]) for name in WORKERS), strict=True)
     for at in (0, 2):
-        result = re.search(r"RESULT (\d+) (\d+)", said[workers[at]])
+        result = re.search(r"RESULT (\d+) (\d+)", said[WORKERS[at]])
         assert result, said
         assert int(result[1]) == steps, said
     assert counted[2] > 3, said
