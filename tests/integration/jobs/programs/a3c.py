@@ -1,8 +1,11 @@
 """Actor-critic in the style of the A3C programs: a global net on the PS, a net of its own in each worker's process.
 
 Each worker copies the global net into its own, plays with that, and applies its gradients to the global one. The nets
-of all workers have the same names; their device tells them apart.
+of all workers have the same names; their device tells them apart. They begin together: whoever came after the last step
+would have played nothing.
 """
+
+import time
 
 import numpy as np
 
@@ -43,6 +46,8 @@ class Agent:
             self.global_step = tf.get_variable(
                 "global_step", [], tf.int32, initializer=tf.constant_initializer(0, dtype=tf.int32), trainable=False
             )
+            self.present = tf.get_variable("present", [], tf.int32, tf.zeros_initializer(), trainable=False)
+            self.arrive = self.present.assign_add(1)
         by_collection = FLAGS.own_nets == "collection"
         with tf.device(None if by_collection else worker_device):
             self.own = own = Net("local", in_local_variables if by_collection else None)
@@ -66,6 +71,12 @@ class Agent:
         self.random = np.random.default_rng(task)
         self.rewards = []
 
+    def begin(self, session, workers):
+        """Say that this worker is here, and wait for the others."""
+        session.run([self.set_mark, self.arrive])
+        while session.run(self.present) < workers:
+            time.sleep(0.01)
+
     def play(self, session, should_stop):
         """Copy the global net, play twenty moves with it, apply what they teach to the global net."""
         session.run(self.sync)
@@ -83,12 +94,12 @@ class Agent:
         return step
 
 
-def monitored(agent, server, is_chief):
+def monitored(agent, server, workers, is_chief):
     hooks = [tf.train.StopAtStepHook(last_step=FLAGS.last_step)]
     with tf.train.MonitoredTrainingSession(
         server.target, is_chief=is_chief, hooks=hooks, checkpoint_dir=FLAGS.run_dir
     ) as session:
-        session.run(agent.set_mark)
+        agent.begin(session, workers)
         while not session.should_stop():
             mark = session.run(agent.mark)
             if not session.should_stop():
@@ -96,7 +107,7 @@ def monitored(agent, server, is_chief):
     return mark
 
 
-def supervised(agent, server, is_chief):
+def supervised(agent, server, workers, is_chief):
     # Variable names that start with "local" are not saved in checkpoints.
     saved = [v for v in tf.global_variables() if not v.name.startswith("local")]
     init_all_op = tf.global_variables_initializer()
@@ -114,7 +125,8 @@ def supervised(agent, server, is_chief):
     )
     config = tf.ConfigProto(device_filters=["/job:ps", f"/job:worker/task:{FLAGS.task_index}/cpu:0"])
     with supervisor.managed_session(server.target, config=config) as session, session.as_default():
-        session.run([agent.sync, agent.set_mark])
+        session.run(agent.sync)
+        agent.begin(session, workers)
         step = 0
         while not supervisor.should_stop() and step < FLAGS.last_step:
             step = agent.play(session, supervisor.should_stop)
@@ -130,7 +142,7 @@ def main(_):
         server.join()
     agent = Agent(FLAGS.task_index)
     run = monitored if FLAGS.session == "monitored" else supervised
-    mark = run(agent, server, is_chief=FLAGS.task_index == 0)
+    mark = run(agent, server, cluster.num_tasks("worker"), is_chief=FLAGS.task_index == 0)
     print("mark", mark)
     print("rewards", np.mean(agent.rewards[:5]), np.mean(agent.rewards[-5:]))
 

@@ -1,8 +1,11 @@
 """Actor-critic in the style of the A3C programs in which every worker says is_chief=True.
 
 Each wants its own net initialized, whose name bears the task's number, and which lies on no device. The global net and
-its optimizers are placed by replica_device_setter. Nobody gives a directory for checkpoints, unless told.
+its optimizers are placed by replica_device_setter. Nobody gives a directory for checkpoints, unless told. The workers
+begin together: whoever came after the last step would have played nothing.
 """
+
+import time
 
 import numpy as np
 
@@ -53,6 +56,13 @@ class ActorCritic:
         ]
 
 
+def begin(session, present, arrive, workers):
+    """Say that this worker is here, and wait for the others."""
+    session.run(arrive)
+    while session.run(present) < workers:
+        time.sleep(0.01)
+
+
 def play(session, net, random, should_stop):
     """Play with the own net, push to the global one, pull it; give the mean reward of each round."""
     rewards = []
@@ -80,12 +90,16 @@ def main(_):
     with tf.device(tf.train.replica_device_setter(worker_device=worker_device, cluster=cluster)):
         optimizers = [tf.train.RMSPropOptimizer(0.01, name=name) for name in ("opt_a", "opt_c")]
         shared = ActorCritic("global_net")
+        present = tf.get_variable("present", [], tf.int32, tf.zeros_initializer(), trainable=False)
+        arrive = present.assign_add(1)
     net = ActorCritic(f"local_ac{FLAGS.task_index}", optimizers, shared)
+    workers = cluster.num_tasks("worker")
     random = np.random.default_rng(FLAGS.task_index)
     hooks = [tf.train.StopAtStepHook(last_step=FLAGS.last_step)]
     if FLAGS.session == "supervisor":
         supervisor = tf.train.Supervisor(is_chief=True, logdir=FLAGS.run_dir, global_step=net.global_step)
         with supervisor.managed_session(server.target) as session:
+            begin(session, present, arrive, workers)
             rewards = play(
                 session, net, random,
                 lambda: supervisor.should_stop() or session.run(net.global_step) >= FLAGS.last_step,
@@ -93,11 +107,13 @@ def main(_):
     elif FLAGS.session == "creator":
         creator = tf.train.ChiefSessionCreator(master=server.target, checkpoint_dir=FLAGS.run_dir)
         with tf.train.MonitoredSession(session_creator=creator, hooks=hooks) as session:
+            begin(session, present, arrive, workers)
             rewards = play(session, net, random, session.should_stop)
     else:
         with tf.train.MonitoredTrainingSession(
             master=server.target, is_chief=True, hooks=hooks, checkpoint_dir=FLAGS.run_dir
         ) as session:
+            begin(session, present, arrive, workers)
             rewards = play(session, net, random, session.should_stop)
     print("rewards", np.mean(rewards[:5]), np.mean(rewards[-10:]))
 
