@@ -119,12 +119,12 @@ def cluster(processes, tmp_path):
     addresses = free_addresses(5)
     jobs = {"ps": addresses[:2], "chief": addresses[2:3], "worker": addresses[3:]}
 
-    def start(task):
+    def start(task, *more):
         job, index = task.split(":")
         config = {"cluster": jobs, "task": {"type": job, "index": int(index)}}
         script = ["-m", "globalstep.ps"]
         if job != "ps":
-            script = [JOB, "--last-step", LAST_STEP, "--dir", tmp_path / "run", "--say-steps", 5]
+            script = [JOB, "--last-step", LAST_STEP, "--dir", tmp_path / "run", "--say-steps", 5, *more]
         return processes.start(task, *script, env={"TF_CONFIG": json.dumps(config)})
 
     return start
@@ -150,7 +150,9 @@ def test_ps_that_come_last_are_found(cluster, processes, tmp_path):
 
 def test_a_dead_worker_keeps_neither_the_others_nor_the_ps(cluster, processes, tmp_path):
     tasks = ["ps:0", "ps:1", "chief:0", "worker:0", "worker:1"]
-    running = {task: cluster(task) for task in tasks}
+    # The job goes slowly until worker:1 has said "ready" and a step: it may come up late.
+    slowly = ("--slow-until", tmp_path / "worker:1.log", 2)
+    running = {task: cluster(task, *(slowly if "ps" not in task else ())) for task in tasks}
     processes.until("worker:1", r"^step")
     running["worker:1"].kill()
     codes = processes.wait()

@@ -46,6 +46,8 @@ def test_a_job_whose_sequencer_was_killed_is_proven(tmp_path, capsys):
     assert len(found.incarnations) == 2
     assert found.incarnations[1].parent == found.incarnations[0].number
     assert sum(worker.pushes for worker in found.workers.values()) == LAST_STEP
-    assert {"/job:chief/task:0", "/job:worker/task:0", "/job:worker/task:1"} <= set(found.workers)
+    # A worker that comes up late may find nothing left to do.
+    assert "/job:chief/task:0" in found.workers
+    assert set(found.workers) <= {"/job:chief/task:0", "/job:worker/task:0", "/job:worker/task:1"}
     assert main(["audit", str(run), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["proven"]
