@@ -22,7 +22,14 @@ from globalstep.optimizers.torch_optimizers import StepSource, TorchOptimizer
 from globalstep.variables.training_util import assert_global_step
 from globalstep.variables.variables import Variable
 from globalstep.worker.frameworks.training_model import number_of_at_least
-from globalstep.worker.running.graph_rounds import GraphRounds, InnerSteps, KnownSteps, OuterPush, rounds_in
+from globalstep.worker.running.graph_rounds import (
+    GraphRounds,
+    InnerSteps,
+    KnownSteps,
+    OuterPush,
+    require_own_pace,
+    rounds_in,
+)
 from globalstep.worker.running.local_optimizers import OwnOptimizer
 
 __all__ = ["LocalStepsOptimizer"]
@@ -46,9 +53,13 @@ class LocalStepsOptimizer(Optimizer):
         replicas: How many workers' differences make one global step, of their mean. None for each one to make a step
             of its own, as it comes.
         name: Name of the train op.
+        adapt_to_speed: Whether a slow worker's rounds are shorter, so that they take as long as those of the fastest:
+            floor(every * v / v_max) steps, at least 1, with v the steps a second of a worker (DyLU). Only without
+            `replicas`.
 
     Raises:
-        InvalidArgumentError: If a number is less than 1, or an optimizer is none that can be used so.
+        InvalidArgumentError: If a number is less than 1, an optimizer is none that can be used so, or the rest does not
+            go together.
 
     >>> import globalstep as gs
     >>> with gs.Graph().as_default(), gs.Session() as sess:
@@ -66,14 +77,21 @@ class LocalStepsOptimizer(Optimizer):
     """
 
     def __init__(
-        self, inner: Any, outer: Any, every: int, replicas: int | None = None, name: str = "LocalSteps"
+        self,
+        inner: Any,
+        outer: Any,
+        every: int,
+        replicas: int | None = None,
+        name: str = "LocalSteps",
+        adapt_to_speed: bool = False,
     ) -> None:
         super().__init__(False, name)
         number_of_at_least(1, every=every, replicas=replicas)
+        require_own_pace("LocalStepsOptimizer", adapt_to_speed, replicas)
         for what, given in (("inner", inner), ("outer", outer)):
             _require_plain(what, given)
         self._inner, self._outer = inner, outer
-        self._every, self._replicas = every, replicas
+        self._every, self._replicas, self._adapts = every, replicas, adapt_to_speed
         #: The outer optimizer as it is in the graph.
         self._applied: Optimizer | None = None
 
@@ -120,7 +138,7 @@ class LocalStepsOptimizer(Optimizer):
             push = OuterPush(pushed, differences, global_step, getattr(self._outer, "weight_decay", 0.0))
             own = OwnOptimizer(inner, getattr(self._inner, "weight_decay", 0.0))
             sparse = {variable: isinstance(grad, IndexedSlices) for variable, grad in applied.items()}
-            rounds = GraphRounds(InnerSteps(own, sparse, hypers, count), self._every, push, known)
+            rounds = GraphRounds(InnerSteps(own, sparse, hypers, count), self._every, push, known, self._adapts)
             rounds_in(graph).append(rounds)
             train_op = Node(
                 "LocalStep",

@@ -26,8 +26,9 @@ from globalstep.variables.training_util import create_global_step
 from globalstep.variables.variables import Variable
 from globalstep.worker.frameworks.fragment_rounds import FragmentPushes, FragmentRounds, FragmentSteps, OuterFragment
 from globalstep.worker.frameworks.fragments import FragmentTurns, split_evenly
-from globalstep.worker.frameworks.local_steps import InnerOptimizer, LocalSteps, RoundPace
+from globalstep.worker.frameworks.local_steps import InnerOptimizer, LocalSteps
 from globalstep.worker.frameworks.training_model import TrainingModel
+from globalstep.worker.running.graph_rounds import RoundPace
 
 __all__ = ["FragmentedGraph", "WorkerPlace"]
 

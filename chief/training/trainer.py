@@ -38,9 +38,10 @@ from globalstep.files.storage import leave_probe, storage_for
 from globalstep.graph.graph import Graph
 from globalstep.wire.wire_options import wire_options_of
 from globalstep.worker.frameworks.fragment_rounds import FragmentSteps
-from globalstep.worker.frameworks.local_steps import LocalRounds, LocalSteps, RoundPace
+from globalstep.worker.frameworks.local_steps import LocalRounds, LocalSteps
 from globalstep.worker.frameworks.training_model import MoreLookupsError, number_of_at_least, part_seed
 from globalstep.worker.frameworks.work_units import WorkUnits, batch_source, take_unit
+from globalstep.worker.running.graph_rounds import RoundPace
 from globalstep.worker.session import in_flight_of
 from globalstep.worker.session_run_hook import SessionRunContext, SessionRunHook, SessionRunValues
 

@@ -22,8 +22,9 @@ from globalstep.variables.variables import Variable
 from globalstep.wire.declarations import OutcomeKind, Read
 from globalstep.worker.frameworks.foreign_loss import Array
 from globalstep.worker.frameworks.fragments import FragmentCopies, FragmentTurns
-from globalstep.worker.frameworks.local_steps import InnerOptimizer, RoundPace, read_only
+from globalstep.worker.frameworks.local_steps import InnerOptimizer, read_only
 from globalstep.worker.frameworks.training_model import TrainingModel
+from globalstep.worker.running.graph_rounds import RoundPace
 from globalstep.worker.running.push_form import PushForm
 
 if TYPE_CHECKING:

@@ -3,8 +3,7 @@
 What is pushed is where the round began, minus where it ended: to the optimizer of the PS tasks a gradient like any
 other, pushed once and tried again under its push id. Values are pulled once a round.
 
-Layer: worker. Source: DiLoCo, arXiv 2311.08105, whose outer gradient this is; Liu et al., arXiv 2401.09135, for rounds
-that adapt to speed.
+Layer: worker. Source: DiLoCo, arXiv 2311.08105, whose outer gradient this is.
 """
 
 from __future__ import annotations
@@ -19,16 +18,15 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.graph.graph import Graph, Node
 from globalstep.optimizers.lowering import lower
 from globalstep.optimizers.torch_optimizers import StepSource, TorchOptimizer
-from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.variables.training_util import create_global_step
 from globalstep.wire.declarations import OutcomeKind
 from globalstep.wire.expressions import Expr, evaluate
 from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, Evaluator
 from globalstep.worker.frameworks.training_model import number_of_at_least
-from globalstep.worker.running.graph_rounds import TOO_LATE
+from globalstep.worker.running.graph_rounds import TOO_LATE, RoundPace, require_own_pace
 from globalstep.worker.running.local_optimizers import OwnOptimizer, OwnState
 
-__all__ = ["InnerOptimizer", "LocalRounds", "LocalSteps", "RoundPace", "read_only"]
+__all__ = ["InnerOptimizer", "LocalRounds", "LocalSteps", "read_only"]
 
 
 @dataclass(frozen=True)
@@ -87,13 +85,7 @@ class LocalSteps:
             )
         if not isinstance(self.alpha, (int, float)) or not 0 <= self.alpha <= 1:
             raise InvalidArgumentError(f"LocalSteps: alpha is {self.alpha!r}; it must lie between 0 and 1: 0.5, say.")
-        if not isinstance(self.adapt_to_speed, bool):
-            raise InvalidArgumentError(f"LocalSteps: adapt_to_speed is {self.adapt_to_speed!r}; it must be a bool.")
-        if self.adapt_to_speed and self.replicas is not None:
-            raise InvalidArgumentError(
-                "LocalSteps: adapt_to_speed does not go with replicas, whose mean counts each worker's round alike. "
-                "Leave one of them out."
-            )
+        require_own_pace("LocalSteps", self.adapt_to_speed, self.replicas)
 
     @property
     def steps(self) -> int:
@@ -113,54 +105,6 @@ class LocalSteps:
     def keeps_copies(self) -> bool:
         """Whether a worker's copies last from push to push."""
         return self.fragments > 1 or self.overlap > 0
-
-
-class RoundPace:
-    """How fast this worker takes steps, and how many its next round has by that. Not thread-safe.
-
-    A round's time is that from the push before it to its last step: batches count, the push does not. The speed is the
-    better one of the last two rounds', so that a checkpoint or a compilation, which hold up one of them, do not count.
-
-    Args:
-        every: Steps in a round of the fastest worker.
-        clock: Tells the time.
-
-    Attributes:
-        fastest: The most steps a second of any worker, as last heard of; 0 for not heard yet.
-    """
-
-    def __init__(self, every: int, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._every, self._clock = every, clock
-        self._began: float | None = None
-        self._speeds = (0.0, 0.0)
-        self.fastest = 0.0
-
-    @property
-    def speed(self) -> float:
-        """Steps a second; 0 before the first round has ended."""
-        return max(self._speeds)
-
-    @property
-    def steps(self) -> int:
-        """How many steps the next round has."""
-        fastest = max(self.fastest, self.speed)
-        return max(1, int(self._every * (self.speed / fastest))) if self.speed else self._every
-
-    def begin(self) -> None:
-        """Take note that a round begins."""
-        self._began = self._clock.monotonic()
-
-    def begin_first(self) -> None:
-        """Take note that the first round begins, if it is the first."""
-        if self._began is None:
-            self.begin()
-
-    def end(self, steps: int) -> None:
-        """Take note that a round's last step was taken."""
-        assert self._began is not None
-        secs = self._clock.monotonic() - self._began
-        if secs > 0.0:
-            self._speeds = (self._speeds[1], steps / secs)
 
 
 class InnerOptimizer:

@@ -9,7 +9,8 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.runtime.clock import ManualClock
 from globalstep.wire.declarations import OutcomeKind
 from globalstep.worker.frameworks.foreign_loss import Evaluation
-from globalstep.worker.frameworks.local_steps import LocalRounds, RoundPace
+from globalstep.worker.frameworks.local_steps import LocalRounds
+from globalstep.worker.running.graph_rounds import RoundPace
 
 RANDOM = np.random.default_rng(7)
 X = RANDOM.normal(size=(40, 3)).astype(np.float32)
