@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from globalstep.errors import InvalidArgumentError
-from globalstep.graph.graph import GraphKeys, Node, add_to_collection, as_node
+from globalstep.graph.graph import Graph, GraphKeys, Node, add_to_collection, as_node
 from globalstep.graph.indexed_slices import IndexedSlices
 from globalstep.graph.mutations import Hyper, Mutation
 from globalstep.ops.constant_ops import placeholder
@@ -122,11 +122,7 @@ class LocalStepsOptimizer(Optimizer):
             raise ValueError("Global step is required: it counts the rounds of local steps.")
         assert_global_step(global_step)
         graph = global_step.graph
-        if rounds_in(graph):
-            raise ValueError(
-                "This graph has local steps already: a run sees one set of copies. Train all Variables by one "
-                "LocalStepsOptimizer, with the sum of the losses; or build a graph for each."
-            )
+        _require_none_yet(graph)
         known = KnownSteps()
         with graph.as_default(), graph.name_scope(name or self._name) as scope:
             with graph.control_dependencies(None):
@@ -140,14 +136,8 @@ class LocalStepsOptimizer(Optimizer):
             sparse = {variable: isinstance(grad, IndexedSlices) for variable, grad in applied.items()}
             rounds = GraphRounds(InnerSteps(own, sparse, hypers, count), self._every, push, known, self._adapts)
             rounds_in(graph).append(rounds)
-            train_op = Node(
-                "LocalStep",
-                (*_flat(applied.values()), *computed),
-                name=scope,
-                operation=True,
-                stateful=True,
-                attrs={"local_rounds": rounds},
-            )
+            inputs, attrs = (*_flat(applied.values()), *computed), {"local_rounds": rounds}
+            train_op = Node("LocalStep", inputs, name=scope, operation=True, stateful=True, attrs=attrs)
         remember_loss(train_op, self._in_graph(graph).loss)
         add_to_collection(GraphKeys.TRAIN_OP, train_op)
         return train_op
@@ -201,6 +191,15 @@ def _require_plain(what: str, given: Any) -> None:
         raise InvalidArgumentError(
             f"LocalStepsOptimizer: {what} is a {type(given).__name__}, which does more than to apply gradients. Give "
             f"the optimizer that it wraps.{instead}"
+        )
+
+
+def _require_none_yet(graph: Graph) -> None:
+    """Refuse a graph that has local steps."""
+    if rounds_in(graph):
+        raise ValueError(
+            "This graph has local steps already: a run sees one set of copies. Train all Variables by one "
+            "LocalStepsOptimizer, with the sum of the losses; or build a graph for each."
         )
 
 

@@ -5,7 +5,7 @@ of all workers have the same names; their device tells them apart. They begin to
 would have played nothing.
 """
 
-import time
+import threading
 
 import numpy as np
 
@@ -75,7 +75,7 @@ class Agent:
         """Say that this worker is here, and wait for the others."""
         session.run([self.set_mark, self.arrive])
         while session.run(self.present) < workers:
-            time.sleep(0.01)
+            threading.Event().wait(0.01)
 
     def play(self, session, should_stop):
         """Copy the global net, play twenty moves with it, apply what they teach to the global net."""

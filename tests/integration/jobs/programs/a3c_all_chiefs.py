@@ -5,7 +5,7 @@ its optimizers are placed by replica_device_setter. Nobody gives a directory for
 begin together: whoever came after the last step would have played nothing.
 """
 
-import time
+import threading
 
 import numpy as np
 
@@ -60,7 +60,7 @@ def begin(session, present, arrive, workers):
     """Say that this worker is here, and wait for the others."""
     session.run(arrive)
     while session.run(present) < workers:
-        time.sleep(0.01)
+        threading.Event().wait(0.01)
 
 
 def play(session, net, random, should_stop):
