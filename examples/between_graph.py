@@ -9,7 +9,8 @@ Type each line in a shell of its own, in any order; the job ends when global_ste
     python examples/between_graph.py $A --job_name=worker --task_index=1
     python examples/between_graph.py $A --job_name=worker --task_index=2
 
-All five end with exit code 0, and the last checkpoint in --checkpoint_dir is model.ckpt-<last_step>.
+All five end with exit code 0, and the last checkpoint in --checkpoint_dir is model.ckpt-<last_step>. With
+--sync_replicas on each line a step is the mean of all workers' gradients.
 """
 
 import os
@@ -24,6 +25,7 @@ flags.DEFINE_string("worker_hosts", "", "Comma-separated list of hostname:port p
 flags.DEFINE_string("job_name", "", "One of 'ps', 'worker'")
 flags.DEFINE_integer("task_index", 0, "Index of task within the job")
 flags.DEFINE_integer("last_step", 1000, "Global step to stop at")
+flags.DEFINE_boolean("sync_replicas", False, "Whether all workers make each step together")
 flags.DEFINE_string("checkpoint_dir", os.path.join("runs", "between_graph"), "Where to save checkpoints")
 FLAGS = flags.FLAGS
 
@@ -37,6 +39,8 @@ def main(_):
         server.join()
         return
 
+    is_chief = FLAGS.task_index == 0
+    hooks = [tf.train.StopAtStepHook(last_step=FLAGS.last_step)]
     worker_device = f"/job:worker/task:{FLAGS.task_index}"
     with tf.device(tf.train.replica_device_setter(worker_device=worker_device, cluster=cluster)):
         x = tf.placeholder(tf.float32, [None, 3])
@@ -45,13 +49,17 @@ def main(_):
         bias = tf.Variable(tf.zeros([1]), name="bias")
         loss = tf.reduce_mean(tf.square(tf.matmul(x, weights) + bias - y))
         global_step = tf.train.get_or_create_global_step()
-        train_op = tf.train.GradientDescentOptimizer(0.05).minimize(loss, global_step=global_step)
+        optimizer = tf.train.GradientDescentOptimizer(0.05)
+        if FLAGS.sync_replicas:
+            workers = cluster.num_tasks("worker")
+            optimizer = tf.train.SyncReplicasOptimizer(optimizer, workers, total_num_replicas=workers)
+            hooks.append(optimizer.make_session_run_hook(is_chief))
+        train_op = optimizer.minimize(loss, global_step=global_step)
 
     random = np.random.default_rng(FLAGS.task_index)
-    hooks = [tf.train.StopAtStepHook(last_step=FLAGS.last_step)]
     with tf.train.MonitoredTrainingSession(
         master=server.target,
-        is_chief=(FLAGS.task_index == 0),
+        is_chief=is_chief,
         checkpoint_dir=FLAGS.checkpoint_dir,
         hooks=hooks,
     ) as mon_sess:

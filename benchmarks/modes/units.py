@@ -9,11 +9,8 @@ beforehand who is how fast. Prints the table of docs/modes.md.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -24,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 import globalstep as gs
-from benchmarks.harness.processes import ROOT
+from benchmarks.modes.tasks import run_tasks
 
 __all__ = ["main"]
 
@@ -67,28 +64,14 @@ def _rounds(units: int, slower: int) -> int:
 def _measure(units: int, slower: int, compute_secs: float, secs: float) -> float:
     """Train with one worker that is so many times slower; gives seconds a step."""
     steps = max(10, int(secs / (compute_secs * _rounds(units, slower))))
-    with tempfile.TemporaryDirectory(prefix="units") as name, contextlib.ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="units") as name:
         folder = Path(name)
-        with contextlib.ExitStack() as held:
-            sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(1 + _WORKERS)]
-            addresses = [f"127.0.0.1:{item.getsockname()[1]}" for item in sockets]
-        cluster = {"ps": addresses[:1], "worker": addresses[1:]}
-        children = []
-        for job, index in [("ps", 0), *(("worker", at) for at in range(_WORKERS))]:
+
+        def command(job: str, index: int) -> list[object]:
             takes = compute_secs * (slower if (job, index) == ("worker", _WORKERS - 1) else 1)
-            command = [sys.executable, "-m", "benchmarks.modes.units", "--task", units, steps, takes, folder]
-            task = {"cluster": cluster, "task": {"type": job, "index": index}}
-            output = stack.enter_context(open(folder / f"{job}-{index}.log", "wb"))
-            environ = os.environ | {"TF_CONFIG": json.dumps(task)}
-            child = subprocess.Popen(
-                list(map(str, command)), stdout=output, stderr=subprocess.STDOUT, env=environ, cwd=ROOT
-            )
-            stack.callback(child.wait)
-            stack.callback(child.kill)
-            children.append(child)
-        for child in children[1:]:
-            if child.wait(timeout=10 * secs + 120.0):
-                raise RuntimeError("\n".join(path.read_text() for path in folder.glob("*.log")))
+            return ["-m", "benchmarks.modes.units", "--task", units, steps, takes, folder]
+
+        run_tasks(_WORKERS, command, folder, 10 * secs + 120.0)
         return float((folder / "secs").read_text())
 
 

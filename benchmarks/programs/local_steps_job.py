@@ -120,7 +120,8 @@ def in_parts(params: dict[str, Array], count: int) -> dict[str, Array]:
     return {f"w{at}": part for at, part in enumerate(parts)} | {k: v for k, v in params.items() if k != "w"}
 
 
-def _initial(inputs: int, classes: int) -> dict[str, Array]:
+def initial(inputs: int, classes: int) -> dict[str, Array]:
+    """Give the values that a network begins with."""
     random = np.random.default_rng(1)
     return {
         "w": (random.normal(size=(inputs, _HIDDEN)) / np.sqrt(inputs)).astype(np.float32),
@@ -146,7 +147,7 @@ def main() -> None:
     args = parser.parse_args()
     x, y = digits() if args.data == "digits" else letters()
     test = len(x) // 5
-    params = in_parts(_initial(x.shape[1], int(y.max()) + 1), args.fragments)
+    params = in_parts(initial(x.shape[1], int(y.max()) + 1), args.fragments)
     local = gs.LocalSteps(
         gs.optim.SGD(args.rate, momentum=0.9),
         every=args.every,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+import numpy as np
 import pytest
 from processes import EXAMPLES, Processes, free_addresses
 
@@ -23,7 +24,7 @@ def processes(tmp_path):
         yield running
 
 
-def start_trainer(processes, tasks, tmp_path, last_step, addresses):
+def start_trainer(processes, tasks, tmp_path, last_step, addresses, *more):
     cluster = [f"--ps_hosts={','.join(addresses[:2])}", f"--worker_hosts={','.join(addresses[2:])}"]
     for task in tasks:
         job, index = task.split(":")
@@ -35,6 +36,7 @@ def start_trainer(processes, tasks, tmp_path, last_step, addresses):
             f"--task_index={index}",
             f"--last_step={last_step}",
             f"--checkpoint_dir={tmp_path / 'run'}",
+            *more,
         )
 
 
@@ -47,6 +49,14 @@ def test_it_ends_at_the_last_step_exactly_and_every_process_exits_0(processes, t
     assert load_checkpoint(prefix).get_tensor("global_step") == 300
     for worker in range(3):
         assert f"worker {worker} is done" in processes.output(f"worker:{worker}")
+
+
+def test_with_sync_replicas_every_worker_makes_every_step(processes, tmp_path):
+    start_trainer(processes, PS_FIRST, tmp_path, 200, free_addresses(5), "--sync_replicas")
+    assert processes.wait() == dict.fromkeys(PS_FIRST, 0)
+    checkpoint = load_checkpoint(latest_checkpoint(str(tmp_path / "run")))
+    assert checkpoint.get_tensor("global_step") == 200
+    np.testing.assert_allclose(checkpoint.get_tensor("weights"), [[1.0], [-2.0], [3.0]], atol=0.05)
 
 
 def test_a_stopped_training_goes_on_where_it_was(processes, tmp_path):
