@@ -57,17 +57,18 @@ def _rows(
     epsilon: Any,
     decay: Any,
 ) -> None:
-    flat_values, flat_m, flat_v = values.reshape(values.size), m.reshape(m.size), v.reshape(v.size)
-    for i in range(flat_m.size):
-        flat_m[i] *= beta1
-        flat_v[i] *= beta2
+    width = rows.shape[1]
+    for i in range(m.size):
+        m[i] *= beta1
+        v[i] *= beta2
     for i in range(indices.size):
-        for j in range(rows.shape[1]):
-            m[indices[i], j] += rows[i, j] * one_minus_beta1
-            v[indices[i], j] += rows[i, j] * rows[i, j] * one_minus_beta2
-    for i in range(flat_values.size):
-        flat_values[i] -= flat_values[i] * decay
-        flat_values[i] -= flat_m[i] * rate / (np.sqrt(flat_v[i]) + epsilon)
+        for j in range(width):
+            at = indices[i] * width + j
+            m[at] += rows[i, j] * one_minus_beta1
+            v[at] += rows[i, j] * rows[i, j] * one_minus_beta2
+    for i in range(values.size):
+        values[i] -= values[i] * decay
+        values[i] -= m[i] * rate / (np.sqrt(v[i]) + epsilon)
 
 
 @kernel
@@ -112,6 +113,7 @@ class Adam(CompiledRule):
     scalars = ("beta1_power", "beta2_power")
     dense_kernel = _dense
     rows_kernel = _rows
+    flat_rows = True
 
     def advance_scalars(self, scalars: Mapping[str, np.float32], hyper: Hypers) -> dict[str, np.float32]:
         """See Rule."""

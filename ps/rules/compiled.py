@@ -1,27 +1,28 @@
-"""Compiled kernels: numba, and the base class of the rules that have them.
+"""Compiled kernels, and the base class of the rules that have them.
 
 A kernel is one loop over the elements, compiled once per dtype and kept in the user's cache folder, so
 that the next PS process starts with it. It releases the GIL and is exact: no fused or reordered
 arithmetic, so that it equals the same expression in numpy bit for bit.
 
-Layer: ps. Importing this module imports numba, about half a second; `globalstep.ps.rules` therefore
-imports a rule's module when its kind is first asked for.
+Layer: ps. `globalstep.ps.rules` imports a rule's module when its kind is first asked for.
 """
 
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 
 from globalstep.ps.rules.rule import Array, Change, Hypers, Rule, check_alike
-from globalstep.runtime.kernels import COMPILER, kernel, read_only
+from globalstep.runtime.kernels import COMPILER, Kernel, kernel, read_only
 from globalstep.runtime.library_pages import give_back_library
 
 __all__ = ["CompiledRule", "check_alike", "kernel", "read_only"]
 
+_OF_IDS = np.dtype(np.int64)
 #: Rules and dtypes whose kernels this process has.
 _ready: set[tuple[type, Any]] = set()
 
@@ -32,10 +33,12 @@ class CompiledRule(Rule):
     Attributes:
         dense_kernel: Called with values, each slot, gradient, and the numbers that `numbers` gives.
         rows_kernel: Called with values, each slot, indices, rows, and the same numbers.
+        flat_rows: Whether `rows_kernel` takes values and slots flat, as those that change every row do.
     """
 
-    dense_kernel: ClassVar[Callable[..., None]]
-    rows_kernel: ClassVar[Callable[..., None]]
+    dense_kernel: ClassVar[Kernel]
+    rows_kernel: ClassVar[Kernel]
+    flat_rows: ClassVar[bool] = False
 
     @abc.abstractmethod
     def numbers(self, hyper: Hypers, real: Any) -> tuple[Any, ...]:
@@ -55,24 +58,27 @@ class CompiledRule(Rule):
         if values.dtype == np.float16:
             super().dense(values, slots, grad, hyper)
             return
-        type(self).dense_kernel(values, *slots, read_only(grad), *self.numbers(hyper, values.dtype.type))
+        _dense_of(self, values.dtype)(values, *slots, grad, *self.numbers(hyper, values.dtype.type))
 
     def bound(self, hyper: Hypers, dtype: Any) -> Change:
         """See Rule.bound."""
         if dtype == np.float16 or type(self).dense is not CompiledRule.dense:
             return super().bound(hyper, dtype)
-        kernel, numbers = type(self).dense_kernel, self.numbers(hyper, dtype.type)
-        return lambda values, slots, grad: kernel(values, *slots, read_only(grad), *numbers)
+        kernel, numbers = _dense_of(self, dtype), self.numbers(hyper, dtype.type)
+        return lambda values, slots, grad: kernel(values, *slots, grad, *numbers)
 
     def sparse(self, values: Array, slots: tuple[Array, ...], indices: Array, rows: Array, hyper: Hypers) -> None:
         """See Rule.sparse."""
         check_alike(values, *slots)
+        check_alike(indices, dtype=_OF_IDS)
         check_alike(rows, shape=(*indices.shape, *values.shape[1:]), dtype=values.dtype)
         if values.dtype == np.float16:
             super().sparse(values, slots, indices, rows, hyper)
             return
-        numbers = self.numbers(hyper, values.dtype.type)
-        type(self).rows_kernel(values, *slots, read_only(indices), read_only(rows), *numbers)
+        kernel, numbers = _rows_of(self, values.dtype), self.numbers(hyper, values.dtype.type)
+        if self.flat_rows:
+            values, slots = values.reshape(-1), tuple([slot.reshape(-1) for slot in slots])
+        kernel(values, *slots, indices, rows, *numbers)
 
     def prepare(self, dtype: Any) -> None:
         """See Rule.prepare."""
@@ -86,3 +92,23 @@ class CompiledRule(Rule):
             # To look through the process's memory takes longer than to call a kernel that is there.
             _ready.add(ready)
             give_back_library(COMPILER)
+
+
+@functools.cache
+def _dense_of(rule: CompiledRule, dtype: Any) -> Callable[..., None]:
+    """Give a rule's dense kernel for a dtype; `check_alike` has passed what it is called with."""
+    flat = np.zeros(0, dtype)
+    return rule.dense_kernel.ready(flat, *(flat,) * len(rule.slots), read_only(flat), *_numbers(rule, dtype))
+
+
+@functools.cache
+def _rows_of(rule: CompiledRule, dtype: Any) -> Callable[..., None]:
+    """As `_dense_of`, for rows."""
+    rows = np.zeros((0, 0), dtype)
+    table = rows.reshape(-1) if rule.flat_rows else rows
+    tables, indices = (table,) * (1 + len(rule.slots)), np.zeros(0, np.int64)
+    return rule.rows_kernel.ready(*tables, read_only(indices), read_only(rows), *_numbers(rule, dtype))
+
+
+def _numbers(rule: CompiledRule, dtype: Any) -> tuple[Any, ...]:
+    return rule.numbers(dict.fromkeys((*rule.hypers, *rule.scalars), 0.5), dtype.type)

@@ -51,18 +51,18 @@ def _rows(
     drift: Any,
     moves: Any,
 ) -> None:
+    width = rows.shape[1]
     for i in range(indices.size):
-        for j in range(rows.shape[1]):
-            waiting[indices[i], j] += rows[i, j]
-            values[indices[i], j] -= rows[i, j] * step
+        for j in range(width):
+            at = indices[i] * width + j
+            waiting[at] += rows[i, j]
+            values[at] -= rows[i, j] * step
     if moves > 0:
         # Every row has a momentum, and drifts.
-        flat_values, flat_momentum = values.reshape(values.size), momentum.reshape(momentum.size)
-        flat_waiting = waiting.reshape(waiting.size)
-        for i in range(flat_values.size):
-            flat_momentum[i] = flat_momentum[i] * inertia + flat_waiting[i] * share
-            flat_waiting[i] = 0
-            flat_values[i] -= flat_momentum[i] * drift
+        for i in range(values.size):
+            momentum[i] = momentum[i] * inertia + waiting[i] * share
+            waiting[i] = 0
+            values[i] -= momentum[i] * drift
 
 
 class DelayedNesterov(CompiledRule):
@@ -82,6 +82,7 @@ class DelayedNesterov(CompiledRule):
     scalars = ("waiting_pushes",)
     dense_kernel = _dense
     rows_kernel = _rows
+    flat_rows = True
 
     def check_hypers(self, hyper: Hypers) -> None:
         """See Rule."""

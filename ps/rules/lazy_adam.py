@@ -21,6 +21,7 @@ class LazyAdam(Adam):
 
     kind = "lazy_adam"
     rows_kernel = lazy_rows
+    flat_rows = False
 
     def sparse_reference(
         self, values: Array, slots: tuple[Array, ...], indices: Array, rows: Array, hyper: Hypers

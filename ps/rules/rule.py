@@ -28,7 +28,7 @@ Change = Callable[[Array, tuple[Array, ...], Array], None]
 
 
 def check_alike(*arrays: Array, shape: tuple[int, ...] | None = None, dtype: Any = None) -> None:
-    """Refuse arrays that are not all of one shape and dtype: a kernel looks at no bounds.
+    """Refuse arrays that are not contiguous, and all of one shape and dtype: a kernel looks at no bounds.
 
     The callers of rules have checked it already; this catches a bug in one of them.
 
@@ -38,15 +38,16 @@ def check_alike(*arrays: Array, shape: tuple[int, ...] | None = None, dtype: Any
         dtype: Which dtype; default the first array's.
 
     Raises:
-        InternalError: If one differs.
+        InternalError: If one is otherwise.
     """
     shape = arrays[0].shape if shape is None else shape
     dtype = arrays[0].dtype if dtype is None else dtype
     for array in arrays:
-        if array.shape != shape or array.dtype != dtype:
+        if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
             raise InternalError(
-                f"A kernel for {dtype} {list(shape)} was called with {array.dtype} {list(array.shape)}; nothing was "
-                "changed. This is a bug: please report it."
+                f"A kernel for {dtype} {list(shape)} was called with {array.dtype} {list(array.shape)}"
+                f"{'' if array.flags.c_contiguous else ', not contiguous'}; nothing was changed. This is a bug: please "
+                "report it."
             )
 
 

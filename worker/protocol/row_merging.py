@@ -30,7 +30,7 @@ __all__ = ["MergedReads", "RowMerging"]
 
 Array = npt.NDArray[Any]
 
-#: Rows of fewer bytes than this go as they are: the PS copes with repeats too, and numba need not be loaded.
+#: Rows of fewer bytes than this go as they are: the PS copes with repeats too, and no kernel need be loaded.
 _WORTH_BYTES = 1 << 15
 #: Dtypes that the kernels take.
 _MERGED_KINDS = "fiu"

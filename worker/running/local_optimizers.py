@@ -157,6 +157,7 @@ def apply_rule(
             return
         table, *tables = (array.reshape(len(array), -1) for array in arrays)
         rows = np.ascontiguousarray(gradient).reshape(indices.size, table.shape[1])
+        indices = np.ascontiguousarray(indices, np.int64)
         if rule.merges_duplicates:
             indices, rows = importlib.import_module(_RULES).merge_rows(indices, rows)
         rule.sparse(table, tuple(tables), indices, rows, hypers)

@@ -38,7 +38,7 @@ __all__ = [
     "take_rows",
 ]
 
-#: Smaller arrays are left to numpy, so that a small program need not load numba.
+#: Smaller arrays are left to numpy, so that a small program need not load a kernel.
 _KERNEL_BYTES = 1 << 15
 _KERNEL_IDS = 1 << 10
 _KERNEL_DTYPES = (np.float32, np.float64)

@@ -3,8 +3,8 @@
 A window is looked at where it lies, channel by channel. numpy, which does each place in a window for all of them, takes
 three times as long; for the largest values themselves it is as quick.
 
-Layer: shared, below `globalstep.ops.sliding_windows`. Importing this module imports numba: who may do without it
-imports it late. Threads: functions may be called at the same time for different images.
+Layer: shared, below `globalstep.ops.sliding_windows`. The first call imports numba. Threads: functions may be called
+at the same time for different images.
 """
 
 from __future__ import annotations

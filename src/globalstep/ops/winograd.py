@@ -9,8 +9,7 @@ one, where a sum over windows is off by 8e-7, and the gradient at the filters by
 
 The gradient at the filters is the transposed steps.
 
-Layer: shared, below `globalstep.ops.sliding_windows`. Importing this module imports numba: who may do without it
-imports it late. Threads: functions are pure.
+Layer: shared, below `globalstep.ops.sliding_windows`. The first call imports numba. Threads: functions are pure.
 """
 
 from __future__ import annotations

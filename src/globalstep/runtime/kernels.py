@@ -1,15 +1,25 @@
-"""Compiled loops: numba, kept in the user's cache folder so that the next process starts with them.
+"""Compiled loops, kept as machine code in the user's cache folder; the compiler is imported where one is not there yet.
 
-Layer: shared. Importing this module imports numba, about half a second; who may do without it imports it, and
-what uses it, late.
+A process that finds its loops there imports LLVM alone, which loads them, and not numba: 50 MB and half a second less.
+docs/design/kernels.md has the file's form, and when the loop is numba's after all.
+
+Layer: shared. Threads: kernels may be called, and made ready, by several at once.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import hashlib
+import logging
 import os
-from collections.abc import Callable
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from globalstep.runtime.process_env import kernel_cache_directory
@@ -19,17 +29,118 @@ from globalstep.runtime.process_env import kernel_cache_directory
 if "NUMBA_CACHE_DIR" not in os.environ:
     os.environ["NUMBA_CACHE_DIR"] = kernel_cache_directory()
 
-import numba
+_log = logging.getLogger("globalstep")
 
-__all__ = ["COMPILER", "kernel", "read_only"]
+__all__ = ["COMPILER", "ENTRY", "Kernel", "kernel", "read_only"]
 
 #: How the file name of the compiler's library begins; what is compiled does not use it.
 COMPILER = "libllvmlite"
+#: What a kernel is called in its machine code.
+ENTRY = "kernel"
 
 Array = npt.NDArray[Any]
+#: What matters of an argument: (dtype, dimensions) of an array, the type of a number; None: numba's business.
+Kind = Any
+
+#: The types of numbers, and of results by their annotation, as C has them.
+_NUMBERS = {
+    bool: ctypes.c_bool,
+    int: ctypes.c_int64,
+    float: ctypes.c_double,
+    np.float32: ctypes.c_float,
+    np.float64: ctypes.c_double,
+    np.uint64: ctypes.c_uint64,
+}
+_RESULTS: dict[str, Any] = {"None": None, "bool": ctypes.c_bool, "int": ctypes.c_int64}
 
 
-def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+class Kernel:
+    """A loop over arrays and numbers.
+
+    It is compiled, or loaded, on the first call for each combination of dtypes. It releases the GIL, and neither fuses
+    nor reorders arithmetic.
+
+    Args:
+        function: The loop. It calls those of its own file only, since no change of another file is seen. Where its
+            result is annotated as None, bool or int, it needs no numba.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self._name = f"{function.__module__}.{function.__qualname__}"
+        self._ready: dict[tuple[Kind, ...], Callable[..., Any]] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the loop."""
+        kinds = tuple([_kind(argument) for argument in arguments])
+        ready = self._ready.get(kinds)
+        return (self.ready(*arguments) if ready is None else ready)(*arguments)
+
+    def ready(self, *examples: Any) -> Callable[..., Any]:
+        """Give the loop for arguments of these dtypes and dimensions; it is compiled now, where it has to be.
+
+        Args:
+            examples: Arguments like those that it will be called with.
+
+        Returns:
+            The loop, which does not look at what it is called with: contiguous arrays of those dtypes, or it reads and
+            writes anywhere.
+        """
+        kinds = tuple([_kind(example) for example in examples])
+        if kinds not in self._ready:
+            result = self.function.__annotations__.get("return")
+            native = None
+            if None not in kinds and result in _RESULTS and _may_be_native():
+                native = self._native(kinds, result)
+            self._ready[kinds] = native or self._by_numba(examples)
+        return self._ready[kinds]
+
+    def _native(self, kinds: tuple[Kind, ...], result: str) -> Callable[..., Any] | None:
+        """Load the machine code, and compile it first where the cache has none; None where the loop is numba's."""
+        try:
+            path = self._path(kinds)
+            code = _read(path)
+            if code is None:
+                from globalstep.runtime.kernel_compiler import machine_code
+
+                code = machine_code(self.function, kinds, result)
+                _write(path, code)
+            if not code:
+                return None
+            types: list[Any] = [ctypes.py_object if isinstance(kind, tuple) else _NUMBERS[kind] for kind in kinds]
+            return ctypes.CFUNCTYPE(_RESULTS[result], *types)(_load(code))
+        except Exception as error:
+            # A loop without a source file, a numba that is not known; what is wrong with a loop, numba says again.
+            _log.info("The kernel %s is called by numba: %r", self._name, error)
+            return None
+
+    def _path(self, kinds: tuple[Kind, ...]) -> str:
+        """Give the file of the machine code: its name has a digest of all that the code depends on."""
+        with open(self.function.__code__.co_filename, "rb") as source:
+            what = [hashlib.sha256(source.read()).hexdigest(), self._name, *_machine()]
+        what += [kind.__name__ if isinstance(kind, type) else str(kind) for kind in kinds]
+        name = hashlib.sha256("\n".join(what).encode()).hexdigest()[:32]
+        return os.path.join(os.environ["NUMBA_CACHE_DIR"], f"{self._name}-{name}.native")
+
+    def _by_numba(self, examples: Sequence[Any]) -> Callable[..., Any]:
+        """Give the loop as numba calls it, which looks at each call's arguments."""
+        frozen = [isinstance(example, np.ndarray) and not example.flags.writeable for example in examples]
+        loop = self._dispatcher
+
+        def call(*arguments: Any) -> Any:
+            # numba compiles for that flag, and once shall do.
+            return loop(*[read_only(item) if of else item for item, of in zip(arguments, frozen, strict=True)])
+
+        return call if any(frozen) else loop
+
+    @functools.cached_property
+    def _dispatcher(self) -> Callable[..., Any]:
+        from globalstep.runtime.kernel_compiler import dispatcher
+
+        return dispatcher(self.function)
+
+
+def kernel(function: Callable[..., Any]) -> Kernel:
     """Compile a loop on first call for each dtype. It releases the GIL, and neither fuses nor reorders arithmetic.
 
     Numbers passed to a kernel have the arrays' dtype, and a kernel uses no literal but as an index:
@@ -41,7 +152,7 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     Returns:
         The compiled function.
     """
-    return numba.njit(function, nogil=True, cache=True, error_model="numpy")  # type: ignore[no-any-return]
+    return Kernel(function)
 
 
 def read_only(array: Array) -> Array:
@@ -49,3 +160,79 @@ def read_only(array: Array) -> Array:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def _kind(argument: Any) -> Kind:
+    if type(argument) is np.ndarray:
+        plain = argument.flags.c_contiguous and argument.dtype.kind in "fiu" and argument.dtype.isnative
+        return (argument.dtype, argument.ndim) if plain else None
+    return type(argument) if type(argument) in _NUMBERS else None
+
+
+@functools.cache
+def _may_be_native() -> bool:
+    """Whether machine code may take its arrays as CPython and numpy pass them.
+
+    Not where somebody has a wish of numba (NUMBA_BOUNDSCHECK, NUMBA_DISABLE_JIT), nor where an array's fields lie
+    elsewhere than in the usual builds of CPython.
+    """
+    if any(name.startswith("NUMBA_") and name != "NUMBA_CACHE_DIR" for name in os.environ):
+        return False
+    array = np.zeros((2, 3))
+    words = (ctypes.c_ssize_t * 5).from_address(id(array))
+    if sys.implementation.name != "cpython" or words[2] != array.ctypes.data:
+        return False
+    return words[4] != 0 and tuple((ctypes.c_ssize_t * 2).from_address(words[4])) == array.shape
+
+
+@functools.cache
+def _llvm() -> Any:
+    import llvmlite.binding
+
+    llvmlite.binding.initialize_native_target()
+    llvmlite.binding.initialize_native_asmprinter()
+    return llvmlite.binding
+
+
+@functools.cache
+def _machine() -> tuple[str, ...]:
+    """What machine code depends on beside the loop and its arguments: who made it, and for which processor."""
+    llvm = _llvm()
+    with open(os.path.join(os.path.dirname(__file__), "kernel_compiler.py"), "rb") as compiler:
+        maker = hashlib.sha256(compiler.read()).hexdigest()
+    processor = llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    return maker, version("numba"), version("llvmlite"), np.__version__, sys.implementation.cache_tag or "", *processor
+
+
+def _read(path: str) -> bytes | None:
+    """Give what was kept, if it is there and whole; b"" says that it cannot be kept."""
+    try:
+        with open(path, "rb") as file:
+            digest, code = file.read(32), file.read()
+    except OSError:
+        return None
+    return code if digest == hashlib.sha256(code).digest() else None
+
+
+def _write(path: str, code: bytes) -> None:
+    """Keep it, seen whole or not at all; a folder that takes nothing costs the next process its time."""
+    temporary = f"{path}.{secrets.token_hex(4)}"
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(temporary, "xb") as file:
+            file.write(hashlib.sha256(code).digest() + code)
+        os.replace(temporary, path)
+    except OSError:
+        pass
+
+
+def _load(code: bytes) -> int:
+    """Bring machine code into memory, for as long as the process lives; gives its address."""
+    llvm = _llvm()
+    target = llvm.Target.from_default_triple().create_target_machine(jit=True)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    address: int = engine.get_function_address(ENTRY)
+    engine.detach()
+    return address

@@ -3,7 +3,7 @@
 A transfer encoding, which only the two ends of a transport know of: what is packed here is unpacked there to the same
 layout, before anything else looks at it. A message with packed data has `spans`, which cover the unpacked data.
 
-Layer: shared. Threads: functions are pure. Importing this module imports numba.
+Layer: shared. Threads: functions are pure.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ The worker sends each row that a step touches once, and the PS sums what a clien
 (docs/performance.md, "Sparse"). Rows of one id are added in the order in which they come, so the same step
 gives the same bits every time.
 
-Layer: shared. Importing this module imports numba: who needs it only for sparse work imports it late.
-Threads: functions are pure; a RowGroups does not change.
+Layer: shared. Threads: functions are pure; a RowGroups does not change.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -24,21 +25,28 @@ pytestmark = [
 SIZE = 12_000_000
 GRADIENT_BYTES = 4 * SIZE
 HELD_BYTES = 3 * GRADIENT_BYTES
-#: What a PS may have besides: the interpreter, its libraries, numba's compiler, buffers.
+#: What a PS may have besides: the interpreter, its libraries, buffers; numba, where the cache has no kernels.
 ALLOWANCE_BYTES = 192 << 20
 WORKERS = 2
 HYPERS = {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 
 
-@pytest.fixture
-def ps():
+@contextlib.contextmanager
+def served(**environ):
+    """A PS process and its address."""
     command = [sys.executable, "-m", "globalstep.ps", "--port", "0", "--log-level", "ERROR"]
-    with subprocess.Popen(command, env=tuned(os.environ), stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, env=tuned(os.environ) | environ, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             yield process.pid, "grpc://" + process.stdout.readline().split()[-1]
         finally:
             process.terminate()
+
+
+@pytest.fixture
+def ps():
+    with served() as found:
+        yield found
 
 
 def resident(pid, what):
@@ -47,22 +55,23 @@ def resident(pid, what):
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(what))
 
 
-def declare(client):
+def declare(client, size=SIZE):
     slots = ("w/m", "w/v")
     scalars = ("beta1_power", "beta2_power")
-    decls = [VariableDecl("step", "int64", (), is_step=True), VariableDecl("w", "float32", (SIZE,), trainable=True)]
-    decls += [VariableDecl(slot, "float32", (SIZE,), primary="w", optimizer="o", slot=slot[-1]) for slot in slots]
+    decls = [VariableDecl("step", "int64", (), is_step=True), VariableDecl("w", "float32", (size,), trainable=True)]
+    decls += [VariableDecl(slot, "float32", (size,), primary="w", optimizer="o", slot=slot[-1]) for slot in slots]
     decls += [VariableDecl(name, "float32", ()) for name in scalars]
     hypers = {name: constant(value) for name, value in HYPERS.items()}
     client.declare(decls, [OptimizerDecl("o", "adam", hypers, {"w": slots}, scalars)])
     client.push(Push([Op(OpKind.ASSIGN, d.name, fill=0.9 if d.name in scalars else 0.0) for d in decls]))
 
 
-def push(client, times):
-    gradient = np.full(SIZE, 1e-3, np.float32)
+def push(client, times, size=SIZE):
+    gradient = np.full(size, 1e-3, np.float32)
     op = Op(OpKind.APPLY, "w", gradient, optimizer="o")
     for _ in range(times):
-        client.push(Push([op], [Increment("step")], [OptimizerUse("o")], [Read("w")], layout="all"))
+        result = client.push(Push([op], [Increment("step")], [OptimizerUse("o")], [Read("w")], layout="all"))
+    return result.values[0].tobytes()
 
 
 def test_memory_stays_within_its_bounds_while_two_workers_push_and_one_saves(ps):
@@ -86,3 +95,24 @@ def test_memory_stays_within_its_bounds_while_two_workers_push_and_one_saves(ps)
     finally:
         for client in (chief, *workers):
             client.close()
+
+
+def test_a_ps_that_finds_its_kernels_has_no_numba_and_little_else(tmp_path):
+    """25 MB of values and slots: the first process compiles and keeps numba, the second has the same values without."""
+    size = 25_000_000 // 12
+    seen = []
+    for _ in range(2):
+        with served(NUMBA_CACHE_DIR=str(tmp_path)) as (pid, target):
+            client = connect(target)
+            client.begin(open=True)
+            before = resident(pid, "VmRSS")
+            declare(client, size)
+            values = push(client, 3, size)
+            loaded = Path(f"/proc/{pid}/maps").read_text()
+            # What a client shares with it is its gradients and what it reads.
+            more = resident(pid, "VmRSS") - before - 12 * size - resident(pid, "RssShmem")
+            seen.append(("/numba/" in loaded, "libllvmlite" in loaded, values))
+            client.close()
+    assert [found[:2] for found in seen] == [(True, True), (False, True)]
+    assert seen[0][2] == seen[1][2]
+    assert more < 16 << 20

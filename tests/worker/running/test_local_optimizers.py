@@ -66,6 +66,18 @@ def test_a_local_variable_is_trained_as_one_on_a_ps(kind, sparse):
         np.testing.assert_array_equal(one, other)
 
 
+def test_rows_may_be_every_second_of_an_array():
+    initial = np.ones((6, 3), np.float32)
+    shared, local = gs.Variable(initial, name="shared"), gs.Variable(initial, name="local", **LOCAL)
+    ids, rows = gs.placeholder("int64", [None]), gs.placeholder("float32", [None, 3])
+    optimizer = gs.train.GradientDescentOptimizer(0.5)
+    ops = [optimizer.apply_gradients([(gs.IndexedSlices(rows, ids), variable)]) for variable in (shared, local)]
+    with started() as session:
+        session.run(ops, {ids: np.array([1, 0, 4, 0, 1, 0])[::2], rows: np.ones((3, 6), np.float32)[:, ::2]})
+        for values in session.run([shared, local]):
+            assert values[:, 0].tolist() == [1, 0, 1, 1, 0.5, 1]
+
+
 def test_slots_and_scalars_of_a_local_variable_are_local_and_in_the_global_collection():
     local = gs.Variable([1.0, 2.0], name="net", **LOCAL)
     optimizer = gs.train.AdamOptimizer(0.1)
