@@ -393,11 +393,21 @@ def latest_checkpoint(
         reason = _why_not(storage, prefix, thorough)
         if reason is None:
             if reasons:
-                _log.warning("Falling back to the checkpoint %s: %s", prefix, " ".join(reasons))
+                _log.warning(
+                    "Falling back to the checkpoint %s: %s Training that goes on from there does again what came after "
+                    "it; to keep that, stop it, and bring back the files first.",
+                    prefix,
+                    " ".join(reasons),
+                )
             return prefix
         reasons.append(reason)
     if reasons:
-        _log.error("No whole checkpoint in %s: %s", checkpoint_dir, " ".join(reasons))
+        _log.error(
+            "No whole checkpoint in %s: %s A session with this directory begins anew at step 0, and its checkpoints "
+            "replace these; to keep them, stop it, and bring back the files or give it another directory.",
+            checkpoint_dir,
+            " ".join(reasons),
+        )
     return None
 
 

@@ -37,6 +37,7 @@ from globalstep.errors import InvalidArgumentError, OpError
 from globalstep.files.storage import leave_probe, storage_for
 from globalstep.graph.graph import Graph
 from globalstep.wire.wire_options import wire_options_of
+from globalstep.worker.frameworks.foreign_loss import go_straight
 from globalstep.worker.frameworks.fragment_rounds import FragmentSteps
 from globalstep.worker.frameworks.local_steps import LocalRounds, LocalSteps
 from globalstep.worker.frameworks.training_model import MoreLookupsError, number_of_at_least, part_seed
@@ -469,6 +470,9 @@ class Trainer:
                 if not again:
                     raise
                 self._model.expect_all()
+            except Exception as error:
+                go_straight(error)
+                raise
         return None
 
     def _result(self) -> FitResult:

@@ -11,6 +11,7 @@ Layer: worker.
 from __future__ import annotations
 
 import importlib
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter, methodcaller
@@ -26,7 +27,9 @@ from globalstep.graph.graph import Node, tuple_item
 from globalstep.ops.array_ops import stop_gradient
 from globalstep.ops.primitives import cast
 
-__all__ = ["HALVES", "Evaluation", "Evaluator", "LossNode", "loss_node", "require_extra"]
+__all__ = ["HALVES", "Evaluation", "Evaluator", "LossNode", "go_straight", "loss_node", "require_extra"]
+
+_log = logging.getLogger("globalstep")
 
 Array = npt.NDArray[Any]
 #: `write`, by its position: by its name it takes three times as long.
@@ -170,3 +173,21 @@ def _plain(value: Any) -> Array:
     while isbox(value):
         value = getval(value)
     return np.asarray(value)
+
+
+def go_straight(error: Exception) -> None:
+    """Let an error's traceback go from who catches it straight to the loss function, where it came of one.
+
+    The frames between are globalstep's own; they are logged at DEBUG.
+    """
+    if not getattr(error, "of_program", False):
+        return
+    inside, place = False, error.__traceback__
+    while place is not None:
+        module = place.tb_frame.f_globals.get("__name__", "")
+        inside = inside or module == __name__
+        if inside and not module.startswith("globalstep."):
+            _log.debug("The whole way of an error of the loss function:", exc_info=error)
+            error.__traceback__ = place
+            return
+        place = place.tb_next

@@ -133,7 +133,8 @@ def test_latest_falls_back_to_the_newest_whole_one_and_names_the_file(tmp_path, 
     assert latest_checkpoint(str(tmp_path)) == paths[2]
     file = damage(paths[2], how)
     assert latest_checkpoint(str(tmp_path)) == paths[1]
-    assert "Falling back" in caplog.text
+    assert f"Falling back to the checkpoint {paths[1]}" in caplog.text
+    assert "Training that goes on from there does again what came after it" in caplog.text
     assert file in caplog.text
 
 
@@ -167,6 +168,7 @@ def test_latest_without_any_whole_checkpoint_is_none_and_says_why(tmp_path, capl
     with caplog.at_level(logging.ERROR):
         assert latest_checkpoint(str(tmp_path)) is None
     assert "No whole checkpoint" in caplog.text
+    assert "begins anew at step 0, and its checkpoints replace these; to keep them" in caplog.text
 
 
 def test_a_checkpoint_is_verified_once_unless_its_files_change(tmp_path, monkeypatch):

@@ -344,3 +344,57 @@ class TestTorch:
         gs.fit(model.eval(), lambda _, x, y: other(x).mean(), batches, optimizer=gs.optim.SGD(0.1), steps=1)
         assert warned(caplog, "Linear is in eval(): it trains without dropout")
         assert warned(caplog, "All gradients of the first step are zero. Does the loss depend on the parameters")
+
+
+def frames(error):
+    """Where each line of an error's traceback is: of globalstep's, or of others."""
+    found = []
+    place = error.__traceback__
+    while place is not None:
+        name, module = place.tb_frame.f_code.co_name, place.tb_frame.f_globals["__name__"]
+        found.append(name if module == __name__ else module.partition(".")[0])
+        place = place.tb_next
+    return found
+
+
+def step(loss):
+    with gs.Trainer(np.zeros(3, np.float32), loss, optimizer=gs.optim.SGD(0.1)) as trainer:
+        trainer.step((X, Y))
+
+
+def unit(loss):
+    with gs.Trainer(np.zeros(3, np.float32), loss, optimizer=gs.optim.SGD(0.1), units=gs.WorkUnits(2)) as trainer:
+        trainer.unit([(X, Y)])
+
+
+WAYS = {
+    "fit": lambda loss: fit(loss=loss),
+    "fit, by local steps": lambda loss: fit(loss=loss, local_steps=gs.LocalSteps(gs.optim.SGD(0.1), every=2)),
+    "step": step,
+    "unit": unit,
+}
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_an_error_of_the_loss_function_is_shown_without_what_lies_between(how, caplog):
+    def within():
+        raise KeyError("nothing")
+
+    def wrong(w, x, y):
+        return within()
+
+    caplog.set_level(logging.DEBUG, "globalstep")
+    with pytest.raises(KeyError) as caught:
+        WAYS[how](wrong)
+    seen = frames(caught.value)
+    assert seen[-2:] == ["wrong", "within"]
+    assert seen.count("globalstep") <= 4
+    assert "In the loss function, with the batch (float32[4, 3], float32[4])" in caught.value.__notes__[0]
+    assert caplog.text.count("The whole way") == 1
+    assert "in found_by" in caplog.text
+
+
+def test_an_error_that_globalstep_finds_in_a_loss_keeps_its_way():
+    with pytest.raises(InvalidArgumentError, match="must give") as caught:
+        fit(loss=lambda w, x, y: 3)
+    assert frames(caught.value).count("globalstep") > 5

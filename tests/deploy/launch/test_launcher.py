@@ -79,6 +79,15 @@ def test_a_failed_ps_ends_the_job():
     code, output = launch(task("ps:0", "import sys; sys.exit(143)"), task("chief:0", WAIT))
     assert code == 143
     assert "ps:0 was ended by SIGTERM (exit code 143); its last lines: none" in output
+    assert "the job ends for want of ps:0; with --max-restarts=K it is started again" in output
+
+
+def test_who_knows_of_restarts_and_who_lost_no_ps_is_not_told_of_them():
+    failing = "import sys; sys.exit(3)"
+    _, restarted = launch(task("ps:0", failing), task("chief:0", WAIT), max_restarts=1)
+    _, of_worker = launch(task("ps:0", WAIT), task("chief:0", WAIT), task("worker:0", failing))
+    assert "restart 1 of 1" in restarted
+    assert "--max-restarts" not in restarted + of_worker
 
 
 def test_a_killed_process_is_named_with_its_signal():
