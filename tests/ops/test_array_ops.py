@@ -45,6 +45,13 @@ def test_filling_with_a_node_has_a_gradient():
     np.testing.assert_array_equal(evaluate([node[0, 0], gradients(node, x)[0]], {x: 2.5}), [2.5, 6])
 
 
+def test_sizes_that_are_fed_in_place_of_a_constant():
+    x, sizes = c.placeholder("float32", []), c.constant([2, 3])
+    node = c.fill(sizes, x)
+    assert evaluate(node, {x: 2.5}).tolist() == [[2.5] * 3] * 2
+    assert evaluate(node, {x: 2.5, sizes: [4]}).tolist() == [2.5] * 4
+
+
 def test_like_another_value():
     x = c.placeholder("float64", [None, 2])
     value = np.ones((3, 2))

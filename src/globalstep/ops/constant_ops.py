@@ -194,10 +194,16 @@ def fill(dims: Any, value: Any, name: str | None = None) -> Node:
         return filled("Fill", dims, node.attrs["value"].item(), node.dtype, name)
     sizes = as_shape_node(dims)
 
+    constant = sizes.attrs.get("value") if sizes.op_type == "Const" else None
+    known = () if constant is None else tuple(np.asarray(constant).ravel().tolist())
+
     def make(wanted: Any, scalar: Any) -> Any:
-        # What sizes nearly always are, an array of one axis, numpy need not bring into that form first.
-        is_plain = type(wanted) is np.ndarray and wanted.ndim == 1
-        shape = tuple(wanted.tolist() if is_plain else np.asarray(wanted).ravel().tolist())
+        if wanted is constant and type(scalar) is np.ndarray and not scalar.ndim:
+            # What they nearly always are; see `broadcast`.
+            filled = np.empty(known, scalar.dtype)
+            filled.fill(scalar)
+            return filled
+        shape = tuple(np.asarray(wanted).ravel().tolist())
         # To look for what is to be traced takes autograd longer than to fill a small array.
         return broadcast(scalar, shape) if isbox(scalar) else broadcast.fun(scalar, shape)
 

@@ -69,14 +69,16 @@ def getitem(node: Node, key: Any, name: str = "strided_slice") -> Node:
             return _slice(*(resolve(p, values) for p in (part.start, part.stop, part.step)))
         return int(getval(values[part[1]])) if isinstance(part, tuple) else part
 
-    static = None if dynamic else tuple(plan)
+    static = tuple(plan)
 
-    def evaluate(*values: Any) -> Any:
-        index = tuple(resolve(part, values) for part in plan) if static is None else static
+    def take(value: Any, index: tuple[Any, ...] = static) -> Any:
         try:
-            return values[0][index]
+            return value[index]
         except IndexError as error:
             raise InvalidArgumentError(f"slice index of {node.name!r} is out of bounds: {error}") from None
+
+    def evaluate(*values: Any) -> Any:
+        return take(values[0], tuple(resolve(part, values) for part in plan))
 
     shape = TensorShape(None)
     if dynamic:
@@ -85,7 +87,7 @@ def getitem(node: Node, key: Any, name: str = "strided_slice") -> Node:
         shape = _sliced_shape(node.name, node.shape.as_list(), tuple(plan))
     attrs = {} if dynamic else {"index": plan[0] if len(plan) == 1 else tuple(plan)}
     return Node(
-        "StridedSlice", inputs, evaluate, name=name, dtype=node.dtype,
+        "StridedSlice", inputs, evaluate if dynamic else take, name=name, dtype=node.dtype,
         shape=shape, attrs=attrs,
     )  # fmt: skip
 

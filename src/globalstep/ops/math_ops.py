@@ -98,6 +98,8 @@ __all__ = [
     "truncatemod",
 ]
 
+_ARRAYS = (np.ndarray, np.generic)
+
 
 @primitive
 def _sigmoid(x: Any) -> Any:
@@ -366,9 +368,7 @@ def cast(x: Any, dtype: DTypeLike, name: str | None = None) -> Node:
     dtype_of_kind = np.dtype(kind)
 
     def convert(value: Any) -> Any:
-        if isinstance(value, np.ndarray):
-            return value.astype(dtype_of_kind)
-        return np.array(value, dtype_of_kind) if isinstance(value, np.generic) else cast_array(value, kind)
+        return np.array(value, dtype_of_kind) if isinstance(value, _ARRAYS) else cast_array(value, kind)
 
     return elementwise("Cast", node, convert, name, wanted)
 
