@@ -338,7 +338,8 @@ class ClusterClient:
             FailedPreconditionError: For a Variable that is not declared.
         """
         with self._lock:
-            self.run.require(variables)
+            if not self._buffers.knows(variables, self._joined.incarnation, self._joined.where):
+                self.run.require(variables)
             return self._buffers.arrays(variables, self._joined.incarnation, self.run.variables, self._joined.where)
 
     def send_ahead(self, layout: object, variable: str, gradient: Array) -> None:

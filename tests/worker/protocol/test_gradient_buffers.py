@@ -57,6 +57,20 @@ def test_only_what_the_ps_task_reads_in_place_is_used_up(buffers):
     assert (a.flags.writeable, b.flags.writeable, c.flags.writeable) == (False, False, True)
 
 
+def test_it_knows_what_was_asked_for_last_of_the_same_incarnation(buffers):
+    assert not buffers.knows(("a", "b"), 1, WHERE)
+    arrays_of(buffers, ("a", "b"))
+    assert buffers.knows(["a", "b"], 1, WHERE)
+    assert not buffers.knows(("b", "a"), 1, WHERE)
+    assert not buffers.knows(("a", "b"), 2, WHERE)
+    assert not buffers.knows(("a", "b"), 1, WHERE | {"d": 0})
+
+
+@pytest.mark.parametrize("names", [("a", "b", "c"), ("c", "b", "a"), ("b", "a", "c")])
+def test_they_come_in_the_order_asked_for(buffers, names):
+    assert [array.shape for array in arrays_of(buffers, names)] == [VARIABLES[name].shape for name in names]
+
+
 def test_they_serve_once(buffers):
     a, b, _ = arrays_of(buffers)
     assert buffers.whole(0, [a, b]) is not None
