@@ -88,12 +88,14 @@ class HookedSession:
             values = nothing_for(asked)
         if of_hooks:
             of_hooks, values = values, values[_CALLER]
+        given = SessionRunValues(None, options, run_metadata)
         try:
             for position, hook in self._after:
-                hook.after_run(context, SessionRunValues(of_hooks.get(position), options, run_metadata))
+                hook.after_run(context, given._replace(results=of_hooks.get(position)) if of_hooks else given)
         except PREEMPTION_ERRORS as error:
             self.lost = error
-        self._stop_requested = self._stop_requested or context.stop_requested
+        if context.stop_requested:
+            self._stop_requested = True
         return values
 
     def _before_run(

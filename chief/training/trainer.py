@@ -253,8 +253,9 @@ class Trainer:
 
     def _seeds(self, count: int) -> list[int]:
         """Give a seed for each batch of a step; where the loss draws nothing, none is computed."""
-        draws = self._model.draws
-        return [part_seed(self.seed, self.rank, self._step, at) if draws else 0 for at in range(count)]
+        if not self._model.draws:
+            return [0] * count
+        return [part_seed(self.seed, self.rank, self._step, at) for at in range(count)]
 
     def unit(self, batches: Any) -> float:
         """Compute a unit of work: its loss and gradients, and push them. For a Trainer with `units`.

@@ -30,6 +30,7 @@ from globalstep.worker.frameworks.training_model import (
 __all__ = ["NumpyTraining", "leaves_of", "put_into_structure"]
 
 _form_of = attrgetter("shape", "dtype")
+_PLAIN = {np.ndarray}
 #: A gradient is made read-only, and may be the function's own array: what is pushed is a view of it.
 _view_of: Any = np.ndarray.view
 
@@ -53,6 +54,8 @@ class NumpyTraining(TrainingModel):
         with get_default_graph().name_scope(SCOPE):
             self.variables = {path: _variable(path, leaf) for path, leaf in leaves_of(params)}
             self._paths = list(self.variables)
+            # Whose gradients were wanted last: positions, paths, and shapes and dtypes, which stay as they are.
+            self._wanted: tuple[tuple[int, ...], list[str], list[Any]] = ((), [], [])
             # A dict of arrays, the usual case, is taken apart and put together without a walk through a structure.
             self._is_flat = type(params) is dict and list(params) == self._paths
             if not any(variable.trainable for variable in self.variables.values()):
@@ -70,8 +73,11 @@ class NumpyTraining(TrainingModel):
         return put_into_structure(self._params, values)
 
     def _evaluate(self, values: Sequence[Array], wanted: tuple[int, ...]) -> Evaluation:
-        losses, gradients = [], []
         params = dict(zip(self._paths, values, strict=True)) if self._is_flat else _filled(self._params, iter(values))
+        if len(self._batches) == 1:
+            loss, found = self._call(params, self._batches[0], self._seeds[0])
+            return Evaluation(loss, self._gradients(self._by_path(found), wanted, values) if wanted else ())
+        losses, gradients = [], []
         for batch, seed in zip(self._batches, self._seeds, strict=True):
             loss, found = self._call(params, batch, seed)
             losses.append(loss)
@@ -80,9 +86,12 @@ class NumpyTraining(TrainingModel):
         return Evaluation(sum(losses) / len(losses), mean_of(gradients) if wanted else ())
 
     def _call(self, params: Any, batch: Any, seed: int) -> tuple[float, Any]:
-        rng = {"rng": np.random.default_rng(seed)} if self._rng else {}
+        given_batch = arguments(batch)
         try:
-            given = self._loss_fn(params, *arguments(batch), **rng)
+            if self._rng:
+                given = self._loss_fn(params, *given_batch, rng=np.random.default_rng(seed))
+            else:
+                given = self._loss_fn(params, *given_batch)
         except Exception as error:
             error.add_note(f"In the loss function, with the batch {described(batch)}.{_hint(error)}")
             raise
@@ -97,6 +106,8 @@ class NumpyTraining(TrainingModel):
                     else ""
                 )
             )
+        if type(given[0]) is float:
+            return checked_loss(given[0]), given[1]
         loss = np.asarray(given[0])
         if loss.shape or loss.dtype.kind not in "fiu":
             raise InvalidArgumentError(f"The loss must be a real scalar; the loss function gave {described(loss)}.")
@@ -116,12 +127,16 @@ class NumpyTraining(TrainingModel):
 
     def _gradients(self, given: Mapping[str, Any], wanted: tuple[int, ...], values: Sequence[Array]) -> list[Array]:
         """Give those of the parameters at the wanted positions."""
-        paths, kept = list(map(self._paths.__getitem__, wanted)), list(map(values.__getitem__, wanted))
+        known, paths, forms = self._wanted
+        if wanted != known:
+            paths = list(map(self._paths.__getitem__, wanted))
+            forms = [_form_of(values[at]) for at in wanted]
+            self._wanted = wanted, paths, forms
         gradients = list(map(given.get, paths))
         # The usual case is seen at once: arrays as the parameters are.
-        if set(map(type, gradients)) == {np.ndarray} and list(map(_form_of, gradients)) == list(map(_form_of, kept)):
+        if set(map(type, gradients)) == _PLAIN and list(map(_form_of, gradients)) == forms:
             return list(map(_view_of, gradients))
-        return [self._gradient(given, path, value) for path, value in zip(paths, kept, strict=True)]
+        return [self._gradient(given, path, values[at]) for path, at in zip(paths, wanted, strict=True)]
 
     def _gradient(self, given: Mapping[str, Any], path: str, value: Array) -> Array:
         if path not in given:
