@@ -25,11 +25,14 @@ from globalstep.ps.__main__ import make_parser
 from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer
 
-__all__ = ["SYNCHRONOUS_BUDGETS", "count", "main"]
+__all__ = ["SESSION_BUDGETS", "SYNCHRONOUS_BUDGETS", "count", "main"]
 
 #: KIND:PARAMETERS:PS -> most bytecodes of CPython 3.11 for a step of two workers' contributions: of the PS tasks, and
 #: of the workers.
 SYNCHRONOUS_BUDGETS = {"dense:1000:1": (11_500, 6_500), "dense:1000:2": (44_500, 21_500)}
+
+#: KIND:PARAMETERS:PS -> most bytecodes of CPython 3.11 that a step of a session may take besides those of the client.
+SESSION_BUDGETS = {"dense:1000:1": 1_250}
 
 
 class _Count:

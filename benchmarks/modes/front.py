@@ -33,7 +33,7 @@ from globalstep.worker.client.client import ClusterClient
 __all__ = ["BUDGET", "main"]
 
 #: Most bytecodes of CPython 3.11 that a step of the Trainer may take besides those of one of the client.
-BUDGET = 2000
+BUDGET = 1600
 _WARM_UP = 20
 _COUNTED = 40
 

@@ -12,8 +12,10 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from operator import methodcaller
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from globalstep.cluster.placement import optimizers_of
 from globalstep.errors import AbortedError, FailedPreconditionError, JobDoneError
@@ -43,8 +45,8 @@ __all__ = ["Executor"]
 #: Values that came back with a push are used by the next run up to this age, seconds.
 REUSE_SECS = 1.0
 _NO_SPAN = contextlib.nullcontext()
-#: `write`, by its position: by its name it takes three times as long.
-_SEAL = methodcaller("setflags", False)
+#: With `write` by its position: by its name it takes three times as long.
+_set_writeable: Any = np.ndarray.setflags
 
 
 class Executor:
@@ -130,9 +132,10 @@ class Executor:
         plan = self._plans.get(key) or self._made_plan(key)
         if self.pushes_in_flight is not None and not plan.overlaps:
             self.pushes_in_flight.wait()
-        run = PlanRun(self, plan, feeds)
         if self.trace is None:
-            return run.results()
+            steady = plan.steady
+            return PlanRun(self, plan, feeds).results() if steady is None else steady.results(self, plan, feeds)
+        run = PlanRun(self, plan, feeds)
         with self.span("run", fetches=len(fetches)):
             return run.results()
 
@@ -177,7 +180,8 @@ class Executor:
             return None
         if not self.in_flight and self._clock.monotonic() - fresh.at >= REUSE_SECS:
             return None
-        values, rows = fresh.whole(wanted), fresh.found(lookups) if lookups else []
+        values = fresh.values if wanted == fresh.variables else fresh.whole(wanted)
+        rows = fresh.found(lookups) if lookups else []
         return None if values is None or rows is None else (values, rows)
 
     def keep_fresh(
@@ -255,6 +259,23 @@ class Executor:
         if values is not None and (kept or lookups):
             self.keep_fresh(write, kept, values, lookups)
         return values
+
+    def push_again(self, push: Push, kept: tuple[Variable, ...]) -> None:
+        """Do as `push` with one that gives no Variable its value, from which the next run is to start.
+
+        Args:
+            push: The push.
+            kept: What it reads, whole.
+        """
+        write, incarnation = self.begin_write(), self.cluster.incarnation
+        if self._pushed.get(push.layout) != incarnation:
+            self.push(push, {}, write, kept)
+            return
+        result = self.cluster.push(push)
+        self.last_outcome = result.outcome
+        values = self.taken(result)
+        if values and len(values) == len(kept) and write == self._writes:
+            self._fresh = Fresh(write, incarnation, self._clock.monotonic(), kept, values)
 
     def send(self, push: Push, shapes: Mapping[Variable, tuple[int, ...]]) -> PushResult:
         """Send a push, and give what became of this one, whatever other threads push meanwhile; see push.
@@ -337,5 +358,5 @@ class Executor:
 
 def _frozen(values: list[Any]) -> list[Any]:
     """Forbid writing into values read: other nodes, and later runs, see the same arrays."""
-    deque(map(_SEAL, values), maxlen=0)
+    deque(map(_set_writeable, values, repeat(False)), maxlen=0)
     return values

@@ -1,4 +1,4 @@
-"""Fetches and feeds of a run: nested structures, flattened to nodes.
+"""Fetches and feeds of a run: nested structures, flattened to nodes; and the values of what was fetched.
 
 Layer: worker.
 """
@@ -16,8 +16,9 @@ from globalstep.graph.graph import Graph, Node
 from globalstep.graph.indexed_slices import IndexedSlices
 from globalstep.graph.shapes import TensorShape
 from globalstep.graph.sparse_tensor import SparseTensor, SparseTensorValue
+from globalstep.worker.running.plan import EMPTY, Plan
 
-__all__ = ["Fetches", "feeds_of", "flatten"]
+__all__ = ["Fetches", "feeds_of", "fetched", "flatten"]
 
 Rebuild = Callable[[Sequence[Any]], Any]
 
@@ -220,3 +221,34 @@ def _fitting(node: Node, value: Any) -> Any:
             f"'{TensorShape(shape)}'"
         )
     return array
+
+
+def fetched(plan: Plan, values: Sequence[Any]) -> list[Any]:
+    """Give the value of each of a plan's fetches; None for an operation, and for what was not come to.
+
+    Args:
+        plan: The plan.
+        values: The slots of a run.
+    """
+    constants = plan.constants
+    return [
+        None if slot is None or (value := values[slot]) is EMPTY else _owned(value, constants[slot])
+        for slot in plan.fetches
+    ]
+
+
+def _owned(value: Any, constant: Any) -> Any:
+    """Give a value that the caller may keep and write into; numbers as numpy scalars."""
+    if isinstance(value, np.ndarray):
+        if value.ndim == 0:
+            return value[()]
+        return value.copy() if not value.flags.writeable or value is constant else value
+    if isinstance(value, tuple):
+        return type(value)(*map(_each_owned, value)) if hasattr(value, "_fields") else tuple(map(_each_owned, value))
+    if isinstance(value, bool | int | float | complex):
+        return np.asarray(value)[()]
+    return value
+
+
+def _each_owned(value: Any) -> Any:
+    return _owned(value, None)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from globalstep.autodiff.backward_schedule import Schedule, schedule_of
 from globalstep.graph.graph import Node
@@ -22,6 +22,9 @@ from globalstep.variables.variables import Variable
 from globalstep.wire.declarations import OpKind
 from globalstep.worker.running.graph_rounds import StepTaker
 from globalstep.worker.running.push_form import PushForm
+
+if TYPE_CHECKING:
+    from globalstep.worker.running.run import SteadyRun
 
 __all__ = ["EMPTY", "Plan", "Round", "RowRead", "Step"]
 
@@ -108,6 +111,8 @@ class Plan:
 
     #: For each round whose push was sent: what its pushes have in common.
     forms: dict[int, PushForm] = field(default_factory=dict)
+    #: What makes the runs after the first, where they are all alike.
+    steady: SteadyRun | None = None
     #: For each Gradients node that was evaluated: the nodes that it covers and the run needs, with their slots.
     covered: dict[Node, dict[Node, int]] = field(default_factory=dict)
     #: For each that was evaluated: its backward schedule, if any, and the slots of what that needs.

@@ -48,8 +48,6 @@ class Fresh(NamedTuple):
 
     def whole(self, wanted: tuple[Variable, ...]) -> Sequence[Any] | None:
         """Give the values of Variables, in order; None if one is not among them."""
-        if wanted == self.variables:
-            return self.values
         held = dict(zip(self.variables, self.values, strict=True))
         return [held[variable] for variable in wanted] if held.keys() >= set(wanted) else None
 

@@ -83,6 +83,8 @@ class PushForm:
         reading: What the push reads: without what the next run of the plan does, and with it.
         declaring: Changes that give a Variable its whole value.
         is_empty: Whether there is nothing to push.
+        only_changes: Whether the run has nothing to do with the push but to send it: it changes Variables on the PS
+            that have their values, and the run wants none of these.
     """
 
     def __init__(
@@ -124,6 +126,8 @@ class PushForm:
         self._types = [np.ndarray] * len(self._changes)
         self._dtypes = [change.dtype for change in self._changes]
         self.is_empty = not (self._changes or self._increments or self._uses)
+        more = self.declaring, self.local, self.local_uses, self.wanted, self.ahead
+        self.only_changes = not self.is_empty and not any(more)
 
     def push(self, values: Sequence[Any]) -> Push:
         """Make the push of a run, without its reads.
@@ -142,7 +146,7 @@ class PushForm:
             operands: list[Any] = list(map(values.__getitem__, self._slots))
             if list(map(type, operands)) != self._types or list(map(_dtype_of, operands)) != self._dtypes:
                 operands = list(map(operand_of, self._parts, operands))
-            return self._alike.again(operands, uses, seen_steps=seen_steps)
+            return self._alike.again(operands, uses, None, seen_steps)
         return Push([change.made(values) for change in self._changes], self._increments, uses, seen_steps=seen_steps)
 
     def whole_values(self, values: Sequence[Any]) -> dict[Variable, tuple[int, ...]]:

@@ -1,6 +1,6 @@
 """One run of a plan: its values, what it reads, and what it pushes.
 
-Layer: worker. Threads: a run belongs to one.
+Layer: worker. Threads: a PlanRun belongs to one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from globalstep.graph.graph import Node
 from globalstep.variables.variables import Variable
 from globalstep.wire.declarations import OpKind, Push, Read
 from globalstep.worker.protocol.gradients_ahead import sending
-from globalstep.worker.running.evaluation import evaluate
+from globalstep.worker.running.evaluation import compiled, evaluate
+from globalstep.worker.running.fetches import fetched
 from globalstep.worker.running.graph_rounds import rounds_in
 from globalstep.worker.running.local_optimizers import moved_scalars
 from globalstep.worker.running.plan import EMPTY, Plan, Round
@@ -28,7 +29,7 @@ from globalstep.worker.running.pushing import operand_of
 if TYPE_CHECKING:
     from globalstep.worker.running.executor import Executor
 
-__all__ = ["PlanRun"]
+__all__ = ["PlanRun", "SteadyRun"]
 
 
 class PlanRun:
@@ -69,9 +70,9 @@ class PlanRun:
                     self._evaluate(current.late)
                 carried = bool(current.mutations) and self._push(current, number)
         except JobDoneError as done:
-            done.values = self._fetched()
+            done.values = fetched(plan, self.values)
             raise
-        return self._fetched()
+        return fetched(plan, self.values)
 
     def _take_given(self, given: Mapping[Node, Any]) -> None:
         """Put values where nothing else was fed."""
@@ -79,14 +80,6 @@ class PlanRun:
             slot = self._plan.slots.get(node)
             if slot is not None and self.values[slot] is EMPTY:
                 self.values[slot] = value
-
-    def _fetched(self) -> list[Any]:
-        """The value of each fetch; None for an operation, and for what was not come to."""
-        values, constants = self.values, self._plan.constants
-        return [
-            None if slot is None or values[slot] is EMPTY else _owned(values[slot], constants[slot])
-            for slot in self._plan.fetches
-        ]
 
     def _evaluate(self, steps: Sequence[Any]) -> None:
         executor = self._executor
@@ -202,7 +195,7 @@ class PlanRun:
 
     def _form_of(self, current: Round, number: int) -> PushForm:
         """Find the form of the round's push, when it is first sent."""
-        plan = self._plan
+        plan, executor = self._plan, self._executor
         first, following = plan.rounds[0], plan.rounds[number + 1 : number + 2]
         form = plan.forms[number] = PushForm(
             current.mutations,
@@ -214,6 +207,7 @@ class PlanRun:
             again=first.reads,
             steps=[(step, plan.read_slots[0][step]) for step in plan.steps if step in plan.read_slots[0]],
         )
+        plan.steady = steady_run_of(executor, plan, form)
         return form
 
     def _keep_from_caller(self, push: Push) -> None:
@@ -247,18 +241,72 @@ class PlanRun:
                     local.change(OpKind.ASSIGN, scalar, moved)
 
 
-def _owned(value: Any, constant: Any) -> Any:
-    """Give a value that the caller may keep and write into; numbers as numpy scalars."""
-    if isinstance(value, np.ndarray):
-        if value.ndim == 0:
-            return value[()]
-        return value.copy() if not value.flags.writeable or value is constant else value
-    if isinstance(value, tuple):
-        return type(value)(*map(_each_owned, value)) if hasattr(value, "_fields") else tuple(map(_each_owned, value))
-    if isinstance(value, bool | int | float | complex):
-        return np.asarray(value)[()]
-    return value
+class SteadyRun:
+    """A run of a plan after the first, as nearly all of a training loop are: what the plan says of it is seen once.
+
+    It reads what the push before it has not brought, evaluates, and pushes in a form that is known. Any number of
+    threads may run it at once; each run has values of its own.
+
+    Args:
+        plan: One that `steady_run_of` takes.
+        form: Of its push.
+    """
+
+    def __init__(self, plan: Plan, form: PushForm) -> None:
+        (only,) = plan.rounds
+        self._form = form
+        self._reads = only.reads
+        self._asked = [Read(variable.op_name) for variable in only.reads]
+        self._read_slots = slice(only.first_slot, only.first_slot + len(only.reads))
+        self._early = compiled(only.early) if only.early else None
+        self._late = compiled(only.late) if only.late else None
+
+    @np.errstate(all="ignore")
+    def results(self, executor: Executor, plan: Plan, feeds: Mapping[Node, Any]) -> list[Any]:
+        """Run it, and give the value of each fetch; see Executor.run.
+
+        Args:
+            executor: Who runs it.
+            plan: Its plan.
+            feeds: Values to take for nodes instead of their own.
+        """
+        values = plan.constants.copy()
+        for node, value in feeds.items():
+            slot = plan.slots.get(node)
+            if slot is not None:
+                values[slot] = value
+        try:
+            if self._early is not None:
+                self._early(values, plan, executor)
+            reuses = executor.reuse_values
+            if self._reads:
+                fresh = executor.fresh_values(self._reads) if reuses else None
+                values[self._read_slots] = executor.pull(self._asked) if fresh is None else fresh[0]
+            if self._late is not None:
+                self._late(values, plan, executor)
+            push = self._form.push(values)
+            kept, push.reads = self._form.reading[reuses]
+            push.layout = self._form
+            executor.push_again(push, kept)
+        except JobDoneError as done:
+            done.values = fetched(plan, values)
+            raise
+        return fetched(plan, values)
 
 
-def _each_owned(value: Any) -> Any:
-    return _owned(value, None)
+def steady_run_of(executor: Executor, plan: Plan, form: PushForm) -> SteadyRun | None:
+    """Give what makes the further runs of a plan whose first push has just been given its form; None where runs differ.
+
+    Args:
+        executor: Who runs the plan.
+        plan: The plan.
+        form: The form of its push.
+    """
+    if executor.gradients_ahead or executor.pushes_in_flight is not None:
+        return None
+    if len(plan.rounds) > 1 or plan.local_rounds is not None or not form.only_changes:
+        return None
+    (only,) = plan.rounds
+    if only.row_reads or only.local_reads or only.mutations[0].guards:
+        return None
+    return SteadyRun(plan, form)

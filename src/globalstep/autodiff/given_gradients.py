@@ -72,7 +72,7 @@ class GivenGradients:
         self, given: Sequence[Any], drawn: MutableMapping[Node, Any] | None = None
     ) -> tuple[tuple[Any, ...], list[Any]] | None:
         """Find the gradients; see BackwardSchedule.evaluate. There is nothing to draw."""
-        inputs = given[: self._inputs]
+        inputs = given if self._dense is not None else given[: self._inputs]
         if set(map(type, given)) != _PLAIN:
             if not all(isinstance(value, _ARRAYS) for value in given):
                 return None
