@@ -681,6 +681,7 @@ class StatusReply(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     VOTES_FIELD_NUMBER: _builtins.int
     CARRIES_FIELD_NUMBER: _builtins.int
+    ROW_LAYOUTS_FIELD_NUMBER: _builtins.int
     QUEUES_FIELD_NUMBER: _builtins.int
     OPEN_STEPS_FIELD_NUMBER: _builtins.int
     AGGREGATES_FIELD_NUMBER: _builtins.int
@@ -712,6 +713,8 @@ class StatusReply(_message.Message):
     """Takes STAGE with `vote`, and ADMIT with `votes`."""
     carries: _builtins.bool
     """Promises layouts, and takes ADMIT with `carried`."""
+    row_layouts: _builtins.bool
+    """Remembers layouts of pushes of rows, and takes `rows` in PUSH and STAGE."""
     aggregates: _builtins.bool
     """Takes contributions: increments with `contributions`, and AWAIT_STEP."""
     behind: _builtins.bool
@@ -806,6 +809,7 @@ class StatusReply(_message.Message):
         run: Global___RunIdentity | None = ...,
         votes: _builtins.bool = ...,
         carries: _builtins.bool = ...,
+        row_layouts: _builtins.bool = ...,
         queues: _abc.Iterable[Global___QueueInfo] | None = ...,
         open_steps: _abc.Iterable[Global___OpenStep] | None = ...,
         aggregates: _builtins.bool = ...,
@@ -813,7 +817,7 @@ class StatusReply(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "load", b"load", "policy", b"policy", "protocol", b"protocol", "run", b"run", "statistics", b"statistics"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregates", b"aggregates", "applied", b"applied", "behind", b"behind", "carries", b"carries", "chief", b"chief", "clients", b"clients", "directory", b"directory", "draining", b"draining", "floors", b"floors", "host", b"host", "incarnation", b"incarnation", "limits", b"limits", "load", b"load", "open_steps", b"open_steps", "optimizers", b"optimizers", "owner", b"owner", "policy", b"policy", "process", b"process", "protocol", b"protocol", "queues", b"queues", "run", b"run", "sequencer", b"sequencer", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "state", b"state", "statistics", b"statistics", "steps", b"steps", "told", b"told", "uninitialized", b"uninitialized", "variable_pushes", b"variable_pushes", "variables", b"variables", "votes", b"votes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregates", b"aggregates", "applied", b"applied", "behind", b"behind", "carries", b"carries", "chief", b"chief", "clients", b"clients", "directory", b"directory", "draining", b"draining", "floors", b"floors", "host", b"host", "incarnation", b"incarnation", "limits", b"limits", "load", b"load", "open_steps", b"open_steps", "optimizers", b"optimizers", "owner", b"owner", "policy", b"policy", "process", b"process", "protocol", b"protocol", "queues", b"queues", "row_layouts", b"row_layouts", "run", b"run", "sequencer", b"sequencer", "shard", b"shard", "shards", b"shards", "spent_incarnations", b"spent_incarnations", "state", b"state", "statistics", b"statistics", "steps", b"steps", "told", b"told", "uninitialized", b"uninitialized", "variable_pushes", b"variable_pushes", "variables", b"variables", "votes", b"votes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3578,15 +3582,17 @@ class PushRequest(_message.Message):
     AHEAD_FIELD_NUMBER: _builtins.int
     PATIENCE_MS_FIELD_NUMBER: _builtins.int
     KNOWS_PLACES_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     layout: _builtins.int
     """In an Exchange: the number under which this stream remembers ops, increments, uses and reads, so that
-    a push of the same layout need not tell them again. Not for sparse ops. 0 for none.
+    a push of the same layout need not tell them again. 0 for none.
     """
     known_layout: _builtins.bool
     """The layout was sent before: ops, increments, uses and reads are absent, the data is laid out alike.
     A receiver that does not know it answers with the error type "LayoutUnknownError"; tell it in full.
+    Of rows see "Layouts of rows" in docs/design/push-protocol.md.
     """
     ahead: _builtins.bool
     """The data was sent early, by AHEADs on this stream since its last push of the layout; there is none here.
@@ -3613,6 +3619,10 @@ class PushRequest(_message.Message):
     def seen_steps(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Step values that the gradients were computed from."""
 
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of a known layout with sparse ops, or reads of rows: how many rows each of these has, in order, ops first."""
+
     def __init__(
         self,
         *,
@@ -3628,11 +3638,12 @@ class PushRequest(_message.Message):
         ahead: _builtins.bool = ...,
         patience_ms: _builtins.int = ...,
         knows_places: _builtins.bool = ...,
+        rows: _abc.Iterable[_builtins.int] | None = ...,
         data: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "data", b"data", "id", b"id", "incarnation", b"incarnation", "increments", b"increments", "known_layout", b"known_layout", "knows_places", b"knows_places", "layout", b"layout", "ops", b"ops", "patience_ms", b"patience_ms", "reads", b"reads", "seen_steps", b"seen_steps", "uses", b"uses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "data", b"data", "id", b"id", "incarnation", b"incarnation", "increments", b"increments", "known_layout", b"known_layout", "knows_places", b"knows_places", "layout", b"layout", "ops", b"ops", "patience_ms", b"patience_ms", "reads", b"reads", "rows", b"rows", "seen_steps", b"seen_steps", "uses", b"uses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3693,6 +3704,7 @@ class StageRequest(_message.Message):
     KNOWN_LAYOUT_FIELD_NUMBER: _builtins.int
     AHEAD_FIELD_NUMBER: _builtins.int
     VOTE_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     layout: _builtins.int
     """As in PushRequest, for ops and reads."""
@@ -3709,6 +3721,10 @@ class StageRequest(_message.Message):
     def ops(self) -> _containers.RepeatedCompositeFieldContainer[Global___Op]: ...
     @_builtins.property
     def reads(self) -> _containers.RepeatedCompositeFieldContainer[Global___Read]: ...
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """As in PushRequest."""
+
     def __init__(
         self,
         *,
@@ -3720,10 +3736,11 @@ class StageRequest(_message.Message):
         known_layout: _builtins.bool = ...,
         ahead: _builtins.bool = ...,
         vote: _builtins.bool = ...,
+        rows: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "id", b"id", "incarnation", b"incarnation", "known_layout", b"known_layout", "layout", b"layout", "ops", b"ops", "reads", b"reads", "vote", b"vote"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "id", b"id", "incarnation", b"incarnation", "known_layout", b"known_layout", "layout", b"layout", "ops", b"ops", "reads", b"reads", "rows", b"rows", "vote", b"vote"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -163,7 +163,7 @@ class GlobalstepWorker:
                 Op(OpKind.APPLY, table, rows[places], indices=part, optimizer=optimizer)
                 for table, part, places in parts
             ]
-            _accepted(client.push(Push(ops, increments, uses)))
+            _accepted(client.push(Push(ops, increments, uses, layout="step")))
             laps.lap("decode")
 
         return step

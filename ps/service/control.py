@@ -172,6 +172,7 @@ class Control:
             open_steps=[_open_step(item) for item in shard.handle(events.GetOpenSteps())],
             votes=self.votes,
             carries=self.carries and self.votes,
+            row_layouts=True,
             aggregates=True,
             run=view.run.encode(),
             statistics=pb.Statistics(

@@ -353,7 +353,7 @@ class Handler:
         decision = None if message.known_layout else self._decision(message, memory.caller)
         parts = parts_of(message, data, memory, self.shard, decision)
         parts.buffer = memory.buffer
-        increments, uses = decision or known_decision(parts.layout)
+        increments, uses = decision or known_decision(parts.layout or parts.rows)
         push = codec.decode_push_id(message.id)
         admission = self.shard.handle(
             events.Push(message.incarnation, push, parts, increments, uses, dict(message.seen_steps))
@@ -398,7 +398,7 @@ class Handler:
         if message.HasField("part"):
             decision = None if message.part.known_layout else self._decision(message, memory.caller)
             parts = parts_of(message.part, data, memory, self.shard, decision)
-            increments, uses = decision or known_decision(parts.layout)
+            increments, uses = decision or known_decision(parts.layout or parts.rows)
             not_finite = self.shard.handle(events.Stage(message.incarnation, push, parts)) or not_finite
         else:
             increments, uses = self._decision(message, memory.caller)

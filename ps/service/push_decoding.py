@@ -5,8 +5,11 @@ Layer: ps. Threads: functions; a LayoutMemory belongs to one stream.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from globalstep.errors import InvalidArgumentError, LayoutUnknownError
 from globalstep.proto import globalstep_pb2 as pb
@@ -14,8 +17,9 @@ from globalstep.ps.ledger.ledger import CarriedPart
 from globalstep.ps.shard.events import Push
 from globalstep.ps.shard.layouts import Layout, LayoutMemory, PushParts
 from globalstep.ps.shard.shard import Shard
+from globalstep.ps.store.row_layouts import RowChange, RowLayout
 from globalstep.wire import codec
-from globalstep.wire.declarations import MOST_CARRIED_BYTES, Increment, OptimizerUse
+from globalstep.wire.declarations import MOST_CARRIED_BYTES, Increment, OptimizerUse, padded
 
 __all__ = ["Decision", "carried_parts", "check_counts", "counting_push", "decision_of", "known_decision", "parts_of"]
 
@@ -25,6 +29,9 @@ _TIMES = 4
 _BESIDES = 64
 
 _NO_PARTS = PushParts()
+
+#: Dtypes that ids of rows may have.
+_IDS = ("int64", "int32")
 
 #: By what a push is decided: its increments and uses.
 Decision = tuple[list[Increment], list[OptimizerUse]]
@@ -68,6 +75,9 @@ def parts_of(
     if message.ahead:
         data = memory.take_early(message.layout)
     if message.known_layout:
+        if message.rows:
+            told = memory.recall_rows(message.layout)
+            return PushParts(*told.bind(message.rows, data), data, rows=told)
         layout = memory.recall(message.layout, data)
         # A client whose contributions were answered without values knows the layout, and not where they would lie.
         known = not isinstance(message, pb.PushRequest) or not message.patience_ms or message.knows_places
@@ -79,7 +89,75 @@ def parts_of(
     dense = message.layout and all(op.kind == pb.OP_APPLY and not op.HasField("indices") for op in message.ops)
     if dense and memory.remember(message.layout, layout):
         return PushParts((), layout.reads, data, layout)
-    return PushParts(layout.bind(data), layout.reads, data)
+    parts = PushParts(layout.bind(data), layout.reads, data)
+    if message.layout and (rows := _row_layout(message, data.nbytes, increments, uses, decision is not None)):
+        memory.remember_rows(message.layout, rows)
+        parts.rows = rows
+    return parts
+
+
+def _row_layout(
+    message: pb.PushRequest | pb.StageRequest,
+    nbytes: int,
+    increments: list[Increment],
+    uses: list[OptimizerUse],
+    decides: bool,
+) -> RowLayout | None:
+    """Give the layout of a push of rows that was decoded; None where it has no rows, or later ones may lie otherwise.
+
+    Args:
+        message: What holds it.
+        nbytes: Of its data.
+        increments: See RowLayout.
+        uses: See RowLayout.
+        decides: See RowLayout.
+    """
+    at = 0
+    changes: list[RowChange] = []
+    for op in message.ops:
+        sparse = op.HasField("indices")
+        shape = tuple(op.value.shape)
+        # What has not a row for each id is going to be refused for that.
+        if op.kind != pb.OP_APPLY or not op.HasField("value") or (sparse and shape[:1] != tuple(op.indices.shape)):
+            return None
+        dtype = codec.DTYPES[op.value.dtype]
+        for ref in (op.value, op.indices) if sparse else (op.value,):
+            if ref.offset != at:
+                return None
+            at += padded(_nbytes(ref))
+        if sparse and op.indices.dtype not in _IDS:
+            return None
+        row = shape[1:] if sparse else shape
+        size = dtype.itemsize * math.prod(row)
+        changes.append(
+            RowChange(
+                op.variable,
+                op.optimizer,
+                op.unique,
+                op.after_increment,
+                dtype,
+                row,
+                size if sparse else padded(size),
+                codec.DTYPES[op.indices.dtype] if sparse else None,
+            )
+        )
+    reads: list[tuple[str, np.dtype[Any] | None]] = []
+    for read in message.reads:
+        if not read.HasField("indices"):
+            reads.append((read.variable, None))
+            continue
+        if read.indices.offset != at or len(read.indices.shape) != 1 or read.indices.dtype not in _IDS:
+            return None
+        at += padded(_nbytes(read.indices))
+        reads.append((read.variable, codec.DTYPES[read.indices.dtype]))
+    of_rows = any(change.ids is not None for change in changes) or any(ids is not None for _, ids in reads)
+    if at != nbytes or not of_rows or any(use.overrides for use in uses):
+        return None
+    return RowLayout(changes, reads, increments, uses, decides)
+
+
+def _nbytes(ref: pb.TensorRef) -> int:
+    return codec.DTYPES[ref.dtype].itemsize * math.prod(ref.shape)
 
 
 def decision_of(message: pb.PushRequest | pb.AdmitRequest, shard: Shard) -> Decision:
@@ -114,7 +192,7 @@ def carried_parts(message: pb.AdmitRequest, sequencer: int) -> dict[int, Carried
     return parts
 
 
-def known_decision(layout: Layout | None) -> Decision:
+def known_decision(layout: Layout | RowLayout | None) -> Decision:
     """Give the increments and uses that a layout came with.
 
     Raises:

@@ -22,6 +22,7 @@ from globalstep.ps.access.caller import ANONYMOUS, Caller
 from globalstep.ps.ledger.ledger import CarriedPart
 from globalstep.ps.shard.statistics import ChangeCount
 from globalstep.ps.store.reading import ReplyBuffer
+from globalstep.ps.store.row_layouts import RowLayout
 from globalstep.ps.store.store import PushPlan
 from globalstep.runtime.memory import MemoryPool, Pool
 from globalstep.wire.declarations import ALIGNMENT, Increment, Op, OpKind, OptimizerUse, Read, padded
@@ -143,6 +144,8 @@ class PushParts:
     known: bool = False
     #: Where what is read is to be put, if there is such a place; only for a push that is answered at once.
     buffer: ReplyBuffer | None = None
+    #: By what its changes and reads were bound, or will be those of later pushes, where some are of rows.
+    rows: RowLayout | None = None
 
     @property
     def changes(self) -> bool:
@@ -152,7 +155,7 @@ class PushParts:
     @property
     def optimizers(self) -> frozenset[tuple[str, bool]]:
         """Optimizers that the changes are made by, each with whether after the push's increments."""
-        layout = self.layout
+        layout = self.layout or self.rows
         if layout is None:
             return frozenset((op.optimizer, op.after_increment) for op in self.ops if op.kind is OpKind.APPLY)
         return layout.appliers
@@ -214,6 +217,8 @@ class LayoutMemory:
     memory: Pool = field(default_factory=MemoryPool)
     caller: Caller = ANONYMOUS
     _layouts: dict[int, Layout] = field(default_factory=dict[int, Layout])
+    #: Of pushes of rows: no number is in both.
+    _row_layouts: dict[int, RowLayout] = field(default_factory=dict[int, RowLayout])
     _early: dict[int, _EarlyData] = field(default_factory=dict[int, _EarlyData])
     _items: int = 0
     _reserved: npt.NDArray[np.uint8] | None = None
@@ -324,16 +329,39 @@ class LayoutMemory:
             raise InvalidArgumentError(f"Layout {number} has {found.data_bytes} bytes of data, not {data.nbytes}.")
         return found
 
+    def recall_rows(self, number: int) -> RowLayout:
+        """Give a layout of pushes of rows that was sent before.
+
+        Raises:
+            LayoutUnknownError: If this stream does not know it.
+        """
+        found = self._row_layouts.get(number)
+        if found is None:
+            raise LayoutUnknownError(f"This stream does not know layout {number} of rows; send it in full.")
+        return found
+
     def remember(self, number: int, layout: Layout) -> bool:
         """Keep a layout of nothing but dense gradients, unless its reads or uses differ each time; gives whether."""
         if any(read.indices is not None for read in layout.reads) or any(use.overrides for use in layout.uses):
             return False
-        self._items += len(layout.ops) + len(layout.reads)
-        if len(self._layouts) >= _MAX_LAYOUTS or self._items > _MOST_ITEMS:
-            self._items = len(layout.ops) + len(layout.reads)
-            self._layouts.clear()
-            self._early.clear()
-        # What was sent early was for another layout of that number.
-        self._early.pop(number, None)
+        self._make_place(number, len(layout.ops) + len(layout.reads))
         self._layouts[number] = layout
         return True
+
+    def remember_rows(self, number: int, layout: RowLayout) -> None:
+        """Keep a layout of pushes of rows."""
+        self._make_place(number, layout.items)
+        self._row_layouts[number] = layout
+
+    def _make_place(self, number: int, items: int) -> None:
+        """Have a place for a layout of so many changes and reads."""
+        self._items += items
+        if len(self._layouts) + len(self._row_layouts) >= _MAX_LAYOUTS or self._items > _MOST_ITEMS:
+            self._items = items
+            self._layouts.clear()
+            self._row_layouts.clear()
+            self._early.clear()
+        # What was told, or sent early, was for another layout of that number.
+        self._early.pop(number, None)
+        self._layouts.pop(number, None)
+        self._row_layouts.pop(number, None)

@@ -7,7 +7,7 @@ Layer: ps. Threads: used under the shard's lock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from globalstep.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, PermissionDeniedError
 from globalstep.ps.aggregates.closing import Closing
@@ -35,8 +35,9 @@ from globalstep.ps.shard.replies import Admission
 from globalstep.ps.shard.resources import Resources
 from globalstep.ps.store.checking import check_step
 from globalstep.ps.store.hypers import check_covered, evaluate_use
+from globalstep.ps.store.row_layouts import check_rows
 from globalstep.ps.store.snapshots import no_ledger
-from globalstep.wire.declarations import OpKind, Outcome, OutcomeKind, PushId
+from globalstep.wire.declarations import Op, OpKind, Outcome, OutcomeKind, PushId
 
 __all__ = ["Sequencer"]
 
@@ -79,19 +80,19 @@ class Sequencer:
 
     def _take_in(self, now: Incarnation, push: PushId, parts: PushParts) -> None:
         """Check a part, and keep it."""
-        layout, store = parts.layout, now.store
-        if layout is None or layout.plan is None or layout.plan.version != store.version:
+        layout, rows, store = parts.layout, parts.rows, now.store
+        if rows is not None and rows.version == store.version:
+            check_rows(parts.ops, parts.reads, store.declaration, store.most_read_bytes)
+        elif layout is None or layout.plan is None or layout.plan.version != store.version:
             if layout is not None and parts.data is not None:
                 parts.ops = parts.ops or layout.bind(parts.data)
                 layout.plan = store.plan(parts.ops, parts.reads, parts.data)
             else:
                 store.check(parts.ops, parts.reads)
             steps = now.ledger.steps if now.ledger is not None else {}
-            for op in parts.ops:
-                if op.variable in steps and (op.kind is not OpKind.ASSIGN or op.indices is not None):
-                    raise InvalidArgumentError(
-                        f"Step {op.variable!r} can be assigned, or moved on by an increment; not by {op.kind.name}."
-                    )
+            _check_steps(parts.ops, steps)
+            if rows is not None:
+                rows.version = store.version
         if now.log.keeps_data and parts.data is not None:
             parts.data = parts.data.toreadonly()
         now.staged[push] = Staged(parts, self._resources.clock.monotonic())
@@ -441,3 +442,12 @@ class Sequencer:
             if event.pushes:
                 now.log.append(event)
         return found
+
+
+def _check_steps(ops: Sequence[Op], steps: Collection[str]) -> None:
+    """Refuse changes of steps other than that one is assigned."""
+    for op in ops:
+        if op.variable in steps and (op.kind is not OpKind.ASSIGN or op.indices is not None):
+            raise InvalidArgumentError(
+                f"Step {op.variable!r} can be assigned, or moved on by an increment; not by {op.kind.name}."
+            )

@@ -106,9 +106,13 @@ class Model:
         message = self._message
         part = message.part if self._kind == "admit" else message
         ops: list[Any] = [*getattr(part, "ops", ())]
-        told = memory._layouts.get(getattr(part, "layout", 0))
+        number = getattr(part, "layout", 0)
+        told, rows = memory._layouts.get(number), memory._row_layouts.get(number)
         if told is not None and part.known_layout:
             ops += told.ops
+        if rows is not None and part.known_layout:
+            ops += rows.changes
+            told = told or rows
         uses = [*getattr(message, "uses", ()), *(told.uses if told is not None else ())]
         for staged in self._shard.now.staged.values():
             ops += [*staged.parts.ops, *(staged.parts.layout.ops if staged.parts.layout is not None else ())]

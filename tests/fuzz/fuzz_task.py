@@ -125,6 +125,7 @@ class FuzzedTasks:
             "shape": lambda rng: rng.choice((0, 1, 2, 3, 4, 5, 6, -1, 2**38, 2**62)),
             "offset": lambda rng: rng.choice((0, 0, 8, 16, 24, 40, 72, 4, 2**20, 2**63)),
             "layout": lambda rng: rng.randrange(4),
+            "rows": lambda rng: rng.choice((0, 1, 2, 3, 4, 2**32 - 1)),
             "index": lambda rng: rng.choice((self._index(), self._index() + 1, 0, 1, 2**63)),
             "previous": lambda rng: rng.choice((self._index(), self._index() - 1 & 0xFFFF, 0, 2**63)),
             "ledger": lambda rng: mutated(rng, self._dumped()),
@@ -276,7 +277,13 @@ class FuzzedTasks:
         if kind == 2:
             ids = np.array([rng.randrange(6) for _ in range(rng.randrange(5))], np.int64)
             rows = Op(OpKind.APPLY, "e", np.ones((ids.size, 3), np.float32), indices=ids, optimizer="adam")
-            return (1, *self._staged(client, self._next(client), 1, [rows], [Read("e", ids)]))
+            request, data = self._staged(client, self._next(client), 1, [rows], [Read("e", ids)])
+            request.stage.layout, request.stage.known_layout = rng.randrange(3), bool(rng.randrange(2))
+            if request.stage.known_layout:
+                request.stage.rows.extend((ids.size, rng.choice((ids.size, ids.size, ids.size + 1, 2**32 - 1))))
+                del request.stage.ops[:]
+                del request.stage.reads[:]
+            return 1, request, data
         if kind == 3:
             name = rng.choice(_ON[shard])
             shape = _SHAPES[name.partition("/")[0]]

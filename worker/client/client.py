@@ -302,7 +302,8 @@ class ClusterClient:
             try:
                 if self._protocol.messages.remembers(push):
                     return self._push_stored(push)  # it has no rows that could be merged
-                self.run.require([op.variable for op in push.ops] + [read.variable for read in push.reads])
+                if not self._protocol.messages.remembers_rows(push):
+                    self.run.require([op.variable for op in push.ops] + [read.variable for read in push.reads])
                 return self._rows.push(push, self._push_stored)
             finally:
                 self._buffers.forget()

@@ -52,6 +52,8 @@ class JoinedRun:
     votes: bool = False
     #: Whether all PS tasks have parts of pushes carried by the sequencer.
     carries: bool = False
+    #: Whether all PS tasks remember layouts of pushes of rows.
+    row_layouts: bool = False
     #: Whether all PS tasks know of contributions.
     aggregates: bool = False
     #: By how many pushes this client may be ahead of the slowest worker; None where it does not wait.

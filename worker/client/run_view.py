@@ -135,6 +135,7 @@ class RunView:
         with self.lock:
             self.joined.votes = all(status.votes for status in found)
             self.joined.carries = all(status.carries for status in found)
+            self.joined.row_layouts = all(status.row_layouts for status in found)
             self.joined.aggregates = all(status.aggregates for status in found)
             incarnations = {status.incarnation for status in found}
             held = RunIdentity.decode(found[0].run)

@@ -9,12 +9,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.wire.declarations import Op, OpKind, Push, Read
+from globalstep.wire.declarations import Op, OpKind, Push
+
+if TYPE_CHECKING:
+    from globalstep.worker.protocol.known_rows import KnownRows
 
 __all__ = [
     "PIGGYBACK_BYTES",
@@ -37,10 +40,10 @@ SMALL_BYTES = 1 << 16
 
 @dataclass(slots=True)
 class Part:
-    """What one shard gets of a push: positions of its ops, and its reads."""
+    """What one shard gets of a push: positions of its ops, and of its reads."""
 
     ops: list[int] = field(default_factory=list[int])
-    reads: list[Read] = field(default_factory=list[Read])
+    reads: list[int] = field(default_factory=list[int])
 
 
 #: From so many arrays on to make them as rows is quicker.
@@ -151,14 +154,17 @@ class Split:
     read_at: list[int]
     #: Shard -> the layout that it has been sent.
     known: dict[int, KnownLayout] = field(default_factory=dict[int, KnownLayout])
+    #: Of pushes of rows: which Variables they change and read, in order; None for others.
+    named: tuple[list[str], list[str]] | None = None
+    #: Shard -> the layout of rows that it has been sent, in place of `known`.
+    rows: dict[int, KnownRows] = field(default_factory=dict)
 
 
 def may_be_remembered(push: Push) -> bool:
-    """Whether a push is all alike but for its numbers, as LayoutMemory.layout has it."""
+    """Whether a push is all alike but for its numbers, and for how many rows it has, as LayoutMemory has it."""
     return (
         push.layout is not None
-        and all(op.kind is OpKind.APPLY and op.indices is None for op in push.ops)
-        and all(read.indices is None for read in push.reads)
+        and all(op.kind is OpKind.APPLY and (op.indices is None or op.value is not None) for op in push.ops)
         and not any(use.overrides for use in push.uses)
     )
 

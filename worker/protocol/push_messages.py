@@ -22,6 +22,7 @@ from globalstep.wire.wire_options import WireOptions
 from globalstep.worker.client.joined_run import JoinedRun
 from globalstep.worker.protocol.gradient_buffers import GradientBuffers
 from globalstep.worker.protocol.gradients_ahead import GradientsAhead
+from globalstep.worker.protocol.known_rows import KnownRows, has_rows
 from globalstep.worker.protocol.push_layout import (
     KnownLayout,
     Part,
@@ -40,6 +41,8 @@ Array = npt.NDArray[Any]
 _NBYTES = attrgetter("nbytes")
 #: Numbers of fewer bytes are put into one piece, which the transport need not do piece by piece.
 _JOINED_BYTES = 1 << 13
+#: Layouts that a client knows: a program has a few train ops; those of rows may differ in the shards that they take.
+_MOST_SPLITS = 64
 
 
 class PushMessages:
@@ -75,31 +78,44 @@ class PushMessages:
         self._splits.pop(layout, None)
 
     def remembers(self, push: Push) -> bool:
-        """Whether pushes of its layout have been made in this incarnation, so that their names are known."""
+        """Whether pushes of its layout have been made in this incarnation, so that their names are known; no rows."""
         split = self._splits.get(push.layout)
-        return split is not None and split.counts == (len(push.ops), len(push.reads))
+        return split is not None and split.named is None and split.counts == (len(push.ops), len(push.reads))
+
+    def remembers_rows(self, push: Push) -> bool:
+        """Whether the same is so of a push of rows."""
+        split = self._splits.get(push.layout)
+        # Which rows it names says which parts of a Variable it changes, and which of its reads are one.
+        return split is not None and split.named is not None and split.named == push.names
 
     def split(self, push: Push) -> dict[int, Part]:
         """Give each participant its part, in order of shards; remember it for pushes that are all alike."""
-        if self.remembers(push):
+        if self.remembers(push) or self.remembers_rows(push):
             return self._splits[push.layout].parts
         parts: dict[int, Part] = {}
         for at, op in enumerate(push.ops):
             parts.setdefault(self.shard_of(op.variable), Part()).ops.append(at)
-        for read in push.reads:
-            parts.setdefault(self.shard_of(read.variable), Part()).reads.append(read)
+        for at, read in enumerate(push.reads):
+            parts.setdefault(self.shard_of(read.variable), Part()).reads.append(at)
         for shard in push.beside:
             parts.setdefault(shard, Part())
         parts = dict(sorted(parts.items()))
-        if may_be_remembered(push):
+        named = push.names if push.layout is not None and push.has_rows else None
+        if may_be_remembered(push) and (named is None or self._may_tell_rows(push)):
             by_shard = sorted(range(len(push.reads)), key=lambda at: self.shard_of(push.reads[at].variable))
             read_at = [0] * len(by_shard)
             for place, at in enumerate(by_shard):
                 read_at[at] = place
-            self._splits[push.layout] = Split(parts, (len(push.ops), len(push.reads)), read_at)
+            if len(self._splits) >= _MOST_SPLITS:
+                self._splits.clear()
+            self._splits[push.layout] = Split(parts, (len(push.ops), len(push.reads)), read_at, named=named)
         else:
             self._splits.pop(push.layout, None)
         return parts
+
+    def _may_tell_rows(self, push: Push) -> bool:
+        """Whether the shards remember layouts of rows, and this push has one."""
+        return self._run.row_layouts and not self.packing.active and all(op.value is not None for op in push.ops)
 
     def shard_of(self, variable: str) -> int:
         """Give the shard that holds a Variable.
@@ -140,13 +156,24 @@ class PushMessages:
                     if whole is not None:
                         return [whole]
                 return [bytes_of(value) for value in values]
+        rows = split.rows.get(shard) if split is not None else None
+        if rows is not None and rows.is_told and not afresh and (found := rows.sent(push)) is not None:
+            message.layout, message.known_layout = rows.number, True
+            message.rows.extend(found[0])
+            return found[1]
         tensors = TensorWriter()
         order = in_arena_order(push.ops, part.ops, self._run.where)
         for at in order:
             codec.encode_op(push.ops[at], message.ops.add(), tensors)
-        for read in part.reads:
-            codec.encode_read(read, message.reads.add(), tensors)
-        if split is not None:
+        for at in part.reads:
+            codec.encode_read(push.reads[at], message.reads.add(), tensors)
+        if split is not None and split.named is not None and has_rows(push, part.ops, part.reads):
+            if self._may_tell_rows(push):
+                if rows is None:
+                    self._layout_numbers += 1
+                message.layout = rows.number if rows is not None else self._layout_numbers
+                split.rows[shard] = KnownRows(message.layout, push, order, part.reads)
+        elif split is not None:
             if known is None:
                 self._layout_numbers += 1
             message.layout = known.number if known is not None else self._layout_numbers
@@ -211,6 +238,8 @@ class PushMessages:
         """Give the values of a shard's answer; remember where they lie when it says so."""
         split = self._splits.get(push.layout)
         known = split.known.get(shard) if split is not None else None
+        if known is None and split is not None and shard in split.rows:
+            split.rows[shard].is_told = True
         if answer.bare:
             if known is None or known.places is None:
                 raise InternalError(f"{self._run.transports[shard].label} gave values without saying where they lie.")

@@ -151,7 +151,12 @@ class Splitter:
             return push, None
         ops = [part for op in push.ops for part in self._split_op(op)]
         reads, joins = self.split_reads(push.reads)
-        return push.of_ops(ops, reads), joins
+        stored = push.of_ops(ops, reads)
+        if push.layout is not None and stored.has_rows:
+            # Rows say which parts have some.
+            changed, read = stored.names
+            stored.layout = push.layout, tuple(changed), tuple(read)
+        return stored, joins
 
     def _split_op(self, op: Op) -> Iterable[Op]:
         ranges = self._parts.get(op.variable)

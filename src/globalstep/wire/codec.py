@@ -36,6 +36,7 @@ from globalstep.wire.expressions import MAX_NODES, Expr
 from globalstep.wire.names import GOOD_IDS, check_id
 
 __all__ = [
+    "DTYPES",
     "TensorWriter",
     "decode_limit",
     "decode_op",
@@ -57,6 +58,7 @@ __all__ = [
     "encode_read",
     "encode_use",
     "encode_variable",
+    "packed_ids",
 ]
 
 Array = npt.NDArray[Any]
@@ -162,9 +164,15 @@ def decode_tensor(ref: pb.TensorRef, data: memoryview) -> Array:
     return np.frombuffer(data, dtype, count, offset).reshape(shape)
 
 
-def _packed(ids: Array) -> Array:
-    """Give row ids in half the bytes, where they fit and that is worth it."""
-    if ids.dtype != np.int64 or ids.size < _PACKED_IDS or ids.min() < 0 or ids.max() > _LARGEST_INT32:
+def packed_ids(ids: Array, fewest: int = _PACKED_IDS) -> Array:
+    """Give row ids in half the bytes, where they fit and that is worth it.
+
+    Args:
+        ids: They.
+        fewest: Fewer go as they are.
+    """
+    # A negative one is a large one without its sign.
+    if ids.dtype != np.int64 or ids.size < fewest or (ids.size and ids.view(np.uint64).max() > _LARGEST_INT32):
         return ids
     return ids.astype(np.int32)
 
@@ -315,7 +323,7 @@ def encode_op(op: Op, into: pb.Op, tensors: TensorWriter) -> None:
     else:
         into.source = op.source
     if op.indices is not None:
-        tensors.add(_packed(op.indices), into.indices)
+        tensors.add(packed_ids(op.indices), into.indices)
     if op.optimizer:
         into.optimizer = op.optimizer
     if op.unique:
@@ -350,7 +358,7 @@ def encode_read(read: Read, into: pb.Read, tensors: TensorWriter) -> None:
     """Write a wish to read."""
     into.variable = read.variable
     if read.indices is not None:
-        tensors.add(_packed(read.indices), into.indices)
+        tensors.add(packed_ids(read.indices), into.indices)
 
 
 def decode_read(message: pb.Read, data: memoryview) -> Read:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -38,6 +39,7 @@ __all__ = [
 ]
 
 Array = npt.NDArray[Any]
+_VARIABLE = attrgetter("variable")
 
 #: Every tensor of a message starts at a multiple of this many bytes in its data.
 ALIGNMENT = 8
@@ -210,7 +212,8 @@ class Push:
     #: Step name -> value that the worker computed from, for staleness.
     seen_steps: Mapping[str, int] = field(default_factory=dict[str, int])
     #: Any hashable: pushes of the same one have the same ops, increments, uses and reads, and values of the
-    #: same dtypes and shapes in them, so that they are described once. None where that is not so.
+    #: same dtypes and shapes in them, but for how many rows and which, so that they are described once. None where that
+    #: is not so.
     layout: object = None
     #: Shards that take part though the push changes and reads nothing there: what closes an aggregate.
     beside: tuple[int, ...] = ()
@@ -271,6 +274,16 @@ optimizer='Adam', unique=False, after_increment=False)
         """The Variable of each op, in order."""
         ops = self.ops
         return [op.variable for op in (ops.first if isinstance(ops, _OpsAlike) else ops)]
+
+    @property
+    def names(self) -> tuple[list[str], list[str]]:
+        """The Variables that it changes, and those that it reads, in order."""
+        return list(map(_VARIABLE, self.ops)), list(map(_VARIABLE, self.reads))
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether it changes or reads some rows of a Variable."""
+        return any(op.indices is not None for op in self.ops) or any(read.indices is not None for read in self.reads)
 
     def set_value(self, at: int, value: Array) -> None:
         """Give one of its ops another value."""

@@ -177,6 +177,134 @@ def test_a_layout_that_is_told_anew_forgets_what_was_sent_ahead_of_the_old_one(r
     assert not run.send(pb.Request(ahead=pb.AheadRequest(layout=1)), data).HasField("error")
 
 
+def of_rows(run, kind="push", sequence=100, **more):
+    """A push of two rows of `e` and one of `w`, which reads three rows, and its data; told under layout 1."""
+    rows = Op(OpKind.APPLY, "e", np.ones((2, 2), np.float32), indices=np.array([1, 3]), optimizer="sgd")
+    request, data = run.encoded(kind, [rows, W], [Read("e", np.array([0, 1, 3])), Read("w")], sequence, layout=1)
+    message = getattr(request, kind)
+    if kind == "push":
+        message.uses.append(pb.OptimizerUse(optimizer="sgd"))
+        message.increments.append(pb.Increment(step="global_step", by=1))
+    for name, value in more.items():
+        setattr(message, name, value)
+    return request, data
+
+
+def known_rows(run, rows, kind="push", sequence=101):
+    """The same of a known layout, with these numbers of rows."""
+    request, data = of_rows(run, kind, sequence, known_layout=True)
+    message = getattr(request, kind)
+    message.rows.extend(rows)
+    for name in ("ops", "reads", "uses", "increments"):
+        if hasattr(message, name):
+            del getattr(message, name)[:]
+    return request, data
+
+
+@pytest.mark.parametrize(
+    ("rows", "nbytes"),
+    [
+        ((2,), None),
+        ((2, 3, 0), None),
+        ((3, 2), None),
+        ((2, 4), None),
+        ((2, 2), None),
+        ((0, 0), None),
+        ((2**32 - 1, 2**32 - 1), None),
+        ((2, 2**32 - 1), None),
+        ((2, 3), 0),
+        ((2, 3), -8),
+        ((2, 3), 8),
+        ((0, 0), 0),
+    ],
+)
+def test_numbers_of_rows_are_held_against_the_bytes_that_came(run, rows, nbytes):
+    assert not run.send(*of_rows(run)).HasField("error")
+    before, applied = state(run.client), run.shard().view().applied
+    request, data = known_rows(run, rows)
+    changed = data if nbytes is None else (data + bytes(8))[: len(data) + nbytes] if nbytes else b""
+    reply = run.send(request, changed)
+    assert reply.error.type == "InvalidArgumentError"
+    assert "rows" in reply.error.message
+    assert (state(run.client), run.shard().view().applied, run.shard().now.staged) == (before, applied, {})
+    reply = run.send(*known_rows(run, (2, 3), sequence=102))
+    assert not reply.HasField("error")
+    assert [list(item.value.shape) for item in reply.push.values] == [[3, 2], [3]]
+    assert state(run.client)["e"][3] == [-1.0, -1.0]
+
+
+@pytest.mark.parametrize("at", [16, 40, 56])
+@pytest.mark.parametrize("row", [5, -1, 2**62])
+def test_each_row_of_a_known_layout_is_looked_at(run, at, row):
+    assert not run.send(*of_rows(run)).HasField("error")
+    before = state(run.client)
+    request, data = known_rows(run, (2, 3))
+    ids = np.frombuffer(data, np.int64).copy()
+    assert ids[2:4].tolist() == [1, 3], "behind 16 bytes of a gradient"
+    ids[{16: 3, 40: 6, 56: 8}[at]] = row
+    reply = run.send(request, ids.tobytes())
+    assert reply.error.type == "InvalidArgumentError"
+    assert f"Row id {row} is not in [0, 5)" in reply.error.message
+    assert state(run.client) == before
+
+
+def test_rows_of_a_layout_that_was_not_told_are_to_be_told(run):
+    assert run.send(*known_rows(run, (2, 3))).error.type == "LayoutUnknownError"
+    assert not run.send(*run.encoded("push", [], layout=1)).HasField("error"), "dense, and of nothing"
+    assert run.send(*known_rows(run, (2, 3))).error.type == "LayoutUnknownError"
+    assert not run.send(*of_rows(run, sequence=102)).HasField("error")
+    without = known_rows(run, ())
+    assert run.send(*without).error.type == "LayoutUnknownError", "it is none of a layout of rows"
+    ahead = pb.Request(ahead=pb.AheadRequest(layout=1))
+    assert run.send(ahead, bytes(8)).error.type == "LayoutUnknownError"
+
+
+def test_a_layout_of_rows_that_was_told_with_a_part_decides_nothing(run):
+    assert not run.send(*of_rows(run, "stage")).HasField("error")
+    assert run.send(*known_rows(run, (2, 3))).error.type == "LayoutUnknownError"
+    assert not run.send(*known_rows(run, (2, 3), "stage")).HasField("error")
+
+
+def test_a_layout_whose_first_push_was_refused_is_looked_at_as_a_whole(run):
+    """Its ids were no whole numbers, its Variable has no such rows, or its optimizer is none."""
+    request, data = of_rows(run)
+    for field, value in (("variable", "w"), ("optimizer", "adam"), ("variable", "global_step")):
+        wrong = pb.Request()
+        wrong.CopyFrom(request)
+        setattr(wrong.push.ops[0], field, value)
+        told = run.send(wrong, data).error
+        assert told.type in ("InvalidArgumentError", "NotFoundError")
+        assert run.send(*known_rows(run, (2, 3))).error.message == told.message
+    wrong.CopyFrom(request)
+    wrong.push.ops[0].indices.dtype = "float64"
+    assert "int64" in run.send(wrong, data).error.message
+    memory = run.streams[0]
+    memory._row_layouts.clear()
+    assert run.send(wrong, data).error.type == "InvalidArgumentError"
+    assert not memory._row_layouts
+    assert state(run.client)["global_step"] == 0
+
+
+def test_reads_of_rows_are_limited_under_a_known_layout_too(run):
+    assert not run.send(*of_rows(run)).HasField("error")
+    run.shard().now.store.most_read_bytes = 35
+    reply = run.send(*known_rows(run, (2, 3)))
+    assert reply.error.type == "ResourceExhaustedError"
+    assert run.shard().now.ledger.steps == {"global_step": 1}
+
+
+def test_a_stream_remembers_no_more_layouts_than_some(run):
+    for number in range(1, 200):
+        request, data = of_rows(run, sequence=100 + 2 * number)
+        request.push.layout = number
+        assert not run.send(request, data).HasField("error")
+        request, data = run.encoded("push", [], layout=1000 + number, sequence=101 + 2 * number)
+        assert not run.send(request, data).HasField("error")
+        memory = run.streams[0]
+        assert len(memory._layouts) + len(memory._row_layouts) <= 64
+        assert not memory._layouts.keys() & memory._row_layouts.keys()
+
+
 def test_a_declaration_larger_than_memory_is_refused_by_name(run, monkeypatch):
     monkeypatch.setattr(checking, "available_bytes", lambda: 1 << 20)
     with pytest.raises(ResourceExhaustedError, match=r"'big', float32 \[1000000\]"):
