@@ -57,6 +57,8 @@ class SharedBlocks:
         self._in_flight = in_flight
         self._numbers = itertools.count(1)
         self._blocks: dict[int, Array] = {}
+        #: Where each begins in this process.
+        self._addresses: dict[int, int] = {}
         #: Those that the present request lets the reply use.
         self._offered: list[int] = []
         #: Whether it has been given one: a second taker must not write over it.
@@ -86,23 +88,28 @@ class SharedBlocks:
         self.forget_unannounced()
         if place is None:
             return message.data
-        for number in (*place.offered, *((place.block,) if place.block else ())):
-            if number not in self._blocks:
-                raise InvalidArgumentError(f"Block {number} is none of this connection's.")
-        self._offered = list(place.offered)
+        blocks = self._blocks
+        for number in place.offered:
+            if number not in blocks:
+                raise _no_block(number)
         data = message.data
         if place.block:
-            block = self._blocks[place.block]
+            block = blocks.get(place.block)
+            if block is None:
+                raise _no_block(place.block)
+            end = place.offset + message.nbytes
             # Both are unsigned and Python's numbers do not wrap around.
-            if place.offset % ALIGNMENT or place.offset + message.nbytes > block.nbytes:
+            if place.offset % ALIGNMENT or end > block.nbytes:
                 raise InvalidArgumentError(
                     f"{message.nbytes} bytes from byte {place.offset} are not within block {place.block}, which has "
                     f"{block.nbytes}."
                 )
-            data = block.data[place.offset : place.offset + message.nbytes]
-        for number in place.dropped:
-            self._blocks.pop(number, None)
-        self._offered = [number for number in self._offered if number in self._blocks]
+            data = block.data[place.offset : end]
+        self._offered = list(place.offered)
+        if place.dropped:
+            for number in place.dropped:
+                self._forget(number)
+            self._offered = [number for number in place.offered if number in blocks]
         return data
 
     def withdraw_offers(self) -> None:
@@ -130,6 +137,7 @@ class SharedBlocks:
         descriptor, block = self._created(nbytes)
         number = next(self._numbers)
         self._blocks[number] = block
+        self._addresses[number] = address_of(block)
         return number, Placed(Place(number, SLACK_BYTES, new_bytes=nbytes), descriptor)
 
     def _created(self, nbytes: int) -> tuple[int, Array]:
@@ -198,15 +206,14 @@ class SharedBlocks:
         if total < SHARED_FROM_BYTES:
             return None
         arrays = [np.frombuffer(piece, np.uint8) for piece in pieces]
-        found = self._around(arrays, sizes, total) or self._elsewhere(total)
+        addresses = list(map(address_of, arrays))
+        found = self._around(addresses, sizes, total) or self._elsewhere(total)
         if found is None:
             return None
         placed, at = found
-        block = self._blocks[placed.place.block]
-        base = address_of(block)
+        block, base = self._blocks[placed.place.block], self._addresses[placed.place.block]
         moves: list[tuple[int, Array]] = []
-        for array, size in zip(arrays, sizes, strict=True):
-            address = address_of(array)
+        for array, address, size in zip(arrays, addresses, sizes, strict=True):
             if address != base + at:
                 # What another move might write over is taken out of the way first; only odd pushes have such.
                 inside = base <= address < base + block.nbytes
@@ -216,15 +223,15 @@ class SharedBlocks:
             block[to : to + array.nbytes] = array
         return placed
 
-    def _around(self, arrays: Sequence[Array], sizes: Sequence[int], total: int) -> tuple[Placed, int] | None:
+    def _around(self, addresses: Sequence[int], sizes: Sequence[int], total: int) -> tuple[Placed, int] | None:
         """Find the place at which the largest tensor that lies in a block need not be moved."""
-        largest = max(range(len(arrays)), key=lambda at: arrays[at].nbytes)
-        address = address_of(arrays[largest])
-        for number, block in self._blocks.items():
-            offset = address - address_of(block)
-            if 0 <= offset < block.nbytes:
+        largest = sizes.index(max(sizes))
+        address = addresses[largest]
+        for number, base in self._addresses.items():
+            offset = address - base
+            if 0 <= offset < self._blocks[number].nbytes:
                 begin = offset - sum(sizes[:largest])
-                if begin < 0 or begin % ALIGNMENT or begin + total > block.nbytes:
+                if begin < 0 or begin % ALIGNMENT or begin + total > self._blocks[number].nbytes:
                     return None
                 return self._announce(number, begin), begin
         return None
@@ -240,9 +247,14 @@ class SharedBlocks:
         """Give up a block that was made for a reply which has not been sent."""
         if self._unannounced is not None:
             (number, made), self._unannounced = self._unannounced, None
-            del self._blocks[number]
+            self._forget(number)
             if made.descriptor is not None:
                 os.close(made.descriptor)
+
+    def _forget(self, number: int) -> None:
+        """Give up a block, if there is one of that number."""
+        self._blocks.pop(number, None)
+        self._addresses.pop(number, None)
 
     def _elsewhere(self, total: int) -> tuple[Placed, int] | None:
         """Find a block that is offered, or make one."""
@@ -258,6 +270,13 @@ class SharedBlocks:
 
     def _fitting(self, nbytes: int) -> int | None:
         """Give the smallest of the blocks offered that is large enough, unless it is much too large."""
-        need = block_bytes(nbytes)
-        fitting = [number for number in self._offered if need <= self._blocks[number].nbytes <= 2 * need]
-        return min(fitting, key=lambda number: self._blocks[number].nbytes, default=None)
+        need, best, of_best = block_bytes(nbytes), None, 0
+        for number in self._offered:
+            has = self._blocks[number].nbytes
+            if need <= has <= 2 * need and (best is None or has < of_best):
+                best, of_best = number, has
+        return best
+
+
+def _no_block(number: int) -> InvalidArgumentError:
+    return InvalidArgumentError(f"Block {number} is none of this connection's.")

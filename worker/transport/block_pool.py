@@ -8,14 +8,14 @@ Layer: worker. Threads: a BlockPool is thread-safe.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Sequence
+from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.runtime.memory import address_of
+from globalstep.runtime.memory import address_of, are_unused
 from globalstep.wire.declarations import padded
 from globalstep.wire.shared_memory import MOST_BLOCKS, SLACK_BYTES, block_bytes
 
@@ -29,14 +29,6 @@ PushKey = tuple[str, int]
 _MOST_IDLE = 4
 #: Pushes whose end is not known, before the oldest one's memory is given up.
 _MOST_STAGED = 4
-
-
-def _references(blocks: dict[int, Array], number: int) -> int:
-    return sys.getrefcount(blocks[number])
-
-
-#: What `_references` says of a block that only its pool refers to.
-_UNUSED = _references({0: np.empty(0, np.uint8)}, 0)
 
 
 class BlockPool:
@@ -76,7 +68,7 @@ class BlockPool:
         """
         need = block_bytes(nbytes)
         with self._lock:
-            idle = [number for number in self._blocks if _references(self._blocks, number) == _UNUSED]
+            idle = list(compress(self._blocks, are_unused(self._blocks.values())))
             # A much larger block is left alone: a small value that is kept must not hold a large one.
             fitting = [number for number in idle if need <= self._blocks[number].nbytes <= 2 * need]
             if not fitting:
@@ -126,11 +118,11 @@ class BlockPool:
                     return number, block, offset
         return None
 
-    def offer(self, most: int = 2) -> list[tuple[int, Array]]:
-        """Give free blocks, those used last first, that a reply may be put into."""
+    def offer(self, most: int = 2) -> dict[int, Array]:
+        """Give free blocks by number, those used last first, that a reply may be put into."""
         with self._lock:
-            idle = [number for number in self._blocks if _references(self._blocks, number) == _UNUSED]
-            return [(number, self._blocks[number]) for number in reversed(idle[-most:])]
+            idle = list(compress(self._blocks, are_unused(self._blocks.values())))
+            return {number: self._blocks[number] for number in reversed(idle[-most:])}
 
     def dropped(self) -> tuple[int, ...]:
         """Give the numbers of blocks that have been given up since the last time."""

@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ _log = logging.getLogger(__name__)
 
 Array = npt.NDArray[np.uint8]
 
+_NBYTES = attrgetter("nbytes")
 #: Requests whose replies bring values.
 _READING = ("pull", "push", "admit", "commit", "read_snapshot")
 
@@ -103,33 +105,31 @@ class SharedConnection(SocketConnection):
     def _prepare(self, request: pb.Request, pieces: Sequence[memoryview], overdue_at: float) -> _Load:
         """See Connection: have the tensors in shared memory, if there are many bytes of them."""
         pool = self._pool
-        nbytes = 0
-        for piece in pieces:
-            nbytes += piece.nbytes
+        nbytes = sum(map(_NBYTES, pieces))
         if nbytes < SHARED_FROM_BYTES and not len(pool):
             return _Load(pieces)
-        kind = request.WhichOneof("kind") or ""
-        load = _Load(pieces)
+        kind, load = request.WhichOneof("kind"), _Load(pieces)
         number = offset = 0
         if nbytes >= SHARED_FROM_BYTES:
             number, offset = self._put(load, overdue_at)
         if kind == "stage" and number:
-            load.stages = request.stage.id.client, request.stage.id.sequence
+            push = request.stage.id
+            load.stages = push.client, push.sequence
             pool.stage(load.stages, number, load.held[0])
         elif kind in ("admit", "commit") and pool.has_staged:
             push = getattr(request, kind).id
             load.ends = push.client, push.sequence
-        offered = pool.offer() if kind in _READING else []
-        load.held += [block for _, block in offered]
+        offered = pool.offer() if kind in _READING else {}
+        load.held.extend(offered.values())
         dropped = pool.dropped()
         if number or offered or dropped:
-            load.place = Place(number, offset, tuple(item for item, _ in offered), dropped)
+            load.place = Place(number, offset, tuple(offered), dropped)
         return load
 
     def _put(self, load: _Load, overdue_at: float) -> tuple[int, int]:
         """Have a request's tensors lie in a block; gives its number, and where they begin. 0 where they are sent."""
         pieces = [piece for piece in load.pieces if piece.nbytes]
-        sizes = [padded(piece.nbytes) for piece in pieces]
+        sizes = list(map(padded, map(_NBYTES, pieces)))
         load.nbytes = sum(sizes)
         found = self._pool.locate(pieces)
         if found is not None:

@@ -9,12 +9,23 @@ Layer: shared. Imports nothing of globalstep.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from itertools import compress, count
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["COUNTED_HEAD_BYTES", "PARSED_BYTES", "MemoryPool", "Pool", "address_of", "fitting_block", "unused_blocks"]
+__all__ = [
+    "COUNTED_HEAD_BYTES",
+    "PARSED_BYTES",
+    "MemoryPool",
+    "Pool",
+    "address_of",
+    "are_unused",
+    "fitting_block",
+    "unused_blocks",
+]
 
 Array = npt.NDArray[np.uint8]
 
@@ -54,12 +65,8 @@ class Pool(Protocol):
         ...
 
 
-def _references(blocks: list[Array], at: int) -> int:
-    return sys.getrefcount(blocks[at])
-
-
-#: What `_references` says of a block that only its list refers to.
-_UNUSED = _references([np.empty(0, np.uint8)], 0)
+#: What is said of a block that only its list refers to.
+_UNUSED = next(map(sys.getrefcount, [np.empty(0, np.uint8)]))
 
 
 def address_of(array: npt.NDArray[Any]) -> int:
@@ -74,7 +81,15 @@ def address_of(array: npt.NDArray[Any]) -> int:
 
 def unused_blocks(blocks: list[Array]) -> list[int]:
     """Give the positions of the blocks to which only their list refers, in order."""
-    return [at for at in range(len(blocks)) if _references(blocks, at) == _UNUSED]
+    return list(compress(count(), are_unused(blocks)))
+
+
+def are_unused(blocks: Iterable[Array]) -> Iterable[bool]:
+    """Say of each block whether only what it is taken from, a list or a dict's values, refers to it.
+
+    No bytecode runs for a block: that would take longer, and refer to the block itself.
+    """
+    return map(_UNUSED.__eq__, map(sys.getrefcount, blocks))
 
 
 def fitting_block(blocks: list[Array], idle: list[int], nbytes: int) -> int | None:

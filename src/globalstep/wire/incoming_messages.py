@@ -25,6 +25,7 @@ _BUFFER_BYTES = 1 << 15
 #: Space for the descriptors that one read may bring.
 _RIGHTS_BYTES = socket.CMSG_SPACE(16 * array.array("i").itemsize)
 _NOTHING = memoryview(b"")
+_HEADER_BYTES, _PLACE_BYTES = HEADER.size, PLACE.size
 # Plain numbers: Python's flags take a microsecond to be joined.
 _CLOSED_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
 _WAIT_FOR_ALL = int(socket.MSG_WAITALL)
@@ -191,39 +192,49 @@ class Incoming:
             os.close(self._descriptors.popleft())
 
     def _beginning(self) -> SocketMessage | None:
-        """Take a header, and a place, out of the buffer, if they have come."""
-        held = self._end - self._begin
-        if held < HEADER.size:
+        """Take a header, a place, and the head if it is there, out of the buffer, if they have come."""
+        buffer, begin = self._buffer, self._begin
+        held = self._end - begin
+        if held < _HEADER_BYTES:
             return None
-        magic, head_bytes, call, nbytes = HEADER.unpack_from(self._buffer, self._begin)
+        magic, head_bytes, call, nbytes = HEADER.unpack_from(buffer, begin)
         place: Place | None = None
-        size = HEADER.size
+        size, follows = _HEADER_BYTES, nbytes
         if magic != MAGIC:
             if not (self._shares and magic == PLACED_MAGIC):
                 raise InvalidArgumentError("What comes on this connection is not a message of globalstep.")
-            if held < size + PLACE.size:
+            size += _PLACE_BYTES
+            if held < size:
                 return None
-            block, offered, dropped, offset, new_bytes = PLACE.unpack_from(self._buffer, self._begin + size)
-            size += PLACE.size
-            if offered + dropped > MOST_NUMBERS:
-                raise InvalidArgumentError(f"A message names {offered + dropped} blocks; {MOST_NUMBERS} are the most.")
+            block, offered, dropped, offset, new_bytes = PLACE.unpack_from(buffer, begin + _HEADER_BYTES)
+            count = offered + dropped
+            if count > MOST_NUMBERS:
+                raise InvalidArgumentError(f"A message names {count} blocks; {MOST_NUMBERS} are the most.")
             numbers: tuple[int, ...] = ()
-            if offered + dropped:
-                if held < size + 4 * (offered + dropped):
+            if count:
+                if held < size + 4 * count:
                     return None
-                numbers = struct.unpack_from(f"<{offered + dropped}I", self._buffer, self._begin + size)
-                size += 4 * (offered + dropped)
+                numbers = struct.unpack_from(f"<{count}I", buffer, begin + size)
+                size += 4 * count
             place = Place(block, offset, numbers[:offered], numbers[offered:], new_bytes)
+            if block:
+                follows = 0
         if nbytes > self._limit_bytes or head_bytes > _HEAD_LIMIT_BYTES:
             raise ResourceExhaustedError(
                 f"A message with {nbytes} bytes of tensors and {head_bytes} bytes of names is over the limits of "
                 f"{self._limit_bytes} and {_HEAD_LIMIT_BYTES}; raise --max-message-bytes or split the Variable."
             )
-        self._begin += size
-        self._head_bytes, self._wants_head = head_bytes, True
-        self._data_bytes = 0 if place is not None and place.block else nbytes
+        begin += size
+        self._head_bytes, self._data_bytes = head_bytes, follows
         claim = self._pool.claim(head_bytes * PARSED_BYTES) if head_bytes >= COUNTED_HEAD_BYTES else None
-        return SocketMessage(call, b"", _NOTHING, nbytes, place, None, claim)
+        end, head = begin + head_bytes, b""
+        if end <= self._end:
+            head, begin = bytes(buffer[begin:end]), end
+            self._wants_head = False
+        else:
+            self._wants_head = True
+        self._begin = begin
+        return SocketMessage(call, head, _NOTHING, nbytes, place, None, claim)
 
     def _head(self, nbytes: int) -> bytes | None:
         """Take so many bytes, if they have come."""
