@@ -164,13 +164,15 @@ class Handler:
         self.traffic.arrive()
         bytes_out, call = 0, None
         try:
-            if method not in self._methods and method not in self._waiting_methods:
+            plain, waiting = self._methods.get(method), self._waiting_methods.get(method)
+            if plain is None and waiting is None:
                 raise InvalidArgumentError("A Request must hold one of the data-plane messages.")
             if data.nbytes % ALIGNMENT:
                 raise InvalidArgumentError(
                     f"A message has {data.nbytes} bytes of data; every tensor must be padded to {ALIGNMENT} bytes."
                 )
-            self._faults.at(BEFORE, method)
+            if self._faults is not NO_FAULTS:
+                self._faults.at(BEFORE, method)
             reply = pb.Reply()
             self.authorization.check_request(memory.caller, request)
             log = self.shard.log
@@ -179,17 +181,18 @@ class Handler:
             if request.spans or not own:
                 unpacked = unpack_request(request, data, memory, self.shard.value_bytes, self._limit_bytes, own)
             message = getattr(request, method)
-            if (wait := self._waiting_methods.get(method)) is None:
-                self._methods[method](message, unpacked, reply, tensors, memory)
-            else:
+            if waiting is not None:
                 call = OpenCall(request, memory, line, number)
-                wait(message, unpacked, reply, tensors, call)
+                waiting(message, unpacked, reply, tensors, call)
                 if call.parked is not None:
                     return None
+            elif plain is not None:
+                plain(message, unpacked, reply, tensors, memory)
             pieces = pack_reply(request, reply, tensors, memory.memory)
             self.shard.secure(log, all_of_it=method == "commit")  # its answer says so
             bytes_out = sum(padded(piece.nbytes) for piece in pieces) if reply.spans else tensors.size
-            self._faults.at(AFTER, method)
+            if self._faults is not NO_FAULTS:
+                self._faults.at(AFTER, method)
         except (ConnectionCutError, TokenRevokedError):
             raise
         except Exception as error:

@@ -61,8 +61,8 @@ class SharedBlocks:
         self._addresses: dict[int, int] = {}
         #: Those that the present request lets the reply use.
         self._offered: list[int] = []
-        #: Whether it has been given one: a second taker must not write over it.
-        self._taken = False
+        #: The one that it has been given, 0 for none yet: a second taker must not write over it.
+        self._taken = 0
         #: How much the last reply had that was to be put into one; 0 for none yet.
         self._wanted = 0
         #: One that was made for the present reply, which has not been sent yet.
@@ -84,7 +84,7 @@ class SharedBlocks:
             InvalidArgumentError: If the place is none in this connection's memory.
         """
         place = message.place
-        self._offered, self._taken = [], False
+        self._offered, self._taken = [], 0
         self.forget_unannounced()
         if place is None:
             return message.data
@@ -189,7 +189,7 @@ class SharedBlocks:
             number = prepared if self._blocks[prepared].nbytes == block_bytes(nbytes) else None
         if number is None:
             return None
-        self._taken = True
+        self._taken = number
         return self._blocks[number][SLACK_BYTES : SLACK_BYTES + nbytes]
 
     def put(self, pieces: Sequence[memoryview]) -> Placed | None:
@@ -207,6 +207,8 @@ class SharedBlocks:
             return None
         arrays = [np.frombuffer(piece, np.uint8) for piece in pieces]
         addresses = list(map(address_of, arrays))
+        if self._taken and self._lie_there(addresses, sizes):
+            return self._announce(self._taken, SLACK_BYTES)
         found = self._around(addresses, sizes, total) or self._elsewhere(total)
         if found is None:
             return None
@@ -222,6 +224,15 @@ class SharedBlocks:
         for to, array in moves:
             block[to : to + array.nbytes] = array
         return placed
+
+    def _lie_there(self, addresses: Sequence[int], sizes: Sequence[int]) -> bool:
+        """Whether tensors lie one behind the other in the space that was given for them."""
+        at = self._addresses[self._taken] + SLACK_BYTES
+        for address, size in zip(addresses, sizes, strict=True):
+            if address != at:
+                return False
+            at += size
+        return True
 
     def _around(self, addresses: Sequence[int], sizes: Sequence[int], total: int) -> tuple[Placed, int] | None:
         """Find the place at which the largest tensor that lies in a block need not be moved."""
@@ -255,6 +266,8 @@ class SharedBlocks:
         """Give up a block, if there is one of that number."""
         self._blocks.pop(number, None)
         self._addresses.pop(number, None)
+        if number == self._taken:
+            self._taken = 0
 
     def _elsewhere(self, total: int) -> tuple[Placed, int] | None:
         """Find a block that is offered, or make one."""
@@ -269,13 +282,12 @@ class SharedBlocks:
         return placed, SLACK_BYTES
 
     def _fitting(self, nbytes: int) -> int | None:
-        """Give the smallest of the blocks offered that is large enough, unless it is much too large."""
-        need, best, of_best = block_bytes(nbytes), None, 0
+        """Give the first of the blocks offered that is large enough, unless it is much too large."""
+        need = block_bytes(nbytes)
         for number in self._offered:
-            has = self._blocks[number].nbytes
-            if need <= has <= 2 * need and (best is None or has < of_best):
-                best, of_best = number, has
-        return best
+            if need <= self._blocks[number].nbytes <= 2 * need:
+                return number
+        return None
 
 
 def _no_block(number: int) -> InvalidArgumentError:

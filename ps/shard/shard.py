@@ -26,7 +26,7 @@ from globalstep.ps.members.run_guard import refuse_other
 from globalstep.ps.rules import check_declaration, get_rule
 from globalstep.ps.shard import events
 from globalstep.ps.shard.applying import Applier
-from globalstep.ps.shard.event_log import EventLog
+from globalstep.ps.shard.event_log import NO_LOG, EventLog
 from globalstep.ps.shard.events import Event, R
 from globalstep.ps.shard.fail_stop import FailStop
 from globalstep.ps.shard.hogwild import Racing
@@ -170,6 +170,8 @@ class Shard:
             LostStateError: If it was forgotten.
         """
         log = self.now.log
+        if log is before is NO_LOG:
+            return
         before.secure(all_of_it)
         if log is not before:
             log.secure(all_of_it)

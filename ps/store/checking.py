@@ -233,13 +233,13 @@ def check_indices(indices: Array, decl: VariableDecl) -> None:
         raise InvalidArgumentError(f"Variable {decl.name!r} is a scalar and has no rows.")
     if indices.dtype != np.int64 or indices.ndim != 1:
         raise InvalidArgumentError(f"Row ids of Variable {decl.name!r} must be int64 [n], not {indices.dtype}.")
-    if indices.size:
+    # A negative one is a large one without its sign.
+    if indices.size and indices.view(np.uint64).max() >= decl.shape[0]:
         low, high = int(indices.min()), int(indices.max())
-        if low < 0 or high >= decl.shape[0]:
-            wrong = low if low < 0 else high
-            raise InvalidArgumentError(
-                f"Row id {wrong} is not in [0, {decl.shape[0]}) for Variable {decl.name!r} of shape {list(decl.shape)}."
-            )
+        wrong = low if low < 0 else high
+        raise InvalidArgumentError(
+            f"Row id {wrong} is not in [0, {decl.shape[0]}) for Variable {decl.name!r} of shape {list(decl.shape)}."
+        )
 
 
 @cache

@@ -200,12 +200,12 @@ class PushProtocol:
         """Write a PULL for one shard."""
         tensors = TensorWriter()
         request = pb.Request()
-        request.pull.incarnation = self._run.incarnation
-        request.pull.client = self._run.client
-        request.pull.floors.extend(self.floors)
-        request.pull.cut_with.extend(cut_with)
+        pull, run = request.pull, self._run
+        pull.incarnation, pull.client = run.incarnation, run.client
+        pull.floors.extend(self._floors.messages)
+        pull.cut_with.extend(cut_with)
         for read in reads:
-            codec.encode_read(read, request.pull.reads.add(), tensors)
+            codec.encode_read(read, pull.reads.add(), tensors)
         return request, tensors.pieces
 
     def _pulled(self, message: Message) -> list[Array]:

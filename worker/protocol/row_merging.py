@@ -63,6 +63,8 @@ class RowMerging:
         self._memory = MemoryPool()
         # Variable -> the ids that it was last asked for, and which of them are equal.
         self._known: dict[str, tuple[Array, RowGroups]] = {}
+        # Variable -> its declaration, and how many bytes a row has; 0 for one whose rows are not merged.
+        self._row_bytes: dict[str, tuple[VariableDecl | None, int]] = {}
 
     def pull(self, asked: Sequence[Read], pull: Callable[[Sequence[Read]], list[Array]]) -> list[Array]:
         """Read by `pull`, each row once."""
@@ -97,8 +99,8 @@ class RowMerging:
             return None
         found: MergedReads | None = None
         for name, places in by_variable.items():
-            ids = _joined([asked[at].indices for at in places])
-            if not _are_ids(ids) or not self._is_worth(name, ids):
+            ids = asked[places[0]].indices if len(places) == 1 else _joined([asked[at].indices for at in places])
+            if ids is None or not _are_ids(ids) or not self._is_worth(name, ids):
                 continue
             groups = self._groups(name, ids)
             if not groups.repeats and len(places) == 1:
@@ -114,7 +116,7 @@ class RowMerging:
                 end = begin + len(asked[at].indices)  # type: ignore[arg-type]
                 found.answers[at] = (first, slice(begin, end))
                 begin = end
-        if found is not None:
+        if found is not None and len(found.sent) > len({place for place, _ in found.answers}):
             # The others of a Variable are answered by its first.
             kept = sorted({place for place, _ in found.answers})
             number = {place: i for i, place in enumerate(kept)}
@@ -169,9 +171,11 @@ class RowMerging:
 
     def _is_worth(self, name: str, ids: Array) -> bool:
         decl = self._variables.get(name)
-        if decl is None or decl.dtype == "float16" or np.dtype(decl.dtype).kind not in _MERGED_KINDS:
-            return False
-        return ids.size * math.prod(decl.shape[1:]) * np.dtype(decl.dtype).itemsize >= _WORTH_BYTES
+        known, row_bytes = self._row_bytes.get(name, (None, 0))
+        if decl is not known:
+            row_bytes = _merged_row_bytes(decl)
+            self._row_bytes[name] = decl, row_bytes
+        return ids.size * row_bytes >= _WORTH_BYTES
 
     def _groups(self, name: str, ids: Array) -> RowGroups:
         known = self._known.get(name)
@@ -188,9 +192,15 @@ class RowMerging:
         return self._memory.take(math.prod(shape) * like.itemsize).view(like.dtype).reshape(shape)
 
 
+def _merged_row_bytes(decl: VariableDecl | None) -> int:
+    """Give how many bytes a Variable's row has; 0 where rows are not merged."""
+    if decl is None or decl.dtype == "float16" or np.dtype(decl.dtype).kind not in _MERGED_KINDS:
+        return 0
+    return math.prod(decl.shape[1:]) * np.dtype(decl.dtype).itemsize
+
+
 def _joined(ids: Sequence[Array | None]) -> Array:
-    found = [item for item in ids if item is not None]
-    return found[0] if len(found) == 1 else np.concatenate(found)
+    return np.concatenate([item for item in ids if item is not None])
 
 
 def _are_ids(ids: Array) -> bool:

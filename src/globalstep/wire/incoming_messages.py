@@ -112,12 +112,11 @@ class Incoming:
             OSError: If the connection is broken, or ends within a message.
         """
         while True:
-            idle = self.is_idle
-            message = None if idle else self.take()
+            message = self.take()
             if message is not None:
                 return message
             if not self.fill(_WAIT_FOR_ALL if self._target is not None else 0):
-                if idle:
+                if self.is_idle:
                     return None
                 raise ConnectionResetError("the connection ended within a message")
 
