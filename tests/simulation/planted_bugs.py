@@ -31,6 +31,7 @@ from globalstep.ps.shard.layouts import PromisedLayouts
 from globalstep.ps.shard.reads import StateReader
 from globalstep.ps.shard.replies import Answer
 from globalstep.ps.shard.sequencer import Sequencer
+from globalstep.ps.store.row_layouts import RowLayout
 from globalstep.ps.wal import durability, write_ahead_log
 from globalstep.ps.wal.log_file import _RECORD, LogFiles, LoggedRecord, SegmentReader
 from globalstep.ps.wal.write_ahead_log import WriteAheadLog
@@ -294,6 +295,16 @@ def _a_promise_without_its_reads() -> Patch:
     return PromisedLayouts, "number_of", forgetful
 
 
+def _rows_that_repeat_where_those_told_did_not() -> Patch:
+    bind = RowLayout.bind
+
+    def hasty(self: Any, rows: Any, data: Any) -> Any:
+        ops, reads = bind(self, rows, data)
+        return [replace(op, unique=True) for op in ops], reads
+
+    return RowLayout, "bind", hasty
+
+
 def _a_carried_part_applied_again() -> Patch:
     apply = Applier.apply_entries
 
@@ -471,6 +482,7 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "decided at a vote less": _decided_at_a_vote_less,
     "a vote for a part that was refused": _a_vote_for_a_part_that_was_refused,
     "a promise without its reads": _a_promise_without_its_reads,
+    "rows that repeat where those told did not": _rows_that_repeat_where_those_told_did_not,
     "a carried part is applied again": _a_carried_part_applied_again,
     "a sequencer's error counts as a fence": _a_sequencers_error_counts_as_a_fence,
     "answered before it is applied": _answered_before_it_is_applied,

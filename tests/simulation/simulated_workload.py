@@ -143,10 +143,15 @@ def start_push(content: Content) -> Push:
 def step_push(content: Content, reads: tuple[str, ...], seen: dict[str, int]) -> Push:
     """A training push; one that does not count itself is described to each shard only once."""
     gradient = content.gradient
+    # Means of rows are rounded otherwise than those of whole gradients.
+    of_rows = not content.counted and not content.contributes and content.number % 4 == 1
     ops = []
     for shard in content.shards:
         ops.append(Op(OpKind.APPLY, f"a{shard}", np.array(gradient[:2]), optimizer="sgd"))
-        ops.append(Op(OpKind.APPLY, f"b{shard}", np.array(gradient[2:]), optimizer="sgd"))
+        if of_rows:
+            ops.append(_by_rows(f"b{shard}", gradient[2:], content.number // 4 % 3))
+        else:
+            ops.append(Op(OpKind.APPLY, f"b{shard}", np.array(gradient[2:]), optimizer="sgd"))
         if content.counted:
             row = np.array([content.number % ROWS])
             ops.append(Op(OpKind.ASSIGN_ADD, f"c{shard}", np.array([1]), indices=row))
@@ -159,5 +164,14 @@ def step_push(content: Content, reads: tuple[str, ...], seen: dict[str, int]) ->
         uses=[OptimizerUse("sgd")],
         reads=[Read(name) for name in reads],
         seen_steps={STEP: content.base} if content.contributes else seen,
-        layout=None if content.counted else (content.shards, reads, tuple(content.increments), content.contributes),
+        layout=None
+        if content.counted
+        else (content.shards, reads, tuple(content.increments), content.contributes, of_rows),
     )
+
+
+def _by_rows(name: str, gradient: tuple[float, ...], more: int) -> Op:
+    """A gradient row by row, the first one in so many parts more."""
+    rows = np.array([gradient[0] - more, *gradient[1:], *[1.0] * more])
+    ids = np.array([*range(len(gradient)), *[0] * more])
+    return Op(OpKind.APPLY, name, rows, indices=ids, optimizer="sgd")
