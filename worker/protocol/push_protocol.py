@@ -198,12 +198,12 @@ class PushProtocol:
 
     def _pulling(self, reads: Sequence[Read], cut_with: Sequence[int] = ()) -> _Sent:
         """Write a PULL for one shard."""
-        tensors = TensorWriter()
-        request = pb.Request()
+        tensors, request = TensorWriter(), pb.Request()
         pull, run = request.pull, self._run
         pull.incarnation, pull.client = run.incarnation, run.client
-        pull.floors.extend(self._floors.messages)
         pull.cut_with.extend(cut_with)
+        if not cut_with:  # its steps are as admitted, whatever is known to be applied
+            pull.floors.extend(self._floors.messages)
         for read in reads:
             codec.encode_read(read, pull.reads.add(), tensors)
         return request, tensors.pieces

@@ -39,7 +39,8 @@ class BlockPool:
         self._lock = threading.Lock()
         #: Number -> the block; longest unused first.
         self._blocks: dict[int, Array] = {}
-        self._addresses: dict[int, int] = {}
+        #: Where each begins and ends in this process.
+        self._spans: dict[int, tuple[int, int]] = {}
         self._dropped: list[int] = []
         #: Pushes that are staged and not known to be applied -> the block that holds their bytes.
         self._staged: dict[PushKey, tuple[int, Array]] = {}
@@ -53,7 +54,8 @@ class BlockPool:
         with self._lock:
             if not self._closed:
                 self._blocks[number] = block
-                self._addresses[number] = address_of(block)
+                begin = address_of(block)
+                self._spans[number] = begin, begin + block.nbytes
 
     def get(self, number: int) -> Array | None:
         """Give a block; None where there is none of that number."""
@@ -112,10 +114,9 @@ class BlockPool:
 
     def _around(self, address: int) -> tuple[int, Array, int] | None:
         with self._lock:
-            for number, block in self._blocks.items():
-                offset = address - self._addresses[number]
-                if 0 <= offset < block.nbytes:
-                    return number, block, offset
+            for number, (begin, end) in self._spans.items():
+                if begin <= address < end:
+                    return number, self._blocks[number], address - begin
         return None
 
     def offer(self, most: int = 2) -> dict[int, Array]:
@@ -158,7 +159,7 @@ class BlockPool:
     def _drop(self, number: int) -> None:
         """Give a block up. Caller holds the lock."""
         if self._blocks.pop(number, None) is not None:
-            del self._addresses[number]
+            del self._spans[number]
             self._dropped.append(number)
 
     def close(self) -> None:
@@ -166,7 +167,7 @@ class BlockPool:
         with self._lock:
             self._closed = True
             self._blocks.clear()
-            self._addresses.clear()
+            self._spans.clear()
             self._staged.clear()
 
 

@@ -97,7 +97,10 @@ def fitting_block(blocks: list[Array], idle: list[int], nbytes: int) -> int | No
 
     A much larger block is left alone: a small view that is kept must not hold a large one.
     """
-    return next((at for at in reversed(idle) if nbytes <= blocks[at].nbytes <= 2 * nbytes), None)
+    for at in reversed(idle):
+        if nbytes <= blocks[at].nbytes <= 2 * nbytes:
+            return at
+    return None
 
 
 class MemoryPool:
