@@ -248,7 +248,7 @@ def of_before_votes(transport):
         if method != "Status":
             return call
         reply = call.result()
-        for unknown in ("votes", "carries", "aggregates", "behind"):
+        for unknown in ("votes", "carries", "row_layouts", "aggregates", "behind"):
             reply.ClearField(unknown)
         return mock.Mock(result=lambda: reply)
 

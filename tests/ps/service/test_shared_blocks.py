@@ -196,3 +196,31 @@ def test_a_place_is_given_to_one_reader(blocks):
     blocks.prepare(lambda: NBYTES)
     blocks.take(NBYTES)
     assert len(blocks) == 2, "an offer is good for one reply"
+
+
+def test_values_that_were_written_where_they_are_to_lie_stay_there(blocks):
+    number = made(blocks)
+    blocks.data_of(asked(offered=(number,)))
+    there = blocks.take(NBYTES)
+    assert there is not None
+    placed = blocks.put([there[: NBYTES // 2].data, there[NBYTES // 2 :].data])
+    assert placed is not None
+    assert (placed.place.block, placed.place.offset) == (number, SLACK_BYTES)
+    # The other way round they lie elsewhere, and are put in order.
+    there[: NBYTES // 2], there[NBYTES // 2 :] = 1, 2
+    placed = blocks.put([there[NBYTES // 2 :].data, there[: NBYTES // 2].data])
+    assert placed is not None
+    assert at(blocks, placed, NBYTES).tolist() == [2] * (NBYTES // 2) + [1] * (NBYTES // 2)
+
+
+def test_a_place_that_is_given_up_with_its_block_holds_no_later_values(blocks):
+    """The reply went another way; one that had waited is sent after it."""
+    blocks.data_of(asked())
+    blocks.prepare(lambda: NBYTES)
+    assert blocks.take(NBYTES) is not None
+    larger = np.ones(2 * NBYTES, np.uint8)
+    for _ in range(2):
+        placed = blocks.put([larger.data])
+        assert placed is not None
+        os.close(placed.descriptor)
+        np.testing.assert_array_equal(at(blocks, placed, larger.nbytes), larger)
