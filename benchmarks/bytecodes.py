@@ -25,12 +25,13 @@ from globalstep.ps.__main__ import make_parser
 from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer
 
-__all__ = ["SESSION_BUDGETS", "SYNCHRONOUS_BUDGETS", "count", "main"]
+__all__ = ["ROW_BUDGETS", "SESSION_BUDGETS", "SYNCHRONOUS_BUDGETS", "count", "main"]
 
 #: KIND:PARAMETERS:PS -> most bytecodes of CPython 3.11 for a step of two workers' contributions: of the PS tasks, and
 #: of the workers.
 SYNCHRONOUS_BUDGETS = {"dense:1000:1": (11_500, 6_500), "dense:1000:2": (44_500, 21_500)}
-
+#: The same for a step of one worker that pulls and pushes rows.
+ROW_BUDGETS = {"embedding:100000:1": (7_200, 6_800), "embedding:100000:2": (19_400, 13_000)}
 #: KIND:PARAMETERS:PS -> most bytecodes of CPython 3.11 that a step of a session may take besides those of the client.
 SESSION_BUDGETS = {"dense:1000:1": 1_250}
 
