@@ -314,6 +314,34 @@ def test_a_step_takes_no_memory_that_grows_with_the_model(serving, joined, trans
     assert kinds(client) == [CARRIES[transport]]
 
 
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_rows_are_pushed_and_read_once_over_connections_that_break(serving, joined, transport, tasks):
+    rows, width = 3000, 64
+    client = joined(serving(tasks), transport)
+    rate = {"learning_rate": constant(0.5)}
+    names = [f"table_{at}" for at in range(tasks)]
+    client.declare(
+        [VariableDecl(name, "float32", (rows, width), at) for at, name in enumerate(names)],
+        [OptimizerDecl("o", "gradient_descent", rate, dict.fromkeys(names, ()))],
+    )
+    client.push(Push([Op(OpKind.ASSIGN, name, fill=0.0) for name in names]))
+    expected_rows = {name: np.zeros(rows, np.float32) for name in names}
+    choice = np.random.default_rng(3)
+    for number in range(12):
+        ops, reads = [], []
+        for name in names:
+            # Some pushes lie in shared memory, and some name rows several times.
+            ids = choice.integers(0, rows, choice.choice([0, 3, 300, 2000]))
+            np.add.at(expected_rows[name], ids, np.float32(-0.5))
+            ops.append(Op(OpKind.APPLY, name, np.ones((ids.size, width), np.float32), indices=ids, optimizer="o"))
+            reads.append(Read(name, choice.integers(0, rows, choice.choice([1, 1000]))))
+        values = client.push(Push(ops, [], [OptimizerUse("o")], reads, layout="rows")).values
+        for read, value in zip(reads, values, strict=True):
+            np.testing.assert_array_equal(value, np.repeat(expected_rows[read.variable][read.indices, None], width, 1))
+        if number % 4 == 3:
+            client.run.transports[number % tasks]._connection.break_off(UnavailableError("cut"))
+
+
 class Held:
     """Holds a method until it is let go."""
 
