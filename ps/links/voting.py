@@ -162,7 +162,7 @@ class Voting:
             if (link := self.voter.link(message.incarnation)) is not None:
                 self._shard.now.check(message.incarnation, message.id.client)
                 self.voter.object(link, codec.decode_push_id(message.id))
-        elif request.admit.votes or request.admit.carried:
+        elif request.admit.kind == pb.ENTRY_PUSH and (request.admit.votes or request.admit.carried):
             return self._refuse(request.admit, codec.decode_push_id(request.admit.id))
         return None
 

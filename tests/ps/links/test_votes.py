@@ -184,6 +184,22 @@ def test_an_admitted_push_whose_admit_comes_again_without_memory_for_it_counts_o
     assert state(client) == expected(pushes + 1)
 
 
+@pytest.mark.parametrize("kind", [pb.ENTRY_PUSH, pb.ENTRY_SNAPSHOT])
+def test_a_worker_that_asks_for_a_snapshot_under_the_id_of_its_push_is_denied_it(serving, joined, kind):
+    servers = serving(2)
+    client = joined(servers, "unix")
+    initialize(client)
+    linked(servers, client)
+    request = pb.Request(admit=pb.AdmitRequest(incarnation=client.incarnation, kind=kind, votes=True))
+    request.admit.participants.extend([0, 1])
+    request.admit.id.CopyFrom(pb.PushId(client=client._protocol.run.client, sequence=client._protocol._sequence))
+    handler = servers[client.sequencer].control.handler
+    caller = Caller(Role.WORKER, mark=holder_of(client._protocol.run.client))
+    reply, _ = handler.handle(request, memoryview(b""), handler.stream_memory(caller))
+    # Of its push it hears again what became of that.
+    assert reply.error.type == ("" if kind == pb.ENTRY_PUSH else "PermissionDeniedError"), reply
+
+
 @pytest.mark.parametrize("whose", ["its own", "another's"])
 def test_a_refused_request_harms_no_push_of_another_client(serving, whose):
     handler = serving(1)[0].control.handler
