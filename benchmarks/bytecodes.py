@@ -31,7 +31,7 @@ __all__ = ["ROW_BUDGETS", "SESSION_BUDGETS", "SYNCHRONOUS_BUDGETS", "count", "ma
 #: of the workers.
 SYNCHRONOUS_BUDGETS = {"dense:1000:1": (11_500, 6_500), "dense:1000:2": (44_500, 21_500)}
 #: The same for a step of one worker that pulls and pushes rows.
-ROW_BUDGETS = {"embedding:100000:1": (7_200, 6_800), "embedding:100000:2": (19_400, 13_000)}
+ROW_BUDGETS = {"embedding:100000:1": (7_200, 7_100), "embedding:100000:2": (19_400, 13_600)}
 #: KIND:PARAMETERS:PS -> most bytecodes of CPython 3.11 that a step of a session may take besides those of the client.
 SESSION_BUDGETS = {"dense:1000:1": 1_250}
 
