@@ -24,6 +24,7 @@ NAMESPACES = (
             "layers",
             "lookup",
             "debugging",
+            "distributions",
             "io",
             "linalg",
             "math",

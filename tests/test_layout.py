@@ -22,6 +22,7 @@ NAMESPACES = {
         "image",
         "core",
         "data",
+        "distributions",
         "examples",
         "file_io",
         "lookup",

@@ -205,7 +205,7 @@ def test_what_is_nobodys_name_is_left_to_python():
 
 def test_contrib_says_what_there_is():
     with pytest.raises(
-        AttributeError, match="of tf.contrib there are data, framework, layers, learn, legacy_seq2seq, lookup, losses, "
+        AttributeError, match="of tf.contrib there are data, distributions, framework, layers, learn, legacy_seq2seq, "
     ):
         _ = gs.contrib.periodic_resample
     with pytest.raises(AttributeError, match="use gs.train.MonitoredTrainingSession with hooks"):

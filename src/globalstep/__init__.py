@@ -17,9 +17,9 @@ if AbsentImports not in sys.meta_path:
     sys.meta_path.append(AbsentImports)
 
 _MODULES = (
-    "app compat contrib core data debugging dtypes errors examples flags gfile graph_util image initializers io layers "
-    "linalg logging lookup losses math metrics nest nn optim python python_io queue random saved_model sparse strings "
-    "summary test train"
+    "app compat contrib core data debugging distributions dtypes errors examples flags gfile graph_util image "
+    "initializers io layers linalg logging lookup losses math metrics nest nn optim python python_io queue random "
+    "saved_model sparse strings summary test train"
 )
 
 _NAMES = {
@@ -57,8 +57,8 @@ _NAMES = {
     "globalstep.loops.while_loops": "while_loop",
     "globalstep.variables.named_variables": "get_local_variable get_variable",
     "globalstep.ops.array_ops": (
-        "broadcast_static_shape broadcast_to check_numerics expand_dims identity matrix_transpose rank "
-        "reshape shape shape_n size squeeze stop_gradient transpose verify_tensor_all_finite"
+        "broadcast_dynamic_shape broadcast_static_shape broadcast_to check_numerics expand_dims identity "
+        "matrix_transpose rank reshape shape shape_n size squeeze stop_gradient transpose verify_tensor_all_finite"
     ),
     "globalstep.ops.constant_ops": (
         "constant convert_to_tensor convert_to_tensor_or_indexed_slices eye fill lin_space linspace ones "

@@ -6,6 +6,7 @@ from globalstep import contrib as contrib
 from globalstep import core as core
 from globalstep import data as data
 from globalstep import debugging as debugging
+from globalstep import distributions as distributions
 from globalstep import dtypes as dtypes
 from globalstep import errors as errors
 from globalstep import examples as examples
@@ -113,6 +114,7 @@ from globalstep.loops.functional import map_fn as map_fn
 from globalstep.loops.functional import scan as scan
 from globalstep.loops.tensor_array import TensorArray as TensorArray
 from globalstep.loops.while_loops import while_loop as while_loop
+from globalstep.ops.array_ops import broadcast_dynamic_shape as broadcast_dynamic_shape
 from globalstep.ops.array_ops import broadcast_static_shape as broadcast_static_shape
 from globalstep.ops.array_ops import broadcast_to as broadcast_to
 from globalstep.ops.array_ops import check_numerics as check_numerics

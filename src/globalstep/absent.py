@@ -40,7 +40,7 @@ _STEP_LOOP = "use gs.losses and gs.train with gs.train.MonitoredTrainingSession.
 ABSENT = {
     **dict.fromkeys(("GradientTape", "enable_v2_behavior", "executing_eagerly"), _EAGER),
     **dict.fromkeys(("tpu", "xla"), _DEVICES),
-    **dict.fromkeys(("audio", "bitwise", "distributions", "signal", "spectral"), _COMPUTE),
+    **dict.fromkeys(("audio", "bitwise", "signal", "spectral"), _COMPUTE),
     "autograph": "Python's own loops run while the graph is built; use gs.cond and gs.while_loop.",
     "experimental": "what is here is listed in docs/compatibility.md.",
     "lite": _EXPORT,
@@ -132,7 +132,7 @@ ABSENT_IN_CONTRIB = {
         ("boosted_trees", "factorization", "kernel_methods", "linear_optimizer", "tensor_forest", "timeseries"),
         "use scikit-learn, or write the model with gs.layers.",
     ),
-    **dict.fromkeys(("bayesflow", "crf", "distributions", "ffmpeg", "image", "signal"), _COMPUTE),
+    **dict.fromkeys(("bayesflow", "crf", "ffmpeg", "image", "signal"), _COMPUTE),
     **dict.fromkeys(("all_reduce", "nccl", "tensorrt", "tpu", "xla"), _DEVICES),
     "feature_column": _FEATURES,
     "gan": _STEP_LOOP,

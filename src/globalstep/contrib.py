@@ -16,10 +16,12 @@ from globalstep.absent import (
 from globalstep.lazy import nested_namespace
 from globalstep.module_paths import module_paths
 from globalstep.pipelines import DATASETS, TRANSFORMATIONS
+from globalstep.probability import DISTRIBUTIONS
 from globalstep.recurrence import CELLS
 
 __all__ = [
     "data",
+    "distributions",
     "framework",
     "layers",
     "learn",
@@ -66,6 +68,19 @@ _LOSSES = (
 )
 _TOTAL_LOSSES = "add_loss compute_weighted_loss get_losses get_regularization_losses get_total_loss"
 
+distributions = nested_namespace(
+    f"{__name__}.distributions",
+    {
+        **DISTRIBUTIONS,
+        "globalstep.probability.continuous": "Laplace Logistic StudentT Uniform",
+        "globalstep.probability.counts": "DirichletMultinomial Multinomial Poisson",
+        "globalstep.probability.discrete": "Bernoulli Categorical OneHotCategorical",
+        "globalstep.probability.normal": (
+            "MultivariateNormalDiag MultivariateNormalDiagWithSoftplusScale Normal NormalWithSoftplusScale"
+        ),
+        "globalstep.probability.parameters": "softplus_inverse",
+    },
+)
 data = nested_namespace(f"{__name__}.data", {**DATASETS, **TRANSFORMATIONS}, absent=ABSENT_IN_DATA)
 framework = nested_namespace(
     f"{__name__}.framework",

@@ -12,3 +12,37 @@ def test_a_size_that_a_program_has_divided_is_a_whole_number_or_refused():
     assert gs.get_variable("halves", [8 / 2], initializer=gs.zeros_initializer()).get_shape().as_list() == [4]
     with pytest.raises(ValueError, match=r"Ambiguous dimension: 2\.5"):
         gs.TensorShape([5 / 2])
+
+
+def test_shapes_put_together():
+    shape = gs.TensorShape([None, 3])
+    assert shape.concatenate([2]).as_list() == [None, 3, 2]
+    assert shape.concatenate(None).dims is None
+    assert shape.merge_with([4, None]).as_list() == [4, 3]
+    assert gs.TensorShape(None).merge_with(shape) == shape == shape.merge_with(None)
+    with pytest.raises(ValueError, match=r"Shapes \(\?, 3\) and \(2, 2\) are incompatible"):
+        shape.merge_with([2, 2])
+
+
+def test_ranks_that_a_program_asks_for():
+    shape = gs.TensorShape([None, 3])
+    assert shape.with_rank(2) is shape.with_rank_at_least(1) is shape
+    assert gs.TensorShape(None).with_rank(2).as_list() == [None, None]
+    with pytest.raises(ValueError, match="must have rank 3"):
+        shape.with_rank(3)
+    with pytest.raises(ValueError, match="must have rank at least 3"):
+        shape.with_rank_at_least(3)
+
+
+def test_what_shapes_broadcast_to():
+    assert gs.broadcast_static_shape([None, 1], [3]).as_list() == [None, 3]
+    assert gs.broadcast_static_shape(None, [3]).dims is None
+    with pytest.raises(ValueError, match="Incompatible shapes for broadcasting"):
+        gs.broadcast_static_shape([2], [3])
+    x, y = gs.placeholder("int32", [2]), gs.placeholder("int32", [3])
+    both = gs.broadcast_dynamic_shape(x, y)
+    assert both.shape.as_list() == [3]
+    with gs.Session() as session:
+        assert session.run(both, {x: [1, 4], y: [2, 3, 1]}).tolist() == [2, 3, 4]
+        with pytest.raises(gs.errors.InvalidArgumentError, match=r"Incompatible shapes: \[2, 4\] vs. \[2, 3, 1\]"):
+            session.run(both, {x: [2, 4], y: [2, 3, 1]})

@@ -164,3 +164,8 @@ def test_candidate_samplers():
     plain = evaluate(s.log_uniform_candidate_sampler([[0]], 1, 5000, False, 100, seed=1))
     assert np.mean(plain[0] == 0) == pytest.approx(np.log(2) / np.log(101), abs=0.02)
     assert plain[1][0, 0] == pytest.approx(5000 * np.log(2) / np.log(101), rel=1e-5)
+
+
+def test_the_shape_of_draws_is_followed_by_that_of_their_parameter():
+    assert r.random_gamma([5], [1.0, 2.0], beta=[[1.0], [2.0], [3.0]]).shape.as_list() == [5, 3, 2]
+    assert r.random_poisson([1.0, 2.0], [5]).shape.as_list() == [5, 2]

@@ -127,6 +127,48 @@ class TensorShape:
             a.value is None or b.value is None or a == b for a, b in zip(self.dims, theirs.dims, strict=True)
         )
 
+    def assert_is_compatible_with(self, other: Any) -> None:
+        """Raise a ValueError, with TensorFlow's text, where no full shape is both this and `other`."""
+        if not self.is_compatible_with(other):
+            raise ValueError(f"Shapes {self} and {TensorShape(other)} are incompatible")
+
+    def merge_with(self, other: Any) -> TensorShape:
+        """Give what this and `other` say of one shape.
+
+        Raises:
+            ValueError: If they are not compatible.
+        """
+        theirs = TensorShape(other)
+        self.assert_is_compatible_with(theirs)
+        if self.dims is None or theirs.dims is None:
+            return theirs if self.dims is None else self
+        return TensorShape([b if a.value is None else a for a, b in zip(self.dims, theirs.dims, strict=True)])
+
+    def with_rank(self, rank: int) -> TensorShape:
+        """Give the shape as one of `rank`.
+
+        Raises:
+            ValueError: If it has another.
+        """
+        if self.ndims not in (None, rank):
+            raise ValueError(f"Shape {self} must have rank {rank}")
+        return TensorShape([None] * rank) if self.dims is None else self
+
+    def with_rank_at_least(self, rank: int) -> TensorShape:
+        """Give the shape back.
+
+        Raises:
+            ValueError: If it is known to have fewer dimensions than `rank`.
+        """
+        if self.ndims is not None and self.ndims < rank:
+            raise ValueError(f"Shape {self} must have rank at least {rank}")
+        return self
+
+    def concatenate(self, other: Any) -> TensorShape:
+        """Give this shape's dimensions and then those of `other`."""
+        theirs = TensorShape(other)
+        return TensorShape(None if self.dims is None or theirs.dims is None else [*self.dims, *theirs.dims])
+
     def __iter__(self) -> Iterator[Dimension]:
         if self.dims is None:
             raise ValueError("Cannot iterate over a shape with unknown rank.")

@@ -19,6 +19,7 @@ from globalstep.graph.graph import Node, as_node
 from globalstep.graph.shapes import TensorShape
 from globalstep.ops.building import (
     as_shape_node,
+    broadcast_sizes,
     elementwise,
     normal_axes,
     sizes_of,
@@ -27,6 +28,7 @@ from globalstep.ops.building import (
 from globalstep.ops.primitives import broadcast
 
 __all__ = [
+    "broadcast_dynamic_shape",
     "broadcast_static_shape",
     "broadcast_to",
     "check_numerics",
@@ -187,8 +189,34 @@ def broadcast_to(input: Any, shape: Any, name: str | None = None) -> Node:
 
 
 def broadcast_static_shape(shape_x: Any, shape_y: Any) -> TensorShape:
-    """Give the static shape that two static shapes broadcast to."""
-    return TensorShape(np.broadcast_shapes(*(tuple(TensorShape(s).as_list()) for s in (shape_x, shape_y))))  # type: ignore[arg-type]
+    """Give the static shape that two static shapes broadcast to, as far as it is known."""
+    return broadcast_sizes(TensorShape(shape_x), TensorShape(shape_y))
+
+
+def broadcast_dynamic_shape(shape_x: Any, shape_y: Any) -> Node:
+    """Give the shape that two shapes broadcast to, as an int32 node.
+
+    Args:
+        shape_x: Ints or an integer node [rank].
+        shape_y: The same.
+
+    Returns:
+        A node [larger rank].
+
+    Raises:
+        InvalidArgumentError: In the run, if they do not broadcast.
+    """
+    x, y = as_shape_node(shape_x), as_shape_node(shape_y)
+
+    def evaluate(a: Any, b: Any) -> Any:
+        try:
+            return np.array(np.broadcast_shapes(tuple(a), tuple(b)), a.dtype)
+        except ValueError:
+            raise InvalidArgumentError(f"Incompatible shapes: {a.tolist()} vs. {b.tolist()}") from None
+
+    ranks = [node.shape.as_list()[0] if node.shape.ndims == 1 else None for node in (x, y)]
+    rank = None if None in ranks else max(known for known in ranks if known is not None)
+    return Node("BroadcastArgs", (x, y), evaluate, dtype=x.dtype, shape=TensorShape([rank]))
 
 
 def transpose(a: Any, perm: Any = None, name: str = "transpose", conjugate: bool = False) -> Node:

@@ -18,6 +18,7 @@ from globalstep.graph.shapes import TensorShape
 __all__ = [
     "binary",
     "broadcast_shapes",
+    "broadcast_sizes",
     "elementwise",
     "is_node",
     "normal_axes",
@@ -112,20 +113,38 @@ def broadcast_shapes(op_type: str, x: Node, y: Node) -> TensorShape:
     Raises:
         ValueError: If they cannot be, with TensorFlow's text.
     """
-    if x.shape.dims is None or y.shape.dims is None:
-        return TensorShape(None)
-    a, b = x.shape.as_list(), y.shape.as_list()
-    rank = max(len(a), len(b))
-    sizes: list[int | None] = []
-    pairs = zip([1] * (rank - len(a)) + a, [1] * (rank - len(b)) + b, strict=True)
-    for i, j in pairs:
+    for i, j in _aligned(x.shape, y.shape):
         if i is not None and j is not None and i != j and 1 not in (i, j):
             raise ValueError(
                 f"Dimensions must be equal, but are {i} and {j} for operands {x.name!r} and {y.name!r} "
                 f"(op: '{op_type}') with input shapes: {x.shape}, {y.shape}."
             )
+    return broadcast_sizes(x.shape, y.shape)
+
+
+def broadcast_sizes(x: TensorShape, y: TensorShape) -> TensorShape:
+    """Give the static shape that two static shapes broadcast to.
+
+    Raises:
+        ValueError: If they do not, with TensorFlow's text.
+    """
+    if x.dims is None or y.dims is None:
+        return TensorShape(None)
+    sizes: list[int | None] = []
+    for i, j in _aligned(x, y):
+        if i is not None and j is not None and i != j and 1 not in (i, j):
+            raise ValueError(f"Incompatible shapes for broadcasting: {x} and {y}")
         sizes.append(j if i == 1 else i if j == 1 else i if i is not None and i == j else (i or j))
     return TensorShape(sizes)
+
+
+def _aligned(x: TensorShape, y: TensorShape) -> list[tuple[int | None, int | None]]:
+    """Give the sizes of two shapes side by side, 1 for what the shorter lacks; none if one is not known."""
+    if x.dims is None or y.dims is None:
+        return []
+    a, b = x.as_list(), y.as_list()
+    rank = max(len(a), len(b))
+    return list(zip([1] * (rank - len(a)) + a, [1] * (rank - len(b)) + b, strict=True))
 
 
 def elementwise(

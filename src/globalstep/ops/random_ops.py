@@ -19,7 +19,7 @@ from globalstep.dtypes import DTypeLike, as_dtype
 from globalstep.graph.graph import Node, as_node, get_default_graph
 from globalstep.graph.shapes import TensorShape
 from globalstep.ops.array_ops import shape as shape_of
-from globalstep.ops.building import as_shape_node, sizes_of
+from globalstep.ops.building import as_shape_node, broadcast_sizes, sizes_of
 from globalstep.ops.indexing_ops import gather
 from globalstep.ops.math_ops import add, multiply
 
@@ -224,7 +224,9 @@ def random_gamma(
         full = (*size, *np.broadcast_shapes(np.shape(form), np.shape(rate)))
         return g.gamma(form, 1 / rate, full)
 
-    return _random_node("RandomGamma", shape, seed, dtype, name or "random_gamma", draw, a, b)
+    node = _random_node("RandomGamma", shape, seed, dtype, name or "random_gamma", draw, a, b)
+    node.set_shape(node.shape.concatenate(broadcast_sizes(a.shape, b.shape)))
+    return node
 
 
 def random_poisson(
@@ -232,10 +234,12 @@ def random_poisson(
 ) -> Node:
     """Draw from Poisson distributions: values of shape `shape` + shape of `lam`."""
     rate = as_node(lam)
-    return _random_node(
+    node = _random_node(
         "RandomPoisson", shape, seed, dtype, name or "random_poisson",
         lambda g, size, mean: g.poisson(mean, (*size, *np.shape(mean))), rate,
     )  # fmt: skip
+    node.set_shape(node.shape.concatenate(rate.shape))
+    return node
 
 
 def multinomial(

@@ -1,0 +1,9 @@
+"""`gs.distributions`: probability distributions, as TensorFlow 1.15 groups them.
+
+Layer: namespace.
+"""
+
+from globalstep.lazy import namespace
+from globalstep.probability import DISTRIBUTIONS
+
+__all__ = namespace(__name__, DISTRIBUTIONS)
