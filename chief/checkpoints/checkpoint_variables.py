@@ -1,10 +1,11 @@
-"""`tf.train.list_variables` and its like: what a checkpoint holds, for programs.
+"""`tf.train.list_variables` and its like: what a checkpoint holds, and Variables that begin with it.
 
-Layer: chief. Threads: functions only.
+Layer: chief. Threads: functions only. Source of rules and texts: TensorFlow 1.15 `checkpoint_utils.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy.typing as npt
@@ -12,8 +13,13 @@ import numpy.typing as npt
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader
 from globalstep.chief.checkpoints.checkpoint_state import checkpoint_exists, latest_checkpoint
 from globalstep.files.storage import storage_for
+from globalstep.graph.graph import Node
+from globalstep.graph.shapes import TensorShape
+from globalstep.variables.partitioned_variables import PartitionedVariable
+from globalstep.variables.variable_scope import store_of
+from globalstep.variables.variables import Variable, begin_with
 
-__all__ = ["list_variables", "load_checkpoint", "load_variable"]
+__all__ = ["init_from_checkpoint", "list_variables", "load_checkpoint", "load_variable"]
 
 
 def load_checkpoint(ckpt_dir_or_file: str) -> CheckpointReader:
@@ -60,3 +66,82 @@ def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, list[int]]]:
     """
     with load_checkpoint(ckpt_dir_or_file) as reader:
         return sorted(reader.get_variable_to_shape_map().items())
+
+
+def init_from_checkpoint(ckpt_dir_or_file: str, assignment_map: Mapping[str, Any]) -> None:
+    """Have the initializers of Variables take values from a checkpoint, which they read when they run.
+
+    It is called before `gs.global_variables_initializer()`, which takes the initializers as they are.
+
+    Args:
+        ckpt_dir_or_file: As for `load_checkpoint`.
+        assignment_map: Name in the checkpoint -> Variable, parts of one, or name of one that `gs.get_variable` made; or
+            "scope/" in the checkpoint -> "scope/" of such Variables. "/" is the root.
+
+    Raises:
+        ValueError: If the checkpoint lacks a tensor, or has it with another shape or dtype.
+    """
+    with load_checkpoint(ckpt_dir_or_file) as reader:
+        prefix, shapes, dtypes = reader.prefix, reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+        for saved, name, variable in _assigned(ckpt_dir_or_file, assignment_map, shapes):
+            parts = [*variable] if isinstance(variable, (list, tuple, PartitionedVariable)) else [variable]
+            cut = parts[0].save_slice_info
+            whole = parts[0].shape if cut is None else TensorShape(cut.full_shape)
+            if not whole.is_compatible_with(shapes[saved]):
+                raise ValueError(
+                    f"Shape of variable {name} ({whole}) doesn't match with shape of tensor {saved} "
+                    f"({shapes[saved]}) from checkpoint reader."
+                )
+            if dtypes[saved] != parts[0].dtype:
+                raise ValueError(
+                    f"Dtype of variable {name} ({parts[0].dtype.name}) doesn't match with dtype of tensor {saved} "
+                    f"({dtypes[saved].name}) of the checkpoint {prefix}."
+                )
+            for part in parts:
+                begin_with(part, _read(prefix, saved, part))
+
+
+def _assigned(
+    path: str, assignment_map: Mapping[str, Any], shapes: Mapping[str, Any]
+) -> Iterator[tuple[str, str, Any]]:
+    """Give what a map says: name in the checkpoint, name of the Variable, and the Variable or its parts."""
+    made = store_of().variables
+    for saved, target in sorted(assignment_map.items()):
+        variable = made.get(target) if isinstance(target, str) else target
+        if variable is not None:
+            if saved not in shapes:
+                raise ValueError(f"Tensor {saved} is not found in {path} checkpoint {dict(shapes)}")
+            yield saved, _name_of(variable), variable
+            continue
+        scope = target.rpartition("/")[0]
+        if not saved.endswith("/"):
+            raise ValueError(
+                f"Assignment map with scope only name {scope} should map to scope only {saved}. "
+                "Should be 'scope/': 'other_scope/'."
+            )
+        for name in sorted(name for name in made if not scope or name.startswith(f"{scope}/")):
+            own = name if target == "/" else name[len(scope) :].removeprefix("/")
+            wanted = own if saved == "/" else saved + own
+            if wanted not in shapes:
+                raise ValueError(f"Tensor {wanted} ({own} in {saved}) is not found in {path} checkpoint")
+            yield wanted, name, made[name]
+
+
+def _name_of(variable: Any) -> str:
+    names: list[str] = [part.name for part in variable] if isinstance(variable, (list, tuple)) else [variable.name]
+    return ",".join(names)
+
+
+def _read(prefix: str, saved: str, part: Variable) -> Node:
+    """Give the node that reads a Variable, or what it has of a whole, from a checkpoint."""
+    cut = part.save_slice_info
+
+    def read() -> npt.NDArray[Any]:
+        with CheckpointReader(prefix) as reader:
+            value = reader.get_tensor(saved)
+        if cut is None:
+            return value
+        return value[tuple(slice(at, at + size) for at, size in zip(cut.var_offset, cut.var_shape, strict=True))]
+
+    name = f"{part.op_name}/checkpoint_initializer"
+    return Node("RestoreV2", (), read, name=name, dtype=part.dtype, shape=part.shape, stateful=True)

@@ -34,6 +34,9 @@ _NAMES = {
     "globalstep.variables.assignments": (
         "assign assign_add assign_sub count_up_to scatter_add scatter_sub scatter_update"
     ),
+    "globalstep.variables.element_assignments": (
+        "scatter_div scatter_max scatter_min scatter_mul scatter_nd_add scatter_nd_sub scatter_nd_update"
+    ),
     "globalstep.ops.clipping": "clip_by_average_norm clip_by_global_norm clip_by_norm clip_by_value global_norm",
     "globalstep.compat": "disable_eager_execution disable_v2_behavior",
     "globalstep.config": "ConfigProto GPUOptions GraphOptions OptimizerOptions RunOptions",

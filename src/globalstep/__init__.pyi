@@ -408,6 +408,13 @@ from globalstep.variables.assignments import count_up_to as count_up_to
 from globalstep.variables.assignments import scatter_add as scatter_add
 from globalstep.variables.assignments import scatter_sub as scatter_sub
 from globalstep.variables.assignments import scatter_update as scatter_update
+from globalstep.variables.element_assignments import scatter_div as scatter_div
+from globalstep.variables.element_assignments import scatter_max as scatter_max
+from globalstep.variables.element_assignments import scatter_min as scatter_min
+from globalstep.variables.element_assignments import scatter_mul as scatter_mul
+from globalstep.variables.element_assignments import scatter_nd_add as scatter_nd_add
+from globalstep.variables.element_assignments import scatter_nd_sub as scatter_nd_sub
+from globalstep.variables.element_assignments import scatter_nd_update as scatter_nd_update
 from globalstep.variables.named_variables import get_local_variable as get_local_variable
 from globalstep.variables.named_variables import get_variable as get_variable
 from globalstep.variables.partitioned_variables import PartitionedVariable as PartitionedVariable

@@ -122,7 +122,7 @@ ABSENT_IN_IMAGE = {"extract_glimpse": _COMPUTE}
 #: Absent from `globalstep.train`.
 ABSENT_IN_TRAIN = {
     **dict.fromkeys(("Checkpoint", "CheckpointManager"), "use gs.train.Saver."),
-    **dict.fromkeys(("init_from_checkpoint", "warm_start"), "use gs.contrib.framework.assign_from_checkpoint_fn."),
+    "warm_start": "use gs.train.init_from_checkpoint.",
 }
 
 #: Absent from `globalstep.contrib`.

@@ -85,6 +85,9 @@ data = nested_namespace(f"{__name__}.data", {**DATASETS, **TRANSFORMATIONS}, abs
 framework = nested_namespace(
     f"{__name__}.framework",
     {
+        "globalstep.chief.checkpoints.checkpoint_variables": (
+            "init_from_checkpoint list_variables load_checkpoint load_variable"
+        ),
         "globalstep.chief.slim.restoring": _RESTORING,
         "globalstep.contributed.arg_scope": _ARG_SCOPE,
         "globalstep.contributed.deprecation": "deprecated",

@@ -12,7 +12,9 @@ _NAMES = {
         "CheckpointState checkpoint_exists generate_checkpoint_state_proto get_checkpoint_mtimes "
         "get_checkpoint_state latest_checkpoint update_checkpoint_state"
     ),
-    "globalstep.chief.checkpoints.checkpoint_variables": "list_variables load_checkpoint load_variable",
+    "globalstep.chief.checkpoints.checkpoint_variables": (
+        "init_from_checkpoint list_variables load_checkpoint load_variable"
+    ),
     "globalstep.chief.exports.meta_graph_files": "export_meta_graph import_meta_graph",
     "globalstep.chief.hooks.hooks": (
         "CheckpointSaverHook CheckpointSaverListener ClusterStatisticsHook FeedFnHook FinalOpsHook "

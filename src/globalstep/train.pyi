@@ -8,6 +8,7 @@ from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_mtimes 
 from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_state as get_checkpoint_state
 from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint as latest_checkpoint
 from globalstep.chief.checkpoints.checkpoint_state import update_checkpoint_state as update_checkpoint_state
+from globalstep.chief.checkpoints.checkpoint_variables import init_from_checkpoint as init_from_checkpoint
 from globalstep.chief.checkpoints.checkpoint_variables import list_variables as list_variables
 from globalstep.chief.checkpoints.checkpoint_variables import load_checkpoint as load_checkpoint
 from globalstep.chief.checkpoints.checkpoint_variables import load_variable as load_variable

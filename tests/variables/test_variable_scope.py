@@ -187,3 +187,13 @@ class TestVariableScope:
             inner = gs.get_variable("w", [1])
         assert scope.global_variables() == scope.trainable_variables() == [inner]
         assert scope.local_variables() == []
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [(5, "int32"), (np.int64(5), "int64"), (True, "bool"), (2.5, "float32"), ([1, 2], "int32"),
+     (np.float64(2), "float64"), ("a", "string")],
+)  # fmt: skip
+def test_a_variable_has_the_dtype_of_the_value_that_it_is_made_of(value, dtype):
+    with gs.variable_scope("scope", dtype=gs.float64):
+        assert gs.get_variable("v", initializer=value).dtype.name == dtype

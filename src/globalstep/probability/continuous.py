@@ -102,7 +102,7 @@ class _Centered(Distribution):
 
 
 class Laplace(_Centered):
-    """Laplace's distribution, exp(-|x - loc| / scale) / (2 scale).
+    """Laplace's distribution, which falls off from its center to both sides as the exponential one does.
 
     Args:
         loc: Mean: number or node.

@@ -18,18 +18,23 @@ if TYPE_CHECKING:
     from globalstep.variables.variables import Variable
 
 __all__ = [
+    "NUMBERS",
     "assign",
     "assign_add",
     "assign_sub",
     "count_up_to",
+    "indices_of",
+    "operand_of",
+    "require_shape",
     "scatter_add",
     "scatter_sub",
     "scatter_update",
     "static_shape",
+    "variable_of",
 ]
 
 #: What can be added to and subtracted from.
-_NUMBERS = (
+NUMBERS = (
     "float32",
     "float64",
     "int32",
@@ -69,10 +74,10 @@ def assign(
         TypeError: If `ref` is no Variable, or the dtype is another one.
         ValueError: If the shape is another one.
     """
-    ref, before = _variable_of("Assign", ref)
-    operand = _operand("Assign", ref, value)
+    ref, before = variable_of("Assign", ref)
+    operand = operand_of("Assign", ref, value)
     if validate_shape is not False:
-        _require_shape("Assign", ref, operand, ref.shape)
+        require_shape("Assign", ref, operand, ref.shape)
     with before:
         return assignment(OpKind.ASSIGN, ref, operand, name=name)
 
@@ -89,9 +94,9 @@ def assign_add(ref: Variable, value: Any, use_locking: bool | None = None, name:
         use_locking: Accepted; every change is atomic on its PS.
         name: Name of the op.
     """
-    ref, before = _variable_of("AssignAdd", ref)
-    operand = _operand("AssignAdd", ref, value, _NUMBERS)
-    _require_shape("AssignAdd", ref, operand, ref.shape)
+    ref, before = variable_of("AssignAdd", ref)
+    operand = operand_of("AssignAdd", ref, value, NUMBERS)
+    require_shape("AssignAdd", ref, operand, ref.shape)
     with before:
         if ref.is_step and operand.op_type == "Const" and int(operand.attrs["value"]) > 0:
             return increment(ref, int(operand.attrs["value"]), name=name)
@@ -107,9 +112,9 @@ def assign_sub(ref: Variable, value: Any, use_locking: bool | None = None, name:
         use_locking: Accepted; every change is atomic on its PS.
         name: Name of the op.
     """
-    ref, before = _variable_of("AssignSub", ref)
-    operand = _operand("AssignSub", ref, value, _NUMBERS)
-    _require_shape("AssignSub", ref, operand, ref.shape)
+    ref, before = variable_of("AssignSub", ref)
+    operand = operand_of("AssignSub", ref, value, NUMBERS)
+    require_shape("AssignSub", ref, operand, ref.shape)
     with before:
         return assignment(OpKind.ASSIGN_SUB, ref, operand, name=name)
 
@@ -195,22 +200,32 @@ def scatter_sub(
 
 
 def _scatter(kind: OpKind, op_type: str, ref: Variable, indices: Any, updates: Any, name: str | None) -> Mutation:
-    ref, before = _variable_of(op_type, ref)
-    operand = _operand(op_type, ref, updates, None if kind is OpKind.ASSIGN else _NUMBERS)
+    ref, before = variable_of(op_type, ref)
+    operand = operand_of(op_type, ref, updates, None if kind is OpKind.ASSIGN else NUMBERS)
+    rows = indices_of(op_type, ref, indices)
+    ids = static_shape(rows)
+    if ids.ndims is not None and ref.shape.ndims is not None:
+        require_shape(op_type, ref, operand, [*ids.as_list(), *ref.shape.as_list()[1:]])
+    with before:
+        return assignment(kind, ref, operand, rows, name=name)
+
+
+def indices_of(op_type: str, ref: Variable, indices: Any) -> Node:
+    """Give indices into a Variable as a node.
+
+    Raises:
+        TypeError: If they are no integers.
+    """
     rows = as_node(indices)
     if not rows.dtype.is_integer:
         raise TypeError(
             f"Value passed to parameter 'indices' of {op_type!r} on Variable {ref.op_name!r} has DataType "
             f"{rows.dtype.name} not in list of allowed values: int32, int64"
         )
-    ids = static_shape(rows)
-    if ids.ndims is not None and ref.shape.ndims is not None:
-        _require_shape(op_type, ref, operand, [*ids.as_list(), *ref.shape.as_list()[1:]])
-    with before:
-        return assignment(kind, ref, operand, rows, name=name)
+    return rows
 
 
-def _variable_of(op_type: str, ref: Any) -> tuple[Variable, contextlib.AbstractContextManager[None]]:
+def variable_of(op_type: str, ref: Any) -> tuple[Variable, contextlib.AbstractContextManager[None]]:
     """Give the Variable that an op is to change, and what has the op run after the change that `ref` stands for.
 
     What a change gives stands for its Variable, as TensorFlow's references do: the next change may take it.
@@ -223,7 +238,12 @@ def _variable_of(op_type: str, ref: Any) -> tuple[Variable, contextlib.AbstractC
     return ref, contextlib.nullcontext()
 
 
-def _operand(op_type: str, ref: Variable, value: Any, allowed: tuple[str, ...] | None = None) -> Node:
+def operand_of(op_type: str, ref: Variable, value: Any, allowed: tuple[str, ...] | None = None) -> Node:
+    """Give what a Variable is changed by as a node of its dtype.
+
+    Raises:
+        TypeError: If its dtype is another, or is not among the allowed ones.
+    """
     if allowed is not None and ref.dtype.name not in allowed:
         raise TypeError(
             f"Value passed to parameter 'ref' has DataType {ref.dtype.name} not in list of allowed values: "
@@ -247,7 +267,8 @@ def _dtype_differs(node: Node, ref: Variable) -> bool:
         return False
 
 
-def _require_shape(op_type: str, ref: Variable, operand: Node, wanted: Any) -> None:
+def require_shape(op_type: str, ref: Variable, operand: Node, wanted: Any) -> None:
+    """Refuse an operand whose shape cannot be the wanted one, with TensorFlow's text."""
     given, wanted = static_shape(operand), TensorShape(wanted)
     if given.is_compatible_with(wanted):
         return

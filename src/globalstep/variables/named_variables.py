@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from globalstep.dtypes import DType, DTypeLike, as_dtype, float32
-from globalstep.graph.graph import GraphKeys, Node, get_default_graph
+from globalstep.graph.graph import GraphKeys, Node, constant_array, get_default_graph
 from globalstep.graph.shapes import TensorShape
 from globalstep.variables.partitioned_variables import PartitionedVariable, PartitionInfo, SaveSliceInfo, slices
 from globalstep.variables.variable_scope import chained, no_regularizer, store_of
@@ -80,13 +80,19 @@ def get_variable(
         "constraint": constraint if constraint is not None else scope.constraint,
         "reuse": scope.reuse,
     }
-    if dtype is None and isinstance(initializer, (Node, np.ndarray)):
-        options["dtype"] = as_dtype(initializer.dtype)
+    if dtype is None and initializer is not None and not callable(initializer):
+        # A value has a dtype of its own; the scope's is for what an initializer makes.
+        options["dtype"] = initializer.dtype if isinstance(initializer, Node) else _dtype_of(initializer)
     getters = [getter for getter in (custom_getter, scope.custom_getter) if getter is not None]
     if not getters:
         return _get(full, **options)
     getter = chained(getters[0], getters[1] if len(getters) > 1 else None)
     return getter(_get, full, **options)
+
+
+def _dtype_of(value: Any) -> DType:
+    array = constant_array(value)
+    return as_dtype("string" if array.dtype == object else array.dtype)
 
 
 def get_local_variable(name: str, *args: Any, **options: Any) -> Any:

@@ -37,9 +37,10 @@ from globalstep.variables.assignments import (
     scatter_update,
     static_shape,
 )
+from globalstep.variables.element_assignments import scatter_nd_add, scatter_nd_sub, scatter_nd_update
 from globalstep.wire.declarations import OpKind, VariableDecl
 
-__all__ = ["Variable", "variables_of"]
+__all__ = ["Variable", "begin_with", "variables_of"]
 
 
 class Variable(Node):
@@ -131,11 +132,8 @@ class Variable(Node):
                 stateful=True,
                 device=None if primary is None else primary.device,
             )
-            self._initializer = Mutation(
-                [MutationPart(OpKind.ASSIGN, self, self._initial_value, declare=True)],
-                op_type="Assign",
-                name="Assign",
-            )
+            first = MutationPart(OpKind.ASSIGN, self, self._initial_value, declare=True)
+            self._initializer = Mutation([first], op_type="Assign", name="Assign")
         names = [GraphKeys.GLOBAL_VARIABLES] if collections is None else list(collections)
         #: Whether it lives in each session, or process, instead of on the PS.
         self.is_local = GraphKeys.LOCAL_VARIABLES in names
@@ -175,8 +173,7 @@ class Variable(Node):
     def read_value(self) -> Node:
         """Give a node that reads it; under control dependencies, after them."""
         with self.graph.name_scope(f"{self.op_name}/"):
-            return Node("Identity", (self,), lambda value: value, name="read", dtype=self.dtype,
-                        shape=self._shape)  # fmt: skip
+            return Node("Identity", (self,), lambda value: value, name="read", dtype=self.dtype, shape=self._shape)
 
     def value(self) -> Node:
         """Give the node of its value: the Variable itself."""
@@ -201,6 +198,9 @@ class Variable(Node):
         return assign_sub(self, delta, use_locking=use_locking, name=name)
 
     count_up_to = count_up_to
+    scatter_nd_add = scatter_nd_add
+    scatter_nd_sub = scatter_nd_sub
+    scatter_nd_update = scatter_nd_update
 
     def scatter_add(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Mutation:
         """Make the op that adds an IndexedSlices to its rows."""
@@ -260,6 +260,19 @@ class Variable(Node):
 
     def __repr__(self) -> str:
         return f"<tf.Variable '{self.name}' shape={self.shape} dtype={self.dtype.name}_ref>"
+
+
+def begin_with(variable: Variable, value: Node) -> None:
+    """Give a Variable another initial value; ops that were made of its old initializer keep that.
+
+    Args:
+        variable: The Variable.
+        value: A node of its dtype and shape.
+    """
+    with variable.graph.control_dependencies(None), variable.graph.name_scope(f"{variable.op_name}/"):
+        variable._initial_value = value
+        part = MutationPart(OpKind.ASSIGN, variable, value, declare=True)
+        variable._initializer = Mutation([part], op_type="Assign", name="Assign")
 
 
 def variables_of(graph: Graph) -> list[Variable]:
