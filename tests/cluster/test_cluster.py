@@ -3,6 +3,7 @@ import json
 import pytest
 
 from globalstep.cluster.cluster import ClusterDef, ClusterSpec, JobDef, TaskConfig, from_tf_config
+from globalstep.wire.transports import known_target
 
 JOBS = {"ps": ["ps0:1", "ps1:2"], "worker": ["w0:3", "w1:4", "w2:5"]}
 
@@ -171,3 +172,23 @@ class TestTFConfig:
 def test_blanks_around_host_and_port_are_skipped():
     cluster = ClusterSpec({"local": ["localhost:222", "localhost: 223", " grpc://localhost:224 "]})
     assert cluster.job_tasks("local") == ["localhost:222", "localhost:223", "localhost:224"]
+
+
+def test_the_address_of_a_workers_server_means_the_clusters_ps_tasks():
+    ClusterSpec({"ps": ["ps.a:1", "ps.b:2"], "worker": ["w.a:3", "w.b:4"], "chief": ["c:5"], "evaluator": ["e:6"]})
+    known = known_target("grpc://w.b:4")
+    assert (known.target, known.task) == ("grpc://ps.a:1,ps.b:2", "/job:worker/task:1")
+    assert known.session_tasks == ("/job:worker/task:0", "/job:worker/task:1", "/job:chief/task:0")
+    assert known_target("grpc://c:5").task == "/job:chief/task:0"
+    for address in ("ps.a:1", "e:6", "elsewhere:7"):
+        assert known_target(f"grpc://{address}").target == f"grpc://{address}"
+
+
+def test_the_last_description_of_an_address_counts():
+    ClusterSpec({"ps": ["first:1"], "worker": ["shared:2"]})
+    ClusterSpec({"ps": ["second:1"], "worker": ["shared:2"]})
+    assert known_target("grpc://shared:2").target == "grpc://second:1"
+    ClusterSpec({"ps": ["shared:2"], "worker": ["other:3"]})
+    assert known_target("grpc://shared:2").target == "grpc://shared:2"
+    ClusterSpec({"worker": ["alone:4"]})
+    assert known_target("grpc://alone:4").target == "grpc://alone:4"

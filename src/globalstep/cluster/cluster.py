@@ -21,6 +21,7 @@ __all__ = [
     "JobDef",
     "ServerDef",
     "TaskConfig",
+    "described_task",
     "from_tf_config",
     "is_address",
     "is_port",
@@ -106,6 +107,12 @@ class ClusterSpec:
         self._jobs: dict[str, dict[int, str]] = {
             _text("Job name", name): _tasks(name, tasks) for name, tasks in jobs.items()
         }
+        if "ps" in self._jobs:
+            for job in self._jobs:
+                for address in self._jobs[job].values():
+                    _described.pop(address, None)
+                if _runs_sessions(job):
+                    _described.update({address: (self, job, index) for index, address in self._jobs[job].items()})
 
     @classmethod
     def from_slurm(
@@ -215,6 +222,30 @@ def target_of(cluster: ClusterSpec) -> str:
     return "grpc://" + ",".join(addresses)
 
 
+#: Address of a task that runs sessions -> the last cluster with PS tasks that this process made and that has it, its
+#: job and its index. Written while graphs are built.
+_described: dict[str, tuple[ClusterSpec, str, int]] = {}
+
+
+def described_task(address: str) -> tuple[ClusterSpec, str, int] | None:
+    """Give the cluster that this process has described and in which a worker, or the chief, has an address.
+
+    A client of servers that are there already names the server of a worker, which only the cluster's description tells
+    from a PS task's.
+
+    Args:
+        address: "host:port".
+
+    Returns:
+        The cluster, the job and the index; None if no cluster with PS tasks has it.
+    """
+    return _described.get(address)
+
+
+def _runs_sessions(job: str) -> bool:
+    return job == "worker" or job in CHIEF_JOBS
+
+
 def session_tasks(cluster: ClusterSpec) -> tuple[str, ...]:
     """Name the tasks of a cluster that run sessions: its workers and its chief.
 
@@ -222,10 +253,7 @@ def session_tasks(cluster: ClusterSpec) -> tuple[str, ...]:
     ('/job:worker/task:0', '/job:chief/task:0')
     """
     return tuple(
-        f"/job:{job}/task:{index}"
-        for job in cluster.jobs
-        if job == "worker" or job in CHIEF_JOBS
-        for index in cluster.task_indices(job)
+        f"/job:{job}/task:{index}" for job in cluster.jobs if _runs_sessions(job) for index in cluster.task_indices(job)
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.cluster.cluster import is_address
+from globalstep.cluster.cluster import described_task, is_address, session_tasks, target_of
 from globalstep.errors import InvalidArgumentError, OpError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.wire.frames import Message
@@ -211,8 +211,19 @@ def register_target(
 
 
 def known_target(target: str) -> KnownTarget:
-    """Give what a target means; one that was not registered means itself."""
-    return _registered.get(target, KnownTarget(target))
+    """Give what a target means.
+
+    One that was not registered means itself; but where this process has described a cluster in which a worker has that
+    address, it means that cluster's PS tasks: the worker's server is another process, which holds nothing.
+    """
+    known = _registered.get(target)
+    if known is not None:
+        return known
+    described = described_task(target.removeprefix("grpc://"))
+    if described is None:
+        return KnownTarget(target)
+    cluster, job, index = described
+    return KnownTarget(target_of(cluster), f"/job:{job}/task:{index}", session_tasks(cluster))
 
 
 def is_in_process(target: str) -> bool:

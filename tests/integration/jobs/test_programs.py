@@ -159,3 +159,18 @@ def test_with_tf_config_training_ends_at_the_last_step(processes, tmp_path, prog
     check(processes, ps, workers, factor)
     assert printed(processes, workers, r"^step (\d+)$") == [(last_step,)]
     assert load_variable(str(run), "global_step") == last_step
+
+
+def test_clients_of_servers_that_are_there_already(processes, tmp_path):
+    addresses = free_addresses(3)
+    hosts = [f"--ps_hosts={addresses[0]}", f"--worker_hosts={','.join(addresses[1:])}", f"--run_dir={tmp_path / 'run'}"]
+    program = PROGRAMS / "servers_apart.py"
+    for job, index in tasks_of(1, 2):
+        processes.start(f"server:{job}:{index}", program, *hosts, f"--job_name={job}", f"--task_index={index}")
+    for index in range(2):
+        processes.start(f"worker:{index}", program, *hosts, f"--task_index={index}")
+    codes = processes.wait(TIMEOUT_SECS)
+    assert set(codes.values()) == {0}, "\n".join(processes.output(name) for name in codes)
+    losses = printed(processes, 2, r"^losses (\S+) (\S+)$")
+    assert len(losses) == 2
+    assert max(first for first, _ in losses) * 0.7 > max(last for _, last in losses)
