@@ -30,6 +30,7 @@ MODULES = (
     "layers",
     "losses",
     "distributions",
+    "feature_column",
     "metrics",
     "initializers",
     "summary",

@@ -25,6 +25,7 @@ NAMESPACES = (
             "lookup",
             "debugging",
             "distributions",
+            "feature_column",
             "io",
             "linalg",
             "math",

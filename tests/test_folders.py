@@ -176,6 +176,7 @@ def _is_public(name):
         gs.graph_util,
         gs.saved_model,
         gs.saved_model.builder,
+        gs.feature_column,
         gs.sparse,
         gs.strings,
         gs.test,

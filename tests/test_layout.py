@@ -24,6 +24,7 @@ NAMESPACES = {
         "data",
         "distributions",
         "examples",
+        "feature_column",
         "file_io",
         "lookup",
         "sparse",

@@ -17,9 +17,9 @@ if AbsentImports not in sys.meta_path:
     sys.meta_path.append(AbsentImports)
 
 _MODULES = (
-    "app compat contrib core data debugging distributions dtypes errors examples flags gfile graph_util image "
-    "initializers io layers linalg logging lookup losses math metrics nest nn optim python python_io queue random "
-    "saved_model sparse strings summary test train"
+    "app compat contrib core data debugging distributions dtypes errors examples feature_column flags gfile graph_util "
+    "image initializers io layers linalg logging lookup losses math metrics nest nn optim python python_io queue "
+    "random saved_model sparse strings summary test train"
 )
 
 _NAMES = {

@@ -10,6 +10,7 @@ from globalstep import distributions as distributions
 from globalstep import dtypes as dtypes
 from globalstep import errors as errors
 from globalstep import examples as examples
+from globalstep import feature_column as feature_column
 from globalstep import flags as flags
 from globalstep import gfile as gfile
 from globalstep import graph_util as graph_util

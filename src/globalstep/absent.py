@@ -25,7 +25,7 @@ _MODEL = (
     "models with recurrence or many convolutions are written in their own framework: wrap them with gs.torch, "
     "gs.jax or gs.py_loss."
 )
-_FEATURES = "turn features into ids and weights in Python, then use gs.nn.embedding_lookup_sparse or gs.SparseTensor."
+_FEATURES = "use gs.feature_column, whose columns do the same."
 _HIGH_LEVEL = "use gs.train.MonitoredTrainingSession with hooks."
 _STRATEGY = "use between-graph replication: gs.train.replica_device_setter, or `globalstep launch`."
 _EXPORT = "use gs.saved_model.simple_save: it writes ONNX, which onnxruntime serves, and safetensors."
@@ -57,7 +57,6 @@ ABSENT = {
     "distribute": _STRATEGY,
     "enable_eager_execution": _EAGER,
     "estimator": _HIGH_LEVEL,
-    "feature_column": _FEATURES,
     "function": "call a Python function while building the graph.",
     "hessians": "differentiate twice with gs.jax or gs.torch.",
     "inv": "use gs.reciprocal.",

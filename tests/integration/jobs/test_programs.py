@@ -151,7 +151,11 @@ def write_mnist(folder):
 
 @pytest.mark.parametrize(
     ("program", "ps", "workers", "last_step", "factor"),
-    [("word2vec.py", 2, 2, 400, 0.7), ("matrix_factorization.py", 2, 2, 400, 0.7)],
+    [
+        ("word2vec.py", 2, 2, 400, 0.7),
+        ("matrix_factorization.py", 2, 2, 400, 0.7),
+        ("columns/wide_and_deep.py", 2, 2, 300, 0.7),
+    ],
 )
 def test_with_tf_config_training_ends_at_the_last_step(processes, tmp_path, program, ps, workers, last_step, factor):
     run = tmp_path / "run"
@@ -164,7 +168,7 @@ def test_with_tf_config_training_ends_at_the_last_step(processes, tmp_path, prog
 def test_clients_of_servers_that_are_there_already(processes, tmp_path):
     addresses = free_addresses(3)
     hosts = [f"--ps_hosts={addresses[0]}", f"--worker_hosts={','.join(addresses[1:])}", f"--run_dir={tmp_path / 'run'}"]
-    program = PROGRAMS / "servers_apart.py"
+    program = PROGRAMS / "apart" / "servers_apart.py"
     for job, index in tasks_of(1, 2):
         processes.start(f"server:{job}:{index}", program, *hosts, f"--job_name={job}", f"--task_index={index}")
     for index in range(2):
