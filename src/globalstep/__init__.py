@@ -109,9 +109,10 @@ _NAMES = {
         "unravel_index"
     ),
     "globalstep.ops.parsing_ops": (
-        "decode_csv decode_raw FixedLenFeature parse_example parse_single_example sparse_tensor_to_dense "
-        "sparse_to_dense VarLenFeature"
+        "decode_csv decode_raw FixedLenFeature FixedLenSequenceFeature parse_example parse_single_example "
+        "sparse_tensor_to_dense sparse_to_dense VarLenFeature"
     ),
+    "globalstep.ops.sequence_parsing": "parse_single_sequence_example",
     "globalstep.ops.partition_ops": ("dynamic_partition dynamic_stitch invert_permutation sequence_mask unique"),
     "globalstep.ops.product_ops": "einsum matmul tensordot",
     "globalstep.ops.random_ops": (

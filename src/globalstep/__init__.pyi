@@ -297,6 +297,7 @@ from globalstep.ops.ordering_ops import sort as sort
 from globalstep.ops.ordering_ops import unique_with_counts as unique_with_counts
 from globalstep.ops.ordering_ops import unravel_index as unravel_index
 from globalstep.ops.parsing_ops import FixedLenFeature as FixedLenFeature
+from globalstep.ops.parsing_ops import FixedLenSequenceFeature as FixedLenSequenceFeature
 from globalstep.ops.parsing_ops import VarLenFeature as VarLenFeature
 from globalstep.ops.parsing_ops import decode_csv as decode_csv
 from globalstep.ops.parsing_ops import decode_raw as decode_raw
@@ -348,6 +349,7 @@ from globalstep.ops.segment_ops import unsorted_segment_min as unsorted_segment_
 from globalstep.ops.segment_ops import unsorted_segment_prod as unsorted_segment_prod
 from globalstep.ops.segment_ops import unsorted_segment_sqrt_n as unsorted_segment_sqrt_n
 from globalstep.ops.segment_ops import unsorted_segment_sum as unsorted_segment_sum
+from globalstep.ops.sequence_parsing import parse_single_sequence_example as parse_single_sequence_example
 from globalstep.ops.sparse_ops import sparse_add as sparse_add
 from globalstep.ops.sparse_ops import sparse_concat as sparse_concat
 from globalstep.ops.sparse_ops import sparse_fill_empty_rows as sparse_fill_empty_rows

@@ -15,11 +15,13 @@ from globalstep.images.coding import encode_png as encode_png
 from globalstep.images.coding import extract_jpeg_shape as extract_jpeg_shape
 from globalstep.images.coding import is_jpeg as is_jpeg
 from globalstep.ops.parsing_ops import FixedLenFeature as FixedLenFeature
+from globalstep.ops.parsing_ops import FixedLenSequenceFeature as FixedLenSequenceFeature
 from globalstep.ops.parsing_ops import VarLenFeature as VarLenFeature
 from globalstep.ops.parsing_ops import decode_csv as decode_csv
 from globalstep.ops.parsing_ops import decode_raw as decode_raw
 from globalstep.ops.parsing_ops import parse_example as parse_example
 from globalstep.ops.parsing_ops import parse_single_example as parse_single_example
+from globalstep.ops.sequence_parsing import parse_single_sequence_example as parse_single_sequence_example
 from globalstep.text.file_ops import matching_files as matching_files
 from globalstep.text.file_ops import read_file as read_file
 from globalstep.text.file_ops import write_file as write_file

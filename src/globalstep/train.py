@@ -33,7 +33,9 @@ _NAMES = {
     "globalstep.cluster.cluster": "ClusterDef ClusterSpec JobDef ServerDef TaskConfig from_tf_config",
     "globalstep.deploy.server": "Server",
     "globalstep.graph.device": "replica_device_setter",
-    "globalstep.files.example": "BytesList Example Feature Features FloatList Int64List",
+    "globalstep.files.example": (
+        "BytesList Example Feature FeatureList FeatureLists Features FloatList Int64List SequenceExample"
+    ),
     "globalstep.optimizers.moving_averages": "ExponentialMovingAverage",
     "globalstep.optimizers.optimizer": "Optimizer",
     "globalstep.optimizers.optimizers": (

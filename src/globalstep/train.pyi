@@ -56,9 +56,12 @@ from globalstep.deploy.server import Server as Server
 from globalstep.files.example import BytesList as BytesList
 from globalstep.files.example import Example as Example
 from globalstep.files.example import Feature as Feature
+from globalstep.files.example import FeatureList as FeatureList
+from globalstep.files.example import FeatureLists as FeatureLists
 from globalstep.files.example import Features as Features
 from globalstep.files.example import FloatList as FloatList
 from globalstep.files.example import Int64List as Int64List
+from globalstep.files.example import SequenceExample as SequenceExample
 from globalstep.graph.device import replica_device_setter as replica_device_setter
 from globalstep.optimizers.moving_averages import ExponentialMovingAverage as ExponentialMovingAverage
 from globalstep.optimizers.optimizer import Optimizer as Optimizer

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import globalstep as gs
 from globalstep.errors import InvalidArgumentError
 from globalstep.files.example import BytesList, Example, Feature, Features, FloatList, Int64List
 from globalstep.graph.graph import Graph, as_node
@@ -122,3 +123,58 @@ def test_features_are_checked():
         parsing.parse_example(["x"], {})
     with pytest.raises(ValueError, match="Feature 'x' has dtype int32"):
         parsing.parse_example(["x"], {"x": parsing.FixedLenFeature([], "int32")})
+
+
+def sequence(**lists):
+    made = {
+        key: gs.train.FeatureList(
+            feature=[gs.train.Feature(int64_list=gs.train.Int64List(value=entry)) for entry in entries]
+        )
+        for key, entries in lists.items()
+    }
+    return gs.train.SequenceExample(
+        feature_lists=gs.train.FeatureLists(feature_list=made)
+    ).SerializeToString()  # fmt: skip
+
+
+#: Of the SequenceExamples below; tests/golden/values/sequence_cases.py has the values of those that parse.
+PAIRS = {"a": gs.FixedLenSequenceFeature([2], gs.int64)}
+
+
+@pytest.mark.parametrize(
+    ("data", "features", "text"),
+    [
+        (b"\xff", PAIRS, "Could not parse example input"),
+        (sequence(), PAIRS, "Feature list 'a' is required but could not be found"),
+        (sequence(a=[[1, 2], [3]]), PAIRS, r"Key: a, Index: 1.*values size: 1"),
+        (sequence(a=[[1, 2]]), {"a": gs.FixedLenSequenceFeature([2], gs.float32)}, "Data types don't match"),
+    ],
+)
+def test_what_does_not_parse(data, features, text):
+    _, lists = gs.io.parse_single_sequence_example(data, sequence_features=features)
+    with gs.Session() as session, pytest.raises(gs.errors.InvalidArgumentError, match=text):
+        session.run(lists["a"])
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (({}, {}), "Missing features"),
+        ((PAIRS, {}), "Unsupported FixedLenSequenceFeature"),
+        (({}, {"a": gs.FixedLenFeature([], gs.int64)}), "Unsupported FixedLenFeature"),
+        (({"a": gs.VarLenFeature(gs.int32)}, {}), "has dtype"),
+    ],
+)
+def test_features_that_are_refused(given, text):
+    with pytest.raises(ValueError, match=text):
+        gs.parse_single_sequence_example(sequence(), *given)
+
+
+def test_entries_of_examples_that_are_refused():
+    with pytest.raises(ValueError, match="requires allow_missing to be True"):
+        gs.parse_example([b""], PAIRS)
+    pairs = {"a": gs.FixedLenSequenceFeature([2], gs.int64, allow_missing=True)}
+    feature = gs.train.Feature(int64_list=gs.train.Int64List(value=[1, 2, 3]))
+    example = gs.train.Example(features=gs.train.Features(feature={"a": feature})).SerializeToString()
+    with gs.Session() as session, pytest.raises(gs.errors.InvalidArgumentError, match="not a multiple of stride"):
+        session.run(gs.parse_example([example], pairs)["a"])

@@ -1,4 +1,4 @@
-"""tf.train.Example and its parts: the messages that TFRecord files usually hold.
+"""tf.train.Example, SequenceExample and their parts: the messages that TFRecord files usually hold.
 
 Built from a description in this file rather than generated, so that `proto/` holds the wire contract
 only, and in a descriptor pool of their own, so that TensorFlow's own may be imported beside them.
@@ -13,7 +13,17 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-__all__ = ["BytesList", "Example", "Feature", "Features", "FloatList", "Int64List"]
+__all__ = [
+    "BytesList",
+    "Example",
+    "Feature",
+    "FeatureList",
+    "FeatureLists",
+    "Features",
+    "FloatList",
+    "Int64List",
+    "SequenceExample",
+]
 
 _FieldProto = descriptor_pb2.FieldDescriptorProto
 
@@ -24,6 +34,23 @@ def _add_list(file: descriptor_pb2.FileDescriptorProto, name: str, kind: Any, pa
     )
     if packed:
         field.options.packed = True
+
+
+def _add_message(message: Any, name: str, number: int, kind: str, label: Any = _FieldProto.LABEL_OPTIONAL) -> None:
+    """Add a field that is a message."""
+    message.field.add(
+        name=name, number=number, label=label, type=_FieldProto.TYPE_MESSAGE, type_name=f".tensorflow.{kind}"
+    )
+
+
+def _add_map(file: descriptor_pb2.FileDescriptorProto, name: str, field: str, kind: str) -> None:
+    """Add a message whose only field is a map from names to messages."""
+    message = file.message_type.add(name=name)
+    entry = message.nested_type.add(name=f"{kind}Entry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, label=_FieldProto.LABEL_OPTIONAL, type=_FieldProto.TYPE_STRING)
+    _add_message(entry, "value", 2, kind)
+    _add_message(message, field, 1, f"{name}.{kind}Entry", _FieldProto.LABEL_REPEATED)
 
 
 def _describe() -> descriptor_pb2.FileDescriptorProto:
@@ -42,32 +69,13 @@ def _describe() -> descriptor_pb2.FileDescriptorProto:
             type_name=f".tensorflow.{name.capitalize()}List",
             oneof_index=0,
         )
-    features = file.message_type.add(name="Features")
-    entry = features.nested_type.add(name="FeatureEntry")
-    entry.options.map_entry = True
-    entry.field.add(name="key", number=1, label=_FieldProto.LABEL_OPTIONAL, type=_FieldProto.TYPE_STRING)
-    entry.field.add(
-        name="value",
-        number=2,
-        label=_FieldProto.LABEL_OPTIONAL,
-        type=_FieldProto.TYPE_MESSAGE,
-        type_name=".tensorflow.Feature",
-    )
-    features.field.add(
-        name="feature",
-        number=1,
-        label=_FieldProto.LABEL_REPEATED,
-        type=_FieldProto.TYPE_MESSAGE,
-        type_name=".tensorflow.Features.FeatureEntry",
-    )
-    example = file.message_type.add(name="Example")
-    example.field.add(
-        name="features",
-        number=1,
-        label=_FieldProto.LABEL_OPTIONAL,
-        type=_FieldProto.TYPE_MESSAGE,
-        type_name=".tensorflow.Features",
-    )
+    _add_map(file, "Features", "feature", "Feature")
+    _add_message(file.message_type.add(name="FeatureList"), "feature", 1, "Feature", _FieldProto.LABEL_REPEATED)
+    _add_map(file, "FeatureLists", "feature_list", "FeatureList")
+    _add_message(file.message_type.add(name="Example"), "features", 1, "Features")
+    sequence = file.message_type.add(name="SequenceExample")
+    _add_message(sequence, "context", 1, "Features")
+    _add_message(sequence, "feature_lists", 2, "FeatureLists")
     return file
 
 
@@ -85,3 +93,6 @@ Int64List = _message("Int64List")
 Feature = _message("Feature")
 Features = _message("Features")
 Example = _message("Example")
+FeatureList = _message("FeatureList")
+FeatureLists = _message("FeatureLists")
+SequenceExample = _message("SequenceExample")

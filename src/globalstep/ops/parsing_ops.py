@@ -27,13 +27,19 @@ from globalstep.ops.primitives import scatter_rows
 
 __all__ = [
     "FixedLenFeature",
+    "FixedLenSequenceFeature",
     "VarLenFeature",
+    "check_dtypes",
     "decode_csv",
     "decode_raw",
+    "dense_of",
+    "outputs_of",
     "parse_example",
     "parse_single_example",
+    "sparse_parts",
     "sparse_tensor_to_dense",
     "sparse_to_dense",
+    "values_in",
 ]
 
 _LISTS = {"float32": "float_list", "int64": "int64_list", "string": "bytes_list"}
@@ -51,6 +57,23 @@ class FixedLenFeature:
 
     shape: Any
     dtype: DTypeLike
+    default_value: Any = None
+
+
+@dataclass(frozen=True)
+class FixedLenSequenceFeature:
+    """A feature with any number of entries, each of one shape.
+
+    Attributes:
+        shape: Shape of an entry.
+        dtype: float32, int64 or string.
+        allow_missing: Whether an example without it has no entries; `parse_example` needs True.
+        default_value: What fills shorter ones up in a batch; default 0 or "".
+    """
+
+    shape: Any
+    dtype: DTypeLike
+    allow_missing: bool = False
     default_value: Any = None
 
 
@@ -195,7 +218,7 @@ def parse_example(
 
     Args:
         serialized: 1-D strings.
-        features: Name to FixedLenFeature or VarLenFeature.
+        features: Name to FixedLenFeature, FixedLenSequenceFeature or VarLenFeature.
         name: Name of the node; default "ParseExample".
         example_names: Accepted as in TensorFlow.
 
@@ -217,7 +240,7 @@ def parse_single_example(
 
     Args:
         serialized: A scalar string.
-        features: Name to FixedLenFeature or VarLenFeature.
+        features: Name to FixedLenFeature, FixedLenSequenceFeature or VarLenFeature.
         name: Name of the node; default "ParseSingleExample".
         example_names: Accepted as in TensorFlow.
 
@@ -300,9 +323,10 @@ def sparse_to_dense(
 def _parse(serialized: Node, features: Mapping[str, Any], name: str | None, batched: bool) -> dict[str, Any]:
     if not features:
         raise ValueError("Missing: features was None.")
-    for key, feature in features.items():
-        if as_dtype(feature.dtype).name not in _LISTS:
-            raise ValueError(f"Feature {key!r} has dtype {feature.dtype}; an Example has {', '.join(_LISTS)}.")
+    check_dtypes(features)
+    for feature in features.values():
+        if isinstance(feature, FixedLenSequenceFeature) and not feature.allow_missing:
+            raise ValueError("Unsupported: FixedLenSequenceFeature requires allow_missing to be True.")
 
     def fn(values: Any) -> Any:
         strings = np.asarray(values, dtype=object).reshape(-1)
@@ -311,21 +335,44 @@ def _parse(serialized: Node, features: Mapping[str, Any], name: str | None, batc
         for key, feature in features.items():
             columns = [_values(example, key, feature, i) for i, example in enumerate(examples)]
             if isinstance(feature, VarLenFeature):
-                found.extend(_sparse(columns, feature, batched))
+                found.extend(sparse_parts(columns, feature, batched))
+            elif isinstance(feature, FixedLenSequenceFeature):
+                found.append(_padded(columns, key, feature, batched))
             else:
-                found.append(_dense(columns, key, feature, batched))
+                found.append(dense_of(columns, key, feature, batched))
         return tuple(found)
 
     op_type = "ParseExample" if batched else "ParseSingleExample"
     node = Node(op_type, [serialized], fn, name=name or op_type)
     rows = [serialized.shape.as_list()[0] if serialized.shape.ndims else None] if batched else []
+    return outputs_of(node, features, 0, rows, 2 if batched else 1)
+
+
+def check_dtypes(features: Mapping[str, Any]) -> None:
+    """Refuse, by a ValueError, features of a dtype that messages have not."""
+    for key, feature in features.items():
+        if as_dtype(feature.dtype).name not in _LISTS:
+            raise ValueError(f"Feature {key!r} has dtype {feature.dtype}; an Example has {', '.join(_LISTS)}.")
+
+
+def outputs_of(
+    node: Node, features: Mapping[str, Any], first: int, lead: list[int | None], rank: int
+) -> dict[str, Any]:
+    """Give the outputs of a node that parses features: a node for each, a SparseTensor for a VarLenFeature.
+
+    Args:
+        node: It gives a tuple.
+        features: Name -> feature.
+        first: Place in the tuple of the first feature's.
+        lead: What a dense output's shape begins with.
+        rank: Rank of a sparse output.
+    """
     result: dict[str, Any] = {}
-    index = 0
+    index = first
     with name_scope(f"{node.op_name}/"):
         for key, feature in features.items():
             dtype = as_dtype(feature.dtype)
             if isinstance(feature, VarLenFeature):
-                rank = 2 if batched else 1
                 result[key] = SparseTensor(
                     tuple_item(node, index, name="indices", dtype="int64", shape=[None, rank]),
                     tuple_item(node, index + 1, name="values", dtype=dtype, shape=[None]),
@@ -333,7 +380,8 @@ def _parse(serialized: Node, features: Mapping[str, Any], name: str | None, batc
                 )
                 index += 3
             else:
-                shape = [*rows, *TensorShape(feature.shape).as_list()]
+                entries = [None] if isinstance(feature, FixedLenSequenceFeature) else []
+                shape = [*lead, *entries, *TensorShape(feature.shape).as_list()]
                 result[key] = tuple_item(node, index, name="dense", dtype=dtype, shape=shape)
                 index += 1
     return result
@@ -350,7 +398,15 @@ def _values(example: Any, key: str, feature: Any, index: int) -> list[Any] | Non
     """Give an example's values of a feature; None where it has none."""
     if key not in example.features.feature:
         return None
-    held = example.features.feature[key]
+    return values_in(example.features.feature[key], key, feature, index)
+
+
+def values_in(held: Any, key: str, feature: Any, index: int) -> list[Any] | None:
+    """Give the values of a Feature message; None where it has none.
+
+    Raises:
+        InvalidArgumentError: If they are of another dtype.
+    """
     kind, wanted = held.WhichOneof("kind"), _LISTS[as_dtype(feature.dtype).name]
     if kind is None:
         return None
@@ -361,7 +417,8 @@ def _values(example: Any, key: str, feature: Any, index: int) -> list[Any] | Non
     return list(getattr(held, wanted).value)
 
 
-def _dense(columns: list[list[Any] | None], key: str, feature: FixedLenFeature, batched: bool) -> Any:
+def dense_of(columns: list[list[Any] | None], key: str, feature: FixedLenFeature, batched: bool) -> Any:
+    """Give the values of a feature of one shape, stacked if `batched`; those of the first example else."""
     dtype = as_dtype(feature.dtype).as_numpy_dtype
     sizes = [int(size) for size in TensorShape(feature.shape)]
     rows = []
@@ -387,7 +444,30 @@ def _dense(columns: list[list[Any] | None], key: str, feature: FixedLenFeature, 
     return np.stack(rows) if rows else np.zeros([0, *sizes], dtype=dtype)
 
 
-def _sparse(columns: list[list[Any] | None], feature: VarLenFeature, batched: bool) -> tuple[Any, Any, Any]:
+def _padded(columns: list[list[Any] | None], key: str, feature: FixedLenSequenceFeature, batched: bool) -> Any:
+    """Give the entries of each example, the shorter ones filled up."""
+    dtype = as_dtype(feature.dtype).as_numpy_dtype
+    sizes = [int(size) for size in TensorShape(feature.shape)]
+    each = int(np.prod(sizes))
+    for index, column in enumerate(columns):
+        if len(column or ()) % each:
+            raise InvalidArgumentError(
+                f"Example {index}, key {key}: Number of values is not a multiple of stride length. values size: "
+                f"{len(column or ())} but output shape: {sizes}"
+            )
+    longest = max((len(column or ()) // each for column in columns), default=0)
+    filling = feature.default_value
+    if filling is None:
+        filling = b"" if dtype is object else 0
+    whole = np.full((len(columns), longest * each), filling, dtype)
+    for row, column in zip(whole, columns, strict=True):
+        row[: len(column or ())] = column or []
+    padded = whole.reshape(len(columns), longest, *sizes)
+    return padded if batched else padded[0]
+
+
+def sparse_parts(columns: list[list[Any] | None], feature: VarLenFeature, batched: bool) -> tuple[Any, Any, Any]:
+    """Give indices, values and shape of a feature with any number of values."""
     filled = [column or [] for column in columns]
     places = [[row, place] if batched else [place] for row, column in enumerate(filled) for place in range(len(column))]
     values = np.empty(len(places), dtype=as_dtype(feature.dtype).as_numpy_dtype)
