@@ -99,7 +99,6 @@ ABSENT_IN_PYTHON = {
     "data": "use gs.data.",
     "debug": "print values by gs.Print, look at them in a hook, or stop in gs.py_func.",
     "estimator": _HIGH_LEVEL,
-    "feature_column": _FEATURES,
     "keras": _MODEL,
     "tools": "use `globalstep checkpoint show`.",
 }

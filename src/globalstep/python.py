@@ -12,6 +12,10 @@ _CELLS = "gs.nn.rnn_cell gs.contrib.rnn gs.nn"
 _TRAIN = "gs.train gs.optimizers.moving_averages"
 
 _PATHS = {
+    "feature_column": "gs.feature_column",
+    "feature_column.feature_column": "gs.feature_column",
+    "feature_column.feature_column_lib": "gs.feature_column",
+    "feature_column.feature_column_v2": "gs.feature_column",
     "client.device_lib": "gs.runtime.build_info",
     "client.session": "gs",
     "client.timeline": "gs.files.timeline",
@@ -45,6 +49,8 @@ _PATHS = {
     "ops.clip_ops": _OPS,
     "ops.control_flow_ops": _OPS,
     "ops.data_flow_ops": _OPS,
+    "ops.distributions.distributions": "gs.distributions",
+    "ops.distributions.normal": "gs.distributions",
     "ops.embedding_ops": "gs.nn gs",
     "ops.functional_ops": _OPS,
     "ops.gradients": _OPS,

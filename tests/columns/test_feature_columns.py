@@ -125,6 +125,14 @@ PRICE = fc.numeric_column("price")
         (lambda: fc.input_layer({"price": [1.0]}, [PRICE, fc.numeric_column("price", 2)]), "Duplicate feature column"),
         (lambda: fc.linear_model({"id": ["a"]}, [IDS]), "Invalid input, not integer. key: id dtype: string"),
         (lambda: fc.linear_model({"id": [1.0]}, [IDS]), "takes strings or integers"),
+        (
+            lambda: fc.linear_model({"a": ["b"]}, [fc.categorical_column_with_hash_bucket("a", 5, gs.int64)]),
+            "SparseTensors dtype must be compatible. key: a, column dtype: int64, tensor dtype: string",
+        ),
+        (
+            lambda: fc.linear_model({"a": [1]}, [fc.categorical_column_with_vocabulary_list("a", ["b"])]),
+            "key: a, column dtype: string, tensor dtype: int32",
+        ),
         (lambda: fc.make_parse_example_spec([PRICE, fc.numeric_column("price", 2)]), "different parse_spec for key"),
         (lambda: fc.make_parse_example_spec(["price"]), "must be _FeatureColumn instances"),
         (lambda: fc.numeric_column(3), "key must be a string"),

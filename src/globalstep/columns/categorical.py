@@ -57,6 +57,16 @@ class _KeyedColumn(CategoricalColumn):
     def _parsed_dtype(self) -> DTypeLike:
         return "int64"
 
+    def _values_of(self, features: Features) -> SparseTensor:
+        """Give the feature, which must be of strings or of integers as the column is."""
+        sparse, wanted = features.sparse(self.key), as_dtype(self._parsed_dtype()).name
+        if (sparse.dtype.name == "string") != (wanted == "string"):
+            raise ValueError(
+                f"Column dtype and SparseTensors dtype must be compatible. key: {self.key}, column dtype: {wanted}, "
+                f"tensor dtype: {sparse.dtype.name}"
+            )
+        return sparse
+
 
 @dataclass(frozen=True)
 class _HashedColumn(_KeyedColumn):
@@ -73,12 +83,7 @@ class _HashedColumn(_KeyedColumn):
         return as_dtype(self.dtype)
 
     def ids_of(self, features: Features) -> Ids:
-        sparse = features.sparse(self.key)
-        if (sparse.dtype.name == "string") != (as_dtype(self.dtype).name == "string"):
-            raise ValueError(
-                f"Column dtype and SparseTensors dtype must be compatible. key: {self.key}, column dtype: "
-                f"{as_dtype(self.dtype).name}, tensor dtype: {sparse.dtype.name}"
-            )
+        sparse = self._values_of(features)
         text = sparse.values if sparse.dtype.name == "string" else as_string(sparse.values)
         return Ids(_with_values(sparse, string_to_hash_bucket_fast(text, self.hash_bucket_size)))
 
@@ -102,12 +107,7 @@ class _VocabularyColumn(_KeyedColumn):
         return as_dtype(self.dtype)
 
     def ids_of(self, features: Features) -> Ids:
-        sparse = features.sparse(self.key)
-        if (sparse.dtype.name == "string") != (as_dtype(self.dtype).name == "string"):
-            raise ValueError(
-                f"Column dtype and SparseTensors dtype must be compatible. key: {self.key}, column dtype: "
-                f"{as_dtype(self.dtype).name}, tensor dtype: {sparse.dtype.name}"
-            )
+        sparse = self._values_of(features)
         keys = sparse.values if sparse.dtype.name == "string" else cast(sparse.values, "int64")
         name = f"{self.key}_lookup"
         if self.file:
