@@ -110,6 +110,15 @@ def test_weights_that_are_dense(session):
     assert session.run(fc.input_layer(features, [column])).tolist() == [[2, 0, 0.5], [0, 3, 0]]
 
 
+def test_features_whose_rank_is_not_known(session):
+    ids, price = gs.placeholder("int64"), gs.placeholder("float32")
+    columns = [fc.indicator_column(IDS), fc.numeric_column("price")]
+    layer = fc.input_layer({"id": ids, "price": price}, columns)
+    for shape in ([2], [2, 1]):
+        fed = {ids: np.reshape([2, 0], shape), price: np.reshape([5.0, 6.0], shape)}
+        assert session.run(layer, fed).tolist() == [[0, 0, 1, 5], [1, 0, 0, 6]]
+
+
 IDS = fc.categorical_column_with_identity("id", 3)
 PRICE = fc.numeric_column("price")
 

@@ -65,6 +65,8 @@ class Features:
         node = as_node(value)
         if node.shape.ndims == 0:
             raise ValueError(f"Feature (key: {key}) cannot have rank 0. Given: {node}")
+        if node.shape.ndims is None:
+            return Node("ExpandDims", (node,), lambda v: v[:, None] if v.ndim == 1 else v, dtype=node.dtype)
         return expand_dims(node, -1) if node.shape.ndims == 1 else node
 
     def sparse(self, key: str, whole: bool = False) -> SparseTensor:
