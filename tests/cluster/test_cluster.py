@@ -190,5 +190,5 @@ def test_the_last_description_of_an_address_counts():
     assert known_target("grpc://shared:2").target == "grpc://second:1"
     ClusterSpec({"ps": ["shared:2"], "worker": ["other:3"]})
     assert known_target("grpc://shared:2").target == "grpc://shared:2"
-    ClusterSpec({"worker": ["alone:4"]})
+    ClusterSpec({"ps": [], "worker": ["alone:4"]})
     assert known_target("grpc://alone:4").target == "grpc://alone:4"

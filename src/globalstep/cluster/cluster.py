@@ -107,7 +107,7 @@ class ClusterSpec:
         self._jobs: dict[str, dict[int, str]] = {
             _text("Job name", name): _tasks(name, tasks) for name, tasks in jobs.items()
         }
-        if "ps" in self._jobs:
+        if self._jobs.get("ps"):
             for job in self._jobs:
                 for address in self._jobs[job].values():
                     _described.pop(address, None)
