@@ -10,6 +10,7 @@ import globalstep as gs
 from globalstep.errors import DeadlineExceededError
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.runtime.clock import ManualClock
+from globalstep.wire.transports import forget_target, register_target
 from globalstep.worker.session import Session
 
 
@@ -50,6 +51,22 @@ def test_a_session_waits_for_ps_tasks_that_start_after_it(caplog):
         clock.server.close()
     assert any("waiting for the parameter servers: Status failed" in text for text in caplog.messages)
     assert any(address in text for text in caplog.messages)
+
+
+def test_the_program_of_a_ps_task_does_not_wait_for_another_that_has_ended():
+    """As programs do whose PS tasks end by a queue: one may be through before another has made its session."""
+    gone = free_address()
+    with starting() as start:
+        own = start()[0].address
+        register_target("grpc://the program's own", [own, gone], task="/job:ps/task:0", program=lambda: None)
+        try:
+            with gs.Graph().as_default(), Session("grpc://the program's own", clock=ManualClock()) as session:
+                with gs.device("/job:ps/task:0"):
+                    queue = gs.FIFOQueue(2, "int32", shared_name="done")
+                session.run(queue.enqueue(7))
+                assert session.run(queue.dequeue()) == 7
+        finally:
+            forget_target("grpc://the program's own")
 
 
 def test_it_gives_up_after_two_hours():
