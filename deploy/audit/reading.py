@@ -7,6 +7,7 @@ Layer: deploy. Single thread: the caller's.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -65,6 +66,8 @@ class Volume:
     names: list[SegmentName]
     header: Header | None = None
     complete: bool = False
+    #: Client -> task, of those that say it; None before it is asked for.
+    _tasks: dict[str, str] | None = None
 
     def pieces(self, findings: Findings) -> Iterator[RecordSequence]:
         """Give all records in order, each once; what is missing between them goes to `findings`."""
@@ -88,12 +91,24 @@ class Volume:
                         f"Gap: {batch.first - end} records are missing before position {batch.first} ({where})."
                     )
                 clients.update(batch.clients)
+                unnamed = {number: client for number, (client, task) in batch.clients.items() if not task}
+                clients.update({number: (client, self._task_of(client)) for number, client in unnamed.items()})
                 rows = batch.rows[max(end - batch.first, 0) :]
                 end = max(end, batch.end)
                 if len(rows):
                     indices = rows["index"][rows["kind"] <= EventKind.SNAPSHOT]
                     last_index = int(indices[-1]) if len(indices) else last_index
                     yield RecordSequence(str(name), rows, clients, list(batch.steps))
+
+    def _task_of(self, client: str) -> str:
+        """Give the task that a client says elsewhere: a sequencer that has come back may hear it after a push."""
+        if self._tasks is None:
+            self._tasks = {}
+            for name in self.names:
+                with contextlib.suppress(OpError):
+                    for batch in read_segment(self.directory, name).batches:
+                        self._tasks.update({client: task for client, task in batch.clients.values() if task})
+        return self._tasks.get(client, "")
 
 
 def _after(batch: Batch, index: int) -> Batch:

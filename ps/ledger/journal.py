@@ -86,6 +86,8 @@ class Journal:
         self._end = 0
         self._max_chunks = max(limit_records // _CHUNK_RECORDS, 2)
         self._numbers: OrderedDict[str, int] = OrderedDict()
+        #: Clients that have a number, and whose task was not known then: it had come back, and heard no heartbeat yet.
+        self._unnamed: set[str] = set()
         self._clients: deque[tuple[int, str, str]] = deque()
         self._client_count = 0
         self._steps: dict[str, int] = {}
@@ -162,14 +164,16 @@ class Journal:
 
     def _number(self, client: str) -> int:
         number = self._numbers.get(client)
-        if number is None:
+        if number is None or (client in self._unnamed and self.task_of(client)):
             number = self._client_count
             self._client_count += 1
             self._numbers[client] = number
-            self._clients.append((number, client, self.task_of(client)))
+            task = self.task_of(client)
+            self._clients.append((number, client, task))
+            (self._unnamed.discard if task else self._unnamed.add)(client)
             # One that comes back after so many others gets a new number, and its name is sent again.
             if len(self._numbers) > _LIMIT_CLIENTS:
-                self._numbers.popitem(last=False)
+                self._unnamed.discard(self._numbers.popitem(last=False)[0])
             if len(self._clients) > 2 * _LIMIT_CLIENTS:
                 self._clients.popleft()
         return number

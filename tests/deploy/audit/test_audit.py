@@ -160,6 +160,19 @@ def test_workers_are_counted_by_task(job, tmp_path):
     assert (second.quantile(0.5), second.quantile(0.95)) == (2, 3)
 
 
+def test_what_a_worker_pushed_before_the_sequencer_had_heard_of_it_counts_for_its_task(job, tmp_path):
+    chief, late = job.begin(), job.client("")
+    push(late, 2)
+    chief.journal.catch_up()
+    (control,) = job.ps.controls
+    control.handler.shard.handle(events.Heartbeat(late.client_id, "/job:worker/task:0", 600.0))
+    push(late, 3)
+    chief.journal.catch_up()
+    found = audit(str(tmp_path))
+    assert found.proven
+    assert {task: worker.pushes for task, worker in found.workers.items() if worker.pushes} == {"/job:worker/task:0": 5}
+
+
 def test_contributions_and_steps_are_counted_apart(job, tmp_path, capsys):
     chief = job.begin()
     one, two, three = (job.client(f"/job:worker/task:{at}") for at in range(3))
