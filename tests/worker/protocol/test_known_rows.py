@@ -24,29 +24,9 @@ from globalstep.wire.declarations import (
 )
 from globalstep.wire.expressions import constant
 from globalstep.wire.wire_options import WireOptions
-from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.protocol.known_rows import KnownRows
 
 METHODS = frozenset({"push", "stage", "admit", "commit"})
-
-
-@pytest.fixture(params=[1, 2, 3])
-def shards(request):
-    return request.param
-
-
-@pytest.fixture
-def connected():
-    """Make clients, and close them at the end."""
-    clients = []
-
-    def make(ps: LocalPS, **more) -> ClusterClient:
-        clients.append(ClusterClient(ps.transports(), rng=random.Random(1), **more))
-        return clients[-1]
-
-    yield make
-    for client in clients:
-        client.close()
 
 
 def change(ids, variable="e", width=(2,), **more):

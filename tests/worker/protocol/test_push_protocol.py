@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from dataclasses import replace
 
@@ -43,25 +42,6 @@ from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.protocol.error_feedback import ErrorFeedback
 
 ALL_METHODS = frozenset({"pull", "push", "stage", "admit", "commit", "complete", "read_snapshot"})
-
-
-@pytest.fixture(params=[1, 2, 3])
-def shards(request):
-    return request.param
-
-
-@pytest.fixture
-def connected():
-    """Make clients, and close them at the end."""
-    clients = []
-
-    def make(ps: LocalPS, **more) -> ClusterClient:
-        clients.append(ClusterClient(ps.transports(), rng=random.Random(1), **more))
-        return clients[-1]
-
-    yield make
-    for client in clients:
-        client.close()
 
 
 def test_pushes_add_up(shards, connected):
