@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from itertools import repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -27,14 +25,13 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.graph.graph import Node, tuple_item
 from globalstep.ops.array_ops import stop_gradient
 from globalstep.ops.primitives import cast
+from globalstep.runtime.memory import seal
 
 __all__ = ["HALVES", "Evaluation", "Evaluator", "LossNode", "go_straight", "loss_node", "require_extra"]
 
 _log = logging.getLogger("globalstep")
 
 Array = npt.NDArray[Any]
-#: With `write` by its position: by its name it takes three times as long.
-_set_writeable: Any = np.ndarray.setflags
 
 #: Their Variables are float32: a step that is smaller than the distance to the next value of the dtype would be lost.
 HALVES = ("bfloat16", "float16")
@@ -107,7 +104,7 @@ def loss_node(
             )
         gradients = [*found.gradients] if wanted else []
         # The memory may be the framework's: a fetch of it gets a copy.
-        deque(map(_set_writeable, gradients, repeat(False)), maxlen=0)
+        seal(gradients)
         return (loss.astype(dtype, copy=False), *found.updates), gradients
 
     def call(*values: Any) -> tuple[Any, ...]:

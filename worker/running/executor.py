@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
-from itertools import repeat
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from globalstep.cluster.placement import optimizers_of
 from globalstep.errors import AbortedError, FailedPreconditionError, JobDoneError
 from globalstep.graph.graph import Graph, Node
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.runtime.memory import seal
 from globalstep.variables.own_variables import claim_own_variables
 from globalstep.variables.variables import Variable, variables_of
 from globalstep.wire.declarations import Outcome, OutcomeKind, Push, Read
@@ -45,8 +42,6 @@ __all__ = ["Executor"]
 #: Values that came back with a push are used by the next run up to this age, seconds.
 REUSE_SECS = 1.0
 _NO_SPAN = contextlib.nullcontext()
-#: With `write` by its position: by its name it takes three times as long.
-_set_writeable: Any = np.ndarray.setflags
 
 
 class Executor:
@@ -358,5 +353,5 @@ class Executor:
 
 def _frozen(values: list[Any]) -> list[Any]:
     """Forbid writing into values read: other nodes, and later runs, see the same arrays."""
-    deque(map(_set_writeable, values, repeat(False)), maxlen=0)
+    seal(values)
     return values
