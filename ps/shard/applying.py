@@ -19,7 +19,6 @@ from globalstep.errors import (
     ResourceExhaustedError,
 )
 from globalstep.ps.ledger.ledger import AggregatePlace, CarriedPart, Entry, EntryKind, Ledger
-from globalstep.ps.shard.event_log import NO_LOG
 from globalstep.ps.shard.events import Applied
 from globalstep.ps.shard.incarnation import Incarnation, Staged
 from globalstep.ps.shard.layouts import PushParts
@@ -343,11 +342,12 @@ class Applier:
     def _promise(self, now: Incarnation, parts: PushParts) -> int:
         """Promise the layout of a part that has come in full to a shard that is not the sequencer; gives its number.
 
-        Not with a log, which has every part before it is decided on, nor where gradients are looked at before that.
+        Not in a run with a log, which has every part before it is decided on, nor where gradients are looked at before
+        that. The run's policy says so, also while a log is played, when the shard has none to write to yet.
         """
         if parts.layout is None or now.ledger is not None:
             return 0
-        if now.log is not NO_LOG or now.policy.on_nan != "apply":
+        if now.policy.durability == "log" or now.policy.on_nan != "apply":
             return 0
         return now.promised.number_of(parts.layout)
 

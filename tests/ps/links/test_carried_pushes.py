@@ -20,6 +20,7 @@ from globalstep.ps.service.push_decoding import carried_parts
 from globalstep.ps.shard import events
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.shard.statistics import Traffic
+from globalstep.ps.wal.recovery import play_again
 from globalstep.runtime.clock import ManualClock
 from globalstep.wire.declarations import MOST_CARRIED_BYTES, OutcomeKind, PushId, StopLimit
 
@@ -122,6 +123,20 @@ def test_nothing_is_promised_where_parts_are_looked_at_before_the_decision(servi
     client.push(step_push(reads=READS))
     assert kinds == ["stage", "admit"]
     assert state(client) == expected(pushes + 1)
+
+
+def test_a_task_that_comes_back_from_its_log_promises_nothing(serving, joined, tmp_path):
+    """Its parts are on its disk before they are decided on; one that came with an entry is in no log."""
+    servers = serving(2)
+    client = joined(servers, "unix", RunPolicy(durability="log"))
+    client.begin(open=True, sequencer=1, run=RunIdentity(directory=str(tmp_path)))
+    initialize(client)
+    promised(servers, client)
+    servers[0].shard.log.secure(all_of_it=True)
+    (directory,) = tmp_path.rglob("shard-0-of-2")
+    shard = play_again(directory, ManualClock()).shard
+    assert shard.now.applied == servers[0].shard.now.applied
+    assert not shard.now.promised._layouts
 
 
 def test_a_layout_is_still_good_after_another_declaration(serving, joined):
