@@ -176,21 +176,18 @@ class VoteCount:
         if found is None and (outcome := self._shard.handle(Recorded(push))) is not None:
             self._say_again(held, shard, push, outcome)
             return
-        if found is None and self._asked.get(push.client, 0) >= push.sequence:
+        with self._lock:
+            # Its ADMIT may have come since the first look, from another thread.
+            found = self._rounds.get(push)
+            if found is not None or self._asked.get(push.client, 0) < push.sequence:
+                found = self._voted(found, shard, push, not_finite)
+                if found.is_complete():
+                    del self._rounds[push]
+                elif not found.fenced:
+                    return
+        if found is None:
             held.leave(push)
             return
-        with self._lock:
-            found = self._rounds.get(push)
-            if found is None:
-                found = self._rounds[push] = _Round(self._shard.resources.clock.monotonic())
-                if len(self._rounds) > _MOST_ROUNDS:
-                    self._forget_oldest()
-            found.voted.add(shard)
-            found.not_finite = found.not_finite or not_finite
-            if found.is_complete():
-                del self._rounds[push]
-            elif not found.fenced:
-                return
         if found.fenced:
             if (outcome := self._shard.handle(Recorded(push))) is not None:
                 self._say_again(held, shard, push, outcome)
@@ -198,6 +195,16 @@ class VoteCount:
         assert found.call is not None
         assert found.decide is not None
         found.call.resume(found.decide(found.not_finite))
+
+    def _voted(self, found: _Round | None, shard: int, push: PushId, not_finite: str) -> _Round:
+        """Count a vote in its round, a new one where there is none. Caller holds the lock."""
+        if found is None:
+            found = self._rounds[push] = _Round(self._shard.resources.clock.monotonic())
+            if len(self._rounds) > _MOST_ROUNDS:
+                self._forget_oldest()
+        found.voted.add(shard)
+        found.not_finite = found.not_finite or not_finite
+        return found
 
     def _say_again(self, held: _LineOf, shard: int, push: PushId, outcome: Outcome) -> None:
         """Answer a vote for a push that was decided before."""

@@ -398,6 +398,26 @@ def test_votes_may_come_before_what_they_are_for(count, sequencer):
     assert ask(count, [])[0] is Asked.READY
 
 
+def test_a_vote_counts_for_an_admit_that_comes_while_the_vote_is_looked_at(count, sequencer, monkeypatch):
+    """They come on two connections, each with a thread; the vote's waits for the shard in between."""
+    lines = {shard: greet(count, sequencer, shard) for shard in (1, 2)}
+    decided, asked, handle = [], [], Shard.handle
+
+    def slowly(shard, event):
+        answer = handle(shard, event)
+        if isinstance(event, events.Recorded) and not asked:
+            asked.append(None)  # the ADMIT's own look
+            asked[0] = ask(count, decided)
+        return answer
+
+    monkeypatch.setattr(Shard, "handle", slowly)
+    vote(count, lines[1], 1)
+    assert asked[0][0] is Asked.PARKED
+    vote(count, lines[2], 2)
+    assert decided == [""]
+    assert not any(told.undecided for line in lines.values() for told in line.told)
+
+
 def test_what_is_not_finite_somewhere_comes_with_the_decision(count, sequencer):
     lines = {shard: greet(count, sequencer, shard) for shard in (1, 2)}
     decided = []
