@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from globalstep.errors import GlobalStepError, PermissionDeniedError
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.ps.access.log_limit import LogLimit
 from globalstep.ps.ledger import entries
 from globalstep.ps.ledger.ledger import Entry
 from globalstep.ps.ledger.signatures import Floor
@@ -26,10 +28,13 @@ from globalstep.wire.declarations import Outcome, OutcomeKind, PushId
 
 __all__ = ["Asked", "VoteCount"]
 
+_log = logging.getLogger(__name__)
+
 #: Pushes that were voted for or asked for, and clients whose last ADMIT is known: what was not asked for is forgotten,
 #: the oldest first, and beyond that none is counted. Their clients go on by COMMIT.
 _MOST_ROUNDS = 1 << 12
 _MOST_CLIENTS = 1 << 16
+_MOST_LEFT = 1 << 8
 
 
 class Asked(enum.Enum):
@@ -115,12 +120,15 @@ class VoteCount:
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
+        self._said = LogLimit(shard.resources.clock)
         # Guards the attributes below; a leaf.
         self._lock = threading.Lock()
         self._lines: dict[int, _LineOf] = {}
         self._rounds: dict[PushId, _Round] = {}
         #: Client -> its last push that was asked for with votes: each is counted once.
         self._asked: dict[str, int] = {}
+        #: Pushes that were answered "undecided", the last ones.
+        self._left: dict[PushId, None] = {}
         self._look_at = 0.0
 
     # ---- Votes --------------------------------------------------------------------------------
@@ -163,7 +171,10 @@ class VoteCount:
         held = _LineOf(line, message.incarnation, self._shard.now.policy.durability == "log")
         with self._lock:
             self._lines[message.shard] = held
+            left = [codec.encode_push_id(push) for push in self._left]
         line.when_ended(lambda: self._ended(message.shard, held))
+        if left:  # since the shard has dialled, calls for these may have begun to wait there
+            line.tell(pb.Decisions(undecided=left))
         held.send(self._pending(message.incarnation, message.shard))
 
     def _pending(self, incarnation: int, shard: int) -> list[Entry]:
@@ -387,7 +398,23 @@ class VoteCount:
             rounds = {push: self._rounds.pop(push) for push in late}
         for push, found in rounds.items():
             if found.call is not None:
+                self._say_late(push, found)
                 self._close(push, found.call, found.needed)
+
+    def has_left(self, push: PushId) -> bool:
+        """Whether a copy of its ADMIT was answered "undecided", and the sequencer's own part dropped with it."""
+        with self._lock:
+            return push in self._left
+
+    def _say_late(self, push: PushId, found: _Round) -> None:
+        """Say in the log for whom a push has waited in vain."""
+        silent = sorted(found.needed - found.voted)
+        if (left := self._said.due("late")) is not None:
+            _log.warning(
+                "Push %d of %s has waited for %.0f s for the votes of PS tasks %s, and goes on without: they, or the "
+                "worker's links to them, are slow or stopped.%s",
+                push.sequence, push.client, LONGEST_SECS, silent, left,
+            )  # fmt: skip
 
     @property
     def is_idle(self) -> bool:
@@ -406,6 +433,9 @@ class VoteCount:
     def _close(self, push: PushId, call: ParkedCall | None, needed: Iterable[int]) -> None:
         """Give up to decide on a push by votes: the sequencer's own part comes again, and may lie elsewhere then."""
         with self._lock:
+            self._left[push] = None
+            if len(self._left) > _MOST_LEFT:
+                del self._left[next(iter(self._left))]
             lines = [self._lines[shard] for shard in needed if shard in self._lines]
         for held in lines:
             held.leave(push)

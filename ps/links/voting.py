@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from globalstep.errors import LostStateError, UnavailableError
+from globalstep.errors import FailedPreconditionError, LostStateError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.ledger.ledger import EntryKind
 from globalstep.ps.links.parked_call import LONGEST_SECS, Make, OpenCall, ParkedCall, Waits, blocked_call
@@ -123,9 +123,11 @@ class Voting:
                 admit.floors = {**(admit.floors or {}), **self.count.floors()}
                 try:
                     decide(admit, reply, tensors, others)
-                except Exception:
+                except Exception as error:
                     self.count.give_up(push, others)
-                    raise
+                    if not (isinstance(error, FailedPreconditionError) and self.count.has_left(push)):
+                        raise
+                    undecided(reply, tensors)  # its part went when a copy of this ADMIT was answered so
 
             return make
 

@@ -25,7 +25,7 @@ from globalstep.ps.members.leads import Leads
 from globalstep.ps.members.presence import State
 from globalstep.ps.service.control import Control
 from globalstep.ps.shard.applying import Applier
-from globalstep.ps.shard.events import Pull, Resolved
+from globalstep.ps.shard.events import Pull, Recorded, Resolved
 from globalstep.ps.shard.incarnation import Incarnation
 from globalstep.ps.shard.layouts import PromisedLayouts
 from globalstep.ps.shard.reads import StateReader
@@ -283,6 +283,20 @@ def _a_vote_for_a_part_that_was_refused() -> Patch:
     return Voter, "object", kind
 
 
+def _a_vote_is_looked_for_twice() -> Patch:
+    take = VoteCount._take
+
+    def hasty(self: Any, held: Any, shard: int, push: Any, not_finite: str) -> None:
+        is_there = push in self._rounds
+        self._shard.handle(Recorded(push))
+        if not is_there and self._asked.get(push.client, 0) >= push.sequence:
+            held.leave(push)
+            return
+        take(self, held, shard, push, not_finite)
+
+    return VoteCount, "_take", hasty
+
+
 def _a_promise_without_its_reads() -> Patch:
     number_of = PromisedLayouts.number_of
 
@@ -481,6 +495,7 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "numbered by clocks alone": _numbered_by_clocks_alone,
     "decided at a vote less": _decided_at_a_vote_less,
     "a vote for a part that was refused": _a_vote_for_a_part_that_was_refused,
+    "a vote is looked for twice": _a_vote_is_looked_for_twice,
     "a promise without its reads": _a_promise_without_its_reads,
     "rows that repeat where those told did not": _rows_that_repeat_where_those_told_did_not,
     "a carried part is applied again": _a_carried_part_applied_again,

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from simulated_disk import Crashed
-from simulated_time import Process
+from simulated_time import Process, Threads, Violation
 
 from globalstep.errors import GlobalStepError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.links.parked_call import OpenCall, ParkedCall
+from globalstep.ps.links.parked_call import LONGEST_SECS, OpenCall, ParkedCall
 from globalstep.ps.shard.layouts import LayoutMemory
 
 if TYPE_CHECKING:
@@ -123,9 +123,13 @@ class Links:
         task: Whose process it is.
         process: It.
         handler: Its.
+        threads: Its, where each link has one.
     """
 
-    def __init__(self, task: SimulatedTask, process: Process, handler: Any) -> None:
+    def __init__(self, task: SimulatedTask, process: Process, handler: Any, threads: Threads | None = None) -> None:
+        self._threads = threads
+        if threads is not None:
+            handler.voting.count._lock, handler.voting.voter._lock = threads.lock(), threads.lock()
         self.task = task
         self.process = process
         self.handler = handler
@@ -174,6 +178,12 @@ class Links:
         self._do("decisions", pair, lambda: self.handler.voting.voter.hear(pair, [decisions]))
 
     def _do(self, method: str, pair: _Pair, act: Callable[[], None]) -> None:
+        if self._threads is None:
+            self._carry_out(method, pair, act)
+        else:
+            self._threads.run(pair, lambda: self._carry_out(method, pair, act))
+
+    def _carry_out(self, method: str, pair: _Pair, act: Callable[[], None]) -> None:
         for where in ("arrive", "handled"):
             for watch in self.network.watchers:
                 watch(where, self.process, method)
@@ -203,8 +213,19 @@ class Links:
             call, asked = self._resumed.pop(0)
             self.task.finish(self, call, asked)
 
+    def _check_waits(self) -> None:
+        """Nobody waits until it gives up where all that it waits for has come."""
+        voting, now = self.handler.voting, self.hub.now
+        waiting = {push: call.since for push, call in voting.voter._parked.items()}
+        waiting |= {push: found.since for push, found in voting.count._rounds.items() if found.call is not None}
+        for push, since in waiting.items():
+            if now - since > LONGEST_SECS:
+                raise Violation("wait", f"task {self.task.index}: a call of {push} has waited for {now - since:.1f} s")
+
     def look(self) -> None:
         """Look after what is parked, once in a while; what is said on the way may need the disk, and the task die."""
+        if self.task.is_calm:
+            self._check_waits()
         try:
             secs = self.handler.voting.look_after_calls()
         except Crashed:

@@ -21,11 +21,15 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.members.presence import MAX_LEASE_SECS
 from globalstep.wire.frames import Assembler, Message, frames_of
 
-__all__ = ["PARKED", "Call", "Connection", "Network", "SimulatedTransport", "Weather"]
+__all__ = ["LATER", "PARKED", "Answer", "Call", "Connection", "Network", "SimulatedTransport", "Weather"]
 
 _LIMIT_BYTES = 1 << 20
+#: The reply, or the error, and the bytes of its tensors.
+Answer = tuple[Any, pb.Error | None, Sequence[memoryview]]
 #: What a task gives for a call that it answers later, by Network.answer.
-PARKED: tuple[Any, None, Sequence[memoryview]] = (None, None, ())
+PARKED: Answer = (None, None, ())
+#: And for one that a thread of it carries out, which then calls Network.handled.
+LATER: Answer = (None, None, [])
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,7 @@ class Task(Protocol):
     up: bool
     process: Process
 
-    def handle(self, call: Call, data: memoryview) -> tuple[Any, pb.Error | None, Sequence[memoryview]] | None:
+    def handle(self, call: Call, data: memoryview) -> Answer | None:
         """Carry out a call; gives the reply or the error, and the bytes of its tensors; None if it died over it."""
         ...
 
@@ -211,6 +215,11 @@ class Network:
             self._arrive(call, process)
             return
         answer = task.handle(call, memoryview(bytearray(call.data)))
+        if answer is not LATER:
+            self.handled(call, task, answer)
+
+    def handled(self, call: Call, task: Task, answer: Answer | None) -> None:
+        """Bring what came of a call to its client, unless it is parked."""
         if answer is None:
             self._notice(call, "the task died")
         elif answer is PARKED:
@@ -219,7 +228,7 @@ class Network:
         else:
             self.answer(call, task, answer)
 
-    def answer(self, call: Call, task: Task, answer: tuple[Any, pb.Error | None, Sequence[memoryview]]) -> None:
+    def answer(self, call: Call, task: Task, answer: Answer) -> None:
         """Bring a task's answer to its client."""
         reply = self._pack(call, *answer)
         for watch in self.watchers:

@@ -68,6 +68,7 @@ class Scenario:
         units: Whether these are units of work.
         most_lead: By how many pushes a worker may be ahead of the slowest; None where none waits.
         slow: Programs that compute for seconds.
+        threads: Whether each connection of a PS task has a thread, and they leave each other the turn.
     """
 
     seed: int
@@ -90,6 +91,12 @@ class Scenario:
     units: bool = False
     most_lead: int | None = None
     slow: frozenset[str] = frozenset()
+    threads: bool = False
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether no message is lost or late, nobody dies, stops or lies: then nobody waits until it gives up."""
+        return not (self.faults or self.weather.lost or self.weather.late or self.intruder)
 
 
 def _loss(scenario: Scenario, rng: random.Random) -> None:
@@ -304,6 +311,14 @@ def _work_units(scenario: Scenario, rng: random.Random) -> None:
     scenario.most_lead, scenario.slow = None, frozenset()
 
 
+def _threads(scenario: Scenario, rng: random.Random) -> None:
+    """Threads of a PS task come between two events of what another one carries out; often nothing else is wrong."""
+    scenario.threads = not any(fault.kind == "twin" for fault in scenario.faults)
+    if rng.random() < 0.3:
+        scenario.faults.clear()
+        scenario.weather = replace(scenario.weather, lost=0.0, late=0.0, deadline_secs=60.0)
+
+
 #: Drawn apart, since they came later: so that seeds mean what they did.
 _LATER = (
     "log",
@@ -319,6 +334,7 @@ _LATER = (
     "units of work",
     "answered before the sync",
     "carried",
+    "threads",
 )
 
 #: Name -> (how likely it is on, what it adds).
@@ -351,6 +367,7 @@ FEATURES: dict[str, tuple[float, Callable[[Scenario, random.Random], None]]] = {
     "units of work": (0.12, _work_units),
     "answered before the sync": (0.1, _answered_before_the_sync),
     "carried": (0.3, _carried),
+    "threads": (0.3, _threads),
 }
 
 

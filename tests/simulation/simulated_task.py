@@ -11,8 +11,8 @@ from typing import Any
 from greenlet import getcurrent
 from simulated_disk import Crashed, Disk
 from simulated_links import Links, SimulatedLine
-from simulated_network import PARKED, Call, Network, SimulatedTransport
-from simulated_time import Hub, Process, ProcessClock, Violation
+from simulated_network import LATER, PARKED, Answer, Call, Network, SimulatedTransport
+from simulated_time import Hub, Process, ProcessClock, Threads, Violation
 
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.links.parked_call import OpenCall
@@ -44,8 +44,10 @@ class SimulatedTask:
         disk: Where its logs are; None for a run without.
         votes: Whether it takes votes for pushes.
         carries: Whether it takes parts with pushes of others, and with entries.
+        turns: Decides when its threads leave each other the turn; None where one carries out all that comes.
 
     Attributes:
+        is_calm: Whether nothing goes wrong in the scenario.
         up: Whether its process runs.
         process: The one that runs, or ran last.
         shard: Its state.
@@ -64,7 +66,10 @@ class SimulatedTask:
         disk: Disk | None = None,
         votes: bool = False,
         carries: bool = False,
+        turns: Random | None = None,
     ) -> None:
+        self._turns = turns
+        self.is_calm = False
         self.votes, self.carries = votes, carries
         self.index = index
         self.up = False
@@ -101,7 +106,10 @@ class SimulatedTask:
         )
         self._control.durability._clock = clock
         self._control.votes, self._control.carries = self.votes, self.carries
-        self.links = Links(self, self.process, self._control.handler)
+        self.threads = Threads(self.process, self._turns, self.shard) if self._turns is not None else None
+        if self.threads is not None:
+            self._control.durability._changing = self.threads.lock()
+        self.links = Links(self, self.process, self._control.handler, self.threads)
         # A stream's memory ends with its process.
         self._memories: defaultdict[Any, LayoutMemory] = defaultdict(LayoutMemory)
         self.process.start(Settler(self.shard, clock, partial(self._ask, self.process))._run)
@@ -117,6 +125,8 @@ class SimulatedTask:
             self._end_twin()
         self.up = False
         self.process.kill()
+        if self.threads is not None:
+            self.threads.lose_all()
         self.links.crash()
         if self._disk is not None:
             log = self.shard.log
@@ -202,7 +212,7 @@ class SimulatedTask:
 
     def _at_disk(self, point: str) -> None:
         """The log is between two steps: a fault may strike. Those of the settler's thread are left out."""
-        if getcurrent() is not self._hub.greenlet:
+        if getcurrent() is not self._hub.greenlet and not (self.threads and self.threads.is_one()):
             return
         for watch in self._network.watchers:
             watch(point, self.process, "log")
@@ -214,8 +224,19 @@ class SimulatedTask:
         reply: pb.SettleReply = transport.unary("Settle", request, _SETTLE_SECS).result()
         return reply
 
-    def handle(self, call: Call, data: memoryview) -> tuple[Any, pb.Error | None, Sequence[memoryview]] | None:
+    def handle(self, call: Call, data: memoryview) -> Answer | None:
         """See simulated_network.Task."""
+        if self.threads is None:
+            return self._handle(call, data)
+        network = self._network
+        act = partial(self._handle_and_answer, call, data)
+        self.threads.run(call.connection or call, act, lambda: network._notice(call, "the task died"))
+        return LATER
+
+    def _handle_and_answer(self, call: Call, data: memoryview) -> None:
+        self._network.handled(call, self, self._handle(call, data))
+
+    def _handle(self, call: Call, data: memoryview) -> Answer | None:
         twin = self._twin if self._twin is not None and self._leads_to_twin(call) else None
         links = (twin or self).links
         try:
@@ -234,6 +255,8 @@ class SimulatedTask:
             self._handled(self, call, answer[1])
         elif call.method == "push":
             self._handled(self, call, None)  # a contribution, which is decided, and waits for its step
+        if self.threads is not None:
+            links.answer_resumed()  # of other threads' doing, too, so what this one has done is checked first
         if call.connection is not None:
             links.look()
         return answer
@@ -261,14 +284,15 @@ class SimulatedTask:
         if found := problems(self.shard.now):
             raise Violation("state", f"task {self.index} after {what}: {'; '.join(found)}")
 
-    def _carry_out(self, call: Call, data: memoryview) -> tuple[Any, pb.Error | None, Sequence[memoryview]]:
+    def _carry_out(self, call: Call, data: memoryview) -> Answer:
         value: Any = None
         error: pb.Error | None = None
         pieces: Sequence[memoryview] = ()
         if call.connection is not None:
             memory, line = self._memories[call.connection], SimulatedLine(self.links, call)
             answered = self._control.handler.begin(call.request, data, memory, line=line)
-            self.links.answer_resumed()
+            if self.threads is None:
+                self.links.answer_resumed()
             if answered is None:
                 return PARKED
             value, pieces = answered

@@ -3,28 +3,38 @@
 Programs block: they wait for replies and for time to pass. Each of their threads is a greenlet here, so it can be
 left in the middle of a wait and gone on with when its event comes. Nothing runs but the event whose turn it is, so a
 run is decided by its seed alone.
+
+A PS task may have a thread for each connection, too. Such a thread loses its turn only where it takes a lock: between
+two events of its shard, and between two looks into what counts votes. In between it does what it does as a whole.
 """
 
 from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable
+from random import Random
 from typing import Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-__all__ = ["EPOCH", "Hub", "Process", "ProcessClock", "Violation"]
+from globalstep.ps.shard.shard import Shard
+
+__all__ = ["EPOCH", "Hub", "Process", "ProcessClock", "Threads", "Violation"]
 
 #: Wall clock time, seconds since the epoch, at which every simulation begins.
 EPOCH = 1.7e9
+#: How likely a thread loses its turn at a lock, and for how long at most, in simulated seconds.
+_CHANCE, _LONGEST_SECS = 0.25, 0.03
 
 
 class Violation(AssertionError):
     """An invariant does not hold.
 
     Attributes:
-        invariant: "I1" to "I5", "log" for a life that should have gone on, or "end" for a job that comes to none.
+        invariant: "I1" to "I5", "log" for a life that should have gone on, "wait" for a call that waits for what has
+            come, or "end" for a job that comes to none.
     """
 
     def __init__(self, invariant: str, text: str) -> None:
@@ -179,9 +189,122 @@ class Process:
             self.sleep(0.0)
 
     def kill(self) -> None:
-        """End the process, all at once. To be called as an event, not by one of its threads."""
+        """End the process, all at once; one of its threads that calls this is to see to its own end."""
         self.alive = False
         for thread in self._threads:
-            if not thread.dead:
-                # It unwinds, and can send nothing any more; one that has not begun never does.
+            if not thread.dead and thread is not getcurrent():
+                # It unwinds, and can send nothing any more; one that has not begun never does. Then this goes on.
+                thread.parent = getcurrent()
                 thread.throw(GreenletExit)
+
+
+def _nothing() -> None:
+    pass
+
+
+class Threads:
+    """The threads of one process.
+
+    Args:
+        process: It.
+        random: Decides who loses the turn.
+        shard: Its state.
+    """
+
+    def __init__(self, process: Process, random: Random, shard: Shard) -> None:
+        self._process = process
+        self._random = random
+        self._shard = shard
+        self._work: defaultdict[Hashable, deque[tuple[Callable[[], None], Callable[[], None]]]] = defaultdict(deque)
+        self._running: set[greenlet] = set()
+        # Those that have decided on something, which is checked before anybody else decides.
+        self._decided: set[greenlet] = set()
+        self._handle = shard.handle
+        shard.handle = self._event  # type: ignore[method-assign]
+
+    def run(self, connection: Hashable, act: Callable[[], None], lost: Callable[[], None] = _nothing) -> None:
+        """Have a connection's thread do something, once it is done with what came before.
+
+        Args:
+            connection: Whose thread.
+            act: What it does.
+            lost: Called if the process dies before that is done.
+        """
+        work = self._work[connection]
+        work.append((act, lost))
+        if len(work) == 1:
+            self._process.start(self._serve, connection)
+
+    def lose_all(self) -> None:
+        """Tell of all that is under way: the process has died."""
+        for work in self._work.values():
+            for _, lost in work:
+                lost()
+        self._work.clear()
+
+    def is_one(self) -> bool:
+        """Whether it is one of these threads that runs now."""
+        return getcurrent() in self._running
+
+    def lock(self) -> Any:
+        """Give a lock at which a thread may lose its turn."""
+        return _Lock(self)
+
+    def wait(self) -> None:
+        """Let others come first."""
+        self._process.sleep(_LONGEST_SECS * self._random.random())
+
+    def may_lose_turn(self) -> None:
+        """Let another thread come first, perhaps."""
+        thread = getcurrent()
+        if thread in self._running and thread not in self._decided and self._random.random() < _CHANCE:
+            self.wait()
+
+    def _serve(self, connection: Hashable) -> None:
+        thread, work = getcurrent(), self._work[connection]
+        self._running.add(thread)
+        try:
+            while work and self._process.alive:
+                act, _ = work[0]
+                act()
+                work.popleft()
+                self._decided.discard(thread)
+            if self._process.alive:
+                del self._work[connection]
+        finally:
+            self._running.discard(thread)
+            self._decided.discard(thread)
+
+    def _event(self, event: Any) -> Any:
+        self.may_lose_turn()
+        before = self._decisions()
+        try:
+            return self._handle(event)
+        finally:
+            if self._decisions() != before:
+                self._decided.add(getcurrent())
+
+    def _decisions(self) -> tuple[int, int]:
+        now = self._shard.now
+        return now.number, now.ledger.index if now.ledger is not None else -1
+
+
+class _Lock:
+    """A lock at which a thread may lose its turn.
+
+    Args:
+        threads: Whose.
+    """
+
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
+        self._is_held = False
+
+    def __enter__(self) -> None:
+        self._threads.may_lose_turn()
+        while self._is_held:
+            self._threads.wait()
+        self._is_held = True
+
+    def __exit__(self, *_: object) -> None:
+        self._is_held = False

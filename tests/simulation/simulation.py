@@ -108,8 +108,10 @@ class Simulation:
                     disk,
                     scenario.votes,
                     scenario.carries,
+                    random.Random(f"{scenario.seed} turns {index}") if scenario.threads else None,
                 )
             )
+            self.tasks[-1].is_calm = scenario.is_calm
         self.network.tasks.extend(self.tasks)
         self._programs: dict[str, Program] = {}
         self._counts: Counter[tuple[str, str, str]] = Counter()

@@ -16,9 +16,11 @@ from globalstep.errors import InvalidArgumentError, PermissionDeniedError, Resou
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.caller import Caller, Role
 from globalstep.ps.ledger.ledger import Entry, EntryKind, Ledger
-from globalstep.ps.links.parked_call import LONGEST_SECS, blocked_call
+from globalstep.ps.links.parked_call import LONGEST_SECS, OpenCall, blocked_call
 from globalstep.ps.links.vote_count import Asked, VoteCount, _LineOf
+from globalstep.ps.links.voting import Voting
 from globalstep.ps.shard import events
+from globalstep.ps.shard.layouts import PushParts
 from globalstep.ps.shard.shard import Shard
 from globalstep.ps.wal import log_file
 from globalstep.runtime.clock import ManualClock
@@ -501,15 +503,50 @@ def test_a_line_that_ends_answers_what_waits_for_it(count, sequencer):
     assert count.is_idle
 
 
-def test_calls_are_answered_after_a_while(count, sequencer):
-    for shard in (1, 2):
-        greet(count, sequencer, shard)
+def test_a_link_that_begins_hears_of_pushes_that_were_left_meanwhile(count, sequencer):
+    """Its shard has used it since it dialled: a call that waits there for such a push would wait in vain."""
+    first = greet(count, sequencer, 1)
+    assert count.carry(PushId("a", 1), {1, 2}) is Asked.UNDECIDED
+    second = greet(count, sequencer, 2)
+    assert [told.undecided[0].sequence for line in (first, second) for told in line.told] == [1, 1]
+
+
+def test_an_admit_whose_copy_was_answered_undecided_in_between_is_so_too(sequencer, count):
+    """Two connections, of which the first one's call is resumed while the second one's copy drops the part."""
+    voting, push = Voting(sequencer, lambda *_: None, mock.Mock(), mock.Mock()), PushId("a", 1)
+    voting.count = count
+    lines = {shard: greet(count, sequencer, shard) for shard in (1, 2)}
+    for shard, line in lines.items():
+        vote(count, line, shard)
+    sequencer.handle(events.Stage(7, push, PushParts()))
+    request = pb.Request()
+    request.admit.incarnation, request.admit.votes = 7, True
+    request.admit.participants.extend([0, 1, 2])
+    request.admit.id.client, request.admit.id.sequence = "a", 1
+
+    def admission():
+        return events.Admit(7, push, EntryKind.PUSH, [0, 1, 2], (), (), {})
+
+    def decide(admit, reply, tensors, voters):
+        sequencer.handle(admit)
+
+    first = voting.admit(OpenCall(request, mock.Mock()), push, admission, decide)
+    second, replies = voting.admit(OpenCall(request, mock.Mock()), push, admission, decide), [pb.Reply(), pb.Reply()]
+    for make, reply in zip((second, first), replies, strict=True):
+        make(reply, None)
+    assert [reply.admit.undecided for reply in replies] == [True, True]
+
+
+def test_calls_are_answered_after_a_while(count, sequencer, caplog):
+    lines = {shard: greet(count, sequencer, shard) for shard in (1, 2)}
     _, parked = ask(count, [])
+    vote(count, lines[1], 1)
     assert count.look_after(LONGEST_SECS - 1.0) is not None
     assert parked[0].make is None
     count.look_after(2 * LONGEST_SECS)
     assert parked[0].make is not None
     assert count.look_after(3 * LONGEST_SECS) is None
+    assert "Push 1 of a has waited for 5 s for the votes of PS tasks [2]" in caplog.text
 
 
 def test_calls_that_wait_are_bounded(count, sequencer, monkeypatch):
