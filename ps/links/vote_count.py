@@ -408,13 +408,14 @@ class VoteCount:
 
     def _say_late(self, push: PushId, found: _Round) -> None:
         """Say in the log for whom a push has waited in vain."""
-        silent = sorted(found.needed - found.voted)
-        if (left := self._said.due("late")) is not None:
-            _log.warning(
-                "Push %d of %s has waited for %.0f s for the votes of PS tasks %s, and goes on without: they, or the "
-                "worker's links to them, are slow or stopped.%s",
-                push.sequence, push.client, LONGEST_SECS, silent, left,
-            )  # fmt: skip
+        if (left := self._said.due("late")) is None:
+            return
+        _log.warning(
+            "Push %d of %s has waited for %.0f s for the votes of PS tasks %s, and goes on without. Those tasks, the "
+            "worker's connections to them, or theirs to this task, are slow or stopped.%s",
+            push.sequence, self._shard.resources.members.presence.task_of(push.client) or push.client, LONGEST_SECS,
+            sorted(found.needed - found.voted), left,
+        )  # fmt: skip
 
     @property
     def is_idle(self) -> bool:
