@@ -168,8 +168,10 @@ class Closing:
         steps = ledger.visible
         visible = steps.get(event.step)
         ended = visible is not None and visible >= ledger.limits.get(event.step, visible + 1)
-        if visible is None or ended or ledger.stopped or now.state is State.DONE:
+        if visible is None or ended or ledger.stopped:
             return StepWait(dict(steps), over=True)
+        if now.state is State.DONE and visible == ledger.steps[event.step]:
+            return StepWait(dict(steps), over=True)  # else what was contributed to is made, but not yet on every shard
         if event.units:
             return self._unit_for(now, ledger, event, visible)
         if visible != event.base:

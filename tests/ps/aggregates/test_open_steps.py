@@ -7,14 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from counting_run import SHAPES, USES, initialize, step_push
+from counting_run import SHAPES, USES, declarations, initialize, step_push
 
 from globalstep.cluster.run_policy import RunPolicy
+from globalstep.ps.ledger.ledger import EntryKind
 from globalstep.ps.local import LocalPS
 from globalstep.ps.members.presence import Standing
 from globalstep.ps.shard import events
+from globalstep.ps.shard.layouts import PushParts
+from globalstep.ps.shard.shard import Shard
 from globalstep.runtime.clock import ManualClock
-from globalstep.wire.declarations import Increment, Op, OpKind, OutcomeKind, Push
+from globalstep.wire.declarations import Increment, Op, OpKind, OutcomeKind, Push, PushId
 from globalstep.worker.client.client import ClusterClient
 
 STEP = Increment("global_step", 1, 2)
@@ -135,6 +138,25 @@ def test_units_of_work_name_who_computes_them(begun):
     assert [(item.who, item.why) for item in found.waits_for] == [
         (TASKS[1], f"which has computed unit {second} for 3.0 s")
     ]
+
+
+def test_a_job_that_is_done_keeps_nobody_whose_step_is_made_from_seeing_it():
+    """The last step may be made, and the job declared done, before every shard has said that it has applied it."""
+    shard, push = Shard(ManualClock()), PushId("a", 2)
+    shard.handle(events.Begin(7, shard=0, shards=2, sequencer=0, owner="a", opened=True, key=bytes(range(32))))
+    shard.handle(events.Declare(7, "a", *declarations(1)))
+    begins = PushParts([Op(OpKind.ASSIGN, "global_step", fill=0.0)])
+    shard.handle(events.Push(7, PushId("a", 1), begins, (), (), {}))
+    shard.handle(events.Stage(7, push, PushParts()))
+    contribution = Increment("global_step", 1, contributions=1)
+    shard.handle(events.Admit(7, push, EntryKind.PUSH, [0, 1], (contribution,), (), {"global_step": 0}))
+    shard.handle(events.Finish(7, "chief"))
+    ask = events.AwaitStep(7, "a", "global_step", 0)
+    assert not shard.handle(ask).over
+    shard.handle(events.Resolve(7, (), 1, 2))  # the other shard has applied it
+    wait = shard.handle(ask)
+    assert wait.over
+    assert wait.steps["global_step"] == 1
 
 
 def test_pushes_of_one_worker_alone_open_no_step(begun):
