@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 #: the oldest first, and beyond that none is counted. Their clients go on by COMMIT.
 _MOST_ROUNDS = 1 << 12
 _MOST_CLIENTS = 1 << 16
-_MOST_LEFT = 1 << 8
+_MOST_LEFT = 1 << 10
 
 
 class Asked(enum.Enum):

@@ -28,6 +28,8 @@ __all__ = ["VoteLink", "Voter"]
 
 #: Pushes that the next link votes for.
 _MOST_MISSED = 64
+#: Answers that are kept for calls that come yet: of some pushes of each worker.
+_MOST_BEFORE = 1 << 12
 #: How long a vote is waited for that can bring the sequencer what is applied.
 _UNSAID_SECS = 0.001
 #: The same where the worker has heard it, and brings it with its next push.
@@ -261,7 +263,7 @@ class Voter:
     def _remember(self, push: PushId, before: Make) -> None:
         """Keep the answer to a call that comes yet. Caller holds the lock."""
         self._before[push] = before
-        if len(self._before) > _MOST_MISSED:
+        if len(self._before) > _MOST_BEFORE:
             del self._before[next(iter(self._before))]
 
     def _answer(self, answer: Answer) -> Make:
