@@ -157,6 +157,12 @@ class Watch:
             if call.method in _CHANGING and (error is None or not self._run.logged):
                 self._check_values(task, life)
 
+    def decided(self, task: SimulatedTask, call: Call) -> None:
+        """Take note of what a call has had decided, before anything else is."""
+        life, ledger = self.lives[task.shard.now.number], task.shard.now.ledger
+        if ledger is not None and ledger.index != life.index and task.index not in life.emptied:
+            self._admitted(task, life, getattr(call.request, call.method), call.method)
+
     def interrupted(self, task: SimulatedTask, call: Call) -> None:
         """Take note that a task died over a call; it may find on its disk what came of it."""
         request = getattr(call.request, call.method) if call.connection is not None else call.request

@@ -45,6 +45,7 @@ class SimulatedTask:
         votes: Whether it takes votes for pushes.
         carries: Whether it takes parts with pushes of others, and with entries.
         turns: Decides when its threads leave each other the turn; None where one carries out all that comes.
+        decided: Told of a call that has had a push decided, by a thread that goes on with it.
 
     Attributes:
         is_calm: Whether nothing goes wrong in the scenario.
@@ -67,7 +68,9 @@ class SimulatedTask:
         votes: bool = False,
         carries: bool = False,
         turns: Random | None = None,
+        decided: Callable[[SimulatedTask, Call], None] = lambda *_: None,
     ) -> None:
+        self._decided = decided
         self._turns = turns
         self.is_calm = False
         self.votes, self.carries = votes, carries
@@ -106,8 +109,10 @@ class SimulatedTask:
         )
         self._control.durability._clock = clock
         self._control.votes, self._control.carries = self.votes, self.carries
-        self.threads = Threads(self.process, self._turns, self.shard) if self._turns is not None else None
-        if self.threads is not None:
+        self.threads = None
+        if self._turns is not None:
+            decided = partial(self._decided, self) if self._disk is None else None
+            self.threads = Threads(self.process, self._turns, self.shard, decided)
             self._control.durability._changing = self.threads.lock()
         self.links = Links(self, self.process, self._control.handler, self.threads)
         # A stream's memory ends with its process.
@@ -263,8 +268,11 @@ class SimulatedTask:
 
     def finish(self, links: Links, call: OpenCall, asked: Call) -> None:
         """Answer a call that was parked, and is resumed."""
+        calls, thread = self.threads.call if self.threads is not None else {}, getcurrent()
+        before, calls[thread] = calls.get(thread), asked
         try:
             reply, pieces = links.handler.finish(call)
+            calls[thread] = before
         except Crashed:
             self._interrupted(self, asked)
             self._network._notice(asked, "the task died")
@@ -288,6 +296,8 @@ class SimulatedTask:
         value: Any = None
         error: pb.Error | None = None
         pieces: Sequence[memoryview] = ()
+        if self.threads is not None:
+            self.threads.call[getcurrent()] = call
         if call.connection is not None:
             memory, line = self._memories[call.connection], SimulatedLine(self.links, call)
             answered = self._control.handler.begin(call.request, data, memory, line=line)

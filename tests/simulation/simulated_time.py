@@ -209,15 +209,24 @@ class Threads:
         process: It.
         random: Decides who loses the turn.
         shard: Its state.
+        decided: Told at once of what a call has had decided; None where a thread is to be done with that, and with what
+            it says of it, before another one comes: with a log nobody may hear of it before it is on the disk.
+
+    Attributes:
+        call: What a thread carries out, by thread.
     """
 
-    def __init__(self, process: Process, random: Random, shard: Shard) -> None:
+    def __init__(
+        self, process: Process, random: Random, shard: Shard, decided: Callable[[Any], None] | None = None
+    ) -> None:
+        self.call: dict[greenlet, Any] = {}
         self._process = process
         self._random = random
         self._shard = shard
+        self._tell = decided
         self._work: defaultdict[Hashable, deque[tuple[Callable[[], None], Callable[[], None]]]] = defaultdict(deque)
         self._running: set[greenlet] = set()
-        # Those that have decided on something, which is checked before anybody else decides.
+        # Those that have decided on something, which is checked before another one comes.
         self._decided: set[greenlet] = set()
         self._handle = shard.handle
         shard.handle = self._event  # type: ignore[method-assign]
@@ -274,15 +283,25 @@ class Threads:
         finally:
             self._running.discard(thread)
             self._decided.discard(thread)
+            self.call.pop(thread, None)
 
     def _event(self, event: Any) -> Any:
         self.may_lose_turn()
-        before = self._decisions()
+        number, index = self._decisions()
         try:
-            return self._handle(event)
-        finally:
-            if self._decisions() != before:
+            answer = self._handle(event)
+        except BaseException:
+            if self._decisions() != (number, index):
                 self._decided.add(getcurrent())
+            raise
+        now, call = self._decisions(), self.call.get(getcurrent())
+        if now[0] != number or (now[1] != index and (self._tell is None or call is None)):
+            self._decided.add(getcurrent())
+        elif now[1] != index:
+            assert self._tell is not None
+            self._tell(call)
+            self.may_lose_turn()
+        return answer
 
     def _decisions(self) -> tuple[int, int]:
         now = self._shard.now

@@ -109,6 +109,7 @@ class Simulation:
                     scenario.votes,
                     scenario.carries,
                     random.Random(f"{scenario.seed} turns {index}") if scenario.threads else None,
+                    watch.decided,
                 )
             )
             self.tasks[-1].is_calm = scenario.is_calm
