@@ -95,8 +95,9 @@ class Scenario:
 
     @property
     def is_calm(self) -> bool:
-        """Whether no message is lost or late, nobody dies, stops or lies: then nobody waits until it gives up."""
-        return not (self.faults or self.weather.lost or self.weather.late or self.intruder)
+        """Whether no message is lost, late or doubled, nobody dies, stops or lies: then nobody waits in vain."""
+        weather = self.weather
+        return not (self.faults or weather.lost or weather.late or weather.doubled or self.intruder)
 
 
 def _loss(scenario: Scenario, rng: random.Random) -> None:
@@ -316,7 +317,7 @@ def _threads(scenario: Scenario, rng: random.Random) -> None:
     scenario.threads = not any(fault.kind == "twin" for fault in scenario.faults)
     if rng.random() < 0.3:
         scenario.faults.clear()
-        scenario.weather = replace(scenario.weather, lost=0.0, late=0.0, deadline_secs=60.0)
+        scenario.weather = replace(scenario.weather, lost=0.0, late=0.0, doubled=0.0, deadline_secs=60.0)
 
 
 #: Drawn apart, since they came later: so that seeds mean what they did.
