@@ -111,7 +111,7 @@ class SimulatedTask:
         self._control.votes, self._control.carries = self.votes, self.carries
         self.threads = None
         if self._turns is not None:
-            decided = partial(self._decided, self) if self._disk is None else None
+            decided = self._has_decided if self._disk is None else None
             self.threads = Threads(self.process, self._turns, self.shard, decided)
             self._control.durability._changing = self.threads.lock()
         self.links = Links(self, self.process, self._control.handler, self.threads)
@@ -265,6 +265,13 @@ class SimulatedTask:
         if call.connection is not None:
             links.look()
         return answer
+
+    def _has_decided(self, call: Call) -> None:
+        """Have checked at once what a call has had decided; what is wrong is no error of that call."""
+        try:
+            self._decided(self, call)
+        except Violation as violation:
+            self._failed(self.process, violation)
 
     def finish(self, links: Links, call: OpenCall, asked: Call) -> None:
         """Answer a call that was parked, and is resumed."""
