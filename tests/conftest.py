@@ -3,13 +3,16 @@
 import gc
 import math
 import os
+import random
 import threading
 from pathlib import Path
 
 import pytest
 
 from globalstep.graph.graph import reset_default_graph
+from globalstep.ps.local import LocalPS
 from globalstep.runtime.clock import SYSTEM_CLOCK
+from globalstep.worker.client.client import ClusterClient
 
 ROOT = Path(__file__).resolve().parents[1]
 _JOIN_SECS = 5.0
@@ -185,3 +188,17 @@ def _read(path):
 def _files():
     """Give the names at the top of the repository and in the current folder."""
     return {name for folder in {ROOT, Path.cwd()} for name in os.listdir(folder)} - _CACHES
+
+
+@pytest.fixture
+def connected():
+    """Make clients of PS tasks in this process, and close them at the end."""
+    clients = []
+
+    def make(ps: LocalPS, **more) -> ClusterClient:
+        clients.append(ClusterClient(ps.transports(), rng=random.Random(1), **more))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()

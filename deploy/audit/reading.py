@@ -90,9 +90,8 @@ class Volume:
                     findings.wrong.append(
                         f"Gap: {batch.first - end} records are missing before position {batch.first} ({where})."
                     )
-                clients.update(batch.clients)
-                unnamed = {number: client for number, (client, task) in batch.clients.items() if not task}
-                clients.update({number: (client, self._task_of(client)) for number, client in unnamed.items()})
+                for number, (client, task) in batch.clients.items():
+                    clients[number] = client, task or self._task_of(client)
                 rows = batch.rows[max(end - batch.first, 0) :]
                 end = max(end, batch.end)
                 if len(rows):

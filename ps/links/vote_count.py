@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 #: the oldest first, and beyond that none is counted. Their clients go on by COMMIT.
 _MOST_ROUNDS = 1 << 12
 _MOST_CLIENTS = 1 << 16
+#: Pushes that were answered "undecided", of which a link that begins hears.
 _MOST_LEFT = 1 << 10
 
 
@@ -83,9 +84,9 @@ class _LineOf:
             admissions = [codec.encode_push_id(admitted)]
             self.line.tell(pb.Decisions(entries=sent, admitted=admissions, keeps=self._keeps))
 
-    def leave(self, push: PushId) -> None:
-        """Say that a push is not decided by votes."""
-        self.line.tell(pb.Decisions(undecided=[codec.encode_push_id(push)]))
+    def leave(self, *pushes: PushId) -> None:
+        """Say that pushes are not decided by votes."""
+        self.line.tell(pb.Decisions(undecided=[codec.encode_push_id(push) for push in pushes]))
 
     def drop(self, push: PushId) -> None:
         """Say that a push will never be admitted."""
@@ -171,10 +172,10 @@ class VoteCount:
         held = _LineOf(line, message.incarnation, self._shard.now.policy.durability == "log")
         with self._lock:
             self._lines[message.shard] = held
-            left = [codec.encode_push_id(push) for push in self._left]
+            left = list(self._left)
         line.when_ended(lambda: self._ended(message.shard, held))
         if left:  # since the shard has dialled, calls for these may have begun to wait there
-            line.tell(pb.Decisions(undecided=left))
+            held.leave(*left)
         held.send(self._pending(message.incarnation, message.shard))
 
     def _pending(self, incarnation: int, shard: int) -> list[Entry]:
@@ -401,11 +402,6 @@ class VoteCount:
                 self._say_late(push, found)
                 self._close(push, found.call, found.needed)
 
-    def has_left(self, push: PushId) -> bool:
-        """Whether a copy of its ADMIT was answered "undecided", and the sequencer's own part dropped with it."""
-        with self._lock:
-            return push in self._left
-
     def _say_late(self, push: PushId, found: _Round) -> None:
         """Say in the log for whom a push has waited in vain."""
         if (left := self._said.due("late")) is None:
@@ -421,6 +417,11 @@ class VoteCount:
     def is_idle(self) -> bool:
         """Whether nothing is to be looked after: no vote or call waits."""
         return not self._rounds
+
+    def has_left(self, push: PushId) -> bool:
+        """Whether a copy of its ADMIT was answered "undecided", and the sequencer's own part dropped with it."""
+        with self._lock:
+            return push in self._left
 
     def cancel(self, push: PushId) -> bool:
         """Have an ADMIT wait no longer: nothing is decided by votes any more. Gives False where it is resumed."""

@@ -130,7 +130,7 @@ class Watch:
                     self._check_book(task, life)
                 self._check_values(task, life)
             return
-        request = getattr(call.request, call.method) if call.connection is not None else call.request
+        request = _message_of(call)
         if error is None:
             if call.method == "Begin":
                 self._begun(task, request)
@@ -161,11 +161,11 @@ class Watch:
         """Take note of what a call has had decided, before anything else is."""
         life, ledger = self.lives[task.shard.now.number], task.shard.now.ledger
         if ledger is not None and ledger.index != life.index and task.index not in life.emptied:
-            self._admitted(task, life, getattr(call.request, call.method), call.method)
+            self._admitted(task, life, _message_of(call), call.method)
 
     def interrupted(self, task: SimulatedTask, call: Call) -> None:
         """Take note that a task died over a call; it may find on its disk what came of it."""
-        request = getattr(call.request, call.method) if call.connection is not None else call.request
+        request = _message_of(call)
         # The call's, not the shard's: what a kill interrupts has dropped its state already.
         self._undecided[task.index] = (getattr(request, "incarnation", 0), call.method, request)
 
@@ -456,6 +456,11 @@ class Watch:
             if state != entry.cut[shard]:
                 raise Violation("I3", f"the checkpoint at entry {entry.index} has {state}, not {entry.cut[shard]}")
         self.checkpoints.append(checkpoint)
+
+
+def _message_of(call: Call) -> Any:
+    """Give what a call asks, without what it is wrapped in on a connection of the data plane."""
+    return call.request if call.connection is None else getattr(call.request, call.method)
 
 
 def _matches(entry: Entry, names: Sequence[str], values: Sequence[Any]) -> bool:

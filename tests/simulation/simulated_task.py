@@ -275,15 +275,15 @@ class SimulatedTask:
 
     def finish(self, links: Links, call: OpenCall, asked: Call) -> None:
         """Answer a call that was parked, and is resumed."""
-        calls, thread = self.threads.call if self.threads is not None else {}, getcurrent()
-        before, calls[thread] = calls.get(thread), asked
+        before = self.threads.carry_out(asked) if self.threads is not None else None
         try:
             reply, pieces = links.handler.finish(call)
-            calls[thread] = before
         except Crashed:
             self._interrupted(self, asked)
             self._network._notice(asked, "the task died")
             return
+        if self.threads is not None:
+            self.threads.carry_out(before)
         error = reply.error if reply.HasField("error") else None
         self._check(asked.method)
         self._handled(self, asked, error)
@@ -304,7 +304,7 @@ class SimulatedTask:
         error: pb.Error | None = None
         pieces: Sequence[memoryview] = ()
         if self.threads is not None:
-            self.threads.call[getcurrent()] = call
+            self.threads.carry_out(call)
         if call.connection is not None:
             memory, line = self._memories[call.connection], SimulatedLine(self.links, call)
             answered = self._control.handler.begin(call.request, data, memory, line=line)

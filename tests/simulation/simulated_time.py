@@ -211,15 +211,13 @@ class Threads:
         shard: Its state.
         decided: Told at once of what a call has had decided; None where a thread is to be done with that, and with what
             it says of it, before another one comes: with a log nobody may hear of it before it is on the disk.
-
-    Attributes:
-        call: What a thread carries out, by thread.
     """
 
     def __init__(
         self, process: Process, random: Random, shard: Shard, decided: Callable[[Any], None] | None = None
     ) -> None:
-        self.call: dict[greenlet, Any] = {}
+        # What a thread carries out.
+        self._calls: dict[greenlet, Any] = {}
         self._process = process
         self._random = random
         self._shard = shard
@@ -250,6 +248,12 @@ class Threads:
             for _, lost in work:
                 lost()
         self._work.clear()
+
+    def carry_out(self, call: Any) -> Any:
+        """Take note of what the present thread carries out from now on; gives what it did before."""
+        thread = getcurrent()
+        before, self._calls[thread] = self._calls.get(thread), call
+        return before
 
     def is_one(self) -> bool:
         """Whether it is one of these threads that runs now."""
@@ -283,7 +287,7 @@ class Threads:
         finally:
             self._running.discard(thread)
             self._decided.discard(thread)
-            self.call.pop(thread, None)
+            self._calls.pop(thread, None)
 
     def _event(self, event: Any) -> Any:
         self.may_lose_turn()
@@ -294,7 +298,7 @@ class Threads:
             if self._decisions() != (number, index):
                 self._decided.add(getcurrent())
             raise
-        now, call = self._decisions(), self.call.get(getcurrent())
+        now, call = self._decisions(), self._calls.get(getcurrent())
         if now[0] != number or (now[1] != index and (self._tell is None or call is None)):
             self._decided.add(getcurrent())
         elif now[1] != index:

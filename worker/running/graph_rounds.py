@@ -25,6 +25,7 @@ from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.graph.graph import Graph, Node
 from globalstep.graph.mutations import Mutation
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.runtime.memory import seal
 from globalstep.variables.variables import Variable
 from globalstep.wire.declarations import OutcomeKind, Read
 from globalstep.worker.running.local_optimizers import OwnOptimizer, OwnState
@@ -183,8 +184,7 @@ class InnerSteps:
         }
         new = {variable: np.array(value) for variable, value in now.items()}
         self.optimizer.step(state, new, gradients, hypers)
-        for value in new.values():
-            value.flags.writeable = False
+        seal(new.values())
         return new
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import numpy as np
 import pytest
 from counting_run import SHAPES, FaultPlan, declarations, initialize, step_push
@@ -32,20 +30,6 @@ class TickingClock(ManualClock):
     def monotonic(self) -> float:
         self.advance(self._tick_secs)
         return super().monotonic()
-
-
-@pytest.fixture
-def connected():
-    """Make clients, and close them at the end."""
-    clients = []
-
-    def make(ps: LocalPS, **more) -> ClusterClient:
-        clients.append(ClusterClient(ps.transports(), rng=random.Random(1), **more))
-        return clients[-1]
-
-    yield make
-    for client in clients:
-        client.close()
 
 
 def counted(client: ClusterClient) -> list:

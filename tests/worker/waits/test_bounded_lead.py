@@ -27,11 +27,6 @@ LEASE_SECS = 15.0
 LONG_LEASE_SECS = 600.0
 
 
-@pytest.fixture(params=[1, 2, 3])
-def shards(request):
-    return request.param
-
-
 class Run:
     """PS tasks, and workers that keep leases there; where waits are to move the clock on, it is one of its own."""
 

@@ -29,11 +29,6 @@ from globalstep.worker.client.heartbeat import LEASE_SECS
 from globalstep.worker.waits.contributing import CLAIMED
 
 
-@pytest.fixture(params=[1, 2, 3])
-def shards(request):
-    return request.param
-
-
 @pytest.fixture
 def connected():
     """Make clients, and close them at the end."""
