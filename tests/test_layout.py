@@ -146,14 +146,6 @@ WIRELESS = (
         "checkpoints.retention",
     ),
 )
-#: Of a class with its bases.
-MAX_LINES = 400
-#: Classes that are to be taken apart: they may become shorter.
-TOWERS = {
-    "Variable": 450,
-    "LambOptimizer": 413,
-    "SyncReplicasOptimizer": 490,
-}
 
 
 @functools.cache
@@ -246,40 +238,6 @@ def test_every_module_says_what_it_is_and_where():
         if not re.search(r"Layer: (the )?(proto|shared|ps|worker|chief|deploy|namespace)", docstring):
             found.append(relative(path))
     assert not found
-
-
-def _class_lengths():
-    """Give the lines of every class together with those of its bases in the project."""
-    classes = {}
-    for path in _sources():
-        tree, module = parsed(path), _module(path)
-        imported = {
-            alias.asname or alias.name: (node.module, alias.name)
-            for node in _nodes(path)
-            if isinstance(node, ast.ImportFrom)
-            for alias in node.names
-        }
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef):
-                bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
-                own = node.end_lineno - node.lineno + 1
-                classes[module, node.name] = own, [imported.get(base, (module, base)) for base in bases]
-
-    def lines(key, seen):
-        if key not in classes or key in seen:
-            return 0
-        seen.add(key)
-        own, bases = classes[key]
-        return own + sum(lines(base, seen) for base in bases)
-
-    return {key: lines(key, set()) for key in classes}
-
-
-def test_a_class_is_short_together_with_its_bases():
-    """What must be read to understand an object. A limit of lines for files only made towers of bases."""
-    found = {name: lines for (_, name), lines in _class_lengths().items() if lines > MAX_LINES}
-    assert not {name: lines for name, lines in found.items() if lines > TOWERS.get(name, MAX_LINES)}
-    assert not set(TOWERS) - set(found), "these are short enough now: take them off the list"
 
 
 def test_no_module_has_a_name_that_says_nothing():

@@ -2,8 +2,7 @@
 
 One worker, and a PS process for each of the two. A step has the values of 10 Variables, calls a loss function in numpy
 that fills a gradient of ones for each, and pushes these, by gradient descent. They take turns; ratios are those within
-a round. Prints the table of docs/performance.md. With `--count` it counts the bytecodes of both instead, which are the
-same on a busy machine as on a quiet one, and know nothing of what C does.
+a round. Prints the table of docs/performance.md.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -30,12 +28,9 @@ from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, Pu
 from globalstep.wire.transports import transports_to
 from globalstep.worker.client.client import ClusterClient
 
-__all__ = ["BUDGET", "main"]
+__all__ = ["main"]
 
-#: Most bytecodes of CPython 3.11 that a step of the Trainer may take besides those of one of the client.
-BUDGET = 1600
 _WARM_UP = 20
-_COUNTED = 40
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,32 +39,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 1_000_000], help="parameters")
     parser.add_argument("--rounds", type=int, default=9, help="how often each has its turn (default 9)")
     parser.add_argument("--secs", type=float, default=0.5, help="length of a turn (default 0.5)")
-    parser.add_argument("--count", action="store_true", help="count bytecodes")
     parser.add_argument("--addresses", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.addresses:
         with _steps(args.addresses, args.sizes[0]) as steps:
-            turns = [[_turn(step, args.secs) for step in steps] for _ in range(0 if args.count else args.rounds)]
-            found = {"counts": [_bytecodes(step) for step in steps]} if args.count else {"turns": turns}
-        print(json.dumps(found), flush=True)
+            turns = [[_turn(step, args.secs) for step in steps] for _ in range(args.rounds)]
+        print(json.dumps(turns), flush=True)
         return 0
-    if args.count:
-        print("| parameters | client, bytecodes a step | Trainer |\n|---:|---:|---:|")
-    else:
-        print("| parameters | client, microseconds a step | Trainer | by the clock | by processor time |")
-        print("|---:|---:|---:|---:|---:|")
+    print("| parameters | client, microseconds a step | Trainer | by the clock | by processor time |")
+    print("|---:|---:|---:|---:|---:|")
     for size in args.sizes:
         with children() as started:
             servers = [started.start(["-m", "globalstep.ps", "--port", "0"], tuned(os.environ)) for _ in range(2)]
             addresses = [server.address() for server in servers]
             command = ["-m", "benchmarks.modes.front", "--sizes", size, "--rounds", args.rounds, "--secs", args.secs]
-            command += ["--count"] if args.count else []
             worker: Child = started.start([*map(str, command), "--addresses", *addresses], tuned(os.environ))
-            found = worker.answer()
-        if args.count:
-            print(f"| {size:,} | {found['counts'][0]:.0f} | {found['counts'][1]:.0f} |", flush=True)
-            continue
-        rounds = found["turns"]
+            rounds = worker.answer()
         client, front = (median(turns[at][0] for turns in rounds) for at in (0, 1))
         wall, cpu = (median(b[at] / a[at] for a, b in rounds) for at in (0, 1))
         print(f"| {size:,} | {1e6 * client:.0f} | {1e6 * front:.0f} | {wall:.2f} | {cpu:.2f} |", flush=True)
@@ -110,23 +95,6 @@ def _steps(addresses: Sequence[str], size: int) -> Iterator[list[Callable[[], An
                 step()
         yield forms
     client.close()
-
-
-def _bytecodes(step: Callable[[], Any]) -> float:
-    """Give the bytecodes of a step, of the thread that makes it."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, arg: Any) -> Any:
-        nonlocal count
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        count += event == "opcode"
-        return trace
-
-    sys.settrace(trace)
-    for _ in range(_COUNTED):
-        step()
-    sys.settrace(None)
-    return count / _COUNTED
 
 
 def _turn(step: Callable[[], Any], secs: float) -> tuple[float, float]:
