@@ -20,10 +20,8 @@ __all__ = ["main"]
 _SUBCOMMANDS = {
     "audit": ("globalstep.deploy.audit.cli", "prove from a run's journal that no push was lost or done twice"),
     "checkpoint": ("globalstep.deploy.checkpoint_cli", "list, show, verify and import checkpoints"),
-    "bench": ("globalstep.deploy.bench.cli", "measure what the parts of a step cost on this machine, for plan"),
     "compose": ("globalstep.deploy.compose.cli", "run a training script as containers of docker compose"),
     "launch": ("globalstep.deploy.launch.launch", "run a training script as PS, workers and chief on this machine"),
-    "plan": ("globalstep.deploy.plan.cli", "how many PS tasks a job needs, and what is to be expected: a simulation"),
     "status": ("globalstep.deploy.status.cli", "where a running cluster stands: steps, rates, workers, PS tasks"),
     "runs": ("globalstep.deploy.status.runs_cli", "which runs of this user are alive on this machine, and how far"),
     "where": ("globalstep.deploy.status.where_cli", "where each Variable of a running cluster lies"),

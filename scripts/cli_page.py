@@ -26,8 +26,6 @@ _STORIES = {
     "globalstep checkpoint": "checkpoints.md",
     "globalstep compose": "deploy/compose.md",
     "globalstep launch": "deploy.md",
-    "globalstep plan": "plan.md",
-    "globalstep bench": "plan.md",
     "globalstep ray": "deploy/ray.md",
     "globalstep replay": "recovery.md",
     "globalstep slurm": "deploy/slurm.md",

@@ -136,8 +136,6 @@ ALLOWED = {
     "chief/hooks/checkpoint.py": {"CheckpointSaverHook._finish_save": "a BackgroundSave announces itself"},
     "chief/journal/journal_keeping.py": {"JournalKeeper.stop": _SHUT},
     "deploy/compose/cli.py": {"run": _LAUNCHED, "_follow": "docker gives each task time to end", "_let_end": _ENDED},
-    "deploy/bench/cost_measuring.py": {"copy_bytes_sec": "they copy for a given time"},
-    "deploy/bench/line_process.py": {"LineProcess._line": _ENDED, "LineProcess.kill": _ENDED},
     "deploy/ray/job.py": {"_ray_runs": "Ray's own"},
     "deploy/ray/member.py": {"Member.run": _ENDED},
     "deploy/launch/launcher.py": {

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from globalstep.deploy.bench.line_process import LineProcess
+from benchmarks.harness.line_process import LineProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What is asked to end gets so long before it is killed.

@@ -1,6 +1,6 @@
 """Line process: a Python process whose stdin and stdout carry lines: commands and answers of JSON, one a line.
 
-Layer: deploy. Linux: processor time is read from /proc; where there is `setpriv`, the process ends with its parent.
+Linux: processor time is read from /proc; where there is `setpriv`, the process ends with its parent.
 """
 
 from __future__ import annotations

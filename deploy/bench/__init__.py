@@ -1,4 +1,0 @@
-"""`globalstep bench`: what a step's parts cost on this machine.
-
-Layer: deploy.
-"""
