@@ -196,7 +196,7 @@ def test_the_last_save_is_told(traffic, capsys):
     assert cli.main(["status", "--json", "--interval", "0", *traffic.addresses]) == 0
     save = json.loads(capsys.readouterr().out)["last_save"]
     assert save["steps"] == {"global_step": 6}
-    assert 0 <= save["age_secs"] < 30
+    assert save["age_secs"] >= 0
     assert cli.main(["status", "--interval", "0", *traffic.addresses]) == 0
     assert "last checkpoint: global_step 6, " in capsys.readouterr().out
 

@@ -10,5 +10,6 @@ pytestmark = pytest.mark.processes
 def test_a_short_job_ends_with_its_last_step(tmp_path, ps, workers):
     ended = run_job(tmp_path / "job", ps, workers, steps=60)
     assert set(ended.codes.values()) == {0}, ended.outputs
-    # A PS that waits for a task that came and left waits for 30 s.
-    assert ended.secs < 20, f"{ended.exits}\n{ended.outputs}"
+    # A PS task that did not notice that a client left would say one of these before it ends.
+    assert "nothing was heard of" not in ended.outputs
+    assert "which never came" not in ended.outputs

@@ -191,7 +191,7 @@ def test_the_thread_of_all_sockets_waits_for_no_memory():
     served = Served(big=True)
     try:
         handler = served.ps.controls[0].handler
-        handler.in_flight = InFlightMemory(1 << 20, SYSTEM_CLOCK, patience_secs=30.0)
+        handler.in_flight = InFlightMemory(1 << 20, SYSTEM_CLOCK, patience_secs=600.0)
         greedy, honest = served.welcomed("unix"), served.welcomed("unix")
         held = handler.in_flight.take(1 << 20)
         request, _ = with_gradient(served, "push", "greedy", 1.0)
@@ -199,11 +199,11 @@ def test_the_thread_of_all_sockets_waits_for_no_memory():
         ask(greedy, request, bytes(8))
         while not handler.in_flight._waiting:
             SYSTEM_CLOCK.wait(threading.Event(), 0.005)
-        began = SYSTEM_CLOCK.monotonic()
-        honest.settimeout(20.0)
+        honest.settimeout(60.0)
         ask(honest, served.request())
         assert honest.recv(1)
-        assert SYSTEM_CLOCK.monotonic() - began < 15.0
+        # The greedy client's push still waits for memory: the honest one did not wait for it.
+        assert handler.in_flight._waiting
         del held
         assert greedy.recv(1)
     finally:
