@@ -42,9 +42,9 @@ from globalstep.ps.wal.log_file import LOG_FILES, LogFiles
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.testing.faults import AFTER, BEFORE, method_name
 from globalstep.wire import codec
-from globalstep.wire.names import check_request
 from globalstep.wire.progress_messages import progress_messages, read_progress
 from globalstep.wire.protocol_version import check_protocol, own_protocol
+from globalstep.wire.text_limits import check_texts
 
 __all__ = ["Control"]
 
@@ -104,7 +104,7 @@ class Control:
         Raises:
             GlobalStepError: What went wrong; nothing was changed.
         """
-        check_request(request)
+        check_texts(request)
         if method in _DATA_PLANE:
             return getattr(self, f"_{method}")(request)
         name = method_name(method)

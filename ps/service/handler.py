@@ -48,6 +48,7 @@ from globalstep.testing.faults import AFTER, BEFORE, NO_FAULTS, ConnectionCutErr
 from globalstep.wire import codec
 from globalstep.wire.codec import TensorWriter
 from globalstep.wire.declarations import ALIGNMENT, Increment, PushId, Read, padded
+from globalstep.wire.text_limits import check_texts
 
 __all__ = ["Handler"]
 
@@ -174,7 +175,7 @@ class Handler:
             if self._faults is not NO_FAULTS:
                 self._faults.at(BEFORE, method)
             reply = pb.Reply()
-            self.authorization.check_request(memory.caller, request)
+            self._let_in(request, memory.caller)
             log = self.shard.log
             own = not (shared and log.keeps_data)  # what is logged must be what was checked and applied
             unpacked = data
@@ -243,8 +244,14 @@ class Handler:
         Raises:
             GlobalStepError: If that cannot be; the connection is to be ended.
         """
-        self.authorization.check_request(memory.caller, request)
+        self._let_in(request, memory.caller)
         self.voting.count.hear(request.vote, line)
+
+    def _let_in(self, request: pb.Request, caller: Caller) -> None:
+        """Refuse a request with texts that cannot be, or that its caller may not make."""
+        if kind := request.WhichOneof("kind"):
+            check_texts(getattr(request, kind))
+        self.authorization.check_request(caller, request)
 
     def waits_for_memory(self, request: pb.Request, memory: LayoutMemory) -> bool:
         """Whether `handle` would wait for memory now; else it has what it needs."""
@@ -278,7 +285,7 @@ class Handler:
         log = self.shard.log
         for at, (request, memory) in enumerate(asked):
             try:
-                self.authorization.check_request(memory.caller, request)
+                self._let_in(request, memory.caller)
                 pushes[at] = counting_push(request.push, memory)
             except GlobalStepError as error:
                 replies[at].error.CopyFrom(encode_error(error))

@@ -38,6 +38,7 @@ from globalstep.ps.store.hypers import check_covered, evaluate_use
 from globalstep.ps.store.row_layouts import check_rows
 from globalstep.ps.store.snapshots import no_ledger
 from globalstep.wire.declarations import Op, OpKind, Outcome, OutcomeKind, PushId
+from globalstep.wire.names import shown
 
 __all__ = ["Sequencer"]
 
@@ -261,7 +262,13 @@ class Sequencer:
             after[step] += item.by
             check_step(step, store.step(step), ledger.steps[step], after[step])
         if asked.not_finite:
-            return ()  # nothing is going to be applied, and nothing has been kept
+            # Nothing is going to be applied, and nothing has been kept but this name.
+            if store.declaration(asked.not_finite) is None and not store.trained_by(asked.not_finite):
+                raise InvalidArgumentError(
+                    f"Push {push} is said to have a gradient of {shown(asked.not_finite)} that is not finite; no Variable "
+                    "of that name is declared here, and no optimizer trains one."
+                )
+            return ()
         staged = now.staged.get(push)
         if staged is None and asked.kind is EntryKind.PUSH and now.shard in participants:
             raise FailedPreconditionError(f"Push {push} was not staged on the sequencer.")

@@ -9,7 +9,6 @@ Layer: shared. Imports nothing of globalstep but errors. Threads: functions are 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from globalstep.errors import InvalidArgumentError
 
@@ -18,7 +17,6 @@ __all__ = [
     "check_id",
     "check_name",
     "check_queue_name",
-    "check_request",
     "check_task",
     "printable",
     "shown",
@@ -111,18 +109,6 @@ def check_queue_name(name: str) -> None:
     """
     if len(name) > QUEUE_CHARACTERS or _ID.fullmatch(name) is None:
         raise _refusal(name, "a queue", QUEUE_CHARACTERS, r"letters, digits, spaces and _.\/>#:@+=,~-")
-
-
-def check_request(request: Any) -> None:
-    """Refuse a control call whose client or task could not be called so.
-
-    Raises:
-        InvalidArgumentError: If one is too long, or has other characters than names have.
-    """
-    for field in ("client", "owner", "candidate"):
-        check_id(getattr(request, field, ""))
-    for task in (getattr(request, "task", ""), *getattr(request, "expected_tasks", ())):
-        check_task(task)
 
 
 def _refusal(name: str, what: str, most: int, characters: str) -> InvalidArgumentError:

@@ -97,6 +97,27 @@ def test_ids_and_tasks_that_are_long_or_speak_to_terminals(run):
     assert [view.client for view in tasks.servers[0].shard.members.clients()] == [chief.client_id]
 
 
+def test_what_a_client_says_of_its_process_and_run_has_a_limit(run):
+    tasks, chief = run
+    said = ({"process": pb.ProcessInfo(host="h" * 257)}, {"run": pb.RunIdentity(name="a\x1b[2J")})
+    for extra in said:
+        with pytest.raises(InvalidArgumentError, match=r"ProcessInfo.host.*257|RunIdentity.name .*control characters"):
+            tasks.unary("worker", "Heartbeat", pb.HeartbeatRequest(client="x", lease_secs=9, **extra))
+    assert [view.client for view in tasks.servers[0].shard.members.clients()] == [chief.client_id]
+
+
+def test_a_push_that_is_not_finite_names_a_declared_variable(run):
+    tasks, chief = run
+    admit = pb.AdmitRequest(
+        incarnation=chief.incarnation, id=pb.PushId(client="x", sequence=1), kind=pb.ENTRY_PUSH, not_finite="n" * 1024
+    )
+    assert "no Variable of that name is declared here" in asked(tasks, pb.Request(admit=admit)).message
+    admit.not_finite = "n" * MIB
+    assert "1048576 characters" in asked(tasks, pb.Request(admit=admit)).message
+    admit.not_finite = "table"
+    assert not asked(tasks, pb.Request(admit=admit)).message
+
+
 def test_an_error_names_what_was_sent_within_reason(run):
     tasks, chief = run
     pull = pb.PullRequest(incarnation=chief.incarnation, reads=[pb.Read(variable="n" * MIB)])

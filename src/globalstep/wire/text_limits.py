@@ -1,0 +1,243 @@
+"""The limit of every text that a request may bear: one table, and the one check that requests are held against.
+
+Texts come into error texts, log lines, terminals, and tables that are kept: a field that the table does not have does
+not come in, and a test fails.
+
+Layer: shared. Threads: functions are pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from globalstep.errors import InvalidArgumentError
+from globalstep.wire.names import check_id, check_name, check_queue_name, check_task, printable, shown
+
+__all__ = ["DATA", "LIMITS", "check_texts", "looks_of"]
+
+#: Most characters of a word (a dtype, a rule, an operation), of a text, and of a path or URL.
+WORD_CHARACTERS = 64
+TEXT_CHARACTERS = 256
+PATH_CHARACTERS = 4096
+#: Most bytes of a signature, a key or a token.
+SECRET_BYTES = 256
+
+#: Refuses a text of the field whose name is the second argument.
+_Check = Callable[[Any, str], None]
+#: Refuses what a field of a message has.
+_Look = Callable[[Any], None]
+
+
+def _id(value: str, field: str) -> None:
+    check_id(value)
+
+
+def _task(value: str, field: str) -> None:
+    check_task(value)
+
+
+def _queue(value: str, field: str) -> None:
+    check_queue_name(value)
+
+
+def _name(value: str, field: str) -> None:
+    if value:
+        check_name(value, field)
+
+
+def _printable(most: int) -> _Check:
+    def check(value: str, field: str) -> None:
+        if len(value) > most:
+            raise InvalidArgumentError(f"{field} is {shown(value)}; {most:,} characters are the most.")
+        if printable(value) != value:
+            raise InvalidArgumentError(f"{field} is {shown(value)}; it must have no control characters.")
+
+    return check
+
+
+def _secret(value: bytes, field: str) -> None:
+    if len(value) > SECRET_BYTES:
+        raise InvalidArgumentError(f"{field} has {len(value):,} bytes; {SECRET_BYTES} are the most.")
+
+
+_word, _text, _path = _printable(WORD_CHARACTERS), _printable(TEXT_CHARACTERS), _printable(PATH_CHARACTERS)
+
+#: By "Message.field", the check of each string of a request, and of bytes that are no data; an empty one may always be.
+#: A map's texts are its keys and values: "Message.FieldEntry.key".
+LIMITS: dict[str, _Check] = {
+    "Protocol.package": _text,
+    "BeginRequest.owner": _id,
+    "BeginRequest.sequencer_address": _path,
+    "BeginRequest.expected_tasks": _task,
+    "BeginRequest.directory": _path,
+    "BeginRequest.key": _secret,
+    "RunPolicy.durability": _word,
+    "RunPolicy.staleness": _word,
+    "RunPolicy.on_nan": _word,
+    "RunIdentity.id": _text,
+    "RunIdentity.name": _text,
+    "RunIdentity.directory": _path,
+    "DeclareRequest.client": _id,
+    "VariableDecl.name": _name,
+    "VariableDecl.dtype": _word,
+    "VariableDecl.primary": _name,
+    "VariableDecl.optimizer": _name,
+    "VariableDecl.slot": _name,
+    "VariableDecl.whole": _name,
+    "OptimizerDecl.name": _name,
+    "OptimizerDecl.kind": _word,
+    "OptimizerDecl.scalars": _name,
+    "OptimizerDecl.HypersEntry.key": _name,
+    "OptimizerDecl.SlotsEntry.key": _name,
+    "SlotNames.names": _name,
+    "Expression.op": _word,
+    "Expression.name": _name,
+    "OpenRequest.client": _id,
+    "StopLimit.step": _name,
+    "HeartbeatRequest.client": _id,
+    "HeartbeatRequest.task": _task,
+    "HeartbeatRequest.candidate": _id,
+    "Told.StepsEntry.key": _name,
+    "ProcessInfo.host": _text,
+    "ProcessInfo.place": _text,
+    "ProcessInfo.started": _word,
+    "ClaimChiefRequest.candidate": _id,
+    "ClaimChiefRequest.task": _task,
+    "ClaimChiefRequest.gone": _id,
+    "LeaveRequest.client": _id,
+    "LeaveRequest.candidate": _id,
+    "LeaveRequest.task": _task,
+    "FinishRequest.client": _id,
+    "FinishRequest.process": _text,
+    "Floor.signature": _secret,
+    "PullRequest.client": _id,
+    "Read.variable": _name,
+    "TensorRef.dtype": _word,
+    "PushId.client": _id,
+    "Op.variable": _name,
+    "Op.source": _name,
+    "Op.optimizer": _name,
+    "Increment.step": _name,
+    "OptimizerUse.optimizer": _name,
+    "OptimizerUse.OverridesEntry.key": _name,
+    "PushRequest.SeenStepsEntry.key": _name,
+    "AdmitRequest.SeenStepsEntry.key": _name,
+    "AdmitRequest.not_finite": _name,
+    "Entry.signature": _secret,
+    "Entry.step": _name,
+    "HyperValues.optimizer": _name,
+    "HyperValues.ValuesEntry.key": _name,
+    "ReadSnapshotRequest.variables": _name,
+    "VoteRequest.greeting": _secret,
+    "Vote.not_finite": _name,
+    "AwaitStepRequest.client": _id,
+    "AwaitStepRequest.step": _name,
+    "AwaitSlowerRequest.client": _id,
+    "OpenLaneRequest.unused": _secret,
+    "WriteSnapshotRequest.directory": _path,
+    "WriteSnapshotRequest.file": _text,
+    "WriteSnapshotRequest.probe_file": _text,
+    "WriteSnapshotRequest.probe_text": _path,
+    "WriteSnapshotRequest.NamesEntry.key": _name,
+    "WriteSnapshotRequest.NamesEntry.value": _name,
+    "ReadJournalRequest.client": _id,
+    "ReadJournalRequest.life": _text,
+    "FindLogRequest.directory": _path,
+    "FindLogRequest.run": _text,
+    "RecoverRequest.directory": _path,
+    "RecoverRequest.sequencer_address": _path,
+    "RecoverRequest.run": _text,
+    "StopRequest.process": _text,
+    "QueueRequest.client": _id,
+    "QueueRequest.process": _text,
+    "QueueAttributes.name": _queue,
+    "QueueAttributes.kind": _word,
+    "QueueAttributes.dtypes": _word,
+    "QueueAttributes.shapes": _text,
+}
+#: Bytes that are data: the limits of messages and of memory are theirs. `ledger` is the chief's.
+DATA = {"BeginRequest.ledger", "CarriedPart.data", "PullRequest.data", "PushRequest.data", "QueueRequest.elements"}
+
+#: How each field of a kind of message is looked at that has texts; by its class, once one has come.
+_LOOKS: dict[type[Any], tuple[_Look, ...]] = {}
+
+
+def check_texts(message: Any) -> None:
+    """Refuse a request with a text that is too long, or has characters that it may not have.
+
+    Args:
+        message: Of protobuf.
+
+    Raises:
+        InvalidArgumentError: If it has one; the error names the field.
+    """
+    kind = type(message)
+    looks = _LOOKS.get(kind)
+    if looks is None:
+        looks = _LOOKS[kind] = looks_of(message.DESCRIPTOR)
+    for look in looks:
+        look(message)
+
+
+def looks_of(kind: Descriptor) -> tuple[_Look, ...]:
+    """Give what looks at the fields of a kind of message that are texts, or have some.
+
+    Raises:
+        KeyError: If the table has no limit for one.
+    """
+    return tuple(look for look in map(_look_at, kind.fields) if look is not None)
+
+
+def _look_at(field: FieldDescriptor) -> _Look | None:
+    """Give what looks at a field of a message; None for a field without texts."""
+    name, inner = field.name, field.message_type
+    check = _check_of(field)
+    if inner is not None and inner.GetOptions().map_entry:
+        of_keys, of_values = (_check_of(inner.fields_by_name[part]) for part in ("key", "value"))
+
+        def look(message: Any) -> None:
+            items = getattr(message, name)
+            for key in items:
+                if of_keys is not None:
+                    of_keys(key)
+                if of_values is not None:
+                    of_values(items[key])
+
+        return look if of_keys or of_values else None
+    if check is None:
+        return None
+    if field.is_repeated:
+
+        def look(message: Any) -> None:
+            for value in getattr(message, name):
+                check(value)
+
+    elif inner is not None:
+
+        def look(message: Any) -> None:
+            if message.HasField(name):
+                check(getattr(message, name))
+
+    else:
+
+        def look(message: Any) -> None:
+            if value := getattr(message, name):
+                check(value)
+
+    return look
+
+
+def _check_of(field: FieldDescriptor) -> Callable[[Any], None] | None:
+    """Give the check of one value of a field; None where it has no text."""
+    if field.message_type is not None:
+        return check_texts
+    if field.type not in (field.TYPE_STRING, field.TYPE_BYTES):
+        return None
+    name = f"{field.containing_type.full_name.removeprefix('globalstep.v1.')}.{field.name}"
+    if name in DATA:
+        return None
+    limit = LIMITS[name]
+    return lambda value: limit(value, name)
