@@ -415,11 +415,7 @@ class Control:
         return reply
 
     def _Queue(self, request: pb.QueueRequest) -> pb.QueueReply:  # noqa: N802
-        reply = self.queues.call(request)
-        # The elements as one message, and as gRPC gets it. Where there is no memory for that now they stay kept.
-        copies = self.handler.in_flight.claim(2 * sum(map(len, reply.elements)))
-        del copies
-        return reply
+        return self.queues.call(request)
 
     def _Stop(self, request: pb.StopRequest) -> pb.StopReply:  # noqa: N802
         shard = self.handler.shard

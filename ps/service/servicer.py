@@ -22,6 +22,7 @@ from globalstep.ps.access.door import Door
 from globalstep.ps.access.log_limit import LogLimit
 from globalstep.ps.service.control import Control
 from globalstep.ps.service.handler import encode_error
+from globalstep.ps.service.in_flight import SMALL_BYTES
 from globalstep.ps.shard.layouts import LayoutMemory
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.runtime.memory import COUNTED_HEAD_BYTES, PARSED_BYTES
@@ -37,6 +38,10 @@ SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]
 SERVICE_NAME = SERVICE.full_name
 #: Of a unary Push: as it came, parsed, and as its tensors lie.
 _PUSH_COPIES = 3
+#: Of a unary reply: the message, its bytes, and what gRPC keeps of them until the client has taken it.
+_REPLY_COPIES = 3
+#: Methods whose replies bring values.
+_BRING_VALUES = frozenset({"Pull", "Push", "Queue"})
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -84,12 +89,14 @@ def _unary(
                     request = kind.FromString(raw)
                     control.handler.authorization.check_method(caller, name, request)
                     CALLER.set(caller)
-                    return control.call(name, request)
+                    reply = control.call(name, request)
                 except DecodeError as error:
                     raise InvalidArgumentError(f"Not a {kind.DESCRIPTOR.full_name}: {error}") from None
                 finally:
                     # Before the client gets an error.
                     del claim
+                _hold(control, name, reply.ByteSize(), door, context)
+                return reply
         except grpc.RpcError:
             raise  # the call is over: its client left, or sent no message
         except Exception as error:
@@ -108,6 +115,27 @@ def _claim(control: Control, name: str, nbytes: int) -> object:
     return control.handler.in_flight.claim(nbytes * (_PUSH_COPIES if name == "Push" else PARSED_BYTES))
 
 
+def _hold(control: Control, name: str, nbytes: int, door: Door, context: grpc.ServicerContext) -> None:
+    """Have a reply counted, and looked at, until its client has taken it.
+
+    Raises:
+        ResourceExhaustedError: If it brings values, and there is no memory for it.
+    """
+    if nbytes < SMALL_BYTES:
+        return
+    # A status is answered also where memory is short: one that is not taken is ended in any case.
+    claim = control.handler.in_flight.claim(_REPLY_COPIES * nbytes) if name in _BRING_VALUES else None
+    unread = _Unread(nbytes, claim, context)
+    door.slow.watch(unread)
+
+    def taken() -> None:
+        unread.claim = None
+        door.slow.forget(unread)
+
+    if not context.add_callback(taken):  # the call is over already
+        taken()
+
+
 def refuse(context: grpc.ServicerContext, error: Exception) -> None:
     """End a call with an error; raises what grpc wants raised then."""
     encoded = encode_error(error)
@@ -119,6 +147,26 @@ def refuse(context: grpc.ServicerContext, error: Exception) -> None:
         trailer.append((CHALLENGE_KEY, error.challenge))
     context.set_trailing_metadata(tuple(trailer))
     context.abort(_CODES[encoded.code], encoded.message)
+
+
+class _Unread:
+    """A unary reply that its client has not taken yet; see slow_senders.Sender."""
+
+    def __init__(self, nbytes: int, claim: object, context: grpc.ServicerContext) -> None:
+        #: It must be taken as fast as messages must come.
+        self.slack_bytes = nbytes
+        self.needs_memory = claim is not None
+        self.claim = claim
+        self._context = context
+
+    def under_way(self) -> tuple[object, int]:
+        """Wait for all of it to be taken."""
+        return self, 0
+
+    def cut_off(self, secs: float) -> None:
+        """End the call."""
+        _log.info("A call of %s was ended: its reply was not taken for %.0f s.", self._context.peer(), secs)
+        self._context.cancel()
 
 
 class _HalfWay:

@@ -149,7 +149,7 @@ class Processes:
 
 
 class Link:
-    """A TCP proxy that can be told to carry nothing any more, in either direction; new connections hang as well.
+    """A TCP proxy that can be told to carry nothing any more, or no replies; new connections hang as well.
 
     Use it in a `with` block, or close it.
 
@@ -166,6 +166,7 @@ class Link:
         self.has_held = threading.Event()
         self._carries = threading.Event()
         self._carries.set()
+        self._carries_requests = False
         self._ended = threading.Event()
         self._open: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, name="link")]
@@ -177,9 +178,10 @@ class Link:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def cut(self) -> None:
-        """Carry nothing more."""
+    def cut(self, replies_only: bool = False) -> None:
+        """Carry nothing more, or what clients send only."""
         self.has_held.clear()
+        self._carries_requests = replies_only
         self._carries.clear()
 
     def mend(self) -> None:
@@ -212,13 +214,14 @@ class Link:
                 continue
             self._open += [near, far]
             for source, target in ((near, far), (far, near)):
-                self._threads.append(threading.Thread(target=self._pump, args=(source, target), name="link-pump"))
+                pumped = source, target, source is near
+                self._threads.append(threading.Thread(target=self._pump, args=pumped, name="link-pump"))
                 self._threads[-1].start()
 
-    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+    def _pump(self, source: socket.socket, target: socket.socket, requests: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
-                while not self._carries.is_set() and not self._ended.is_set():
+                while not (self._carries.is_set() or self._ended.is_set() or (requests and self._carries_requests)):
                     self.has_held.set()
                     self._carries.wait(0.1)
                 target.sendall(data)

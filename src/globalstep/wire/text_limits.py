@@ -236,7 +236,7 @@ def _check_of(field: FieldDescriptor) -> Callable[[Any], None] | None:
         return check_texts
     if field.type not in (field.TYPE_STRING, field.TYPE_BYTES):
         return None
-    name = f"{field.containing_type.full_name.removeprefix('globalstep.v1.')}.{field.name}"
+    name = field.full_name.removeprefix("globalstep.v1.")
     if name in DATA:
         return None
     limit = LIMITS[name]
