@@ -110,5 +110,9 @@ def test_what_programs_say_is_taken(name):
     check_texts(with_text(field, "worker-1:a/b_c.d" if field.type == field.TYPE_STRING else bytes(32)))
 
 
+def test_names_of_parts_in_a_checkpoint_are_taken():
+    check_texts(pb.WriteSnapshotRequest(names={"w 6 2 0,3:-": "w/part_0"}))
+
+
 def test_texts_for_people_may_have_any_letters():
     check_texts(pb.HeartbeatRequest(run=pb.RunIdentity(name="Überlauf 7 – 東京", directory="/läufe/1 (neu)")))

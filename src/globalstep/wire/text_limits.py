@@ -141,7 +141,7 @@ LIMITS: dict[str, _Check] = {
     "WriteSnapshotRequest.file": _text,
     "WriteSnapshotRequest.probe_file": _text,
     "WriteSnapshotRequest.probe_text": _path,
-    "WriteSnapshotRequest.NamesEntry.key": _name,
+    "WriteSnapshotRequest.NamesEntry.key": _path,  # of a part, as the file names it: "w 6 2 0,3:-"
     "WriteSnapshotRequest.NamesEntry.value": _name,
     "ReadJournalRequest.client": _id,
     "ReadJournalRequest.life": _text,
