@@ -265,8 +265,8 @@ class Sequencer:
             # Nothing is going to be applied, and nothing has been kept but this name.
             if store.declaration(asked.not_finite) is None and not store.trained_by(asked.not_finite):
                 raise InvalidArgumentError(
-                    f"Push {push} is said to have a gradient of {shown(asked.not_finite)} that is not finite; no Variable "
-                    "of that name is declared here, and no optimizer trains one."
+                    f"Push {push} is said to have a gradient of {shown(asked.not_finite)} that is not finite; no "
+                    "Variable of that name is declared here, and no optimizer trains one."
                 )
             return ()
         staged = now.staged.get(push)
