@@ -29,8 +29,10 @@ PARKED_SECS = 0.5
 #: How often clients that are gone are looked for.
 _LOOK_SECS = 1.0
 _MOST_TOLD = 100
-_MOST_COMPONENTS = 1024
+_MOST_COMPONENTS = 64
 _MOST_SHAPE = 256
+#: What an element takes besides its bytes.
+_BESIDES_BYTES = 128
 _WHAT = {
     pb.QUEUE_ENQUEUE: What.ENQUEUE,
     pb.QUEUE_DEQUEUE: What.DEQUEUE,
@@ -215,5 +217,5 @@ def _decoded(request: pb.QueueRequest) -> QueueCall:
             check_element(raw, attributes.dtypes)
         except (DecodeError, InvalidArgumentError) as error:
             raise InvalidArgumentError(f"Queue {queue.name!r}: not one of its elements: {error}") from None
-        elements.append(Element(raw, len(raw)))
+        elements.append(Element(raw, len(raw) + _BESIDES_BYTES))
     return replace(call, elements=elements)

@@ -124,6 +124,8 @@ class QueueStore:
         Raises:
             OpError: What is wrong with it; nothing was changed.
         """
+        if call.what is What.LOOK and call.queue.name not in self._queues:
+            return QueueAnswer(waiting=False, space=False, entered=0, elements=(), size=0, closed=False)  # none is made
         queue = self._queue_of(call)
         if call.what is What.LOOK:
             return self._answer(queue, SlotCall(0, What.LOOK, queue, now, over=True), call)

@@ -52,6 +52,7 @@ def test_what_comes_out_is_what_was_put_in(service):
         ({"dtypes": ["float32"]}, "1 dtypes and 2 shapes"),
         ({"dtypes": [], "shapes": []}, "0 dtypes"),
         ({"dtypes": ["float32", "O"]}, "'O' is no dtype"),
+        ({"dtypes": ["float32"] * 65, "shapes": ["?"] * 65}, "65 dtypes.*up to 64"),
         ({"shapes": ["?", "x" * 300]}, "more than 256 characters"),
         ({"kind": "RandomShuffleQueue", "min_after_dequeue": -1}, "must be >= 0"),
     ],
@@ -129,3 +130,16 @@ def test_queues_outlive_a_restore_but_not_their_run(service):
     assert [info.size for info in service.infos()] == [1]
     service.begin("other")
     assert service.infos() == []
+
+
+def test_an_element_counts_with_what_it_takes_besides_its_bytes():
+    service = QueueService("this", set, SYSTEM_CLOCK, 10 * 1000)
+    small = encode_element([np.zeros((), np.float32), b""])
+    reply = service.call(request(elements=[small] * 1000, capacity=-1))
+    assert (reply.waiting, reply.entered) == (True, 10 * 1000 // (len(small) + 128))
+    assert service.infos()[0].bytes == reply.entered * (len(small) + 128)
+
+
+def test_a_look_makes_no_queue(service):
+    reply = service.call(request(pb.QUEUE_LOOK))
+    assert (reply.size, reply.closed, service.infos()) == (0, False, [])
