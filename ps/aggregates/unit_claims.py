@@ -21,8 +21,8 @@ _PATIENCE, _PATIENCE_SECS = 1.5, 0.05
 _UNKNOWN_SECS = 1.0
 #: A unit is computed by another client, too, if that takes less than this part of what its own would still need.
 _OF_USE = 0.8
-#: Clients whose speed is kept.
-_MOST_CLIENTS = 4096
+#: Claims, and clients whose speed is kept: more than a task has clients. The oldest go.
+_MOST_CLAIMS = 1024
 
 
 class _Claim(NamedTuple):
@@ -51,7 +51,9 @@ class UnitClaims:
     def __init__(self) -> None:
         # By client; the oldest first.
         self._claims: dict[str, _Claim] = {}
+        # How long its units take, and the sum of all.
         self._usual: dict[str, float] = {}
+        self._usual_sum = 0.0
 
     def take(self, client: str, step: str, base: int, units: int, there: Set[int], now: float) -> int:
         """Give the unit that a client is to compute; 0 for none at present.
@@ -68,24 +70,24 @@ class UnitClaims:
         own = claims.pop(client, None)
         if own is not None and own.unit not in there:
             return own.unit  # the answer was lost
-        claimed = {item.unit for item in claims.values()}
+        ready_at: dict[int, float] = {}
+        for other, item in claims.items():
+            ready_at[item.unit] = min(ready_at.get(item.unit, math.inf), self._ready(other, item, now))
         best, latest = 0, now + self._usual_secs(client) / _OF_USE
         for unit in range(1, units + 1):
             if unit in there:
                 continue
-            if unit not in claimed:
+            ready = ready_at.get(unit)
+            if ready is None:
                 best = unit
                 break
-            ready = min(self._ready(other, item, now) for other, item in claims.items() if item.unit == unit)
             if ready > latest:
                 best, latest = unit, ready
         if best:
             self._claims.pop(client, None)
             self._claims[client] = _Claim(step, base, best, now)
-            if len(self._claims) > _MOST_CLIENTS:
-                gone = next(iter(self._claims))
-                del self._claims[gone]
-                self._usual.pop(gone, None)
+            if len(self._claims) > _MOST_CLAIMS:
+                del self._claims[next(iter(self._claims))]
         return best
 
     def done(self, client: str, step: str, now: float) -> None:
@@ -93,7 +95,12 @@ class UnitClaims:
         claim = self._claims.pop(client, None)
         if claim is not None and claim.step == step:
             took = now - claim.at
-            self._usual[client] = (self._usual.get(client, took) + took) / 2
+            before = self._usual.pop(client, None)
+            self._usual_sum -= before or 0.0
+            self._usual[client] = took if before is None else (before + took) / 2
+            self._usual_sum += self._usual[client]
+            if len(self._usual) > _MOST_CLAIMS:
+                self._usual_sum -= self._usual.pop(next(iter(self._usual)))
 
     def view(self, step: str, base: int, there: Set[int], now: float) -> dict[str, tuple[int, float]]:
         """Say who computes what is missing: by client the unit, and for how many seconds."""
@@ -107,7 +114,7 @@ class UnitClaims:
         known = self._usual.get(client)
         if known is not None:
             return known
-        return sum(self._usual.values()) / len(self._usual) if self._usual else _UNKNOWN_SECS
+        return max(self._usual_sum, 0.0) / len(self._usual) if self._usual else _UNKNOWN_SECS
 
     def _ready(self, client: str, claim: _Claim, now: float) -> float:
         """When a claimed unit is likely to be in; infinity where its claim counts for nothing."""

@@ -80,3 +80,27 @@ def test_clients_that_are_gone_are_forgotten_in_the_end():
         claims.take(f"client {number}", "step", number, 1, set(), float(number))
         claims.done(f"client {number}", "step", float(number)) if number % 2 else None
     assert len(claims._claims) <= 4096
+
+
+def test_so_many_claims_are_kept_and_the_oldest_go():
+    claims = UnitClaims()
+    for number in range(3000):
+        assert claims.take(f"client{number}", "step", 1, 1 << 16, set(), 0.0)
+    kept = claims.view("step", 1, set(), 0.0)
+    assert (len(kept), "client2999" in kept, "client0" in kept) == (1024, True, False)
+
+
+def test_what_a_claim_costs_does_not_grow_with_the_square_of_the_claims(monkeypatch):
+    claims, asked = UnitClaims(), 0
+    for number in range(1000):
+        claims.take(f"client{number}", "step", 1, 1000, set(), 0.0)
+    usual_secs = claims._usual_secs
+
+    def counted(client):
+        nonlocal asked
+        asked += 1
+        return usual_secs(client)
+
+    monkeypatch.setattr(claims, "_usual_secs", counted)
+    claims.take("another", "step", 1, 1000, set(), 0.0)
+    assert asked <= 1001
