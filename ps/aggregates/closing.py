@@ -28,6 +28,8 @@ __all__ = ["Closing", "Counted"]
 
 _log = logging.getLogger("globalstep")
 
+#: Contributors to a step, after so many of which those that are gone are looked for.
+_LOOKED_AT = 1024
 #: Tasks that a wait names.
 _MOST_NAMED = 8
 
@@ -74,7 +76,10 @@ class Closing:
             at = self._resources.clock.monotonic()
             now.claims.done(client, step, at)
             now.gave_first.setdefault(step, at)
-            now.gave.setdefault(step, {})[client] = at
+            gave = now.gave.setdefault(step, {})
+            gave[client] = at
+            if len(gave) % _LOOKED_AT == 0:
+                self._forget_gone(now, step)
         if ledger.aggregates.is_late(wanted, client, base, present):
             return True
         found = ledger.aggregates.open(step, base)

@@ -1,8 +1,9 @@
 """What a shard holds of open aggregates: the sums of the gradients that were contributed, until the mean is applied.
 
-A dense gradient is added to those before it; the rows of sparse ones are kept side by side, and merged when they are
-applied. Contributions are added in the order of their entries, so every replay gives the same bits; units of work in
-the order of their numbers, so every order of arrival does, too. A unit that comes before its turn is kept apart.
+A dense gradient is added to those before it; the rows of sparse ones are kept side by side, and merged when they have
+become twice as many, and when they are applied. Contributions are added in the order of their entries, so every replay
+gives the same bits; units of work in the order of their numbers, so every order of arrival does, too. A unit that comes
+before its turn is kept apart.
 As long as all contributions are laid out alike, their data is added as it lies, run by run; the last one is added by
 the pass that applies the mean.
 
@@ -22,10 +23,18 @@ from globalstep.ps.shard.layouts import Layout
 from globalstep.ps.store.arena import ApplySpan, Total
 from globalstep.ps.store.ignoring import ignoring_float_errors
 from globalstep.wire.declarations import Op, OpKind
+from globalstep.wire.sparse_rows import merge_rows
 
 __all__ = ["Contributions", "HeldOps"]
 
 Array = npt.NDArray[Any]
+
+#: Rows of fewer bytes are not merged before they are applied.
+_MERGED_BYTES = 1 << 20
+#: Kinds of dtypes whose rows can be merged.
+_MERGED_KINDS = "fiu"
+#: What a sum takes besides its numbers.
+_BESIDES_BYTES = 512
 
 
 class _Key(NamedTuple):
@@ -47,6 +56,15 @@ class _Sum:
     dense: Array | None = None
     rows: list[Array] = field(default_factory=list[Array])
     ids: list[Array] = field(default_factory=list[Array])
+    #: Bytes of the rows with their ids, and what they were when those of one id were merged last.
+    rows_bytes: int = 0
+    merged_bytes: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes."""
+        own = self.dense if self.dense is not None else self.op.value
+        return _BESIDES_BYTES + self.rows_bytes + (0 if own is None else own.nbytes)
 
     def add(self, op: Op) -> None:
         """Add an op's numbers. They are copied: their memory is a message's."""
@@ -59,10 +77,23 @@ class _Sum:
         elif op.indices is not None:
             self.rows.append(op.value.copy())
             self.ids.append(op.indices.copy())
+            self.rows_bytes += op.value.nbytes + op.indices.nbytes
+            # Two bytes' sums are rounded each time they are merged; those of more are the same whenever that is done.
+            if op.value.itemsize > 2 and self.rows_bytes > 2 * self.merged_bytes + _MERGED_BYTES:
+                self._merge()
         elif self.dense is None:
             self.dense = op.value.copy()
         else:
             self.dense += op.value
+
+    def _merge(self) -> None:
+        """Add up the rows of each id, in the order in which they came."""
+        rows, ids = np.concatenate(self.rows), np.concatenate(self.ids).astype(np.int64, copy=False)
+        if rows.dtype.kind in _MERGED_KINDS and rows.size:
+            ids, merged = merge_rows(ids, rows.reshape(len(ids), -1))
+            rows = merged.reshape(len(ids), *rows.shape[1:])
+        self.rows, self.ids = [rows], [ids]
+        self.rows_bytes = self.merged_bytes = rows.nbytes + ids.nbytes
 
     def copied(self) -> list[Op]:
         """Give ops that make the same sum when they are added."""
@@ -75,13 +106,14 @@ class _Sum:
 
     def mean(self, contributions: int) -> Op:
         """Give the op of their mean; what came without numbers stays as it is."""
+        if self.rows:
+            self._merge()
         if self.dense is not None:
             for rows, ids in zip(self.rows, self.ids, strict=True):
                 np.add.at(self.dense, ids, rows)
             return replace(self.op, value=_divided(self.dense, contributions))
         if self.rows:
-            rows = _divided(np.concatenate(self.rows), contributions)
-            return replace(self.op, value=rows, indices=np.concatenate(self.ids))
+            return replace(self.op, value=_divided(self.rows[0], contributions), indices=self.ids[0])
         return self.op
 
 
@@ -133,20 +165,29 @@ class _Held:
     sums: dict[_Key, _Sum] = field(default_factory=dict[_Key, _Sum])
     #: Units of work that are in the sums: those from the first to this one.
     folded: int = 0
-    #: Units that came before their turn.
+    #: Units that came before their turn, and what they take.
     waiting: dict[int, Sequence[Op]] = field(default_factory=dict[int, Sequence[Op]])
+    waiting_bytes: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """What is held."""
+        alike = self.alike.data.nbytes if self.alike is not None else 0
+        return alike + self.waiting_bytes + sum(item.nbytes for item in self.sums.values())
 
     def add(self, ops: Iterable[Op], unit: int) -> None:
         """Add a contribution, or keep a unit until those before it are in."""
         self.split()
         if unit > self.folded + 1:
-            self.waiting[unit] = [_copied(op) for op in ops]
+            kept = self.waiting[unit] = [_copied(op) for op in ops]
+            self.waiting_bytes += _taken_by(kept)
             return
         self._fold(ops)
         if unit:
             self.folded = unit
             while (following := self.waiting.pop(self.folded + 1, None)) is not None:
                 self._fold(following)
+                self.waiting_bytes -= _taken_by(following)
                 self.folded += 1
 
     def split(self) -> None:
@@ -168,6 +209,12 @@ def _key(op: Op) -> _Key:
     return _Key(op.kind, op.variable, op.optimizer, op.after_increment, op.source)
 
 
+def _taken_by(ops: Iterable[Op]) -> int:
+    """Give the bytes that ops take which are kept."""
+    arrays = [array for op in ops for array in (op.value, op.indices) if array is not None]
+    return sum(_BESIDES_BYTES + array.nbytes for array in arrays) + _BESIDES_BYTES
+
+
 def _copied(op: Op) -> Op:
     indices = None if op.indices is None else op.indices.copy()
     return replace(op, value=None if op.value is None else op.value.copy(), indices=indices)
@@ -187,6 +234,16 @@ class Contributions:
         self._open: dict[str, _Held] = {}
         # Memory of a sum that has been applied: the next one's.
         self._spare: npt.NDArray[np.uint8] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is held."""
+        return sum(held.nbytes for held in self._open.values())
+
+    def next_unit(self, step: str) -> int:
+        """Give the unit of work that comes next to what is held of a step: it is added, and need not wait."""
+        held = self._open.get(step)
+        return 1 if held is None else held.folded + 1
 
     def add_alike(self, step: str, layout: Layout, runs: Sequence[ApplySpan], data: memoryview, first: bool) -> bool:
         """Add a contribution as it lies, if those before it are laid out alike.

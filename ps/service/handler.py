@@ -368,6 +368,7 @@ class Handler:
         admission = self.shard.handle(
             events.Push(message.incarnation, push, parts, increments, uses, dict(message.seen_steps))
         )
+        memory.remember()
         codec.encode_outcome(admission.outcome, reply.push.outcome)
         _encode_answer(admission.answer, reply.push, tensors)
         return increments, parts
@@ -375,7 +376,9 @@ class Handler:
     def _stage(self, message: pb.StageRequest, data: memoryview, memory: LayoutMemory) -> str:
         """Keep a part of a push; gives a Variable whose gradient is not finite, "" for none."""
         parts = parts_of(message, data, memory, self.shard)
-        return self.shard.handle(events.Stage(message.incarnation, codec.decode_push_id(message.id), parts))
+        not_finite = self.shard.handle(events.Stage(message.incarnation, codec.decode_push_id(message.id), parts))
+        memory.remember()
+        return not_finite
 
     def _stage_and_vote(
         self, message: pb.StageRequest, data: memoryview, reply: pb.Reply, tensors: TensorWriter, call: OpenCall
@@ -410,6 +413,7 @@ class Handler:
             parts = parts_of(message.part, data, memory, self.shard, decision)
             increments, uses = decision or known_decision(parts.layout or parts.rows)
             not_finite = self.shard.handle(events.Stage(message.incarnation, push, parts)) or not_finite
+            memory.remember()
         else:
             increments, uses = self._decision(message, memory.caller)
         return events.Admit(

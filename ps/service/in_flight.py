@@ -112,6 +112,7 @@ class InFlightMemory:
         self._unshared: deque[int] = deque()
         # See `claim`.
         self._claims: list[Array] = []
+        self._lasting: list[Array] = []
 
     @property
     def used_bytes(self) -> int:
@@ -267,11 +268,9 @@ class InFlightMemory:
 
     def _used(self) -> int:
         """See `used_bytes`. Caller holds the lock."""
-        if self._claims:
-            for at in reversed(unused_blocks(self._claims)):
-                del self._claims[at]
         idle = sum(self._blocks[at].nbytes for at in unused_blocks(self._blocks))
-        return sum(block.nbytes for block in self._blocks) - idle + sum(claim.nbytes for claim in self._claims)
+        claimed = _claimed_in(self._claims) + _claimed_in(self._lasting)
+        return sum(block.nbytes for block in self._blocks) - idle + claimed
 
     def _has_its_share(self, nbytes: int, holder: object) -> bool:
         """Whether others wait, and so much more were too much for a holder. Caller holds the lock."""
@@ -301,7 +300,7 @@ class InFlightMemory:
         else:
             total = sum(block.nbytes for block in blocks)
             spare = sum(blocks[at].nbytes for at in idle)
-            if self._claims:
+            if self._claims or self._lasting:
                 total += self._used() - (total - spare)
             if total - spare and total - spare + nbytes > self.limit_bytes:
                 return None
@@ -319,11 +318,13 @@ class InFlightMemory:
         self._holders[id(block)] = holder
         return block[:nbytes]
 
-    def claim(self, nbytes: int) -> Array:
+    def claim(self, nbytes: int, lasting: bool = False) -> Array:
         """Take note of memory that is about to be taken elsewhere; it counts while the result is referred to.
 
         Args:
             nbytes: How much.
+            lasting: It is for as long as a connection: such claims have half of all together, so that the rest
+                remains for what is under way.
 
         Returns:
             What stands for it: memory that no thread is to write to, so that it costs none.
@@ -333,11 +334,21 @@ class InFlightMemory:
         """
         with self._lock:
             used = self._used()
+            if lasting and max(2 * _claimed_in(self._lasting) + 2 * nbytes, used + nbytes) > self.limit_bytes:
+                # Its holder can do without: nobody is sent away, and memory is not short for that.
+                raise ResourceExhaustedError(f"No memory for {nbytes:,} bytes as long as a connection is there.")
             if used + nbytes > self.limit_bytes and (used or nbytes > available_bytes() // 2):
                 raise self._refuse(nbytes)
             claim = np.empty(nbytes, np.uint8)
-            self._claims.append(claim)
+            (self._lasting if lasting else self._claims).append(claim)
             return claim
+
+
+def _claimed_in(claims: list[Array]) -> int:
+    """Give the bytes of claims, without those that nobody has any more, which are dropped."""
+    for at in reversed(unused_blocks(claims)) if claims else ():
+        del claims[at]
+    return sum(claim.nbytes for claim in claims)
 
 
 class ShareInFlight:
@@ -358,9 +369,9 @@ class ShareInFlight:
         """See InFlightMemory."""
         return self._memory.take_at_once(nbytes, self)
 
-    def claim(self, nbytes: int) -> Array:
+    def claim(self, nbytes: int, lasting: bool = False) -> Array:
         """See InFlightMemory."""
-        return self._memory.claim(nbytes)
+        return self._memory.claim(nbytes, lasting)
 
 
 class BufferInFlight:

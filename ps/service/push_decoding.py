@@ -72,6 +72,7 @@ def parts_of(
         shard: Whose part it is.
         decision: By what the push is decided, where that comes with the part.
     """
+    memory.told = None
     if message.ahead:
         data = memory.take_early(message.layout)
     if message.known_layout:
@@ -87,11 +88,15 @@ def parts_of(
     increments, uses = decision or ([], [])
     layout = Layout(message.ops, codec.decode_op, reads, increments, uses, data.nbytes, decision is not None)
     dense = message.layout and all(op.kind == pb.OP_APPLY and not op.HasField("indices") for op in message.ops)
-    if dense and memory.remember(message.layout, layout):
+    if dense and layout.may_be_remembered:
+        # A copy, without what else the message has: it is kept.
+        message.DiscardUnknownFields()
+        layout.ops = pb.LogPart(ops=message.ops).ops
+        memory.tell(message.layout, layout, message.ByteSize())
         return PushParts((), layout.reads, data, layout)
     parts = PushParts(layout.bind(data), layout.reads, data)
     if message.layout and (rows := _row_layout(message, data.nbytes, increments, uses, decision is not None)):
-        memory.remember_rows(message.layout, rows)
+        memory.tell(message.layout, rows, message.ByteSize())
         parts.rows = rows
     return parts
 

@@ -331,7 +331,9 @@ class Applier:
         """Keep the reply to a push, and count it."""
         packing = None
         if plan is not None:
-            packing = Packing(plan.places, parts.known, 0 if parts.known else self._promise(now, parts))
+            packing = Packing(
+                plan.places, parts.known, 0 if parts.known else self._promise(now, parts, entry.push.client)
+            )
         changed = apply_secs is not None
         if apply_secs is not None:
             self._resources.statistics.apply(apply_secs)
@@ -339,7 +341,7 @@ class Applier:
         kept = Kept(entry.push, entry.index, parts.reads, values, packing, apply_secs or 0.0, changed)
         now.replies.keep(kept, self._resources.most_held_bytes)
 
-    def _promise(self, now: Incarnation, parts: PushParts) -> int:
+    def _promise(self, now: Incarnation, parts: PushParts, client: str) -> int:
         """Promise the layout of a part that has come in full to a shard that is not the sequencer; gives its number.
 
         Not in a run with a log, which has every part before it is decided on, nor where gradients are looked at before
@@ -349,7 +351,7 @@ class Applier:
             return 0
         if now.policy.durability == "log" or now.policy.on_nan != "apply":
             return 0
-        return now.promised.number_of(parts.layout)
+        return now.promised.number_of(parts.layout, client, now.store.variable_count)
 
     def _count_changes(self, parts: PushParts) -> None:
         """Count a push for the Variables that it changed."""

@@ -10,6 +10,7 @@ the shard's lock.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.errors import InvalidArgumentError, LayoutUnknownError
+from globalstep.errors import InvalidArgumentError, LayoutUnknownError, ResourceExhaustedError
 from globalstep.ps.access.caller import ANONYMOUS, Caller
 from globalstep.ps.ledger.ledger import CarriedPart
 from globalstep.ps.shard.statistics import ChangeCount
@@ -33,8 +34,15 @@ __all__ = ["Layout", "LayoutMemory", "PromisedLayouts", "PushParts", "WireChange
 _MAX_LAYOUTS = 64
 #: Layouts that a shard promises in an incarnation, those of all workers together; alike ones count once.
 _MOST_PROMISED = 1 << 12
-#: Changes and reads in all of them: beyond it the client sends them again.
+#: Changes and reads in those of one stream: beyond it the client sends them again.
 _MOST_ITEMS = 1 << 18
+#: How often the promised ones may name each Variable that the shard holds, and what they may have besides; one client's
+#: may have a quarter of that.
+_PROMISED_TIMES, _PROMISED_BESIDES, _PROMISED_SHARE = 16, 4096, 4
+#: What a layout takes for each change and read, and for each byte of its message, with the plan that applies it.
+_ITEM_BYTES, _KEPT_BYTES = 512, 16
+#: Less is not counted: streams are limited in number.
+_COUNTED_BYTES = 1 << 16
 
 
 #: (Variable, optimizer, after_increment, first byte in the push's data) of each change.
@@ -102,6 +110,11 @@ class Layout:
     known_places: Places = ()
     #: See `repeats`, once it was asked for.
     known_to_repeat: bool | None = None
+
+    @property
+    def may_be_remembered(self) -> bool:
+        """Whether its reads and uses are the same each time."""
+        return all(read.indices is None for read in self.reads) and not any(use.overrides for use in self.uses)
 
     def bind(self, data: memoryview) -> list[Op]:
         """Give the ops with their values in `data`."""
@@ -171,17 +184,29 @@ class PromisedLayouts:
     def __init__(self) -> None:
         self._layouts: list[Layout] = []
         self._numbers: dict[Hashable, int] = {}
+        # Changes and reads in them, by the client that brought them.
+        self._items: Counter[str] = Counter()
 
-    def number_of(self, layout: Layout) -> int:
-        """Promise a layout that has just been applied; gives its number, 0 where there are too many.
+    def number_of(self, layout: Layout, client: str, variables: int) -> int:
+        """Promise a layout that has just been applied; gives its number, 0 where there is no place for it.
 
         Workers that push alike share it; one whose parts have bytes behind the last gradient does not push alike.
+
+        Args:
+            layout: It.
+            client: Whose push it was.
+            variables: How many Variables the shard holds.
         """
         key = layout.places, tuple(read.variable for read in layout.reads), layout.data_bytes
         number = self._numbers.get(key, 0)
-        if not number and len(self._layouts) < _MOST_PROMISED:
-            self._layouts.append(layout)
-            number = self._numbers[key] = len(self._layouts)
+        if number or len(self._layouts) >= _MOST_PROMISED:
+            return number
+        items, most = len(layout.ops) + len(layout.reads), _PROMISED_TIMES * variables + _PROMISED_BESIDES
+        if self._items[client] + items > most // _PROMISED_SHARE or self._items.total() + items > most:
+            return 0
+        self._items[client] += items
+        self._layouts.append(layout)
+        number = self._numbers[key] = len(self._layouts)
         return number
 
     def layout(self, part: CarriedPart) -> Layout | None:
@@ -210,17 +235,23 @@ class LayoutMemory:
         pull_buffer: The same, for replies to pulls, which may be refused if there is no memory for them.
         memory: For data that is packed on the wire, or sent early.
         caller: Whose stream it is.
+        told: A layout that has come with a push that is not accepted yet: its number, it, and bytes of its message.
     """
 
     buffer: ReplyBuffer | None = None
     pull_buffer: ReplyBuffer | None = None
     memory: Pool = field(default_factory=MemoryPool)
     caller: Caller = ANONYMOUS
+    told: tuple[int, Layout | RowLayout, int] | None = None
     _layouts: dict[int, Layout] = field(default_factory=dict[int, Layout])
     #: Of pushes of rows: no number is in both.
     _row_layouts: dict[int, RowLayout] = field(default_factory=dict[int, RowLayout])
     _early: dict[int, _EarlyData] = field(default_factory=dict[int, _EarlyData])
+    #: Changes and reads of all that were remembered since there was none, and bytes of their messages.
     _items: int = 0
+    _message_bytes: int = 0
+    #: Stands for the memory that they take.
+    _claim: npt.NDArray[np.uint8] | None = None
     _reserved: npt.NDArray[np.uint8] | None = None
 
     def reserve(self, nbytes: int) -> bool:
@@ -340,28 +371,56 @@ class LayoutMemory:
             raise LayoutUnknownError(f"This stream does not know layout {number} of rows; send it in full.")
         return found
 
-    def remember(self, number: int, layout: Layout) -> bool:
-        """Keep a layout of nothing but dense gradients, unless its reads or uses differ each time; gives whether."""
-        if any(read.indices is not None for read in layout.reads) or any(use.overrides for use in layout.uses):
-            return False
-        self._make_place(number, len(layout.ops) + len(layout.reads))
-        self._layouts[number] = layout
-        return True
+    def tell(self, number: int, layout: Layout | RowLayout, nbytes: int) -> None:
+        """Take note of a layout that has come in full; it is remembered once its push is accepted.
 
-    def remember_rows(self, number: int, layout: RowLayout) -> None:
-        """Keep a layout of pushes of rows."""
-        self._make_place(number, layout.items)
-        self._row_layouts[number] = layout
+        Args:
+            number: Its number: what had it before has it no more.
+            layout: It.
+            nbytes: Of its message.
+        """
+        self._forget(number)
+        self.told = number, layout, nbytes
+
+    def remember(self) -> None:
+        """Keep the layout that has come with the push which was just accepted, if one has, and there is memory."""
+        told, self.told = self.told, None
+        if told is None:
+            return
+        number, layout, nbytes = told
+        items = layout.items if isinstance(layout, RowLayout) else len(layout.ops) + len(layout.reads)
+        self._make_place(number, items)
+        self._message_bytes += nbytes
+        # Another claim takes the place of the one before.
+        self._claim, taken = None, self._items * _ITEM_BYTES + self._message_bytes * _KEPT_BYTES
+        if taken >= _COUNTED_BYTES:
+            try:
+                self._claim = self.memory.claim(taken, lasting=True)
+            except ResourceExhaustedError:
+                self._forget_all()  # the client sends them in full again
+                return
+        if isinstance(layout, RowLayout):
+            self._row_layouts[number] = layout
+        else:
+            self._layouts[number] = layout
 
     def _make_place(self, number: int, items: int) -> None:
         """Have a place for a layout of so many changes and reads."""
         self._items += items
         if len(self._layouts) + len(self._row_layouts) >= _MAX_LAYOUTS or self._items > _MOST_ITEMS:
+            self._forget_all()
             self._items = items
-            self._layouts.clear()
-            self._row_layouts.clear()
-            self._early.clear()
-        # What was told, or sent early, was for another layout of that number.
+        self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        """Forget a number's layout, and what was sent early for it."""
         self._early.pop(number, None)
         self._layouts.pop(number, None)
         self._row_layouts.pop(number, None)
+
+    def _forget_all(self) -> None:
+        self._items = self._message_bytes = 0
+        self._claim = None
+        self._layouts.clear()
+        self._row_layouts.clear()
+        self._early.clear()

@@ -9,13 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from globalstep.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, PermissionDeniedError
+from globalstep.errors import (
+    AbortedError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+)
 from globalstep.ps.aggregates.closing import Closing
 from globalstep.ps.ledger.admission_policy import refusal, scaled
 from globalstep.ps.ledger.aggregates import contribution_in
 from globalstep.ps.ledger.ledger import Entry, EntryKind, HyperValues, Ledger
 from globalstep.ps.ledger.signatures import Floor
 from globalstep.ps.members.leads import Leads
+from globalstep.ps.service.in_flight import RETRY_SECS
 from globalstep.ps.shard.applying import Applier
 from globalstep.ps.shard.event_log import NO_LOG
 from globalstep.ps.shard.events import (
@@ -37,7 +44,7 @@ from globalstep.ps.store.checking import check_step
 from globalstep.ps.store.hypers import check_covered, evaluate_use
 from globalstep.ps.store.row_layouts import check_rows
 from globalstep.ps.store.snapshots import no_ledger
-from globalstep.wire.declarations import Op, OpKind, Outcome, OutcomeKind, PushId
+from globalstep.wire.declarations import Increment, Op, OpKind, Outcome, OutcomeKind, PushId
 from globalstep.wire.names import shown
 
 __all__ = ["Sequencer"]
@@ -277,7 +284,28 @@ class Sequencer:
             check_covered(staged.parts.optimizers, hypers, store)
         if contribution is not None and joins:
             check_covered(now.contributions.optimizers(contribution.step), hypers, store)
+            if staged is not None and not self._resources.replaying:
+                self._check_contributed(now, ledger, contribution)
         return hypers
+
+    def _check_contributed(self, now: Incarnation, ledger: Ledger, wanted: Increment) -> None:
+        """Refuse a contribution that would be kept where there is no memory for it.
+
+        The sums may have as much as the values. One that completes its step, or is the next unit, frees memory.
+
+        Raises:
+            ResourceExhaustedError: If there is none, until a step is made. Nothing is changed.
+        """
+        held, most = now.contributions.nbytes, self._resources.most_held_bytes
+        if held <= most + now.store.value_bytes or ledger.aggregates.is_last(wanted, ledger.steps[wanted.step]):
+            return
+        if not wanted.unit or wanted.unit != now.contributions.next_unit(wanted.step):
+            raise ResourceExhaustedError(
+                f"The contributions to steps that are not made yet have {held:,} bytes here, beyond the "
+                f"{now.store.value_bytes:,} of the values and --max-inflight-bytes {most:,}: there is no memory for "
+                f"another one to step {shown(wanted.step)}.",
+                retry_secs=RETRY_SECS,
+            )
 
     def _make_place(self, ledger: Ledger, client: str) -> None:
         """Have a place for a client's pushes in the table.

@@ -380,7 +380,7 @@ class Shard:
             return LoadView(
                 self.now.store.nbytes(),
                 len(staged),
-                sum(data.nbytes for data in staged if data is not None),
+                sum(data.nbytes for data in staged if data is not None) + self.now.contributions.nbytes,
                 {} if brief else self.resources.changes.by_variable(),
             )
 

@@ -46,8 +46,8 @@ COUNTED_HEAD_BYTES = 1 << 13
 class Pool(Protocol):
     """Gives memory."""
 
-    def claim(self, nbytes: int) -> Array | None:
-        """Take note of memory that is about to be taken elsewhere, while the result is referred to.
+    def claim(self, nbytes: int, lasting: bool = False) -> Array | None:
+        """Take note of memory that is about to be taken elsewhere, while the result is referred to: `lasting` for long.
 
         Raises:
             ResourceExhaustedError: If there is none.
@@ -134,7 +134,7 @@ class MemoryPool:
         # Longest unused first.
         self._blocks: list[Array] = []
 
-    def claim(self, nbytes: int) -> None:
+    def claim(self, nbytes: int, lasting: bool = False) -> None:
         """Take note of nothing: there is no limit here."""
 
     def take(self, nbytes: int) -> Array:

@@ -19,7 +19,9 @@ from processes import Link, Processes, free_addresses, until
 
 from globalstep.errors import ResourceExhaustedError
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.wire.declarations import Op, OpKind, Push, VariableDecl
+from globalstep.queueing.elements import encode_element
+from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Push, VariableDecl
+from globalstep.wire.expressions import constant
 from globalstep.wire.frames import Assembler, frames_of
 from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.transport.grpc_transport import GrpcTransport
@@ -54,6 +56,8 @@ class Task:
         stack.callback(self.chief.close)
         initialize(self.chief)
         self.chief.declare([VariableDecl("table", "float32", (1 << 10, 1 << 8))], [])
+        wide = OptimizerDecl("wide", "gradient_descent", {"learning_rate": constant(0.5)}, {"table": ()})
+        self.chief.declare([], [wide])
         self.chief.push(Push(ops=[Op(OpKind.ASSIGN, "table", fill=1.0)]))
         self.chief.open()
         self.before = resident_bytes(self.pid)
@@ -90,10 +94,10 @@ class Stream:
         self._assembler = Assembler(1 << 40)
         self._call = 0
 
-    def ask(self, request: pb.Request, data: np.ndarray | None = None) -> pb.Reply:
+    def ask(self, request: pb.Request, *data: np.ndarray) -> pb.Reply:
         """What the task answers."""
         self._call += 1
-        pieces = [] if data is None else [memoryview(data).cast("B")]
+        pieces = [memoryview(piece).cast("B") for piece in data]
         for frame in frames_of(self._call, request=request, pieces=pieces):
             self._requests.put(frame)
         while True:
@@ -126,6 +130,79 @@ def test_replies_that_nobody_reads(task):
             assert task.grown < INFLIGHT + SLACK
             # Where others are short of memory, who does not read is ended. The second round finds all of it again.
             until(lambda: task.pulls(pull), "an honest pull")
+
+
+def push(task, number, client="mallory"):
+    return pb.Request(
+        push=pb.PushRequest(incarnation=task.chief.incarnation, id=pb.PushId(client=client, sequence=number))
+    )
+
+
+def test_contributions_that_never_make_a_step(task):
+    with grpc.insecure_channel(task.address) as channel, contextlib.closing(Stream(channel)) as stream:
+        rows = np.ones((1024, 1024), np.float32)
+        refused = 0
+        for number in range(1, 151):
+            request = push(task, number)
+            unit = 200 - number if number <= 75 else 0
+            step = "global_step"
+            request.push.increments.add(step=step, by=1, contributions=200, most_of_client=200, unit=unit)
+            request.push.seen_steps[step] = 0
+            request.push.uses.add(optimizer="wide")
+            op = request.push.ops.add(kind=pb.OP_APPLY, variable="table", optimizer="wide")
+            op.value.CopyFrom(pb.TensorRef(dtype="float32", shape=[4096, 256]))
+            op.indices.CopyFrom(pb.TensorRef(dtype="int64", shape=[4096], offset=rows.nbytes))
+            ids = np.arange(4096) % 1024
+            reply = stream.ask(request, rows, ids)
+            refused += "contributions to steps" in reply.error.message
+        print(f"{task.grown >> 20} MiB more, {refused} of 150 contributions of 4 MiB refused")
+        assert refused > 50
+        assert task.status().load.staged_bytes > INFLIGHT
+        assert task.grown < INFLIGHT + SLACK
+
+
+def test_layouts_of_many_changes(task):
+    names = [f"v{at}" for at in range(500)]
+    task.chief.declare([VariableDecl(name, "float32", ()) for name in names], [])
+    task.chief.push(Push(ops=[Op(OpKind.ASSIGN, name, fill=0.0) for name in names]))
+    with contextlib.ExitStack() as stack:
+        for connection in range(12):
+            channel = stack.enter_context(grpc.insecure_channel(task.address, _OWN_CONNECTION))
+            stream = stack.enter_context(contextlib.closing(Stream(channel)))
+            for number in range(1, 61):
+                request = push(task, number, f"mallory{connection}")
+                request.push.layout = number
+                for name in names:
+                    request.push.reads.add(variable=name)
+                    request.push.reads.add(variable=name)
+                assert not stream.ask(request).error.message
+    print(f"{task.grown >> 20} MiB more")
+    assert task.grown < INFLIGHT + SLACK
+
+
+def test_elements_of_a_few_bytes(task):
+    element = encode_element([np.int8(1)])
+    with grpc.insecure_channel(task.address) as channel:
+        call = channel.unary_unary(SERVICE + "Queue", pb.QueueRequest.SerializeToString, pb.QueueReply.FromString)
+        queue = pb.QueueAttributes(name="q", kind="FIFOQueue", capacity=-1, dtypes=["int8"], shapes=["()"])
+        entered = 0
+        for number in range(1, 200):
+            reply = call(
+                pb.QueueRequest(
+                    queue=queue,
+                    what=pb.QUEUE_ENQUEUE,
+                    client="mallory",
+                    number=number,
+                    elements=[element] * 20_000,
+                    total=20_000,
+                )
+            )
+            entered += reply.entered
+            if reply.waiting:
+                break
+    print(f"{task.grown >> 20} MiB more with {entered:,} elements of {len(element)} bytes")
+    assert reply.waiting
+    assert task.grown < INFLIGHT + SLACK
 
 
 def test_what_clients_say_of_themselves(task):

@@ -37,7 +37,7 @@ def plain(ops):
 def test_gradients_are_averaged_and_what_is_none_is_done_once():
     assert plain(held().close("step", 2)) == [
         ("w", [2.0, 4.0], None),
-        ("e", [[2.0], [3.0], [4.0]], [2, 0, 2]),
+        ("e", [[6.0], [3.0]], [2, 0]),
         ("w/average", None, None),
     ]
 
@@ -100,3 +100,38 @@ def test_units_that_wait_for_their_turn_keep_no_memory_of_a_message():
 def test_the_optimizers_of_what_is_held_are_known():
     assert held().optimizers("step") == {("sgd", False), ("average", True)}
     assert held().optimizers("other") == set()
+
+
+def test_rows_take_twice_what_those_of_each_id_do_however_many_come():
+    rng, found = np.random.default_rng(3), Contributions()
+    for number in range(64):
+        ids = rng.integers(0, 1000, 4000)
+        rows = rng.normal(size=(4000, 16)).astype(np.float32)
+        found.add("step", [Op(OpKind.APPLY, "e", rows, indices=ids, optimizer="sgd")], first=not number)
+        assert found.nbytes < 2 * 1000 * (16 * 4 + 8) + (2 << 20)
+
+
+def test_rows_have_the_same_bits_whenever_they_were_merged():
+    def contribution(number):
+        rng = np.random.default_rng(number)
+        ids, rows = rng.integers(0, 500, 3000), rng.normal(size=(3000, 32)).astype(np.float32)
+        return Op(OpKind.APPLY, "e", rows, indices=ids, optimizer="sgd")
+
+    whole, resumed = Contributions(), Contributions()
+    for number in range(8):
+        whole.add("step", [contribution(number)], first=not number)
+        resumed.add("step", [contribution(number)], first=not number)
+        image, resumed = resumed.image(), Contributions()  # as a task does that comes back from its log
+        resumed.resume(image)
+    one, other = whole.close("step", 8)[0], resumed.close("step", 8)[0]
+    assert np.array_equal(one.indices, other.indices)
+    assert one.value.tobytes() == other.value.tobytes()
+
+
+def test_what_is_held_is_known_while_units_wait_and_after():
+    found = Contributions()
+    for unit in (4, 3, 2):
+        found.add("step", [dense(1.0, 2.0)], unit == 4, unit)
+    assert (found.next_unit("step"), found.nbytes > 3 * 512) == (1, True)
+    found.add("step", [dense(1.0, 2.0)], False, 1)
+    assert (found.next_unit("step"), found.nbytes < 2 * 512) == (5, True)

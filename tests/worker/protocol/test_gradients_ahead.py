@@ -24,7 +24,8 @@ def memory():
     """A stream that knows a layout of two tensors, 16 and 8 bytes of data."""
     memory = LayoutMemory()
     layout = Layout([pb.Op(kind=pb.OP_APPLY, variable=name) for name in "ab"], decode_op, [], [], [], 24)
-    assert memory.remember(1, layout)
+    memory.tell(1, layout, 100)
+    memory.remember()
     return memory
 
 
