@@ -32,11 +32,13 @@ from globalstep.chief.training.fragmented_graph import FragmentedGraph, WorkerPl
 from globalstep.chief.training.training_graph import Gradients, TrainingGraph, replicas_of, training_model
 from globalstep.chief.training_session import MonitoredTrainingSession
 from globalstep.cluster.cluster import TaskConfig, from_tf_config, session_tasks
+from globalstep.cluster.run_policy import policy_of
 from globalstep.config import ConfigProto
 from globalstep.errors import InvalidArgumentError, OpError
 from globalstep.files.storage import leave_probe, storage_for
 from globalstep.graph.graph import Graph
 from globalstep.wire.wire_options import wire_options_of
+from globalstep.worker.frameworks.bad_steps import BadSteps
 from globalstep.worker.frameworks.foreign_loss import go_straight
 from globalstep.worker.frameworks.fragment_rounds import FragmentSteps
 from globalstep.worker.frameworks.local_steps import LocalRounds, LocalSteps
@@ -121,6 +123,9 @@ class Trainer:
         units: A `gs.WorkUnits`: each step is made of so many units of work, whichever workers compute them, and has the
             same bits whoever does; see `unit`.
         config: A `gs.ConfigProto`: durability, what is sent, pushes in flight.
+        max_bad_steps: A step whose gradients are not finite is dropped, and the log says so; with so many of this
+            worker in a row training ends with an error, with None never. `gs.RunPolicy(on_nan="apply")` in `config`
+            applies them.
 
     Attributes:
         seed: As given.
@@ -150,8 +155,9 @@ class Trainer:
         local_steps: LocalSteps | None = None,
         units: WorkUnits | None = None,
         config: Any = None,
+        max_bad_steps: int | None = 10,
     ) -> None:
-        number_of_at_least(1, steps=steps, checkpoint_every_steps=checkpoint_every_steps)
+        number_of_at_least(1, steps=steps, checkpoint_every_steps=checkpoint_every_steps, max_bad_steps=max_bad_steps)
         number_of_at_least(0, keep_checkpoints=keep_checkpoints, seed=seed)
         if seed is None:
             raise InvalidArgumentError("seed is None; it must be a whole number: all workers need the same.")
@@ -173,6 +179,8 @@ class Trainer:
         self._gradients = Gradients(clip_grad_norm, clip_grad_value, ema_decay)
         self._local = _checked(local_steps, self._gradients, config)
         self._rounds: LocalRounds | FragmentSteps | None = None
+        worker = self._task.task or "this worker"
+        self._bad_steps = BadSteps(max_bad_steps, worker, lambda: self._step)
         self._units = _checked_units(units, local_steps)
         self._replicas = replicas_of(optimizer, self._local, self._units)
         if self._replicas is not None and self.is_chief:
@@ -404,12 +412,15 @@ class Trainer:
                 # Its thread would live as long as the process.
                 self._stack.callback(FileWriterCache.close, written)
         self._model = training_model(self._model_given, self._loss_fn)
+        self._config = copy.copy(self._config) or ConfigProto()
+        self._config.run_policy = policy_of(self._config, on_nan="drop")
         if self._local is not None:
             if self._model.tables:
                 raise InvalidArgumentError("local_steps is not for a model with a gs.torch.Embedding.")
-            self._config = copy.copy(self._config) or ConfigProto()
             self._config.wire = replace(wire_options_of(self._config), error_feedback=True)
         self._graph, self._rounds = _graph_of(self)
+        if self._rounds is not None and self._config.run_policy.on_nan == "drop":
+            self._rounds.inner.bad_steps, self._rounds.inner.names = self._bad_steps, list(self._model.variables)
         scaffold = Scaffold(saver=Saver(max_to_keep=self._keep))
         hooks: list[SessionRunHook] = [_Following(self)]
         if self._steps is not None:
@@ -432,6 +443,12 @@ class Trainer:
                 note_training(self._run_dir, self._step, ended=False)
             self._callbacks.on_start(self)
         return self
+
+    def _name_of(self, variable: str) -> str:
+        """Give the parameter's name in the model for that of its Variable."""
+        names = {found.op_name: name for name, found in self._model.variables.items()}
+        names |= {table.variable.op_name: table.name for table in self._model.tables}
+        return names.get(variable, variable)
 
     def _directory(self) -> str | None:
         """Give where checkpoints go: the run's directory, or one that is deleted at the end."""
@@ -531,6 +548,7 @@ class _Following(SessionRunHook):
         if outcome is not None:
             trainer = self._trainer
             trainer._step = trainer._own_step = outcome.steps.get(trainer._graph.step.op_name, trainer._step)
+            trainer._bad_steps.settle(outcome, trainer._name_of)
             rounds = trainer._rounds
             if rounds is None:
                 return

@@ -349,7 +349,7 @@ class Applier:
         """
         if parts.layout is None or now.ledger is not None:
             return 0
-        if now.policy.durability == "log" or now.policy.on_nan != "apply":
+        if now.policy.durability == "log" or now.policy.looks_at_gradients:
             return 0
         return now.promised.number_of(parts.layout, client, now.store.variable_count)
 

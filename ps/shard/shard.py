@@ -180,7 +180,7 @@ class Shard:
 
     def _look_for_nan(self, event: events.Push | events.Stage) -> None:
         """Find a gradient that is not finite, where the policy asks for that."""
-        if self.now.policy.on_nan != "apply":
+        if self.now.policy.looks_at_gradients:
             event.not_finite = find_not_finite(event.parts)
 
     def _prepare_snapshot(self, event: events.Admit | events.Decided) -> None:

@@ -208,9 +208,10 @@ class JobDoneError(OutOfRangeError):
 
 
 class NotFiniteGradientError(InvalidArgumentError):
-    """A gradient held a NaN or an infinity, and the run's policy is on_nan="stop"; nothing was applied.
+    """A gradient held a NaN or an infinity; nothing was applied.
 
-    The job ends with it: no push moves a step on any more, and the other workers end as at the last step.
+    With the run's policy on_nan="stop" the job ends with it: no push moves a step on any more, and the other workers
+    end as at the last step. A `gs.Trainer` raises it after `max_bad_steps` such steps in a row.
     """
 
 

@@ -29,12 +29,20 @@ def test_a_policy_that_cannot_be_is_refused(text, problem):
 
 def test_a_configuration_beats_the_environment():
     waits = {"GLOBALSTEP_RUN_POLICY": "staleness=wait,max_staleness=4"}
-    assert policy_of(None, waits) == RunPolicy(staleness="wait", max_staleness=4)
+    assert policy_of(None, waits) == RunPolicy(staleness="wait", max_staleness=4, on_nan="apply")
     environ = {"GLOBALSTEP_RUN_POLICY": "staleness=scale, hogwild"}
-    assert policy_of(None, environ) == RunPolicy(staleness="scale", hogwild=True)
-    assert policy_of(gs.ConfigProto(), environ) == RunPolicy(staleness="scale", hogwild=True)
+    assert policy_of(None, environ) == RunPolicy(staleness="scale", on_nan="apply", hogwild=True)
+    assert policy_of(gs.ConfigProto(), environ) == RunPolicy(staleness="scale", on_nan="apply", hogwild=True)
     assert policy_of(gs.ConfigProto(run_policy=RunPolicy(on_nan="drop")), environ) == RunPolicy(on_nan="drop")
-    assert policy_of(None, {}) == RunPolicy()
+    assert policy_of(None, {}) == RunPolicy(on_nan="apply")
+
+
+def test_what_nobody_says_of_gradients_that_are_not_finite_the_caller_decides():
+    environ = {"GLOBALSTEP_RUN_POLICY": "staleness=scale"}
+    assert policy_of(None, environ, on_nan="drop") == RunPolicy(staleness="scale", on_nan="drop")
+    assert policy_of(None, {"GLOBALSTEP_RUN_POLICY": "on_nan=stop"}, on_nan="drop").on_nan == "stop"
+    assert policy_of(gs.ConfigProto(run_policy=RunPolicy(on_nan="apply")), {}, on_nan="drop").on_nan == "apply"
+    assert [RunPolicy(on_nan=word).looks_at_gradients for word in ("", "apply", "drop", "stop")] == [0, 0, 1, 1]
 
 
 def test_a_configuration_with_something_else_in_its_place_is_refused():
@@ -49,7 +57,7 @@ def test_the_policy_crosses_the_wire_as_it_is():
 
 
 def test_ps_tasks_keep_the_policy_of_who_began_the_run():
-    config = gs.ConfigProto(run_policy=RunPolicy(staleness="drop", max_staleness=3))
+    config = gs.ConfigProto(run_policy=RunPolicy(staleness="drop", max_staleness=3, on_nan="apply"))
     with gs.Graph().as_default(), gs.Session(config=config) as sess:
         gs.Variable(1.0)
         sess.run(gs.global_variables_initializer())

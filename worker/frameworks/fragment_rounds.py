@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -153,11 +153,12 @@ class FragmentSteps:
 
     Attributes:
         pace: As given.
+        inner: As given.
     """
 
     def __init__(self, model: TrainingModel, inner: InnerOptimizer, pace: RoundPace) -> None:
         self.pace = pace
-        self._model, self._inner = model, inner
+        self._model, self.inner = model, inner
         self._batches: Sequence[Any] = ()
         self._seeds: Sequence[int] = ()
         #: All that the model evaluates with, and those of it that are trained, with their positions.
@@ -177,7 +178,7 @@ class FragmentSteps:
 
     def begun(self, values: Mapping[str, Array], step: int) -> FragmentCopies:
         """Begin with the values on the PS."""
-        return FragmentCopies.of(values, step, self._inner.begun())
+        return FragmentCopies.of(values, step, self.inner.begun())
 
     def run(self, copies: FragmentCopies, begin: int, end: int) -> list[float]:
         """Take the steps of some of the batches.
@@ -196,7 +197,7 @@ class FragmentSteps:
             found = self._model.evaluate([read_only(copies.now[name]) for name in self.variables], wanted)
             losses.append(float(found.loss))
             gradients = dict(zip(self._wanted.values(), found.gradients, strict=True))
-            self._inner.step(copies.state, copies.now, gradients)
+            self.inner.step(copies.state, copies.now, gradients)
         return losses
 
 
@@ -222,8 +223,10 @@ class FragmentRounds:
         self._incarnation = 0
         #: What the next run is to push.
         self._waiting: _Cut | None = None
-        #: Whether a push was begun of which nobody knows what came of it.
+        #: Whether a push was begun of which nobody knows what came of it, or that was not finite, as the copies are.
         self._unsure = False
+        #: Whether the inner optimizer's state is of such copies.
+        self._spoilt = False
 
     @property
     def given(self) -> frozenset[Node]:
@@ -239,7 +242,9 @@ class FragmentRounds:
             *values, step = executor.pull(reads)
             begun = self._steps.begun(dict(zip(names, values, strict=True)), int(step))
             if self._copies is not None:
-                begun.state = self._copies.state
+                state = self._copies.state
+                begun.state = replace(begun.state, steps=state.steps) if self._spoilt else state
+            self._spoilt = False
             self._copies, self._waiting, self._unsure = begun, None, False
             self._incarnation = incarnation
         return {self._pushes.step: np.asarray(self._copies.step, np.int64)}
@@ -301,7 +306,7 @@ class FragmentRounds:
     def _send(self, executor: Executor, cut: _Cut) -> Settled:
         self._unsure = True
         told = self._pushes.send(executor, cut)
-        self._unsure = False
+        self._unsure = self._spoilt = told.kind is OutcomeKind.DROPPED_NAN
         self._turns.made()
         return told
 

@@ -9,7 +9,7 @@ Layer: worker. Source: DiLoCo, arXiv 2311.08105, whose outer gradient this is.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from globalstep.optimizers.torch_optimizers import StepSource, TorchOptimizer
 from globalstep.variables.training_util import create_global_step
 from globalstep.wire.declarations import OutcomeKind
 from globalstep.wire.expressions import Expr, evaluate
+from globalstep.worker.frameworks.bad_steps import BadSteps
 from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, Evaluator
 from globalstep.worker.frameworks.training_model import number_of_at_least
 from globalstep.worker.running.graph_rounds import TOO_LATE, RoundPace, require_own_pace
@@ -112,10 +113,16 @@ class InnerOptimizer:
 
     Args:
         inner: The optimizer.
+
+    Attributes:
+        names: Of the parameters, by position.
+        bad_steps: Leaves steps out whose gradients are not finite; None for none.
     """
 
     def __init__(self, inner: TorchOptimizer) -> None:
         self._steps = 0
+        self.names: Sequence[str] = ()
+        self.bad_steps: BadSteps | None = None
         with Graph().as_default():
             step = create_global_step()
             made = inner.make(StepSource(step, lambda: self._steps))
@@ -128,16 +135,21 @@ class InnerOptimizer:
         return self._optimizer.begun()
 
     def step(self, state: OwnState, values: Any, gradients: Mapping[Any, Array]) -> None:
-        """Take a step.
+        """Take a step; leave it out where a gradient is not finite.
 
         Args:
             state: Changed.
             values: Gives each key's array, which is changed in place.
             gradients: By key.
         """
+        if self.bad_steps is not None and self.bad_steps.leaves_out(gradients, self._name_of):
+            return
         self._steps = state.steps
         hypers = {name: number({self._step_name: state.steps}) for name, number in self._hypers.items()}
         self._optimizer.step(state, values, {key: (gradient, None) for key, gradient in gradients.items()}, hypers)
+
+    def _name_of(self, key: Any) -> str:
+        return str(self.names[key] if isinstance(key, int) and key < len(self.names) else key)
 
 
 class LocalRounds:
@@ -150,6 +162,7 @@ class LocalRounds:
 
     Attributes:
         pace: As given.
+        inner: Takes the steps.
     """
 
     def __init__(
@@ -159,9 +172,9 @@ class LocalRounds:
         self._take = take
         self._batches: Sequence[Any] = ()
         self._seeds: Sequence[int] = ()
-        self._inner = InnerOptimizer(inner)
+        self.inner = InnerOptimizer(inner)
         # What a round that has ended leaves to the next; slots by position.
-        self._state = self._inner.begun()
+        self._state = self.inner.begun()
         # By position: how far the last round came, and how far those came that did not count.
         self._pushed: dict[int, Array] = {}
         self._carried: dict[int, Array] = {}
@@ -195,7 +208,7 @@ class LocalRounds:
             self._take([batch], [seed])
             found = model([read_only(value) for value in held], wanted)
             losses.append(float(found.loss))
-            self._inner.step(state, held, dict(zip(wanted, found.gradients, strict=True)))
+            self.inner.step(state, held, dict(zip(wanted, found.gradients, strict=True)))
             if found.updates:
                 # A model's running averages are its last values.
                 updates = found.updates
@@ -208,6 +221,9 @@ class LocalRounds:
     def settle(self, kind: OutcomeKind) -> None:
         """Say what became of the push of the last round: one that came too late is carried into the next."""
         self._carried = self._pushed if kind in TOO_LATE else {}
+        if kind is OutcomeKind.DROPPED_NAN:
+            # The optimizer has kept the numbers that the difference came of.
+            self._state = replace(self.inner.begun(), steps=self._state.steps)
         self.pace.begin()
 
 

@@ -24,7 +24,7 @@ RUN_POLICY_VARIABLE = "GLOBALSTEP_RUN_POLICY"
 _WORDS = {
     "durability": ("checkpoint", "log"),
     "staleness": ("accept", "drop", "scale", "wait"),
-    "on_nan": ("apply", "drop", "stop"),
+    "on_nan": ("", "apply", "drop", "stop"),
 }
 
 
@@ -41,7 +41,8 @@ class RunPolicy:
             the slowest live one waits (Stale Synchronous Parallel).
         max_staleness: For "drop", in steps; for "wait", in pushes of a worker.
         on_nan: What becomes of a push with a gradient that is not finite. "apply": it is applied, as in TensorFlow.
-            "drop": it is not. "stop": it is not, and its worker gets an error that ends the job.
+            "drop": it is not. "stop": it is not, and its worker gets an error that ends the job. "", the default:
+            "drop" for `gs.fit` and a `gs.Trainer`, "apply" for other programs.
         hogwild: Whether pushes of several workers are applied at the same time, without a lock, so that each may
             see the other half done. Faster on PS tasks of many cores; excludes durability="log".
         keep_log: With durability="log": keep the log of the whole run, so that `globalstep replay` can begin at its
@@ -57,7 +58,7 @@ class RunPolicy:
     durability: str = "checkpoint"
     staleness: str = "accept"
     max_staleness: int = 0
-    on_nan: str = "apply"
+    on_nan: str = ""
     hogwild: bool = False
     keep_log: bool = False
 
@@ -82,6 +83,11 @@ class RunPolicy:
             if getattr(self, field.name) != field.default
         ]
         return f"RunPolicy({', '.join(changed)})"
+
+    @property
+    def looks_at_gradients(self) -> bool:
+        """Whether a gradient that is not finite keeps its push from being accepted."""
+        return self.on_nan in ("drop", "stop")
 
     @classmethod
     def from_text(cls, text: str) -> RunPolicy:
@@ -114,19 +120,20 @@ def _read(name: str, value: str, kind: type) -> Any:
         raise InvalidArgumentError(f"RunPolicy: {name} is {value!r}; it must be a number.") from None
 
 
-def policy_of(config: Any, environ: Mapping[str, str] = os.environ) -> RunPolicy:
+def policy_of(config: Any, environ: Mapping[str, str] = os.environ, on_nan: str = "apply") -> RunPolicy:
     """Decide on the policy of a run that a session begins: its configuration beats the environment.
 
     Args:
         config: The session's ConfigProto, or None.
         environ: For GLOBALSTEP_RUN_POLICY.
+        on_nan: What becomes of gradients that are not finite where neither says so.
 
     Raises:
         InvalidArgumentError: If what is given there is no policy.
     """
     given = getattr(config, "run_policy", None)
     if given is None:
-        return RunPolicy.from_text(environ.get(RUN_POLICY_VARIABLE, ""))
+        given = RunPolicy.from_text(environ.get(RUN_POLICY_VARIABLE, ""))
     if not isinstance(given, RunPolicy):
         raise InvalidArgumentError(f"ConfigProto.run_policy is {given!r}; it must be a gs.RunPolicy.")
-    return given
+    return given if given.on_nan else dataclasses.replace(given, on_nan=on_nan)

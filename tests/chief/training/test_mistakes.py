@@ -44,8 +44,9 @@ def test_a_loss_that_is_not_finite_changes_nothing(tmp_path):
 
 
 def test_a_gradient_that_is_not_finite_is_named_when_the_loss_is_not():
+    config = gs.ConfigProto(run_policy=gs.RunPolicy(on_nan="apply"))
     with pytest.raises(InvalidArgumentError, match="The loss is nan") as caught:
-        fit(loss=lambda w, x, y: (np.sum(w), np.full(3, np.nan, np.float32)), steps=3)
+        fit(loss=lambda w, x, y: (np.sum(w), np.full(3, np.nan, np.float32)), steps=3, config=config)
     assert "The parameter 'params' was not finite before this step" in "".join(caught.value.__notes__)
 
 
