@@ -382,7 +382,7 @@ class Applier:
     def answer(self, now: Incarnation, push: PushId) -> Answer:
         """Give out the reads of a client's last push."""
         kept = now.replies.get(push)
-        if kept is None:
+        if kept is None or kept.forgotten:
             return Answer(applied=now.applied)
         values = kept.values
         if values is None:  # a retry: its reply was lost, and the values have moved on since
@@ -390,5 +390,5 @@ class Applier:
             values = now.store.read(kept.reads) if kept.reads else []
             return Answer(kept.reads, values, None, now.applied, now.applied, kept.apply_secs)
         if kept.changed:
-            kept.values = None
+            now.replies.let_go(kept)
         return Answer(kept.reads, values, kept.packing, kept.index, now.applied, kept.apply_secs)

@@ -124,6 +124,13 @@ class Kept:
     apply_secs: float = 0.0
     #: Whether it changed something here.
     changed: bool = True
+    #: What it reads was forgotten, since there was no memory for that: its client reads by another push.
+    forgotten: bool = False
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the ids of rows that it reads."""
+        return sum(read.indices.nbytes for read in self.reads if read.indices is not None)
 
 
 @dataclass(slots=True)
@@ -166,6 +173,9 @@ class ReplyCache:
     def __init__(self) -> None:
         #: Client -> its last reply.
         self.by_client: dict[str, Kept] = {}
+        # Bytes of the values and ids of rows that are kept, of each client that has some, and of all.
+        self._held: dict[str, int] = {}
+        self._held_bytes = 0
 
     def __contains__(self, push: PushId) -> bool:
         kept = self.by_client.get(push.client)
@@ -181,32 +191,46 @@ class ReplyCache:
 
         Args:
             kept: It.
-            most_bytes: What values of replies that changed nothing may have in all. Who asks for one that is gone is
-                given the values of then.
+            most_bytes: What values and ids of rows may have in all. Who asks for values that are gone is given those of
+                then; who has ids that are gone, nothing.
         """
-        by_client = self.by_client
-        by_client.pop(kept.push.client, None)
-        by_client[kept.push.client] = kept
-        if kept.changed:
-            return
-        while len(by_client) > _MOST_KEPT:
-            del by_client[next(iter(by_client))]
-        sizes = {client: sum(value.nbytes for value in one.values) for client, one in by_client.items() if one.values}
-        held = sum(sizes.values())
+        client = kept.push.client
+        self.drop(client)
+        self.by_client[client] = kept
+        self._hold(client, sum(value.nbytes for value in kept.values or ()) + kept.row_bytes)
+        if not kept.changed:
+            while len(self.by_client) > _MOST_KEPT:
+                self.drop(next(iter(self.by_client)))
         # The newest is about to be given out.
-        for client, nbytes in list(sizes.items())[:-1]:
-            if held <= most_bytes:
-                return
-            by_client[client].values = None
-            held -= nbytes
+        while self._held_bytes > most_bytes and len(self._held) > 1:
+            oldest = self.by_client[next(iter(self._held))]
+            self.let_go(oldest)
+            if oldest.row_bytes:
+                oldest.reads, oldest.forgotten = (), True
+                self._hold(oldest.push.client, 0)
+
+    def let_go(self, kept: Kept) -> None:
+        """Let go of the values of a reply, which have been given out, or will not be."""
+        kept.values = None
+        self._hold(kept.push.client, kept.row_bytes)
 
     def drop(self, client: str) -> None:
         """Drop a client's reply."""
-        self.by_client.pop(client, None)
+        if self.by_client.pop(client, None) is not None:
+            self._hold(client, 0)
 
     def trim(self, here: Collection[str], expired: Collection[str]) -> None:
         """Drop replies to clients that have expired, and the values for those that are not here."""
         for client in self.by_client.keys() - here:
-            self.by_client[client].values = None
+            self.let_go(self.by_client[client])
         for client in self.by_client.keys() & expired:
-            del self.by_client[client]
+            self.drop(client)
+
+    def _hold(self, client: str, nbytes: int) -> None:
+        """Count what is kept of a client's reply, in place of what it had; one that has some keeps its place."""
+        before = self._held.get(client, 0)
+        self._held_bytes += nbytes - before
+        if nbytes:
+            self._held[client] = nbytes
+        elif before:
+            del self._held[client]

@@ -247,3 +247,27 @@ def test_few_bytes_unpack_to_no_more_than_the_variables_have_use_for(run):
     op = whole.push.ops.add(kind=pb.OP_ASSIGN_ADD, variable="table")
     op.value.CopyFrom(pb.TensorRef(dtype="float32", shape=[1 << 10, 1 << 8]))
     assert not asked(tasks, whole).message
+
+
+def test_ids_of_rows_that_are_kept_for_a_retry_have_a_limit(run):
+    tasks, chief = run
+    shard, ids = tasks.servers[0].shard, np.zeros(1000, np.int64)
+    shard.resources.most_held_bytes = 5 * ids.nbytes
+
+    def push(number):
+        request = pb.Request(push=pb.PushRequest(incarnation=chief.incarnation))
+        request.push.id.CopyFrom(pb.PushId(client=f"c{number}", sequence=1))
+        request.push.ops.add(kind=pb.OP_ASSIGN, variable="b", fill=float(number))
+        tensors = TensorWriter()
+        codec.encode_read(Read("e", ids), request.push.reads.add(), tensors)
+        handler = tasks.servers[0].control.handler
+        data = memoryview(b"".join(map(bytes, tensors.pieces)))
+        return handler.handle(request, data, handler.stream_memory(Caller(Role.WORKER)))[0].push
+
+    for number in range(20):
+        assert len(push(number).values) == 1
+    kept = shard.now.replies.by_client.values()
+    assert 0 < sum(one.row_bytes for one in kept) <= 5 * ids.nbytes
+    assert len(push(19).values) == 1
+    again = push(0)  # its client reads by another push
+    assert (again.outcome.duplicate, len(again.values)) == (True, 0)
