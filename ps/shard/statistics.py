@@ -34,6 +34,8 @@ __all__ = [
 MOST_COUNTED = 2**64 - 1
 #: Combinations of Variables that pushes without a layout are counted by, before they are added up.
 _COMBINATIONS = 1024
+#: Names in all of these; one combination may have more.
+_NAMES = 1 << 20
 #: How many buckets the histogram of staleness has; the last begins at 2^22 steps.
 STALENESS_BUCKETS = 24
 
@@ -170,22 +172,32 @@ class ChangeCounts:
         self._kept: dict[tuple[str, ...], ChangeCount] = {}
         self._passing: Counter[tuple[str, ...]] = Counter()
         self._others: Counter[str] = Counter()
+        # How many names the combinations have, those of `of` and those of `add`.
+        self._kept_names = self._passing_names = 0
 
     def of(self, names: tuple[str, ...]) -> ChangeCount:
         """Give the count of pushes that change these Variables, to be kept and added to until it is `over`."""
-        if len(self._kept) >= _COMBINATIONS and names not in self._kept:
+        if names in self._kept:
+            return self._kept[names]
+        if len(self._kept) >= _COMBINATIONS or self._kept_names + len(names) > _NAMES:
             for count in self._kept.values():
                 count.over = True
                 for name in set(count.names):
                     self._others[name] += count.pushes
             self._kept.clear()
-        return self._kept.setdefault(names, ChangeCount(names))
+            self._kept_names = 0
+        self._kept_names += len(names)
+        found = self._kept[names] = ChangeCount(names)
+        return found
 
     def add(self, names: tuple[str, ...]) -> None:
         """Count a push that changed these Variables."""
-        if len(self._passing) >= _COMBINATIONS:
-            self._others = self.by_variable(kept=False)
-            self._passing.clear()
+        if names not in self._passing:
+            if len(self._passing) >= _COMBINATIONS or self._passing_names + len(names) > _NAMES:
+                self._others = self.by_variable(kept=False)
+                self._passing.clear()
+                self._passing_names = 0
+            self._passing_names += len(names)
         self._passing[names] += 1
 
     def by_variable(self, kept: bool = True) -> Counter[str]:

@@ -25,6 +25,8 @@ __all__ = ["LIMIT_DECLARED", "Growth", "OptimizerTable", "check_slot"]
 
 #: Optimizers of a shard with the Variables that they train and the parts of their expressions, all together.
 LIMIT_DECLARED = 2_000_000
+#: So many characters of names count like one more of these.
+_NAME_CHARACTERS = 128
 #: The dtype of an optimizer's scalar state.
 _SCALAR_DTYPE = "float32"
 
@@ -169,7 +171,7 @@ class OptimizerTable:
             rule = before.rule
         for variable, slots in added.items():
             growth.trained.append((variable, decl.name))
-            growth.size += 1 + len(slots)
+            growth.size += 1 + len(slots) + (len(variable) + sum(map(len, slots))) // _NAME_CHARACTERS
             for role, slot in zip(rule.slots, slots, strict=True):
                 if slot == variable:
                     raise InvalidArgumentError(

@@ -39,6 +39,9 @@ _NO_PUSH = PushId("", 0)
 #: The record's head, and its data in pieces.
 Encoded = tuple[bytes, Sequence[memoryview]]
 
+#: Layouts that are remembered while a log is played: those of a run's programs are few.
+_MOST_LAYOUTS = 256
+
 
 def encoder(event: Event[Any]) -> Callable[[], Encoded]:
     """Give what writes the record of an event. Under the shard's lock: it takes of it only what does not change."""
@@ -331,6 +334,8 @@ class Records:
         reads = [codec.decode_read(read, data) for read in message.reads]
         dense = all(op.kind == pb.OP_APPLY and not op.HasField("indices") for op in message.ops)
         if dense and message.ops and all(read.indices is None for read in reads):
+            if len(self._layouts) >= _MOST_LAYOUTS:
+                self._layouts.clear()
             layout = self._layouts[part] = Layout(message.ops, codec.decode_op, reads, [], [], data.nbytes)
             return PushParts((), reads, data, layout)
         return PushParts([codec.decode_op(op, data) for op in message.ops], reads, data)

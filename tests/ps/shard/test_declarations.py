@@ -212,6 +212,8 @@ def test_what_is_deep_or_large_without_end_is_refused(store, monkeypatch):
     monkeypatch.setattr(optimizer_table, "LIMIT_DECLARED", 20)
     with pytest.raises(ResourceExhaustedError, match="20 are the most"):
         store.declare([], [momentum("o", {f"v{at}": (f"v{at}/m",) for at in range(10)})])
+    with pytest.raises(ResourceExhaustedError, match="have 2[0-9] Variables"):  # long names count like more of them
+        store.declare([], [momentum("o", {"v" * 1000: ("m" * 1000,)})])
 
 
 def test_variables_of_no_elements_are_counted(store, monkeypatch):

@@ -221,6 +221,15 @@ def test_combinations_of_variables_are_counted_and_not_kept_without_end():
     assert counts.by_variable()["v0"] == 1
 
 
+def test_combinations_of_many_variables_are_counted_and_not_kept_without_end():
+    counts, names = ChangeCounts(), [f"v{number}" for number in range(5000)]
+    for first in range(500):
+        counts.add((*names[first:], *names[:first]))
+        counts.of((*names[first:], *names[:first])).pushes += 1
+    assert sum(map(len, [*counts._kept, *counts._passing])) <= 2 << 20
+    assert counts.by_variable()["v7"] > 500
+
+
 def test_a_fill_takes_one_element(run):
     tasks, chief = run
     chief.push(Push(ops=[Op(OpKind.ASSIGN_ADD, "table", fill=2.0), Op(OpKind.ASSIGN_SUB, "e", fill=1.0)]))
