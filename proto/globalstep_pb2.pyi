@@ -3041,6 +3041,43 @@ class TensorRef(_message.Message):
 Global___TensorRef: _TypeAlias = TensorRef  # noqa: Y015
 
 @_typing.final
+class Draw(_message.Message):
+    """Random rows that the shard draws itself (globalstep.wire.draws): what a row is depends on nothing but this, its width
+    and its number in the table.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAW_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    SECOND_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    ROW_FIELD_NUMBER: _builtins.int
+    law: _builtins.str
+    """"uniform" from `first` to `second`; "normal" and "truncated_normal" of mean `first` and deviation `second`."""
+    first: _builtins.float
+    second: _builtins.float
+    seed: _builtins.int
+    row: _builtins.int
+    """The table's row that is the Variable's first."""
+    def __init__(
+        self,
+        *,
+        law: _builtins.str = ...,
+        first: _builtins.float = ...,
+        second: _builtins.float = ...,
+        seed: _builtins.int = ...,
+        row: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "law", b"law", "row", b"row", "second", b"second", "seed", b"seed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Draw: _TypeAlias = Draw  # noqa: Y015
+
+@_typing.final
 class Op(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -3049,6 +3086,7 @@ class Op(_message.Message):
     VALUE_FIELD_NUMBER: _builtins.int
     FILL_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
+    DRAW_FIELD_NUMBER: _builtins.int
     INDICES_FIELD_NUMBER: _builtins.int
     OPTIMIZER_FIELD_NUMBER: _builtins.int
     UNIQUE_FIELD_NUMBER: _builtins.int
@@ -3064,6 +3102,10 @@ class Op(_message.Message):
     @_builtins.property
     def value(self) -> Global___TensorRef: ...
     @_builtins.property
+    def draw(self) -> Global___Draw:
+        """Of an assign of the whole value."""
+
+    @_builtins.property
     def indices(self) -> Global___TensorRef:
         """int64 or int32 [n]: rows of the Variable."""
 
@@ -3075,16 +3117,17 @@ class Op(_message.Message):
         value: Global___TensorRef | None = ...,
         fill: _builtins.float = ...,
         source: _builtins.str = ...,
+        draw: Global___Draw | None = ...,
         indices: Global___TensorRef | None = ...,
         optimizer: _builtins.str = ...,
         unique: _builtins.bool = ...,
         after_increment: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["fill", b"fill", "indices", b"indices", "operand", b"operand", "source", b"source", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["draw", b"draw", "fill", b"fill", "indices", b"indices", "operand", b"operand", "source", b"source", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_increment", b"after_increment", "fill", b"fill", "indices", b"indices", "kind", b"kind", "operand", b"operand", "optimizer", b"optimizer", "source", b"source", "unique", b"unique", "value", b"value", "variable", b"variable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_increment", b"after_increment", "draw", b"draw", "fill", b"fill", "indices", b"indices", "kind", b"kind", "operand", b"operand", "optimizer", b"optimizer", "source", b"source", "unique", b"unique", "value", b"value", "variable", b"variable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_operand: _TypeAlias = _typing.Literal["value", "fill", "source"]  # noqa: Y015
+    _WhichOneofReturnType_operand: _TypeAlias = _typing.Literal["value", "fill", "source", "draw"]  # noqa: Y015
     _WhichOneofArgType_operand: _TypeAlias = _typing.Literal["operand", b"operand"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_operand) -> _WhichOneofReturnType_operand | None: ...
 

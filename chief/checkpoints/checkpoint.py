@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from globalstep.chief.checkpoints.checkpoint_format import (
 )
 from globalstep.dtypes import DType, as_dtype
 from globalstep.errors import CheckpointError, NotFoundError, OpError
+from globalstep.files.disk_arrays import IN_MEMORY_BYTES, PIECE_BYTES, array_on_disk
 from globalstep.files.shard_file import ShardReader
 from globalstep.files.storage import PROBE, TEMPORARY, Storage, directory_of, storage_for
 
@@ -110,11 +111,25 @@ class CheckpointReader:
             CheckpointError: As for `get_tensor`, or if only other parts of it were saved.
         """
         saved = self._saved(name)
-        whole = (tuple(offset), tuple(shape))
-        taken: list[tuple[Box, SavedPart]] = []
         for part in saved.parts:
-            if (part.offset, part.shape) == whole:
+            if (part.offset, part.shape) == (tuple(offset), tuple(shape)):
                 return self._read(saved, part)
+        taken = self._covered(name, offset, shape)
+        value = np.empty(tuple(shape), saved.dtype)
+        for (at, sizes), part in taken:
+            into = tuple(slice(a - o, a - o + size) for a, size, o in zip(at, sizes, offset, strict=True))
+            out_of = tuple(slice(a - o, a - o + size) for a, size, o in zip(at, sizes, part.offset, strict=True))
+            value[into] = self._read(saved, part)[out_of]
+        return value
+
+    def _covered(self, name: str, offset: Sequence[int], shape: Sequence[int]) -> list[tuple[Box, SavedPart]]:
+        """Give the parts that a part of a tensor lies in, with what of it each has.
+
+        Raises:
+            CheckpointError: If they are not all of it, or overlap.
+        """
+        taken: list[tuple[Box, SavedPart]] = []
+        for part in self._saved(name).parts:
             begin = [max(ours, its) for ours, its in zip(offset, part.offset, strict=True)]
             end = [
                 min(ours + size, its + length)
@@ -130,12 +145,63 @@ class CheckpointReader:
                 f"{index_path(self.prefix)}: the saved parts of {name!r} hold {covered} of the {math.prod(shape)} "
                 f"elements from {list(offset)} on, or overlap; the Saver that wrote it did not have all parts."
             )
-        value = np.empty(tuple(shape), saved.dtype)
-        for (at, sizes), part in taken:
-            into = tuple(slice(a - o, a - o + size) for a, size, o in zip(at, sizes, offset, strict=True))
-            out_of = tuple(slice(a - o, a - o + size) for a, size, o in zip(at, sizes, part.offset, strict=True))
-            value[into] = self._read(saved, part)[out_of]
+        return taken
+
+    def get_on_disk(self, name: str) -> Array:
+        """Read a tensor as `get_tensor` does; a large one into an unnamed temporary file, a piece at a time.
+
+        The array is like any other and may be changed; of it, memory holds only what is being looked at. TMPDIR says
+        where the file is; it is gone with the array.
+
+        Args:
+            name: The tensor's name in the checkpoint.
+        """
+        saved = self._saved(name)
+        if saved.nbytes <= IN_MEMORY_BYTES:
+            return self.get_tensor(name)
+        value = array_on_disk(saved.shape, saved.dtype)
+        self._covered(name, (0,) * len(saved.shape), saved.shape)
+        for part in saved.parts:
+            rest = tuple(slice(at, at + size) for at, size in zip(part.offset[1:], part.shape[1:], strict=True))
+            at = part.offset[0]
+            for rows in self._pieces(saved, part):
+                value[(slice(at, at + len(rows)), *rest)] = rows
+                at += len(rows)
         return value
+
+    def checked_rows(self, name: str, offset: Sequence[int], shape: Sequence[int]) -> Iterator[tuple[int, Array]]:
+        """Compare the checksums of a part of a tensor, and read it some rows at a time.
+
+        Args:
+            name: The tensor's name in the checkpoint.
+            offset: Where the part begins, on each axis; it has one at least.
+            shape: Its shape.
+
+        Returns:
+            Pieces of rows, each with the number of its first row in the part.
+
+        Raises:
+            NotFoundError, CheckpointError: As for `get_slice`; at once.
+        """
+        saved, taken = self._saved(name), self._covered(name, offset, shape)
+        for _, part in taken:
+            self._check(saved, part)
+        if any(sizes[1:] != tuple(shape[1:]) for (_, sizes), _ in taken):
+            # In parts by another axis than rows.
+            return iter([(0, self.get_slice(name, offset, shape))])
+        return self._rows(saved, taken, offset)
+
+    def _rows(
+        self, saved: SavedVariable, taken: Sequence[tuple[Box, SavedPart]], offset: Sequence[int]
+    ) -> Iterator[tuple[int, Array]]:
+        for (begin, sizes), part in taken:
+            rest = tuple(slice(a - o, a - o + size) for a, size, o in zip(begin, sizes, part.offset, strict=True))[1:]
+            at = part.offset[0]
+            for rows in self._pieces(saved, part):
+                low, high = max(at, begin[0]), min(at + len(rows), begin[0] + sizes[0])
+                if low < high:
+                    yield low - offset[0], rows[(slice(low - at, high - at), *rest)]
+                at += len(rows)
 
     def place_of(self, name: str, offset: Sequence[int], shape: Sequence[int]) -> tuple[str, int] | None:
         """Say where the bytes of a part of a tensor are, if they are in one piece.
@@ -185,6 +251,28 @@ class CheckpointReader:
 
     def _read(self, saved: SavedVariable, part: SavedPart) -> Array:
         """Read one part, and compare its checksum."""
+        reader = self._reader(saved, part)
+        value = reader.read(part.tensor)
+        self._compare(part, zlib.crc32(value.reshape(-1).view(np.uint8).data) if value.size else 0)
+        return value
+
+    def _pieces(self, saved: SavedVariable, part: SavedPart) -> Iterator[Array]:
+        """Read one part some rows at a time, and compare its checksum after the last."""
+        reader, crc = self._reader(saved, part), 0
+        for rows in reader.pieces(part.tensor, PIECE_BYTES):
+            crc = zlib.crc32(rows.reshape(-1).view(np.uint8).data, crc) if rows.size else crc
+            yield rows
+        self._compare(part, crc)
+
+    def _check(self, saved: SavedVariable, part: SavedPart) -> None:
+        """Compare a part's checksum, with no more of it in memory than a piece."""
+        if not part.shape:
+            self._read(saved, part)
+            return
+        for _ in self._pieces(saved, part):
+            pass
+
+    def _reader(self, saved: SavedVariable, part: SavedPart) -> ShardReader:
         path = self._path(part.file)
         reader = self._open(part.file)
         spec = reader.specs.get(part.tensor)
@@ -194,14 +282,14 @@ class CheckpointReader:
                 f"{path}: the tensor {part.tensor!r} {found}, but the index {index_path(self.prefix)} says "
                 f"{saved.dtype}{list(part.shape)}: they are not of one checkpoint."
             )
-        value = reader.read(part.tensor)
-        crc = zlib.crc32(value.reshape(-1).view(np.uint8).data) if value.size else 0
+        return reader
+
+    def _compare(self, part: SavedPart, crc: int) -> None:
         if crc != part.crc32:
             raise CheckpointError(
-                f"{path}: the tensor {part.tensor!r} is corrupt: its checksum is {crc:#010x}, the index "
-                f"says {part.crc32:#010x}. Restore an older checkpoint, or a copy of this one."
+                f"{self._path(part.file)}: the tensor {part.tensor!r} is corrupt: its checksum is {crc:#010x}, the "
+                f"index says {part.crc32:#010x}. Restore an older checkpoint, or a copy of this one."
             )
-        return value
 
     def _path(self, number: int) -> str:
         return self._storage.join(directory_of(self.prefix), self.index.files[number].file)
@@ -265,7 +353,7 @@ def verify(prefix: str, storage: Storage | None = None) -> CheckpointIndex:
             reader._open(number)
         for saved in reader.index.variables.values():
             for part in saved.parts:
-                reader._read(saved, part)
+                reader._check(saved, part)
         return reader.index
 
 

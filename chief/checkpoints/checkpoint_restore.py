@@ -1,6 +1,8 @@
 """Restoring a checkpoint: its tensors are read, checked against the graph and pushed as one mutation.
 
-On which shard a tensor was saved does not matter, so a checkpoint restores onto any number of PS tasks.
+Of large ones, such as tables, no client holds the whole: their rows come first, a push for each piece, once all of
+their checksums have been compared. On which shard a tensor was saved does not matter, so a checkpoint restores onto any
+number of PS tasks.
 
 Layer: chief.
 """
@@ -8,15 +10,20 @@ Layer: chief.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
 
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader
 from globalstep.chief.checkpoints.checkpoint_format import SavedVariable
 from globalstep.chief.checkpoints.saveables import Saveable
 from globalstep.cluster.placement import declarations
 from globalstep.errors import InvalidArgumentError, NotFoundError
-from globalstep.wire.declarations import Op, OpKind, Push, VariableDecl
+from globalstep.files.disk_arrays import IN_MEMORY_BYTES
+from globalstep.wire.declarations import Op, OpKind, Push, VariableDecl, nbytes_of
+from globalstep.worker.client.row_pieces import push_rows
+from globalstep.worker.protocol.splitting import whole_name
 
 if TYPE_CHECKING:
     from globalstep.worker.session import Session
@@ -24,11 +31,13 @@ if TYPE_CHECKING:
 
 __all__ = ["restore_into"]
 
+Array = npt.NDArray[Any]
+
 
 def restore_into(
     session: Session, reader: CheckpointReader, saveables: Sequence[Saveable], reshape: bool = False
 ) -> None:
-    """Give Variables the values of a checkpoint, all in one push; nothing changes if anything is wrong.
+    """Give Variables the values of a checkpoint, in one push but for large ones; nothing changes if anything is wrong.
 
     Args:
         session: The session, with `cluster` and `graph`.
@@ -42,15 +51,27 @@ def restore_into(
         CheckpointError: If a tensor is corrupt.
     """
     decls = _declarations(session, reader, saveables, reshape)
-    ops = []
+    ops: list[Op] = []
+    in_pieces: dict[str, Iterator[tuple[int, Array]]] = {}
     for saveable in saveables:
-        name = saveable.variable.op_name
-        if saveable.part is None:
-            value = reader.get_tensor(saveable.name).reshape(decls[name].shape)
+        name, saved = saveable.variable.op_name, reader.index.variables[saveable.name]
+        offset: Sequence[int] = (0,) * len(saved.shape)
+        shape: Sequence[int] = saved.shape
+        if saveable.part is not None:
+            offset, shape = saveable.part.var_offset, saveable.part.var_shape
+        if nbytes_of(decls[name]) > IN_MEMORY_BYTES and tuple(shape) == decls[name].shape:
+            in_pieces[name] = reader.checked_rows(saveable.name, offset, shape)
         else:
-            value = reader.get_slice(saveable.name, saveable.part.var_offset, saveable.part.var_shape)
-        ops.append(Op(OpKind.ASSIGN, name, value=value))
-    session.cluster.push(Push(ops=ops))
+            value = reader.get_slice(saveable.name, offset, shape)
+            ops.append(Op(OpKind.ASSIGN, name, value=value.reshape(decls[name].shape)))
+    cluster = session.cluster
+    without = {whole_name(name) for status in cluster.refresh() for name in status.uninitialized} if in_pieces else ()
+    for name, rows in in_pieces.items():
+        if name in without:
+            cluster.push(Push([Op(OpKind.ASSIGN, name, fill=0.0)]))
+        push_rows(cluster, name, rows)
+    # Last: who waits until all Variables have values finds these.
+    cluster.push(Push(ops=ops))
 
 
 def _declarations(

@@ -40,7 +40,7 @@ def export_checkpoint(prefix: str, tf_prefix: str) -> tuple[str, ...]:
         if directory:
             storage.make_directories(directory)
         names = tuple(sorted(reader.index.variables))
-        write_bundle(storage, tf_prefix, names, reader.get_tensor)
+        write_bundle(storage, tf_prefix, names, reader.get_on_disk)
     _name_as_latest(storage, directory, tf_prefix)
     return names
 

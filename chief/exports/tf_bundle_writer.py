@@ -52,7 +52,9 @@ def write_bundle(storage: Storage, prefix: str, names: Iterable[str], read: Call
             number = _NUMBERS.get(value.dtype.name)
             if number is None:
                 raise InvalidArgumentError(f"The tensor {name!r} has the dtype {value.dtype}, which is not written.")
-            data = np.ascontiguousarray(value, value.dtype.newbyteorder("<")).tobytes()
+            flat = np.ascontiguousarray(value, value.dtype.newbyteorder("<")).reshape(-1)
+            # A view: a copy would be a second tensor in memory, or one that lies on disk.
+            data: Any = flat.view(np.uint8) if flat.size else b""
             entry = BundleEntry(dtype=number, offset=offset, size=len(data), crc32c=masked_crc32c(data))
             entry.shape.SetInParent()
             for size in value.shape:

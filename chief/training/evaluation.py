@@ -13,7 +13,6 @@ Layer: chief.
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import logging
 import numbers
@@ -250,7 +249,9 @@ class Evaluations:
         """
         values = read_model(prefix, self._evaluate.ema)
         if not self._is_copy and framework_of(self.model) == "torch":
-            self.model = copy.deepcopy(self.model)
+            from globalstep.worker.frameworks.torch_embedding import copied_without_tables
+
+            self.model = copied_without_tables(self.model)
         self._is_copy = True
         self.model = put_values(self.model, values)
 

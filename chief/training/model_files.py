@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from globalstep.chief.training.saved_model import load
 from globalstep.errors import InvalidArgumentError
-from globalstep.files.storage import atomic_write, storage_for
+from globalstep.files.shard_file import write_shard
+from globalstep.files.storage import atomic_write, directory_of, storage_for
 from globalstep.worker.frameworks.foreign_loss import require_extra
 
 __all__ = ["FORMATS", "export_model"]
@@ -49,10 +50,8 @@ def export_model(path: str, target: str, *, step: int | str | None = None, ema: 
         with atomic_write(storage, str(target)) as file:
             torch.save(tensors, file)
     elif found == "safetensors":
-        from safetensors.numpy import save
-
-        with atomic_write(storage, str(target)) as file:
-            file.write(save({name: np.ascontiguousarray(value) for name, value in values.items()}))
+        directory = directory_of(str(target))
+        write_shard(storage, directory, str(target)[len(directory) :].lstrip("/"), values.items())
     else:
         with atomic_write(storage, str(target)) as file:
             np.savez(file, **cast(Any, values))

@@ -37,7 +37,8 @@ def load(run_dir: str, into: Any = None, *, step: int | str | None = None, ema: 
         ema: Take the moving averages of the parameters that have one (`ema_decay` of `gs.fit`).
 
     Returns:
-        `into` with the values, or the dict: name in the model -> array.
+        `into` with the values, or the dict: name in the model -> array. One larger than 64 MiB lies in an unnamed
+        temporary file, of which memory holds what is looked at; TMPDIR says where that is.
 
     Raises:
         NotFoundError: If there is no such checkpoint; names those that are there.
@@ -69,7 +70,7 @@ def read_model(prefix: str, ema: bool = False) -> dict[str, npt.NDArray[Any]]:
             raise InvalidArgumentError(f"{prefix} holds no moving averages: train with ema_decay=0.999, say.")
         wanted = [name for name in own or names if name not in averages.values()]
         source = averages if ema else {}
-        return {name.removeprefix(f"{SCOPE}/"): reader.get_tensor(source.get(name, name)) for name in sorted(wanted)}
+        return {name.removeprefix(f"{SCOPE}/"): reader.get_on_disk(source.get(name, name)) for name in sorted(wanted)}
 
 
 def put_values(into: Any, values: Mapping[str, npt.NDArray[Any]]) -> Any:

@@ -38,11 +38,18 @@ from globalstep.errors import InvalidArgumentError, OpError
 from globalstep.files.storage import leave_probe, storage_for
 from globalstep.graph.graph import Graph
 from globalstep.wire.wire_options import wire_options_of
+from globalstep.worker.client.row_pieces import pull_table, push_rows
 from globalstep.worker.frameworks.bad_steps import BadSteps
 from globalstep.worker.frameworks.foreign_loss import go_straight
 from globalstep.worker.frameworks.fragment_rounds import FragmentSteps
 from globalstep.worker.frameworks.local_steps import LocalRounds, LocalSteps
-from globalstep.worker.frameworks.training_model import MoreLookupsError, number_of_at_least, part_seed
+from globalstep.worker.frameworks.training_model import (
+    TABLE_BYTES,
+    MoreLookupsError,
+    Table,
+    number_of_at_least,
+    part_seed,
+)
 from globalstep.worker.frameworks.work_units import WorkUnits, batch_source, take_unit
 from globalstep.worker.running.graph_rounds import RoundPace
 from globalstep.worker.session import in_flight_of
@@ -59,8 +66,6 @@ _log = logging.getLogger("globalstep")
 _log_progress = logging.getLogger("globalstep.progress")
 
 _CHECKPOINT_SECS = 600
-#: Larger tables stay on the parameter servers and in checkpoints, from which `gs.load` takes them.
-_TABLE_BYTES = 256 << 20
 #: In place of a rank, for random numbers that are the same on every worker.
 _NOBODY = -2
 #: Batches that a loop may take without a step before it is told so.
@@ -72,8 +77,8 @@ class FitResult:
     """What came of training.
 
     Attributes:
-        model: The module, or new parameters, with the last values; of a table larger than 256 MiB `gs.load` has them.
-            On an evaluator task those of the last checkpoint, as they were evaluated.
+        model: The module, or new parameters, with the last values; of a table larger than 256 MiB `gs.load` has them,
+            and a lookup says so. On an evaluator task those of the last checkpoint, as they were evaluated.
         step: The global step.
         loss: The loss of this task's last step; NaN without one.
         metrics: The last evaluation; empty without one, and on tasks that are not the chief.
@@ -421,7 +426,7 @@ class Trainer:
         self._graph, self._rounds = _graph_of(self)
         if self._rounds is not None and self._config.run_policy.on_nan == "drop":
             self._rounds.inner.bad_steps, self._rounds.inner.names = self._bad_steps, list(self._model.variables)
-        scaffold = Scaffold(saver=Saver(max_to_keep=self._keep))
+        scaffold = Scaffold(saver=Saver(max_to_keep=self._keep), init_fn=self._give_rows)
         hooks: list[SessionRunHook] = [_Following(self)]
         if self._steps is not None:
             hooks.insert(0, StopAtStepHook(last_step=self._steps))
@@ -449,6 +454,11 @@ class Trainer:
         names = {found.op_name: name for name, found in self._model.variables.items()}
         names |= {table.variable.op_name: table.name for table in self._model.tables}
         return names.get(variable, variable)
+
+    def _give_rows(self, _: Scaffold, session: Session) -> None:
+        """Give tables the rows that their parameter servers do not draw."""
+        for table in self._model.tables:
+            push_rows(session.cluster, table.variable.op_name, table.given())
 
     def _directory(self) -> str | None:
         """Give where checkpoints go: the run's directory, or one that is deleted at the end."""
@@ -562,14 +572,13 @@ class _Following(SessionRunHook):
         """See SessionRunHook: brings the last values into the model."""
         trainer = self._trainer
         wanted = dict(trainer._model.variables)
+        tables: list[Table] = []
         if trainer.is_chief:
-            for table in trainer._model.tables:
-                rows, width = (int(size) for size in table.variable.shape)
-                if rows * width * 4 <= _TABLE_BYTES:
-                    wanted[table.name] = table.variable
+            tables = [table for table in trainer._model.tables if table.nbytes <= TABLE_BYTES]
         try:
             session.forget_values()
             values, step = session.run([wanted, trainer._graph.step])
+            values |= {table.name: pull_table(session.cluster, table.variable.op_name) for table in tables}
         except OpError as error:
             _log.warning("The last values could not be brought into the model, gs.load has them: %s", error)
             return

@@ -148,7 +148,7 @@ class TrainingGraph:
     def __post_init__(self) -> None:
         self.step = create_global_step()
         trained = {name: variable for name, variable in self.model.variables.items() if variable.trainable}
-        trained |= {table.name: table.variable for table in self.model.tables}
+        trained |= {table.name: table.variable for table in self.model.tables if table.variable.trainable}
         groups = self._groups(trained)
         if self.replicas is not None or self.units is not None:
             if len(groups) > 1 or self.model.updates or self.gradients.ema_decay is not None:

@@ -19,6 +19,7 @@ from globalstep.ps.service.in_flight import RETRY_SECS
 from globalstep.ps.store.arena import Held
 from globalstep.runtime.machine_memory import available_bytes
 from globalstep.wire.declarations import Op, OpKind, VariableDecl
+from globalstep.wire.draws import Draw
 from globalstep.wire.names import check_name
 
 __all__ = [
@@ -175,6 +176,10 @@ def check_operand(op: Op, held: Held, source: Held | None) -> None:
     if op.value is None:
         if op.fill is None or op.indices is not None:
             raise InvalidArgumentError(f"A change of {op.variable!r} has no operand.")
+        if isinstance(op.fill, Draw):
+            if op.kind is not OpKind.ASSIGN:
+                raise InvalidArgumentError(f"Random values are assigned to {op.variable!r}, not added or applied.")
+            op.fill.check(op.variable, decl.dtype, decl.shape)
         return
     if op.value.dtype != held.flat.dtype:
         raise InvalidArgumentError(

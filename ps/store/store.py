@@ -40,6 +40,7 @@ from globalstep.ps.store.reading import ReplyBuffer, copies
 from globalstep.ps.store.sparse import apply_rows, scatter_rows
 from globalstep.runtime.memory import address_of
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Read, VariableDecl
+from globalstep.wire.draws import Draw
 from globalstep.wire.names import shown
 
 __all__ = ["HyperMap", "PushPlan", "VariableStore", "read_now"]
@@ -321,6 +322,11 @@ class VariableStore:
             return
         if op.indices is not None:
             scatter_rows(_as_rows(held), op)
+            return
+        if isinstance(op.fill, Draw):
+            op.fill.fill(held.shaped)
+            self.version += not held.initialized
+            held.initialized = True
             return
         operand = self._operand(op, held)
         if op.kind is OpKind.ASSIGN:

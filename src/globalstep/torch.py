@@ -10,8 +10,9 @@ from globalstep.worker.frameworks.torch_front import torch
 
 if TYPE_CHECKING:
     from globalstep.worker.frameworks.torch_embedding import Embedding as Embedding
+    from globalstep.worker.frameworks.torch_embedding import EmbeddingBag as EmbeddingBag
 
-__all__ = ["Embedding"]
+__all__ = ["Embedding", "EmbeddingBag"]
 
 # It can be called, which a module of Python's own cannot.
 sys.modules[__name__] = cast(Any, torch)

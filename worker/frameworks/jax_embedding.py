@@ -5,13 +5,17 @@ Layer: worker. Importing this module imports jax.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from globalstep.errors import InvalidArgumentError
+from globalstep.errors import FailedPreconditionError, InvalidArgumentError
+from globalstep.files.disk_arrays import IN_MEMORY_BYTES
+from globalstep.wire.draws import Draw
+from globalstep.worker.client.row_pieces import pieces_of
 from globalstep.worker.frameworks.foreign_loss import Array, require_extra
-from globalstep.worker.frameworks.training_model import check_table
+from globalstep.worker.frameworks.training_model import check_table, where_rows_are
 
 __all__ = ["Embedding"]
 
@@ -49,10 +53,14 @@ class Embedding:
         self.std = std
         self.seed = seed
         self._weight = weight
+        self._left = False
+        self._held: _Held | None = None
 
     @property
     def weight(self) -> Any:
         """The table, in this process's memory: made now if there is none yet."""
+        if self._left:
+            raise FailedPreconditionError(where_rows_are("", (self.num_embeddings, self.embedding_dim)))
         if self._weight is None:
             self._weight = jax.numpy.asarray(self.initial_weight())
         return self._weight
@@ -61,9 +69,28 @@ class Embedding:
         """Give the values that training begins with."""
         if self._weight is not None:
             return np.asarray(self._weight)
-        random = np.random.default_rng(self.seed)
-        values = random.standard_normal((self.num_embeddings, self.embedding_dim), np.float32)
-        return np.multiply(values, np.float32(self.std), out=values)
+        return self.draw.rows((self.num_embeddings, self.embedding_dim))
+
+    @property
+    def draw(self) -> Draw:
+        """What new values are drawn by, here or on the parameter servers."""
+        return Draw("normal", 0.0, float(self.std), self.seed & (1 << 64) - 1)
+
+    @property
+    def has_values(self) -> bool:
+        """Whether values were given or looked at, so that no new ones are drawn."""
+        return self._weight is not None
+
+    def given_rows(self) -> Iterator[tuple[int, Array]]:
+        """Give the rows that training begins with and that are not drawn, in pieces."""
+        return pieces_of(np.asarray(self._weight)) if self._weight is not None else iter(())
+
+    def left(self) -> Embedding:
+        """Give the same embedding, of which a lookup fails: its rows stayed where they were trained."""
+        size = (self.num_embeddings, self.embedding_dim)
+        made = Embedding(*size, std=self.std, seed=self.seed)
+        made._left = True
+        return made
 
     def with_weight(self, weight: Any) -> Embedding:
         """Give the same embedding with these values."""
@@ -76,7 +103,17 @@ class Embedding:
         Raises:
             InvalidArgumentError: If the ids are no integers.
         """
-        return self.weight[checked_ids(ids)]
+        wanted = checked_ids(ids)
+        if not _is_on_disk(self._weight):
+            return self.weight[wanted]
+        weight, shape = self._weight, (*wanted.shape, self.embedding_dim)
+        # As jax's own lookup does, ids that are out of range become the nearest row.
+        last = self.num_embeddings - 1
+        return jax.pure_callback(
+            lambda rows: weight[np.clip(np.asarray(rows), -last - 1, last)],
+            jax.ShapeDtypeStruct(shape, weight.dtype),
+            wanted,
+        )
 
     def __repr__(self) -> str:
         return f"Embedding({self.num_embeddings}, {self.embedding_dim})"
@@ -97,15 +134,32 @@ def checked_ids(ids: Any) -> Any:
     return found
 
 
+def _is_on_disk(weight: Any) -> bool:
+    """Say whether a weight is one that jax is not to copy into its memory: an array as `gs.load` gives large ones."""
+    return isinstance(weight, np.ndarray) and weight.nbytes > IN_MEMORY_BYTES
+
+
+class _Held:
+    """A weight that is no leaf of a pytree, since each would be copied; equal to itself alone."""
+
+    def __init__(self, weight: Any) -> None:
+        self.weight = weight
+
+
 def _flatten(embedding: Embedding) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     own = (embedding.num_embeddings, embedding.embedding_dim, embedding.std, embedding.seed)
-    return (embedding.weight,), own
+    if _is_on_disk(embedding._weight):
+        if embedding._held is None:
+            embedding._held = _Held(embedding._weight)
+        return (), (*own, embedding._held)
+    return (embedding.weight,), (*own, None)
 
 
 def _unflatten(own: tuple[Any, ...], children: tuple[Any, ...]) -> Embedding:
     made = object.__new__(Embedding)
-    made.num_embeddings, made.embedding_dim, made.std, made.seed = own
-    (made._weight,) = children
+    made.num_embeddings, made.embedding_dim, made.std, made.seed, made._held = own
+    made._weight = children[0] if made._held is None else made._held.weight
+    made._left = False
     return made
 
 

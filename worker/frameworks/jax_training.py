@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 
 from globalstep.errors import InvalidArgumentError
+from globalstep.files.disk_arrays import IN_MEMORY_BYTES
 from globalstep.graph.graph import get_default_graph
 from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, loss_node
 from globalstep.worker.frameworks.jax_embedding import Embedding, checked_ids, jax
 from globalstep.worker.frameworks.jax_front import half_of, variable_of
 from globalstep.worker.frameworks.training_model import (
     SCOPE,
+    TABLE_BYTES,
     Table,
     TrainingModel,
     arguments,
@@ -52,7 +54,12 @@ class JaxTraining(TrainingModel):
         self._embeddings = {at: leaf for at, leaf in enumerate(leaves) if isinstance(leaf, Embedding)}
         with get_default_graph().name_scope(SCOPE):
             self.tables = [
-                Table.of(paths[at], leaf.initial_weight, (leaf.num_embeddings, leaf.embedding_dim))
+                Table.of(
+                    paths[at],
+                    (leaf.num_embeddings, leaf.embedding_dim),
+                    None if leaf.has_values else leaf.draw,
+                    leaf.given_rows,
+                )
                 for at, leaf in self._embeddings.items()
             ]
             self.variables = {
@@ -107,7 +114,14 @@ class JaxTraining(TrainingModel):
 
     def put(self, values: Mapping[str, Array]) -> Any:
         """See TrainingModel."""
-        return put_into_pytree(self._params, values)
+        made = put_into_pytree(self._params, values)
+        left = {t.name for t in self.tables if t.name not in values and t.nbytes > TABLE_BYTES}
+        if not left:
+            return made
+        leaves, structure, paths = _leaves(made)
+        return structure.unflatten(
+            [leaf.left() if path in left else leaf for path, leaf in zip(paths, leaves, strict=True)]
+        )
 
     def _evaluate(self, values: Sequence[Array], wanted: tuple[int, ...]) -> Evaluation:
         dense = len(self.variables)
@@ -256,7 +270,10 @@ def put_into_pytree(params: Any, values: Mapping[str, Array]) -> Any:
         if path not in values:
             made.append(leaf)
         else:
-            value = jax.numpy.asarray(values[path], None if is_table else half_of(jax, leaf))
+            is_large = is_table and values[path].nbytes > IN_MEMORY_BYTES
+            value = (
+                values[path] if is_large else jax.numpy.asarray(values[path], None if is_table else half_of(jax, leaf))
+            )
             made.append(leaf.with_weight(value) if is_table else value)
     return structure.unflatten(made)
 

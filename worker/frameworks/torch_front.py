@@ -283,6 +283,11 @@ class TorchNames:
         """`globalstep.worker.frameworks.torch_embedding.Embedding`, for the modules of `gs.fit`."""
         return importlib.import_module("globalstep.worker.frameworks.torch_embedding").Embedding
 
+    @property
+    def EmbeddingBag(self) -> Any:  # noqa: N802 (a class)
+        """`globalstep.worker.frameworks.torch_embedding.EmbeddingBag`, for the modules of `gs.fit`."""
+        return importlib.import_module("globalstep.worker.frameworks.torch_embedding").EmbeddingBag
+
 
 #: `gs.torch`.
 torch = TorchNames()

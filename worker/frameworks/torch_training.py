@@ -21,10 +21,11 @@ from globalstep.graph.graph import get_default_graph
 from globalstep.variables.assignments import assign
 from globalstep.variables.variables import Variable
 from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, loss_node
-from globalstep.worker.frameworks.torch_embedding import Embedding, torch
+from globalstep.worker.frameworks.torch_embedding import TableModule, torch
 from globalstep.worker.frameworks.torch_front import TorchModel
 from globalstep.worker.frameworks.training_model import (
     SCOPE,
+    TABLE_BYTES,
     MoreLookupsError,
     Table,
     TrainingModel,
@@ -39,6 +40,10 @@ from globalstep.worker.frameworks.training_model import (
 _log = logging.getLogger("globalstep")
 
 __all__ = ["TorchTraining", "put_into_module"]
+
+
+#: From here on it is said that a sparse embedding of torch's own is dense.
+_LARGE_SPARSE_BYTES = 4 << 20
 
 
 class _EnoughError(Exception):
@@ -56,7 +61,7 @@ class TorchTraining(TrainingModel):
     def __init__(self, module: Any, loss_fn: Callable[..., Any]) -> None:
         self._module = module
         self._loss_fn = loss_fn
-        self._embeddings = {name: part for name, part in module.named_modules() if isinstance(part, Embedding)}
+        self._embeddings = {name: part for name, part in module.named_modules() if isinstance(part, TableModule)}
         self._batches: list[Any] = []
         self._seeds: list[int] = []
         # Of each batch, each lookup in order: which embedding, and the ids.
@@ -69,13 +74,14 @@ class TorchTraining(TrainingModel):
                 "model.train() before, unless that is meant.",
                 type(module).__name__,
             )
+        _warn_of_sparse(module)
         checked_names(name for name, _ in module.named_parameters())
         with get_default_graph().name_scope(SCOPE):
             self._model = TorchModel(torch, module)
             self.tables = [self._table(name, part) for name, part in self._embeddings.items()]
             self.variables = {**self._model.parameters, **self._model.buffers}
             sources = [(variable, variable.trainable) for variable in self.variables.values()]
-            if not self.tables and not any(trained for _, trained in sources):
+            if not any(trained for _, trained in sources) and not any(t.variable.trainable for t in self.tables):
                 raise InvalidArgumentError(
                     f"{type(module).__name__} has no parameter that requires a gradient, so there is nothing to train. "
                     "Does it keep its layers in a plain list? Use torch.nn.ModuleList, or call requires_grad_()."
@@ -83,7 +89,7 @@ class TorchTraining(TrainingModel):
             changed: list[Variable] = list(self._model.buffers.values())
             self.loss, updates = loss_node(
                 self.evaluate,
-                [*sources, *((table.rows, True) for table in self.tables)],
+                [*sources, *((table.rows, table.variable.trainable) for table in self.tables)],
                 op_type="TorchLoss",
                 variables=self.variables,
                 updates=changed,
@@ -102,26 +108,31 @@ class TorchTraining(TrainingModel):
 
     def put(self, values: Mapping[str, Array]) -> Any:
         """See TrainingModel."""
+        for table, part in zip(self.tables, self._embeddings.values(), strict=True):
+            if table.name not in values and table.nbytes > TABLE_BYTES:
+                part.leave()
         return put_into_module(self._module, values)
 
     def expect_all(self) -> None:
         """See TrainingModel."""
         self._always_all = True
 
-    def _table(self, name: str, part: Embedding) -> Table:
+    def _table(self, name: str, part: TableModule) -> Table:
+        part.path = name
         shape = (part.num_embeddings, part.embedding_dim)
-        return Table.of(f"{name}.weight" if name else "weight", lambda: part.initial_weight().cpu().numpy(), shape)
+        draw = None if part.has_values else part.draw
+        return Table.of(f"{name}.weight" if name else "weight", shape, draw, part.given_rows, part.trained)
 
     def _seen(self, batch: Any, seed: int) -> list[tuple[int, Any]]:
         """Give the lookups of a batch."""
         seen: list[tuple[int, Any]] = []
         limit = None if self._always_all else self._expected
 
-        def record(at: int, part: Embedding, ids: Any) -> Any:
+        def record(at: int, part: TableModule, ids: Any) -> Any:
             seen.append((at, ids.detach().cpu().clone()))
             if len(seen) == limit:
                 raise _EnoughError
-            return torch.zeros(*ids.shape, part.embedding_dim, device=ids.device)
+            return torch.zeros(len(ids), part.embedding_dim, device=ids.device)
 
         seed_torch(torch, seed)
         with torch.no_grad(), self._served(record), contextlib.suppress(_EnoughError):
@@ -167,7 +178,7 @@ class TorchTraining(TrainingModel):
             pending = iter(lookups)
             at_row = [0] * len(rows)
 
-            def serve(at: int, part: Embedding, ids: Any) -> Any:
+            def serve(at: int, part: TableModule, ids: Any) -> Any:
                 known = next(pending, None)
                 if known is None:
                     raise MoreLookupsError
@@ -178,7 +189,7 @@ class TorchTraining(TrainingModel):
                         "batches are made, or with torch's generator, which is seeded alike for both."
                     )
                 begin, at_row[at] = at_row[at], at_row[at] + ids.numel()
-                return rows[at][begin : at_row[at]].reshape(*ids.shape, part.embedding_dim)
+                return rows[at][begin : at_row[at]]
 
             with self._served(serve):
                 return _scalar(self._call(batch))
@@ -215,7 +226,7 @@ class TorchTraining(TrainingModel):
         return text
 
     @contextlib.contextmanager
-    def _served(self, serve: Callable[[int, Embedding, Any], Any]) -> Iterator[None]:
+    def _served(self, serve: Callable[[int, TableModule, Any], Any]) -> Iterator[None]:
         for at, part in enumerate(self._embeddings.values()):
             part.serve(functools.partial(serve, at, part))
         try:
@@ -240,7 +251,7 @@ def put_into_module(module: Any, values: Mapping[str, Array]) -> Any:
     """
     held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     tables = {f"{name}.weight" if name else "weight": part for name, part in module.named_modules()
-              if isinstance(part, Embedding)}  # fmt: skip
+              if isinstance(part, TableModule)}  # fmt: skip
     shapes = {name: tuple(tensor.shape) for name, tensor in held.items()}
     shapes |= {name: (part.num_embeddings, part.embedding_dim) for name, part in tables.items()}
     if unknown := sorted(set(values) - set(shapes)):
@@ -260,9 +271,29 @@ def put_into_module(module: Any, values: Mapping[str, Array]) -> Any:
             tensor = torch.from_numpy(value if value.flags.writeable else np.array(value))
             if name in tables:
                 tables[name].weight = tensor
+                tables[name].path = name.rpartition(".")[0]
             else:
                 held[name].copy_(tensor)
     return module
+
+
+def _warn_of_sparse(module: Any) -> None:
+    """Say what torch's sparse embeddings are here, where they are large."""
+    for name, part in module.named_modules():
+        if isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and part.sparse:
+            nbytes = part.weight.numel() * part.weight.element_size()
+            if nbytes > _LARGE_SPARSE_BYTES:
+                kind = type(part).__name__
+                _log.warning(
+                    "%r is a torch.nn.%s(sparse=True) of %d MiB, which each step reads and pushes whole: its gradient "
+                    "is dense here. gs.torch.%s(%d, %d) pulls and pushes only the rows of the batch.",
+                    name,
+                    kind,
+                    nbytes >> 20,
+                    kind,
+                    part.num_embeddings,
+                    part.embedding_dim,
+                )
 
 
 def _joined(lookups: Sequence[Sequence[tuple[int, Any]]], table: int) -> Array:

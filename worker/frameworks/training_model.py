@@ -28,10 +28,12 @@ from globalstep.graph.graph import Node
 from globalstep.ops.constant_ops import placeholder
 from globalstep.ops.embedding_ops import embedding_lookup
 from globalstep.variables.variables import Variable
+from globalstep.wire.draws import Draw
 from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, Evaluator, LossNode
 
 __all__ = [
     "SCOPE",
+    "TABLE_BYTES",
     "MoreLookupsError",
     "Table",
     "TrainingModel",
@@ -44,10 +46,13 @@ __all__ = [
     "part_seed",
     "seed_torch",
     "takes_rng",
+    "where_rows_are",
 ]
 
 _log = logging.getLogger("globalstep")
 
+#: Larger tables stay on the parameter servers and in checkpoints, from which `gs.load` takes them.
+TABLE_BYTES = 256 << 20
 #: The name scope of a model's Variables, and what their names begin with in a checkpoint.
 SCOPE = "model"
 
@@ -65,21 +70,50 @@ class Table:
         variable: The table.
         ids: Placeholder for the ids of a step, one after another.
         rows: Their rows.
+        given: Gives the rows that it begins with and that the parameter servers do not draw, in pieces: each with the
+            number of its first row.
     """
 
     name: str
     variable: Variable
     ids: Node
     rows: Node
+    given: Callable[[], Iterable[tuple[int, Array]]]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the whole."""
+        itemsize: int = np.dtype(self.variable.dtype.as_numpy_dtype).itemsize
+        return itemsize * math.prod(int(size) for size in self.variable.shape)
 
     @classmethod
-    def of(cls, name: str, initial: Callable[[], Array], shape: Sequence[int], dtype: Any = np.float32) -> Table:
-        """Make the Variable of a table, whose initial values are computed where it is initialized: on the chief."""
-        start = Node("EmbeddingInitial", (), initial, name=f"{name}/initial", dtype=dtype, shape=list(shape),
-                     stateful=True)  # fmt: skip
-        variable = Variable(start, name=name)
+    def of(
+        cls,
+        name: str,
+        shape: Sequence[int],
+        draw: Draw | None,
+        given: Callable[[], Iterable[tuple[int, Array]]] = tuple,
+        trained: bool = True,
+    ) -> Table:
+        """Make the Variable of a table, which no client ever makes the whole value of.
+
+        Args:
+            name: Its name in the model.
+            shape: Rows and width.
+            draw: What the parameter servers draw its rows by; None for zeros.
+            given: See Table.
+            trained: Whether it is.
+        """
+        fill = 0.0 if draw is None else draw
+        start = Node("EmbeddingInitial", (), lambda: _filled(fill, shape), name=f"{name}/initial", dtype=np.float32,
+                     shape=list(shape), stateful=True, attrs={"fill": fill})  # fmt: skip
+        variable = Variable(start, trainable=trained, name=name)
         ids = placeholder(np.int64, [None], name=f"{name}/ids")
-        return cls(name, variable, ids, embedding_lookup(variable, ids))
+        return cls(name, variable, ids, embedding_lookup(variable, ids), given)
+
+
+def _filled(fill: float | Draw, shape: Sequence[int]) -> Array:
+    return fill.rows(shape) if isinstance(fill, Draw) else np.full(tuple(shape), fill, np.float32)
 
 
 class TrainingModel(abc.ABC):
@@ -192,6 +226,16 @@ def number_of_at_least(least: int, **numbers: Any) -> None:
         is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
         if value is not None and (not is_whole or value < least):
             raise InvalidArgumentError(f"{name} is {value!r}; it must be a whole number of at least {least}.")
+
+
+def where_rows_are(name: str, shape: Sequence[int]) -> str:
+    """Say where the rows of a table are that was trained and is too large to be brought into the model."""
+    what = f"The table {name!r}" if name else "The table"
+    return (
+        f"{what} of {shape[0]} rows of {shape[1]} stayed on the parameter servers, since it is larger than "
+        f"{TABLE_BYTES >> 20} MiB. gs.load(run_dir, model) brings the rows of a checkpoint, without holding them in "
+        "memory; `globalstep checkpoint export` writes them to a file."
+    )
 
 
 def check_table(rows: Any, width: Any) -> None:

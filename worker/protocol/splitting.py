@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from globalstep.runtime.memory import MemoryPool
 from globalstep.wire.declarations import Op, OptimizerDecl, Push, Read, RowRange, VariableDecl
+from globalstep.wire.draws import Draw
 
 __all__ = ["Splitter", "part_name", "split_declaration", "split_optimizer", "whole_name"]
 
@@ -170,7 +171,8 @@ class Splitter:
         for number, rows in enumerate(ranges):
             value = op.value if op.value is None or not fits else op.value[rows.first : rows.end]
             source = part_name(op.source, number) if op.source in self._parts else op.source
-            yield replace(op, variable=part_name(op.variable, number), value=value, source=source)
+            fill = op.fill.of_part(rows.first) if isinstance(op.fill, Draw) else op.fill
+            yield replace(op, variable=part_name(op.variable, number), value=value, fill=fill, source=source)
 
     def _split_sparse(self, op: Op, ranges: Sequence[RowRange]) -> Iterator[Op]:
         assert op.indices is not None

@@ -228,6 +228,8 @@ class PlanRun:
         for part, _, _, operand_slot, indices_slot in form.local:
             if operand_slot is None:
                 operand: Any = part.fill if part.source is None else local.read(part.source)
+                if part.declare:
+                    operand = np.full([int(size) for size in part.variable.shape], operand)
             else:
                 operand = operand_of(part, values[operand_slot])
             rows = None if indices_slot is None else np.asarray(values[indices_slot])

@@ -40,7 +40,7 @@ _MASK_DELTA = 0xA282EAD8
 _CHUNK = 1 << 24
 
 
-def masked_crc32c(data: bytes) -> int:
+def masked_crc32c(data: Any) -> int:
     """Compute the masked CRC-32C of `data`.
 
     Args:

@@ -368,17 +368,43 @@ class ShardReader:
         spec = self.specs.get(name)
         if spec is None:
             raise NotFoundError(f"Key {name} not found in {self._path}")
-        value = np.empty(spec.shape, dtype=np.dtype(spec.dtype).newbyteorder("<"))
+        return self._read(spec, self._offsets[name], spec.shape)
+
+    def _read(self, spec: TensorSpec, offset: int, shape: tuple[int, ...]) -> Array:
+        value = np.empty(shape, dtype=np.dtype(spec.dtype).newbyteorder("<"))
         if value.size:
             into = value.reshape(-1).view(np.uint8).data
-            self._file.seek(self._data_start + self._offsets[name])
+            self._file.seek(self._data_start + offset)
             while into:
                 # Object stores give what they have at hand, so one call may not fill it.
                 count = self._file.readinto(into)  # type: ignore[attr-defined]
                 if not count:
-                    raise CheckpointError(f"{self._path} ends within the tensor {name!r}.")
+                    raise CheckpointError(f"{self._path} ends within the tensor {spec.name!r}.")
                 into = into[count:]
         return value if sys.byteorder == "little" else value.astype(spec.dtype)
+
+    def pieces(self, name: str, piece_bytes: int = PIECE_BYTES) -> Iterator[Array]:
+        """Read one tensor some rows at a time.
+
+        Args:
+            name: Its name in the file; it has at least one axis.
+            piece_bytes: Of a piece, at most; a row of more comes alone.
+
+        Returns:
+            Arrays of rows, one behind the other.
+
+        Raises:
+            NotFoundError: If the file has no such tensor.
+            CheckpointError: If the file ends too early.
+        """
+        spec = self.specs.get(name)
+        if spec is None:
+            raise NotFoundError(f"Key {name} not found in {self._path}")
+        row_bytes = np.dtype(spec.dtype).itemsize * math.prod(spec.shape[1:])
+        rows = max(1, piece_bytes // max(1, row_bytes))
+        for at in range(0, spec.shape[0], rows):
+            count = min(rows, spec.shape[0] - at)
+            yield self._read(spec, self._offsets[name] + at * row_bytes, (count, *spec.shape[1:]))
 
     def close(self) -> None:
         """Close the file."""

@@ -146,6 +146,8 @@ class _Builder:
             inputs += [*rule.slots.get(variable, ()), *rule.scalars]
             inputs += [value for value in rule.hypers.values() if isinstance(value, Node)]
         operand = part.operand if part.operand is not None else part.source
+        if operand is None and part.declare:
+            operand = variable.initial_value
         if operand is None:
             operand_name = self._fresh(f"{name}/value")
             self._add_const(operand_name, np.asarray(part.fill, dtype=variable.dtype.as_numpy_dtype))

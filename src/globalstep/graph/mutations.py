@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from globalstep.graph.graph import Node
 from globalstep.wire.declarations import OpKind, OptimizerDecl
+from globalstep.wire.draws import Draw
 from globalstep.wire.expressions import Expr, constant
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class MutationPart:
         variable: What is changed.
         operand: Gradient or operand; None with `fill` or `source`.
         indices: int node [n] of rows, for a sparse change whose operand is [n, *shape[1:]].
-        fill: A number for every element.
+        fill: A number for every element, or what the PS draws them by.
         source: A Variable whose present value, on the PS, is the operand.
         optimizer: The rule, for an apply.
         declare: Whether the Variable is declared to the PS first: this is its initializer.
@@ -104,7 +105,7 @@ class MutationPart:
     variable: Variable
     operand: Node | None = None
     indices: Node | None = None
-    fill: float | None = None
+    fill: float | Draw | None = None
     source: Variable | None = None
     optimizer: OptimizerSpec | None = None
     declare: bool = False

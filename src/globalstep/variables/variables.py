@@ -9,6 +9,7 @@ collections (`global_variables_initializer`, ...) in `globalstep.variables.varia
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -39,8 +40,13 @@ from globalstep.variables.assignments import (
 )
 from globalstep.variables.element_assignments import scatter_nd_add, scatter_nd_sub, scatter_nd_update
 from globalstep.wire.declarations import OpKind, VariableDecl
+from globalstep.wire.draws import Draw
 
 __all__ = ["Variable", "begin_with", "variables_of"]
+
+#: From this size on the PS fill a Variable that begins as one number: else a worker makes the whole value, to look
+#: whether it is one.
+_FILLED_BYTES = 1 << 20
 
 
 class Variable(Node):
@@ -132,8 +138,7 @@ class Variable(Node):
                 stateful=True,
                 device=None if primary is None else primary.device,
             )
-            first = MutationPart(OpKind.ASSIGN, self, self._initial_value, declare=True)
-            self._initializer = Mutation([first], op_type="Assign", name="Assign")
+            self._initializer = Mutation([_first_part(self, self._initial_value)], op_type="Assign", name="Assign")
         names = [GraphKeys.GLOBAL_VARIABLES] if collections is None else list(collections)
         #: Whether it lives in each session, or process, instead of on the PS.
         self.is_local = GraphKeys.LOCAL_VARIABLES in names
@@ -262,6 +267,19 @@ class Variable(Node):
         return f"<tf.Variable '{self.name}' shape={self.shape} dtype={self.dtype.name}_ref>"
 
 
+def _first_part(variable: Variable, value: Node) -> MutationPart:
+    """Give what a Variable begins with: of a large one that is one number, or is drawn, no client makes the value."""
+    fill = value.attrs.get("fill")
+    sizes = [int(size) for size in variable.shape] if variable.shape.is_fully_defined() else []
+    if isinstance(fill, Draw) or (
+        isinstance(fill, (bool, int, float))
+        and variable.dtype.is_floating
+        and math.prod(sizes) * np.dtype(variable.dtype.as_numpy_dtype).itemsize > _FILLED_BYTES
+    ):
+        return MutationPart(OpKind.ASSIGN, variable, fill=fill, declare=True)
+    return MutationPart(OpKind.ASSIGN, variable, value, declare=True)
+
+
 def begin_with(variable: Variable, value: Node) -> None:
     """Give a Variable another initial value; ops that were made of its old initializer keep that.
 
@@ -271,8 +289,7 @@ def begin_with(variable: Variable, value: Node) -> None:
     """
     with variable.graph.control_dependencies(None), variable.graph.name_scope(f"{variable.op_name}/"):
         variable._initial_value = value
-        part = MutationPart(OpKind.ASSIGN, variable, value, declare=True)
-        variable._initializer = Mutation([part], op_type="Assign", name="Assign")
+        variable._initializer = Mutation([_first_part(variable, value)], op_type="Assign", name="Assign")
 
 
 def variables_of(graph: Graph) -> list[Variable]:

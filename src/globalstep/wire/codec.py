@@ -32,6 +32,7 @@ from globalstep.wire.declarations import (
     VariableDecl,
     padded,
 )
+from globalstep.wire.draws import Draw
 from globalstep.wire.expressions import MAX_NODES, Expr
 from globalstep.wire.names import GOOD_IDS, check_id
 
@@ -318,6 +319,9 @@ def encode_op(op: Op, into: pb.Op, tensors: TensorWriter) -> None:
     into.variable = op.variable
     if op.value is not None:
         tensors.add(op.value, into.value)
+    elif isinstance(op.fill, Draw):
+        into.draw.law, into.draw.seed, into.draw.row = op.fill.law, op.fill.seed, op.fill.row
+        into.draw.first, into.draw.second = op.fill.first, op.fill.second
     elif op.fill is not None:
         into.fill = op.fill
     else:
@@ -345,13 +349,17 @@ def decode_op(message: pb.Op, data: memoryview) -> Op:
         kind,
         message.variable,
         decode_tensor(message.value, data) if operand == "value" else None,
-        message.fill if operand == "fill" else None,
+        message.fill if operand == "fill" else _draw(message.draw) if operand == "draw" else None,
         message.source,
         _unpacked(message.indices, data) if message.HasField("indices") else None,
         message.optimizer,
         message.unique,
         message.after_increment,
     )
+
+
+def _draw(message: pb.Draw) -> Draw:
+    return Draw(message.law, message.first, message.second, message.seed, message.row)
 
 
 def encode_read(read: Read, into: pb.Read, tensors: TensorWriter) -> None:

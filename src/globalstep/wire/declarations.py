@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
+from globalstep.wire.draws import Draw
 from globalstep.wire.expressions import Expr
 
 __all__ = [
@@ -135,8 +136,8 @@ class Op:
     variable: str
     #: Gradient or operand; the Variable's dtype and shape, or [n, *shape[1:]] when sparse.
     value: Array | None = None
-    #: A number for every element instead of an array (initial zeros cost no bytes).
-    fill: float | None = None
+    #: A number for every element instead of an array (initial zeros cost no bytes), or what draws them.
+    fill: float | Draw | None = None
     #: Name of a Variable on the same shard whose present value is the operand.
     source: str = ""
     #: int64 [n], for a sparse op.

@@ -176,7 +176,9 @@ class TestLookups:
         assert self.fit(lambda table, ids: table(torch.randint(50, (4,))), steps=3).step == 3
 
     def test_ids_that_cannot_be(self):
-        with pytest.raises(InvalidArgumentError, match=r"Id 50 is not in an Embedding of 50 rows: ids are 0 to 49"):
+        with pytest.raises(
+            InvalidArgumentError, match=r"Id 50 is not in 'table', an Embedding of 50 rows: ids are 0 to"
+        ):
             self.fit(lambda table, ids: table(ids + 50 - ids), steps=1)
         with pytest.raises(InvalidArgumentError, match=r"looked up by integer ids; it got torch.float32.*ids.long"):
             self.fit(lambda table, ids: table(ids.float()), steps=1)
