@@ -50,6 +50,7 @@ GOLDEN = [[0.020285982619378976, -0.07219515543321664], [-0.7364712813797047, -0
     [
         (Draw("normal", 0.0, 1.0, 1), "int32", (3, 2), "float32 or float64"),
         (Draw("normal", 0.0, 1.0, 1), "float32", (), "at least one dimension"),
+        (Draw("normal", 0.0, 1.0, 1), "float32", (1, 1 << 20), "262144 at most"),
         (Draw("cauchy", 0.0, 1.0, 1), "float32", (3, 2), "the law 'cauchy' is none of uniform, normal, trunc"),
         (Draw("normal", float("nan"), 1.0, 1), "float32", (3, 2), "finite numbers"),
         (Draw("normal", 0.0, 1.0, 1, row=-1), "float32", (3, 2), "a first row"),

@@ -55,12 +55,16 @@ class Draw:
             shape: Its shape.
 
         Raises:
-            InvalidArgumentError: If it is no float32 or float64 with rows, or the law or its numbers cannot be.
+            InvalidArgumentError: If it is no float32 or float64 with rows, these are too wide, or the law cannot be.
         """
         if dtype not in _DTYPES or not shape:
             raise InvalidArgumentError(
                 f"Variable {name!r} is {dtype} {list(shape)}: random rows are for one of {' or '.join(_DTYPES)}, with "
                 "at least one dimension."
+            )
+        if (width := math.prod(shape[1:])) > _BLOCK_ELEMENTS:
+            raise InvalidArgumentError(
+                f"Variable {name!r} has rows of {width} elements; random rows have {_BLOCK_ELEMENTS} at most."
             )
         if self.law not in _LAWS:
             raise InvalidArgumentError(f"Variable {name!r}: the law {self.law!r} is none of {', '.join(_LAWS)}.")
@@ -79,7 +83,7 @@ class Draw:
         if not rows.size:
             return
         flat = rows.reshape(rows.shape[0], -1)
-        per_block = max(1, _BLOCK_ELEMENTS // flat.shape[1])
+        per_block = _BLOCK_ELEMENTS // flat.shape[1]
         at = 0
         while at < len(flat):
             block, skipped = divmod(self.row + at, per_block)

@@ -117,6 +117,7 @@ LIMITS: dict[str, _Check] = {
     "Read.variable": _name,
     "TensorRef.dtype": _word,
     "PushId.client": _id,
+    "Draw.law": _word,
     "Op.variable": _name,
     "Op.source": _name,
     "Op.optimizer": _name,

@@ -1,4 +1,4 @@
-"""gs.torch.Embedding and EmbeddingBag give what torch.nn's give, in training and outside of it; and say what is wrong."""
+"""gs.torch.Embedding and EmbeddingBag give what torch.nn's give, trained and not; and say what is wrong."""
 
 import copy
 import logging

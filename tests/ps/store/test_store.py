@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from globalstep.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.store.reading import bytes_of
 from globalstep.ps.store.store import VariableStore
+from globalstep.wire.codec import TensorWriter, decode_op, encode_op
 from globalstep.wire.declarations import Op, OpKind, OptimizerDecl, Read, VariableDecl
+from globalstep.wire.draws import Draw
 from globalstep.wire.expressions import constant
 
 SGD = OptimizerDecl("sgd", "gradient_descent", {"learning_rate": constant(0.5)}, {"w": (), "b": (), "e": ()})
@@ -127,6 +130,22 @@ def test_a_variable_can_be_the_source_of_another():
     assert values(store, "copy") == [[3, 3]]
 
 
+def test_rows_are_drawn():
+    store, draw = VariableStore(), Draw("normal", 0.0, 1.0, 3, row=5)
+    store.declare([VariableDecl("w", "float32", (4, 2))], [])
+    op = decode_op(encoded(Op(OpKind.ASSIGN, "w", fill=draw)), memoryview(b""))
+    store.check([op])
+    store.apply([op], {})
+    assert values(store, "w") == [draw.rows((4, 2)).tolist()]
+    assert store.uninitialized() == []
+
+
+def encoded(op: Op) -> pb.Op:
+    message = pb.Op()
+    encode_op(op, message, TensorWriter())
+    return message
+
+
 def test_reads_are_copies_and_rows_may_repeat(store):
     whole, rows = store.read([Read("e"), Read("e", np.asarray([3, 0, 3]))])
     whole[...] = 9
@@ -182,6 +201,12 @@ WRONG = {
     "rows of a scalar": (gradient("b", [1], indices=np.asarray([0])), InvalidArgumentError, "'b'"),
     "id dtype": (gradient("e", [[1, 1]], indices=np.asarray([0], np.int32)), InvalidArgumentError, "int64"),
     "no operand": (Op(OpKind.ASSIGN, "w"), InvalidArgumentError, "no operand"),
+    "drawn, not assigned": (
+        Op(OpKind.ASSIGN_ADD, "e", fill=Draw("normal", 0.0, 1.0, 3)),
+        InvalidArgumentError,
+        "Random values are assigned to 'e'",
+    ),
+    "drawn integers": (Op(OpKind.ASSIGN, "n", fill=Draw("normal", 0.0, 1.0, 3)), InvalidArgumentError, "'n' is int64"),
     "source of another shape": (Op(OpKind.ASSIGN, "w", source="e"), InvalidArgumentError, "its source 'e'"),
 }
 
