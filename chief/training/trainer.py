@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 from globalstep.chief.checkpoints.saver import Saver
 from globalstep.chief.events.file_writer import FileWriterCache
 from globalstep.chief.hooks.checkpoint import CheckpointSaverHook, CheckpointSaverListener
@@ -37,6 +39,7 @@ from globalstep.config import ConfigProto
 from globalstep.errors import InvalidArgumentError, OpError
 from globalstep.files.storage import leave_probe, storage_for
 from globalstep.graph.graph import Graph
+from globalstep.wire.declarations import Op, OpKind, Push, Read
 from globalstep.wire.wire_options import wire_options_of
 from globalstep.worker.client.row_pieces import pull_table, push_rows
 from globalstep.worker.frameworks.bad_steps import BadSteps
@@ -47,6 +50,7 @@ from globalstep.worker.frameworks.training_model import (
     TABLE_BYTES,
     MoreLookupsError,
     Table,
+    described,
     number_of_at_least,
     part_seed,
 )
@@ -56,6 +60,7 @@ from globalstep.worker.session import in_flight_of
 from globalstep.worker.session_run_hook import SessionRunContext, SessionRunHook, SessionRunValues
 
 if TYPE_CHECKING:
+    from globalstep.chief.sessions.step_context import StepContext
     from globalstep.worker.coordinator import Coordinator
     from globalstep.worker.session import Session
     from globalstep.worker.waits.contributing import UnitOfWork
@@ -376,6 +381,48 @@ class Trainer:
         if last < 0:
             return self._start + self.rank
         return max(last + 1, self._own_step + self.world_size - 1)
+
+    def assign(self, values: Mapping[str, Any]) -> None:
+        """Give parameters other values, between two steps; what is done to the model itself does not count.
+
+        All of them change in one push, after this worker's steps so far and before its next one. What other workers
+        push between the read of a value that a function gets, and the change, is lost.
+
+        Args:
+            values: By the parameter's name: an array or tensor of its shape, or a function of the present value that
+                gives one: `trainer.assign({"w": lambda w: w.clip(-0.01, 0.01)})`.
+
+        Raises:
+            RuntimeError: Outside of a `with` block.
+            InvalidArgumentError: If a name or shape is not the model's, or with `local_steps`; nothing has changed.
+        """
+        if self._session is None:
+            raise RuntimeError("A Trainer assigns in a `with` block, between its steps.")
+        if self._local is not None:
+            raise InvalidArgumentError("assign is not for local_steps, where each worker has values of its own.")
+        model = self._model
+        known = {**model.variables, **{table.name: table.variable for table in model.tables}}
+        if unknown := sorted(set(values) - set(known)):
+            raise InvalidArgumentError(f"The model has no parameter {unknown[0]!r}; it has {', '.join(known)}.")
+
+        def change(step_context: StepContext) -> None:
+            session = step_context.session
+            ops = []
+            for name, value in values.items():
+                variable = known[name]
+                given = value(np.array(session.cluster.pull([Read(variable.op_name)])[0])) if callable(value) else value
+                array = given.detach().cpu().numpy() if hasattr(given, "detach") else np.asarray(given)
+                shape = tuple(int(size) for size in variable.shape)
+                if array.shape != shape or array.dtype.kind not in "fiub":
+                    raise InvalidArgumentError(
+                        f"{name!r} has shape {list(shape)}, and what is assigned to it is {described(array)}."
+                    )
+                array = np.ascontiguousarray(array, variable.dtype.as_numpy_dtype).reshape(shape)
+                ops.append(Op(OpKind.ASSIGN, variable.op_name, array))
+            session.cluster.push(Push(ops))
+            session.forget_values()
+
+        self._session.run_step_fn(change)
 
     def stop(self) -> None:
         """End training after this step; on the chief, that of all workers."""

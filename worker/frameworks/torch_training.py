@@ -67,6 +67,10 @@ class TorchTraining(TrainingModel):
         # Of each batch, each lookup in order: which embedding, and the ids.
         self._lookups: list[list[tuple[int, Any]]] = []
         self._expected: int | None = None
+        self._parameters = dict(module.named_parameters())
+        # PyTorch counts the writes to a tensor: the counts when the parameters had been set for the last batch.
+        self._versions: list[int] = []
+        self._said_changed = False
         self._always_all = False
         if not module.training:
             _log.warning(
@@ -153,6 +157,7 @@ class TorchTraining(TrainingModel):
             parts = [rows[at][taken[at] : taken[at] + count] for at, count in enumerate(counts)]
             taken = [begin + count for begin, count in zip(taken, counts, strict=True)]
             seed_torch(torch, self._seeds[number])
+            self._look_for_changes()
             try:
                 found = self._model.evaluate(self._loss_of(batch, lookups), True, [*held, *parts], wanted)
             except RuntimeError as error:
@@ -175,6 +180,7 @@ class TorchTraining(TrainingModel):
 
     def _loss_of(self, batch: Any, lookups: list[tuple[int, Any]]) -> Callable[..., Any]:
         def loss(module: Any, *rows: Any) -> Any:
+            self._versions = [tensor._version for tensor in self._parameters.values()]
             pending = iter(lookups)
             at_row = [0] * len(rows)
 
@@ -195,6 +201,22 @@ class TorchTraining(TrainingModel):
                 return _scalar(self._call(batch))
 
         return loss
+
+    def _look_for_changes(self) -> None:
+        """Say it once where the module's parameters were written to since they were set for the step before."""
+        if self._said_changed or not self._versions:
+            return
+        for (name, tensor), version in zip(self._parameters.items(), self._versions, strict=True):
+            if tensor._version != version:
+                self._said_changed = True
+                _log.warning(
+                    "The parameter %r was written to in the module (by clamp_, copy_, load_state_dict, or the max_norm "
+                    "of an embedding, say). Each step begins with the values of the parameter servers, so that is "
+                    'lost: use trainer.assign({"%s": ...}) between steps, or in a callback.',
+                    name,
+                    name,
+                )
+                return
 
     def _call(self, batch: Any) -> Any:
         try:
