@@ -1,12 +1,13 @@
 """Graphs as GraphDefs that can be imported again: what is kept, and what is refused."""
 
 import json
+import os
 
 import numpy as np
 import pytest
 
 import globalstep as gs
-from globalstep.exporting.functions import NotWritableError, code_named, global_named, is_known_module
+from globalstep.exporting.functions import NotWritableError, code_named, function_named, is_known_module
 from globalstep.exporting.graph_files import PAYLOAD
 from globalstep.exporting.values import ValueReader, ValueWriter
 
@@ -217,7 +218,7 @@ def test_which_modules_a_file_may_name():
         map(is_known_module, ("os", "globalstep.opsx", "globalstep.files.storage", "globalstep.worker.session"))
     )
     with pytest.raises(NotWritableError, match="no module globalstep.ops.gone"):
-        global_named("globalstep.ops.gone:f")
+        function_named("globalstep.ops.gone:f")
     with pytest.raises(NotWritableError, match="not the same in this version"):
         code_named("globalstep.ops.math_ops:gone#0", "")
 
@@ -259,3 +260,110 @@ def test_values_come_back_as_they_were():
     assert rest[3:5] == [b"\0", slice(1, None, 2)]
     assert rest[7] == np.float32(1.5)
     assert rest[-1].tolist() == [b"a", b"b"]
+
+
+def obj(place, **state):
+    return {"object": [place, [[name, item] for name, item in state.items()]]}
+
+
+PARTITIONED = "globalstep.variables.partitioned_variables:PartitionedVariable"
+WRAPPER = "globalstep.recurrence.attention:AttentionWrapper"
+EXPR = "globalstep.wire.expressions:Expr"
+RELU = {"global": "globalstep.ops.nn_ops:_relu"}
+#: A method of whatever a proxy's `__getattr__` leads to; a module is what it would be looked up in.
+THROUGH_A_PROXY = {"method": ["f2py", obj(PARTITIONED, _whole={"module": "numpy"})]}
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        THROUGH_A_PROXY,
+        {"method": ["check_call", obj(PARTITIONED, _whole=THROUGH_A_PROXY)]},
+        {"method": ["state_size", obj(WRAPPER, _packed=RELU, _mechanisms=[1])]},
+        {"method": ["__class__", obj(EXPR, op="add")]},
+        {"method": ["__reduce_ex__", obj(EXPR, op="add")]},
+        {"method": ["_fields", {"named tuple": ["globalstep.loops.body:_BodyStep", []]}]},
+        {"method": ["op", obj(EXPR, op=RELU)]},
+        {"method": ["index", {"tuple": [1]}]},
+        {"method": ["wrap", RELU]},
+        {"module": "numpy"},
+        {"module": "autograd.numpy"},
+        {"module": "os"},
+        {"global": "os:system"},
+        {"global": "numpy:f2py"},
+        {"global": "numpy:fromfile"},
+        {"global": "autograd.numpy:save"},
+        {"global": "globalstep.ops.nn_ops:np"},
+        {"global": "globalstep.ops.nn_ops:np.f2py"},
+        {"global": "globalstep.ops.nn_ops:__builtins__"},
+        {"global": "globalstep.ops.nn_ops:_relu.__globals__"},
+        {"global": "globalstep.ops.sliding_windows:importlib"},
+        {"global": PARTITIONED},
+        {"global": EXPR},
+        {"global": ["globalstep.ops.nn_ops:_relu"]},
+        {"type": "subprocess.Popen"},
+        {"items": [{"module": "os"}]},
+        obj(PARTITIONED, _whole=1),
+        obj(WRAPPER, _packed=RELU),
+        obj("subprocess:Popen", args="true"),
+        obj("globalstep.graph.graph:Node", fn=RELU),
+        obj(EXPR, __class__=RELU),
+        obj(EXPR, __dict__={"dict": []}),
+        obj(EXPR, evaluate=RELU),
+        obj("globalstep.graph.mutations:OptimizerSpec", name=obj(EXPR, op="add")),
+        {"named tuple": [EXPR, [1]]},
+        {"named tuple": ["builtins:tuple", [1]]},
+        {"enum": [EXPR, "op"]},
+        {"enum": ["globalstep.wire.declarations:OpKind", "__class__"]},
+        {"ref": -1},
+        {"ref": "0"},
+        {"array": ["object", [1], "AAAAAAAAAAA="]},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("where", ["function", "cell", "default", "attribute", "attrs", "state", "list"])
+def test_a_hostile_file_runs_nothing_and_is_refused(hostile, where, monkeypatch):
+    """The node refuses to run, or the file is said to be damaged; no object of the file's making ever acts."""
+    ran = []
+    monkeypatch.setattr(np.f2py.subprocess, "Popen", lambda *args, **kwargs: ran.append(args))
+    monkeypatch.setattr(os, "system", ran.append)
+    with gs.Graph().as_default():
+        x = gs.placeholder(gs.float32, [2], name="x")
+        gs.nn.softmax(x, name="y")
+    written = x.graph.as_graph_def()
+    attr = written.node[1].attr[PAYLOAD]
+    payload = json.loads(attr.s)
+    function = payload["fn"]["function"]
+    match where:
+        case "function":
+            payload["fn"] = hostile
+        case "cell":
+            function["cells"] = [hostile] * len(function["cells"])
+        case "default":
+            function["defaults"] = [hostile]
+        case "attribute":
+            function["attributes"] = [["vjp", hostile]]
+        case "attrs":
+            payload["attrs"]["x"] = hostile
+        case "state":
+            payload["state"]["_shape"] = hostile
+        case "list":
+            payload["attrs"]["x"] = [1, {"dict": [[2, {"tuple": [hostile]}]]}]
+    attr.s = json.dumps(payload).encode()
+    with gs.Graph().as_default() as graph:
+        try:
+            gs.import_graph_def(written, name="")
+        except ValueError as error:
+            assert "is damaged, or of a version" in str(error)  # noqa: PT017
+        else:
+            with gs.Session() as sess, pytest.raises(gs.errors.FailedPreconditionError, match="'y'.*was imported"):
+                sess.run("y:0", {"x:0": [1.0, 2.0]})
+    assert not ran
+    assert graph.nodes == [] or len(graph.nodes) == 2
+
+
+@pytest.mark.parametrize("name", ["__class__", "fn", "graph", "eval", "op", "__dict__", "run"])
+def test_a_file_gives_nodes_the_state_of_nodes_only(name):
+    with gs.Graph().as_default() as graph, pytest.raises(ValueError, match=f"has no '{name}'"):
+        gs.import_graph_def(damaged(lambda payload: payload["state"].update({name: RELU})), name="")
+    assert graph.nodes == []

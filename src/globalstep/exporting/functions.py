@@ -20,7 +20,15 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["NotWritableError", "code_named", "global_named", "is_known_module", "name_of_code", "name_of_global"]
+__all__ = [
+    "NotWritableError",
+    "class_at",
+    "code_named",
+    "function_named",
+    "is_known_module",
+    "name_of_code",
+    "name_of_global",
+]
 
 #: Packages whose functions compute nodes.
 _PACKAGES = frozenset(
@@ -103,23 +111,27 @@ def name_of_global(value: Any) -> str | None:
     return None if found is None else found[1]
 
 
-def global_named(place: str) -> Any:
-    """Find what `name_of_global` gave a name to.
+def function_named(place: str) -> Any:
+    """Find the function that `name_of_global` gave a name to.
 
     Raises:
-        NotWritableError: If there is no such thing, or a file may not name it.
+        NotWritableError: If there is no such function, or a file may not name it.
     """
-    module, _, name = place.partition(":")
+    module, _, name = str(place).partition(":")
     if module not in ("numpy", "autograd.numpy"):
         _require_known(module)
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-        if found is None or part.startswith("__"):
-            raise NotWritableError(f"{module} has no {name} in this version of globalstep")
-    if isinstance(found, type(sys)) or not _is_allowed(module, name, found):
+    found = vars(importlib.import_module(module)).get(name)
+    if name.startswith("__") or not callable(found):
+        raise NotWritableError(f"{module} has no function {name} in this version of globalstep")
+    if isinstance(found, type) or not _is_allowed(module, name, found):
         raise NotWritableError(f"a graph file may not name {name} of {module}")
     return found
+
+
+def class_at(place: str) -> Any:
+    """Return the class at "module:name", a place that this package has chosen and no file."""
+    module, _, name = place.partition(":")
+    return vars(importlib.import_module(module))[name]
 
 
 def _require_known(module: str) -> None:

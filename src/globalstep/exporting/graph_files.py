@@ -40,8 +40,15 @@ __all__ = [
 #: The attribute of a NodeDef that says what the node is here.
 PAYLOAD = "_globalstep"
 _CLASSES: dict[str, type[Node]] = {"Node": Node, "Variable": Variable, "Mutation": Mutation}
-#: Of a node: what the NodeDef says, what belongs to one process, and what is made again.
-_NOT_STATE = {"graph", "op_name", "_place", "device", "fn", "attrs", "constraint"}
+#: What a file may say of a node, besides what computes it.
+_STATE = {"_dtype", "_shape", "aliases", "control_inputs", "inputs", "is_operation", "op_type", "stateful"}
+_STATE_OF: dict[type[Node], set[str]] = {
+    Node: _STATE,
+    Variable: _STATE
+    | {"_initial_value", "_initializer", "is_local", "is_own", "is_step", "optimizer_name", "primary"}
+    | {"save_slice_info", "slot_name", "trainable"},
+    Mutation: _STATE | {"after_increment", "guards", "increments", "parts", "uses", "value_of"},
+}
 _NOT_ATTRS = {"schedule"}
 _NAMES = {number: name for name, number in DATA_TYPES.items()}
 
@@ -99,7 +106,7 @@ def _payload(node: Node) -> dict[str, Any]:
 
 
 def _state(node: Node, writer: ValueWriter, names: Iterable[str] | None = None) -> dict[str, Any]:
-    chosen = [name for name in vars(node) if name not in _NOT_STATE] if names is None else names
+    chosen = [name for name in vars(node) if name in _STATE_OF[type(node)]] if names is None else names
     return {name: writer.write(getattr(node, name)) for name in chosen}
 
 
@@ -237,6 +244,8 @@ class _GraphReading:
         node.inputs, node.control_inputs, node.is_operation, node.stateful = (), (), False, False
         node.fn, node.attrs, node._dtype, node._shape = None, {}, None, None
         for name, item in payload["state"].items():
+            if name not in _STATE_OF[type(node)]:
+                raise NotWritableError(f"a {type(node).__name__} has no {name!r}")
             setattr(node, name, reader.read(item))
         if "const" in payload:
             _fill_constant(node, array_of(written.attr["value"].tensor), payload["const"] == "text")

@@ -3,6 +3,9 @@
 Numbers, texts, None and lists are themselves; anything else is an object with one key that says what it is. Objects
 that may be held twice are counted in the order in which they begin, and named by their number the second time.
 
+A file names classes from one closed list, and of their objects the attributes that stand there. Reading one runs no
+method, property or constructor that the file chooses.
+
 Layer: shared. Threads: a ValueWriter and a ValueReader belong to one call each.
 """
 
@@ -10,12 +13,12 @@ from __future__ import annotations
 
 import base64
 import enum
-import importlib
+import inspect
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
-from types import CellType, FunctionType, MethodType, ModuleType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -23,8 +26,9 @@ import numpy as np
 from globalstep.dtypes import DType, as_dtype
 from globalstep.exporting.functions import (
     NotWritableError,
+    class_at,
     code_named,
-    global_named,
+    function_named,
     is_known_module,
     name_of_code,
     name_of_global,
@@ -36,7 +40,51 @@ from globalstep.ops.random_ops import Generator
 
 __all__ = ["ValueReader", "ValueWriter"]
 
-_NUMPY = ("autograd.numpy", "numpy")
+#: Classes whose objects a file may hold -> the attributes that such an object has.
+_OBJECTS = {
+    "globalstep.autodiff.gradient_plan:GradientPlan": (
+        *("_ends", "covers", "flows", "gathers", "needs", "reached", "seeds", "stops", "vjps", "xs", "ys"),
+    ),
+    "globalstep.graph.mutations:MutationPart": (
+        *("declare", "fill", "indices", "kind", "operand", "optimizer", "source", "unique", "variable"),
+    ),
+    "globalstep.graph.mutations:OptimizerSpec": (
+        *("hypers", "is_local", "kind", "name", "scalars", "slots", "use_locking"),
+    ),
+    "globalstep.images.box_sampling:_Limits": ("area", "aspect", "attempts", "whole_image"),
+    "globalstep.loops.body:Body": (
+        *("_inputs", "_results", "_size", "_steps", "captures", "control_inputs", "has_effects", "has_no_gradient"),
+    ),
+    "globalstep.loops.branches:_Stage": ("_exported", "_inputs", "_size", "_steps", "has_no_gradient"),
+    "globalstep.loops.while_loops:_Loop": ("body", "condition", "count"),
+    "globalstep.loops.while_loops:_LoopRun": ("for_body", "for_condition", "limit", "loop"),
+    "globalstep.ops.init_ops:Orthogonal": ("dtype", "gain", "seed"),
+    "globalstep.ops.parsing_ops:FixedLenFeature": ("default_value", "dtype", "shape"),
+    "globalstep.ops.parsing_ops:FixedLenSequenceFeature": ("allow_missing", "default_value", "dtype", "shape"),
+    "globalstep.ops.parsing_ops:VarLenFeature": ("dtype",),
+    "globalstep.recurrence.fused_lstm:LSTMOptions": (
+        *("cell_clip", "forget_bias", "peepholes", "proj_clip", "projected", "units"),
+    ),
+    "globalstep.text.lookup_tables:HashTable": (*("_content", "_default", "init", "key_dtype", "name", "value_dtype"),),
+    "globalstep.text.lookup_tables:IdTableWithHashBuckets": (
+        *("_buckets", "_table", "key_dtype", "name", "value_dtype"),
+    ),
+    "globalstep.text.lookup_tables:KeyValueTensorInitializer": ("key_dtype", "keys", "value_dtype", "values"),
+    "globalstep.text.lookup_tables:StaticVocabularyTable": (
+        *("_buckets", "_table", "key_dtype", "name", "value_dtype"),
+    ),
+    "globalstep.text.lookup_tables:TextFileInitializer": (
+        *("_delimiter", "_filename", "_key_index", "_size", "_value_index", "key_dtype", "value_dtype"),
+    ),
+    "globalstep.variables.partitioned_variables:SaveSliceInfo": ("full_name", "full_shape", "var_offset", "var_shape"),
+    "globalstep.wire.expressions:Expr": ("args", "name", "op", "value"),
+}
+_NAMED_TUPLES = ("globalstep.loops.body:_BodyStep", "globalstep.loops.branches:_StageStep")
+_ENUMS = ("globalstep.wire.declarations:OpKind",)
+#: Classes that compute as functions do, without state.
+_CALLED = ("globalstep.recurrence.fused:_Gru",)
+#: What a function of this package may have besides its code: its derivative.
+_OF_FUNCTIONS = ("vjp",)
 _BUILTINS = {kind.__name__: kind for kind in (bool, bytes, complex, float, int, object, str)}
 
 
@@ -65,7 +113,7 @@ class ValueWriter:
             if isinstance(value, kind):
                 return write(self, value)
         named = name_of_global(value)
-        if named is not None:
+        if named is not None and (not isinstance(value, type) or named in _CALLED):
             return {"global": named}
         if isinstance(value, type) and (value in _BUILTINS.values() or issubclass(value, np.generic)):
             return {"type": value.__name__ if value in _BUILTINS.values() else f"numpy.{value.__name__}"}
@@ -84,8 +132,10 @@ class ValueWriter:
         if isinstance(value, FunctionType):
             return {"function": self._function(value)}
         if isinstance(value, MethodType):
+            _require_method(type(value.__self__), value.__name__)
             return {"method": [value.__name__, self.write(value.__self__)]}
-        return {"object": [self._class(value), self._state(value)]}
+        place = _place_of(type(value), _OBJECTS)
+        return {"object": [place, [[name, self.write(getattr(value, name))] for name in _OBJECTS[place]]]}
 
     def _function(self, function: FunctionType) -> dict[str, Any]:
         place, fingerprint = name_of_code(function)
@@ -100,24 +150,11 @@ class ValueWriter:
             written["defaults"] = [self.write(item) for item in function.__defaults__]
         if function.__kwdefaults__:
             written["kwdefaults"] = [[key, self.write(item)] for key, item in function.__kwdefaults__.items()]
+        if not set(function.__dict__) <= set(_OF_FUNCTIONS):
+            raise NotWritableError(f"{function.__qualname__} has attributes that a graph file does not hold")
         if function.__dict__:
             written["attributes"] = [[key, self.write(item)] for key, item in function.__dict__.items()]
         return written
-
-    def _class(self, value: Any) -> str:
-        kind = type(value)
-        if not is_known_module(kind.__module__) or "<locals>" in kind.__qualname__:
-            raise NotWritableError(f"a graph file cannot hold a {kind.__module__}.{kind.__qualname__}")
-        return f"{kind.__module__}:{kind.__qualname__}"
-
-    def _state(self, value: Any) -> list[Any]:
-        state = dict(getattr(value, "__dict__", {}))
-        for kind in type(value).__mro__:
-            slots = kind.__dict__.get("__slots__", ())
-            for name in (slots,) if isinstance(slots, str) else slots:
-                if not name.startswith("__") and hasattr(value, name):
-                    state[name] = getattr(value, name)
-        return [[name, self.write(item)] for name, item in state.items()]
 
     def _node(self, node: Node) -> Any:
         if node.graph is not self._graph:
@@ -126,7 +163,11 @@ class ValueWriter:
 
     def _tuple(self, value: tuple[Any, ...]) -> Any:
         items = [self.write(item) for item in value]
-        return {"tuple": items} if type(value) is tuple else {"named tuple": [self._class(value), items]}
+        return (
+            {"tuple": items}
+            if type(value) is tuple
+            else {"named tuple": [_place_of(type(value), _NAMED_TUPLES), items]}
+        )
 
     def _graph_itself(self, graph: Graph) -> Any:
         if graph is not self._graph:
@@ -149,16 +190,24 @@ def _written_array(array: np.ndarray[Any, Any]) -> Any:
     return {"array": [array.dtype.name, list(array.shape), base64.b64encode(little.tobytes()).decode()]}
 
 
-def _written_module(module: ModuleType) -> Any:
-    if module.__name__ not in _NUMPY:
-        raise NotWritableError(f"the module {module.__name__}")
-    return {"module": module.__name__}
+def _place_of(kind: type, allowed: Iterable[str]) -> str:
+    place = f"{kind.__module__}:{kind.__qualname__}"
+    if place not in allowed:
+        raise NotWritableError(f"a graph file cannot hold a {kind.__module__}.{kind.__qualname__}")
+    return place
 
 
-def _read_module(name: str) -> ModuleType:
-    if name not in _NUMPY:
-        raise NotWritableError(f"a graph file may not name the module {name}")
-    return importlib.import_module(name)
+def _require_method(kind: type, name: str) -> FunctionType:
+    """Return the plain public method `name` of a class whose objects a file may hold; looks it up without running it.
+
+    Raises:
+        NotWritableError: If there is none.
+    """
+    _place_of(kind, _OBJECTS)
+    found = inspect.getattr_static(kind, name, None)
+    if name.startswith("_") or not isinstance(found, FunctionType) or not is_known_module(found.__module__):
+        raise NotWritableError(f"a graph file may not name {name!r} of {kind.__name__}")
+    return found
 
 
 _WRITERS: list[tuple[Any, Callable[[ValueWriter, Any], Any]]] = [
@@ -167,7 +216,7 @@ _WRITERS: list[tuple[Any, Callable[[ValueWriter, Any], Any]]] = [
     (Generator, ValueWriter._generator),
     (np.ndarray, lambda writer, value: _written_array(value)),
     (np.generic, lambda writer, value: {"scalar": _written_array(np.asarray(value))}),
-    (enum.Enum, lambda writer, value: {"enum": [writer._class(value), value.name]}),
+    (enum.Enum, lambda writer, value: {"enum": [_place_of(type(value), _ENUMS), value.name]}),
     (int, lambda writer, value: int(value)),
     (tuple, ValueWriter._tuple),
     (bytes, lambda writer, value: {"bytes": base64.b64encode(value).decode()}),
@@ -179,7 +228,6 @@ _WRITERS: list[tuple[Any, Callable[[ValueWriter, Any], Any]]] = [
     (np.dtype, lambda writer, value: {"numpy dtype": value.str}),
     (TensorShape, lambda writer, value: {"shape": None if value.dims is None else value.as_list()}),
     (Dimension, lambda writer, value: {"dimension": value.value}),
-    (ModuleType, lambda writer, value: _written_module(value)),
     (complex, lambda writer, value: {"complex": [value.real, value.imag]}),
 ]
 
@@ -226,6 +274,11 @@ class ValueReader:
             raise NotWritableError(f"it holds a {kind!r}, which this version of globalstep does not know")
         return read(self, content)
 
+    def _seen_before(self, number: Any) -> Any:
+        if type(number) is not int or not 0 <= number < len(self._counted):
+            raise NotWritableError(f"it names its object {number!r} before that is there")
+        return self._counted[number]
+
     def _pairs(self, pairs: list[Any]) -> dict[Any, Any]:
         found: dict[Any, Any] = {}
         self._counted.append(found)
@@ -262,40 +315,45 @@ class ValueReader:
         if "kwdefaults" in written:
             function.__kwdefaults__ = {str(key): self.read(item) for key, item in written["kwdefaults"]}
         for key, item in written.get("attributes", ()):
-            function.__dict__[str(key)] = self.read(item)
+            if key not in _OF_FUNCTIONS:
+                raise NotWritableError(f"{written['code']} has no {key!r}")
+            function.__dict__[key] = self.read(item)
         return function
 
     def _method(self, written: list[Any]) -> Any:
         at = len(self._counted)
         self._counted.append(None)
         owner = self.read(written[1])
-        kind = type(owner)
-        if not is_known_module(kind.__module__) or isinstance(owner, (Node, Graph, FunctionType)):
-            raise NotWritableError(f"a graph file may not name a method of {kind.__name__}")
-        self._counted[at] = getattr(owner, str(written[0]))
+        self._counted[at] = MethodType(_require_method(type(owner), str(written[0])), owner)
         return self._counted[at]
 
     def _object(self, written: list[Any]) -> Any:
-        kind = _class_named(written[0])
+        place = str(written[0])
+        kind = _class_named(place, _OBJECTS)
         value: Any = object.__new__(kind)
         at = len(self._counted)
         self._counted.append(value)
         for name, item in written[1]:
-            object.__setattr__(value, str(name), self.read(item))
-        if isinstance(value, OptimizerSpec):
+            if name not in _OBJECTS[place]:
+                raise NotWritableError(f"a {kind.__name__} has no {name!r}")
+            object.__setattr__(value, name, self.read(item))
+        if kind is OptimizerSpec:
+            if type(value.name) is not str:
+                raise NotWritableError("the name of an optimizer is no text")
             object.__setattr__(value, "name", self._scope + value.name)
             value = self._counted[at] = self._optimizers.setdefault(value.name, value)
         return value
 
     def _named_tuple(self, written: list[Any]) -> Any:
-        kind = _class_named(written[0])
-        if not issubclass(kind, tuple):
-            raise NotWritableError(f"{written[0]} is no named tuple")
-        return tuple.__new__(kind, [self.read(item) for item in written[1]])
+        kind = _class_named(written[0], _NAMED_TUPLES)
+        items = [self.read(item) for item in written[1]]
+        if len(items) != len(kind._fields):  # type: ignore[attr-defined]
+            raise NotWritableError(f"{written[0]} has {len(items)} values")
+        return tuple.__new__(kind, items)
 
     def _enum(self, written: list[Any]) -> Any:
-        kind = _class_named(written[0])
-        if not issubclass(kind, enum.Enum) or written[1] not in kind.__members__:
+        kind: Any = _class_named(written[0], _ENUMS)
+        if written[1] not in kind.__members__:
             raise NotWritableError(f"{written[0]} has no {written[1]}")
         return kind[written[1]]
 
@@ -310,11 +368,15 @@ def _type_named(name: str) -> type:
     return kind
 
 
-def _class_named(place: str) -> type:
-    kind = global_named(place)
-    if not isinstance(kind, type) or not is_known_module(kind.__module__) or issubclass(kind, (Node, Graph)):
+def _class_named(place: Any, allowed: Iterable[str]) -> type:
+    if place not in allowed:
         raise NotWritableError(f"a graph file may not make objects of {place}")
-    return kind
+    found: type = class_at(place)
+    return found
+
+
+def _function_at(place: Any) -> Any:
+    return class_at(place) if place in _CALLED else function_named(place)
 
 
 def _read_array(written: Any) -> np.ndarray[Any, Any]:
@@ -332,9 +394,9 @@ def _read_strings(written: Any) -> np.ndarray[Any, Any]:
 
 _READERS: dict[str, Callable[[ValueReader, Any], Any]] = {
     "float": lambda reader, content: float(content),
-    "global": lambda reader, content: global_named(content),
+    "global": lambda reader, content: _function_at(content),
     "type": lambda reader, content: _type_named(content),
-    "ref": lambda reader, content: reader._counted[content],
+    "ref": ValueReader._seen_before,
     "dict": ValueReader._pairs,
     "set": ValueReader._set,
     "frozenset": ValueReader._frozenset,
@@ -359,6 +421,5 @@ _READERS: dict[str, Callable[[ValueReader, Any], Any]] = {
     "numpy dtype": lambda reader, content: np.dtype(str(content)),
     "shape": lambda reader, content: TensorShape(content),
     "dimension": lambda reader, content: Dimension(content),
-    "module": lambda reader, content: _read_module(content),
     "complex": lambda reader, content: complex(*content),
 }  # fmt: skip

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import autograd.numpy as anp
 import numpy as np
 
 from globalstep.dtypes import DType, DTypeLike, as_dtype
@@ -122,8 +123,6 @@ class PartitionedVariable:
         """Give the whole as a node."""
         if self._whole is None:
             axis, parts = self.axis, tuple(self._variable_list)
-            from autograd import numpy as anp
-
             with self.graph.as_default(), self.graph.control_dependencies(None), self.graph.name_scope(None):
                 self._whole = Node(
                     "ConcatV2",
