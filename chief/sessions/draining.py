@@ -130,6 +130,19 @@ class Drain:
         finally:
             self._interruptible = before
 
+    @contextlib.contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Hold off a handler of SIGCHLD within the block: torch's raises when a DataLoader's process was ended."""
+        handler = signal.getsignal(signal.SIGCHLD)
+        if not callable(handler) or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGCHLD, handler)
+
     def join(self, coord: Coordinator, grace_secs: float) -> None:
         """Wait for a session's threads; not for long where the process has been asked to end, now or meanwhile.
 

@@ -178,7 +178,12 @@ class _MonitoredSession:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        drained = self._drain.asked and kind is not None and issubclass(kind, (SystemExit, KeyboardInterrupt))
+        ends = kind is not None and issubclass(kind, (SystemExit, KeyboardInterrupt))
+        over = self._hooked is not None and self._hooked.should_stop
+        # A signal to a whole group ends what a step needs, such as a DataLoader's processes: that is no failure.
+        drained = self._drain.asked and kind is not None and (ends or not over)
+        if drained and not ends:
+            _log.warning("The step that was running when %s came is not done: %s", self._drain.by, error)
         clean = kind is None or drained or issubclass(kind, (OutOfRangeError, StopIteration))
         self._close(None if clean else kind)
         return clean
@@ -319,11 +324,12 @@ class _MonitoredSession:
     def _hand_over(self) -> None:
         """Do what is owed when the process ends and the job goes on: the chief's hooks save."""
         _log.warning("%s: this task hands over its work and exits with %d.", self._drain.by, self._drain.exit_code)
-        for hook in self._active:
-            try:
-                hook.end(self._session)
-            except OpError as error:
-                _log.warning("%s could not end as it should: %s", type(hook).__name__, error)
+        with self._drain.undisturbed():
+            for hook in self._active:
+                try:
+                    hook.end(self._session)
+                except OpError as error:
+                    _log.warning("%s could not end as it should: %s", type(hook).__name__, error)
 
     def _unfreeze_graph(self) -> None:
         if not self._graph_was_finalized:

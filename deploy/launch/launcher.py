@@ -60,10 +60,14 @@ class Task:
         return self.name.startswith("ps:")
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process and all it started; nothing happens when it has ended."""
+        """Send a signal to the process, SIGKILL to all that it started too; nothing happens when it has ended.
+
+        What it started, a DataLoader's processes say, is what its last step needs: it ends that itself.
+        """
         if self.process is not None and self.process.returncode is None:
+            send = os.killpg if number == signal.SIGKILL else os.kill
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, number)
+                send(self.process.pid, number)
 
 
 class Launcher:

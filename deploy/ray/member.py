@@ -121,11 +121,12 @@ class Member:
         yield 128 - code if code < 0 else code
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process and all that it started; where there is none yet, there will be none."""
+        """Send a signal to the process, SIGKILL to all that it started too; where there is none yet, none will be."""
         with self._lock:
             self._asked = number
             if self._process is not None and self._process.poll() is None:
-                os.killpg(self._process.pid, number)
+                send = os.killpg if number == signal.SIGKILL else os.kill
+                send(self._process.pid, number)
 
     def close(self) -> None:
         """Give up the port; an actor's end does that too."""

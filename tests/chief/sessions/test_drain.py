@@ -151,6 +151,37 @@ def test_after_ctrl_c_the_step_is_finished_and_saved_and_the_exit_code_is_130(gr
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_step_that_fails_after_the_signal_leaves_what_is_there_saved(graph, tmp_path, number, caplog):
+    """A signal to the whole group ends a DataLoader's processes too; torch raises, in the step and at their end."""
+    model = build()
+
+    def loader_died(*_):
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Terminated.")
+
+    class SaysSo(SessionRunHook):
+        def end(self, session):
+            os.kill(os.getpid(), signal.SIGCHLD)
+
+    def program():
+        with MonitoredTrainingSession(checkpoint_dir=str(tmp_path), hooks=[SaysSo()]) as session:
+            session.should_stop()
+            session.run(model.train, {model.by: 1.0})
+            os.kill(os.getpid(), number)
+            loader_died()
+
+    before = signal.signal(signal.SIGCHLD, loader_died)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            program()
+        assert signal.getsignal(signal.SIGCHLD) is loader_died
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert ended.value.code == 128 + number
+    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-1")
+    assert "is not done: DataLoader worker (pid 7) is killed by signal" in caplog.text
+
+
 def test_ctrl_c_twice_ends_at_once():
     drain = Drain()
     drain.watch()

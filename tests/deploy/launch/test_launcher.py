@@ -173,6 +173,20 @@ def test_signals_are_passed_on_as_sigterm(number):
     assert "its last lines" not in output
 
 
+def test_what_a_process_started_gets_no_signal_while_it_ends():
+    """A DataLoader's processes are what the last step needs."""
+    child = "import signal, sys; signal.signal(15, lambda *_: sys.exit(9)); print('up', flush=True); sys.stdin.read()"
+    tell = (
+        "import signal, subprocess, sys; "
+        f"child = subprocess.Popen([sys.executable, '-S', '-c', {child!r}], stdin=subprocess.PIPE); "
+        "h = lambda n, f: (child.communicate(), print('child', child.returncode), sys.exit(143)); "
+        "signal.signal(15, h); signal.pause()"
+    )
+    stream = Stream("up", lambda: os.kill(os.getpid(), signal.SIGTERM))
+    _, output = launch(task("chief:0", tell), stream=stream)
+    assert "[chief:0] child 0" in output
+
+
 def test_a_process_that_ignores_the_signal_is_killed():
     deaf = "import signal; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
     stream = Stream("deaf", lambda: os.kill(os.getpid(), signal.SIGINT))
