@@ -18,7 +18,7 @@ import numpy as np
 from globalstep.errors import InvalidArgumentError
 from globalstep.worker.frameworks.training_model import described, part_seed, seed_torch
 
-__all__ = ["Share", "check_batches", "share_of"]
+__all__ = ["Share", "are_own", "check_batches", "parts_of", "share_of"]
 
 #: What a function that gives batches may ask for by its arguments' names.
 _ASKED = ("rank", "world_size", "seed", "epoch", "start")
@@ -78,11 +78,12 @@ def share_of(batches: Any, share: Share, epochs: int | None = None) -> Iterator[
         epochs: How often to go through them; None for no end.
 
     Raises:
-        InvalidArgumentError: If there are no batches, or fewer than workers.
+        InvalidArgumentError: If there are no batches, fewer than workers, or a sampler divides them among others.
     """
     check_batches(batches)
+    _check_sampler(batches, share)
     names = _asked_by(batches) if callable(batches) else ()
-    own = bool({"rank", "seed", "start"} & set(names)) or _is_divided(batches)
+    own = are_own(batches)
     # Places in the sequence that all workers share, or in this one's own.
     claim = None if own else share.claim
     every, at = (1, 0) if own or claim else (share.world_size, share.rank)
@@ -93,10 +94,12 @@ def share_of(batches: Any, share: Share, epochs: int | None = None) -> Iterator[
     size = _size(batches)
     first_epoch, skip = divmod(skip, size) if size else (0, skip)
     past, had = first_epoch * (size or 0), 0
+    # What a function that asks for `start` is still to leave out.
+    left = share.start if "start" in names else 0
     for epoch in itertools.count(first_epoch) if epochs is None else range(first_epoch, epochs):
         _seed(share.seed, share.rank if own else _ALL, epoch)
         found, place = 0, past
-        for place, batch in enumerate(_opened(batches, names, share, epoch), past):
+        for place, batch in enumerate(_opened(batches, names, share, epoch, left), past):
             found += 1
             if skip:
                 skip -= 1
@@ -111,12 +114,27 @@ def share_of(batches: Any, share: Share, epochs: int | None = None) -> Iterator[
                 had += 1
                 yield batch
         past = place + 1 if found else past
+        if left and not found:
+            # The whole epoch was had before: only it can tell how many batches that were.
+            _seed(share.seed, share.rank, epoch)
+            size = sum(1 for _ in _opened(batches, names, share, epoch, 0))
+            left = max(left - size, 0)
+            if size:
+                continue
+        left = 0
         if not found and epoch == first_epoch:
             raise InvalidArgumentError("batches gave no batch: is the dataset empty, or the iterator used up?")
         if _is_iterator(batches):
             return
         if claim is None and epoch > first_epoch + every and not had:
             raise InvalidArgumentError(f"Worker {share.rank} of {share.world_size} gets none of {found} batches.")
+
+
+def are_own(batches: Any) -> bool:
+    """Say whether each worker's batches are its own: all workers together have more than one of them has."""
+    if callable(batches):
+        return bool({"rank", "seed", "start"} & set(_asked_by(batches)))
+    return parts_of(batches) > 1
 
 
 def _asked_by(function: Callable[..., Any]) -> tuple[str, ...]:
@@ -133,10 +151,10 @@ def _asked_by(function: Callable[..., Any]) -> tuple[str, ...]:
     return names
 
 
-def _opened(batches: Any, names: tuple[str, ...], share: Share, epoch: int) -> Iterable[Any]:
+def _opened(batches: Any, names: tuple[str, ...], share: Share, epoch: int, start: int) -> Iterable[Any]:
     if callable(batches):
         values = {"rank": share.rank, "world_size": share.world_size, "seed": share.seed, "epoch": epoch,
-                  "start": share.start if epoch == 0 else 0}  # fmt: skip
+                  "start": start}  # fmt: skip
         given = batches(**{name: values[name] for name in names})
         check_batches(given)
         return given  # type: ignore[no-any-return]
@@ -147,9 +165,29 @@ def _opened(batches: Any, names: tuple[str, ...], share: Share, epoch: int) -> I
     return batches  # type: ignore[no-any-return]
 
 
-def _is_divided(batches: Any) -> bool:
-    """Say whether a DataLoader's sampler divides the data among workers already."""
-    return getattr(getattr(batches, "sampler", None), "num_replicas", 1) > 1
+def _check_sampler(batches: Any, share: Share) -> None:
+    """Refuse a DataLoader whose sampler does not give this worker its own part of the data."""
+    sampler = _divides(batches)
+    if sampler is None or parts_of(batches) == 1:
+        return
+    given = parts_of(batches), getattr(sampler, "rank", share.rank)
+    if given != (share.world_size, share.rank):
+        raise InvalidArgumentError(
+            f"The DataLoader's {type(sampler).__name__} gives part {given[1]} of {given[0]}, and this is worker "
+            f"{share.rank} of {share.world_size}, so that rows would be left out or had twice. Give it num_replicas="
+            f"{share.world_size} and rank={share.rank}, or leave the sampler out: the workers share a DataLoader."
+        )
+
+
+def _divides(batches: Any) -> Any:
+    """Give the sampler that divides a DataLoader's data among workers; None without one."""
+    samplers = getattr(batches, "sampler", None), getattr(batches, "batch_sampler", None)
+    return next((sampler for sampler in samplers if hasattr(sampler, "num_replicas")), None)
+
+
+def parts_of(batches: Any) -> int:
+    """Give among how many workers a DataLoader's sampler divides the data."""
+    return int(getattr(_divides(batches), "num_replicas", 1))
 
 
 def _is_iterator(batches: Any) -> bool:

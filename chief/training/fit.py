@@ -10,10 +10,10 @@ import importlib
 import inspect
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from globalstep.chief.training.batches import check_batches
+from globalstep.chief.training.batches import are_own, check_batches, parts_of
 from globalstep.chief.training.callbacks import Callback
 from globalstep.chief.training.evaluation import Evaluate
 from globalstep.chief.training.evaluator import Following
@@ -55,7 +55,7 @@ def fit(
         batches: See `Trainer.batches`; with `units` see `Trainer.unit`.
         optimizer: See `gs.Trainer`.
         steps: The global step to stop at, exactly; all workers' steps count.
-        epochs: Or how often to go through the batches, by all workers together; their number must be known. Without
+        epochs: Or how often to go through the batches: by all workers together, or by each through its own. Without
             either: once.
         run_dir: See `gs.Trainer`.
         evaluate: See `gs.Trainer`.
@@ -99,7 +99,7 @@ def fit(
         # Of a higher layer, and never needed where it is not the task.
         importlib.import_module("globalstep.deploy.server").Server().join()
         raise SystemExit(0)
-    last = _last_step(batches, steps, epochs, together)
+    last = _last_step(batches, steps, epochs, together, apart=local is None and replicas is None)
     if steps is None and last is not None and isinstance(local, LocalSteps) and local.adapt_to_speed:
         raise InvalidArgumentError(
             "Give steps: with adapt_to_speed, how many rounds go through the batches depends on the workers' speeds."
@@ -118,13 +118,13 @@ def fit(
         callbacks=callbacks,
         **options,
     )
-    once = 1 if last is None else None
+    passes = (epochs or 1) if last is None else None
     with trainer:
         if units is not None:
             while not trainer.done:
                 trainer.unit(batches)
         else:
-            _go_through(trainer, batches, size if local is None else None, once, steps)
+            _go_through(trainer, batches, size if local is None else None, passes, steps)
     assert trainer.result is not None
     return trainer.result
 
@@ -168,21 +168,31 @@ def _followed(following: Following) -> FitResult:
     )
 
 
-def _last_step(batches: Any, steps: int | None, epochs: int | None, accumulate: int) -> int | None:
-    """Give the step to stop at; None for the end of the batches."""
+def _last_step(batches: Any, steps: int | None, epochs: int | None, accumulate: int, apart: bool) -> int | None:
+    """Give the step to stop at; None for the end of the batches.
+
+    Args:
+        batches: The batches.
+        steps: As given.
+        epochs: As given.
+        accumulate: How many batches make a step.
+        apart: Whether a worker goes through batches of its own to their end, however quick others are.
+    """
     if steps is not None and epochs is not None:
         raise InvalidArgumentError("Give steps or epochs, not both.")
     if steps is not None:
         return steps
+    if isinstance(batches, Iterator) and epochs is not None and epochs > 1:
+        raise InvalidArgumentError(
+            f"epochs is {epochs}, and batches an iterator, which can be gone through once. Give a list, or a function "
+            "that gives the iterator anew: lambda: zip(x, y)."
+        )
     try:
-        size = len(batches)
+        size = len(batches) * parts_of(batches)
     except TypeError:
-        if epochs is not None:
-            raise InvalidArgumentError(
-                "epochs needs batches whose number is known (a list, a DataLoader of a dataset with a length). "
-                "Give steps."
-            ) from None
         return None
     if not size:
         raise InvalidArgumentError("batches gave no batch: is the dataset empty?")
+    if apart and are_own(batches):
+        return None
     return max(1, (epochs or 1) * size // accumulate)

@@ -36,7 +36,7 @@ from globalstep.chief.training_session import MonitoredTrainingSession
 from globalstep.cluster.cluster import TaskConfig, from_tf_config, session_tasks
 from globalstep.cluster.run_policy import policy_of
 from globalstep.config import ConfigProto
-from globalstep.errors import InvalidArgumentError, OpError
+from globalstep.errors import InvalidArgumentError, OpError, OutOfRangeError
 from globalstep.files.storage import leave_probe, storage_for
 from globalstep.graph.graph import Graph
 from globalstep.wire.declarations import Op, OpKind, Push, Read
@@ -443,12 +443,24 @@ class Trainer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
+        if isinstance(error, (StopIteration, OutOfRangeError)):
+            # To a session the end of an input is the end of training; batches end in `batches()`.
+            given = RuntimeError(
+                f"{type(error).__name__} in the program of {self._task.task or 'this worker'} at step {self._step}, which "
+                f"would have ended training in silence: {error or 'next() of an iterator that is used up?'} To end "
+                "training call trainer.stop()."
+            )
+            given.__cause__ = error
+            self.__exit__(type(given), given, trace)
+            raise given
         session, self._session = self._session, None
         try:
             with self._stack:
                 swallowed = bool(session.__exit__(kind, error, trace))
                 if kind is None or swallowed:
                     self.result = self._result()
+                    if self.is_chief and self._steps is not None and self._step < self._steps:
+                        _log_progress.info("Training ended at step %d of %d.", self._step, self._steps)
                     if self.is_chief and self._run_dir is not None:
                         note_training(self._run_dir, self._step, ended=True)
         finally:

@@ -48,6 +48,42 @@ def test_a_function_that_asks_where_to_start_leaves_out_what_was_had():
     assert first(2, lambda rank, start: range(start, 10), start=4) == [4, 5]
 
 
+@pytest.mark.parametrize("start", [0, 5, 12, 13, 14, 26, 30])
+def test_a_function_of_epoch_and_start_goes_on_in_the_right_epoch(start):
+    def batches(epoch, start):
+        order = np.random.permutation(13 - epoch % 2)
+        yield from [(epoch, int(at)) for at in order[start:]]
+
+    whole = first(60, batches)
+    assert [epoch for epoch, _ in whole] == [0] * 13 + [1] * 12 + [2] * 13 + [3] * 12 + [4] * 10
+    assert first(60 - start, batches, start=start) == whole[start:]
+    assert list(share_of(batches, Share(start=start), epochs=3)) == whole[start:38]
+
+
+def test_a_function_that_gives_nothing_wherever_it_starts_is_refused():
+    with pytest.raises(InvalidArgumentError, match="batches gave no batch"):
+        first(1, lambda epoch, start: [], start=4)
+
+
+class Divided(list):
+    """Stands for a DataLoader with a DistributedSampler."""
+
+    def __init__(self, rows, replicas, rank):
+        super().__init__(rows[rank::replicas])
+        self.sampler = type("DistributedSampler", (), {"num_replicas": replicas, "rank": rank})()
+
+
+def test_a_sampler_gives_each_worker_its_own_part():
+    parts = [list(share_of(Divided(range(9), 3, rank), Share(rank, 3), epochs=2)) for rank in range(3)]
+    assert sorted(sum(parts, [])) == sorted([*range(9)] * 2)
+
+
+@pytest.mark.parametrize(("replicas", "rank"), [(2, 1), (3, 0), (3, 2)])
+def test_a_sampler_of_other_workers_is_refused(replicas, rank):
+    with pytest.raises(InvalidArgumentError, match=f"part {rank} of {replicas}, and this is worker 1 of 3"):
+        first(1, Divided(range(9), replicas, rank), rank=1, world_size=3)
+
+
 def test_shuffling_is_decided_by_seed_and_epoch():
     class Shuffled:
         def __iter__(self):

@@ -46,6 +46,8 @@ def test_batches_are_gone_through_once_or_as_often_as_said():
     assert fit(epochs=2, accumulate=4).step == 3
     assert fit(batches=iter(BATCHES)).step == 6
     assert fit(batches=iter(BATCHES), accumulate=4).step == 2
+    assert fit(batches=lambda: iter(BATCHES), epochs=2).step == 12
+    assert fit(batches=lambda rank, epoch: iter(BATCHES[epoch:]), epochs=3).step == 15
 
 
 def test_several_batches_make_a_step_of_their_mean():

@@ -77,6 +77,45 @@ def test_batches_that_end_early(caplog):
         gs.fit(X[0], loss_fn, object(), optimizer=gs.optim.SGD(), steps=5)
 
 
+@pytest.mark.parametrize("error", [StopIteration, lambda: gs.errors.OutOfRangeError(None, None, "the end")])
+@pytest.mark.parametrize("where", ["loss", "callback", "loop"])
+def test_an_end_of_an_iterator_ends_no_training_in_silence(error, where, tmp_path):
+    calls = []
+
+    def called(*_):
+        calls.append(None)
+        if len(calls) == 5:
+            raise error()
+
+    def loss(params, x):
+        if where == "loss":
+            called()
+        return float(np.mean(params * x)), x
+
+    class Counts(gs.Callback):
+        def on_step(self, trainer, step, loss):
+            if where == "callback":
+                called()
+
+    trainer = gs.Trainer(X[0], loss, optimizer=gs.optim.SGD(), steps=30, run_dir=str(tmp_path), callbacks=[Counts()])
+    with pytest.raises(
+        RuntimeError, match=r"in the program of this worker at step [45], .* trainer\.stop\(\)"
+    ) as raised:
+        with trainer:
+            for batch in trainer.batches([X[0]]):
+                trainer.step(batch)
+                if where == "loop":
+                    called()
+    assert isinstance(raised.value.__cause__, type(error()))
+    assert trainer.result is None
+
+
+def test_an_end_before_the_last_step_is_told(caplog):
+    with caplog.at_level("INFO"), gs.Trainer(X[0], loss_fn, optimizer=gs.optim.SGD(), steps=30) as trainer:
+        trainer.step((X, Y))
+    assert "Training ended at step 1 of 30." in caplog.messages
+
+
 def test_two_arrays_in_place_of_batches():
     with pytest.raises(TypeError) as caught:
         fit(batches=(X, Y))
@@ -139,7 +178,7 @@ def test_numbers_that_cannot_be():
         fit(step=3)
     with pytest.raises(TypeError, match=r"gs.fit has no argument 'lr'. The learning rate and such are the optimizer's"):
         fit(lr=3)
-    with pytest.raises(InvalidArgumentError, match="epochs needs batches whose number is known.*Give steps"):
+    with pytest.raises(InvalidArgumentError, match="epochs is 2, and batches an iterator.*gone through once"):
         gs.fit(np.zeros(3, np.float32), loss_fn, iter([(X, Y)]), optimizer=gs.optim.SGD(), epochs=2)
 
 
