@@ -192,9 +192,8 @@ class Trainer:
         worker = self._task.task or "this worker"
         self._bad_steps = BadSteps(max_bad_steps, worker, lambda: self._step)
         self._units = _checked_units(units, local_steps)
-        self._replicas = replicas_of(optimizer, self._local, self._units)
-        if self._replicas is not None and self.is_chief:
-            self._replicas.warn_of_fewer(self.world_size)
+        together = replicas_of(optimizer, self._local, self._units)
+        self._replicas = None if together is None else together.among(self.world_size)
         self._stack = contextlib.ExitStack()
         self._session: Any = None
         self._step = self._start = self._own_step = 0

@@ -9,7 +9,7 @@ import fnmatch
 import logging
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from globalstep.chief.training.saved_model import EMA, framework_of
@@ -77,19 +77,13 @@ class Replicas:
         """How many gradients of one step a worker gives, at most."""
         return -(-self.count // self.workers)
 
-    def warn_of_fewer(self, workers: int) -> None:
-        """Say so where there are fewer workers than the program counts on: a long wait, and no error.
+    def among(self, workers: int) -> Replicas:
+        """Give the same, of the workers that there are: where they are fewer, each gives more gradients.
 
         Args:
             workers: How many there are.
         """
-        if workers < self.workers:
-            _log.warning(
-                "%s counts on %d workers, and there are %d: the first step waits 30 s for the others.",
-                self.option,
-                self.workers,
-                workers,
-            )
+        return replace(self, workers=min(self.workers, workers))
 
 
 def replicas_of(optimizer: Any, local_steps: LocalSteps | None, units: WorkUnits | None) -> Replicas | None:

@@ -80,3 +80,16 @@ def test_a_step_of_a_floating_dtype_counts_along(cluster, dtype):
         for count in range(1, 4):
             session.run(train)
             assert session.run([value, step]) == [1 - 0.5 * count, float(count)]
+
+
+@pytest.mark.parametrize("total", [None, 3], ids=["as many replicas", "fewer replicas"])
+def test_a_worker_alone_gives_all_gradients_of_a_step(total):
+    fed, w = gs.placeholder("float32", []), gs.Variable(0.0)
+    step = gs.train.get_or_create_global_step()
+    optimizer = gs.train.SyncReplicasOptimizer(gs.train.GradientDescentOptimizer(1.0), 6, total)
+    train = optimizer.apply_gradients([(fed, w)], global_step=step)
+    with gs.train.MonitoredTrainingSession(hooks=[optimizer.make_session_run_hook(True)]) as session:
+        found = [session.run(train, {fed: -float(number)}) for number in range(12)]
+        assert found == [0] * 5 + [1] * 6 + [2]
+        # The means of 0 to 5 and of 6 to 11.
+        assert session.run([w, step]) == [2.5 + 8.5, 2]

@@ -429,6 +429,8 @@ def connect(
         wire=wire,
     )
     client.run.session_tasks = known.session_tasks
+    # PS tasks in this process are this session's alone.
+    client.run.joined.workers = len(known.session_tasks) if target else 1
     client.queues.shared = bool(target)
     if known.program is not None:
         client.queues.while_waiting, client.queues.task = known.program, task

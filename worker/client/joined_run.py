@@ -56,6 +56,8 @@ class JoinedRun:
     row_layouts: bool = False
     #: Whether all PS tasks know of contributions.
     aggregates: bool = False
+    #: How many tasks of the cluster run sessions, this one among them; 0 where not known.
+    workers: int = 0
     #: By how many pushes this client may be ahead of the slowest worker; None where it does not wait.
     max_lead: int | None = None
     #: What this process has heard of the run's decisions, in this incarnation and those before it.

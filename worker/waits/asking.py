@@ -61,7 +61,12 @@ class Asking:
         self._clock = clock
 
     def until(
-        self, request: pb.Request, over: Callable[[pb.Reply], bool | None], what: str, why: Callable[[], str]
+        self,
+        request: pb.Request,
+        over: Callable[[pb.Reply], bool | None],
+        what: str,
+        why: Callable[[], str],
+        first_secs: float | None = None,
     ) -> None:
         """Ask until the answer is that the wait is over, or the process is to end.
 
@@ -70,6 +75,7 @@ class Asking:
             over: Told each answer; says whether it is that, and None where no pause is due before the next.
             what: For people: what is waited for.
             why: For people: whom.
+            first_secs: After how long it is said first; see wait_announced.
 
         Raises:
             AbortedError: If the run's incarnation is over.
@@ -101,4 +107,4 @@ class Asking:
                 pause = min(1.5 * pause, max(least, min(_PAUSE_OF_WAIT * (now - since), most)))
             return True  # the process is to end: nothing is waited for any more
 
-        wait_announced(is_over, what, self._clock, why)
+        wait_announced(is_over, what, self._clock, why, first_secs)

@@ -26,6 +26,8 @@ CLAIMED = -1
 
 #: How long a question whether a step has moved on may wait for its answer; other calls of the client wait meanwhile.
 _PATIENCE_MS = 20
+#: After how long a worker first says for whom it waits.
+_FIRST_SAID_SECS = 10.0
 
 
 class UnitOfWork(NamedTuple):
@@ -117,10 +119,11 @@ class Contributing:
             OpError: As for a push.
         """
         self._require_aggregates()
-        (wanted,) = push.increments
+        wanted = self._with_share(*push.increments)
         beside, patient = self._way_of(push, wanted)
         patience_ms = _PATIENCE_MS if patient else 0
         part = push.of_ops(push.ops, push.reads if patient else [])
+        part.increments = [wanted]
         part.beside, part.patience_ms = beside, patience_ms
         if wanted.unit:
             return self._bring_unit(part, wanted)
@@ -138,6 +141,16 @@ class Contributing:
         if outcome.kind is not OutcomeKind.ACCEPTED:
             return PushResult(outcome, [], result.applied)
         return PushResult(outcome, self._ways.pull(push.reads) if push.reads else [], result.applied)
+
+    def _with_share(self, wanted: Increment) -> Increment:
+        """Let whoever is here give what a step needs, where the workers' shares do not make one together.
+
+        So it is with more tokens than workers: programs add up several batches of each for a step.
+        """
+        workers = self._run.workers
+        if wanted.unit or not workers or max(wanted.most_of_client, 1) * workers >= wanted.contributions:
+            return wanted
+        return replace(wanted, most_of_client=wanted.contributions)
 
     def _way_of(self, push: Push, wanted: Increment) -> tuple[tuple[int, ...], bool]:
         """Give the tasks that have a part, and whether the answer may wait; kept for pushes that are all alike."""
@@ -205,7 +218,8 @@ class Contributing:
                 return None
             return None if found.waited and not found.over else found.over
 
-        self._asking.until(request, over, f"step {base + 1} of {wanted.step}", lambda: _why(found))
+        what = f"step {base + 1} of {wanted.step}"
+        self._asking.until(request, over, what, lambda: _why(found), _FIRST_SAID_SECS)
         return dict(found.steps)
 
     def _close(self, part: Push, wanted: Increment) -> Outcome:

@@ -106,7 +106,11 @@ class Reminder:
 
 
 def wait_announced(
-    over: Callable[[float], bool], what: str, clock: Clock = SYSTEM_CLOCK, why: Callable[[], str] = str
+    over: Callable[[float], bool],
+    what: str,
+    clock: Clock = SYSTEM_CLOCK,
+    why: Callable[[], str] = str,
+    first_secs: float | None = None,
 ) -> None:
     """Wait until something is over, and say now and then that this process waits for it.
 
@@ -118,10 +122,12 @@ def wait_announced(
         clock: Time.
         why: Asked when a line is due, with no lock held: the likeliest reasons, one of which it may have found by
             asking; "" where none are known.
+        first_secs: After how long it is said first; None for as long as between two lines.
     """
-    since = clock.monotonic()
-    while not over(SAY_SECS):
+    since, secs = clock.monotonic(), SAY_SECS if first_secs is None else first_secs
+    while not over(secs):
         _log.warning("Waiting for %.0f s now for %s%s", clock.monotonic() - since, what, likeliest(why))
+        secs = SAY_SECS
 
 
 def join_announced(

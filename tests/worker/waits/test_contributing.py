@@ -142,6 +142,34 @@ def test_a_retry_counts_once(shards, connected, point):
     assert state(one) == everywhere(4, 4 * RATE)
 
 
+@pytest.mark.parametrize("given", [(3, 3), (5, 1), (6, 0)], ids=str)
+def test_more_gradients_than_workers_come_from_whoever_gives_them(begun, connected, given):
+    ps, clock, one = begun
+    two = connected(ps, clock=clock)
+    one.run.joined.workers = two.run.joined.workers = 2
+    for step in range(2):
+        scales = iter(range(1, 7))
+        for client, count in zip((one, two), given, strict=True):
+            for _ in range(count):
+                # None of them waits: the clock stands still.
+                found = client.push(contribution(step, -next(scales), wanted=6, most=1, reads=("b",)))
+                assert found.outcome.kind is OutcomeKind.ACCEPTED
+        assert state(one) == everywhere(step + 1, pytest.approx(3.5 * RATE * (step + 1)))
+
+
+@pytest.mark.parametrize(("wanted", "most"), [(2, 1), (4, 2)])
+def test_with_as_many_workers_as_gradients_each_gives_its_share(begun, connected, wanted, most):
+    ps, clock, one = begun
+    two = connected(ps, clock=clock)
+    one.run.joined.workers = two.run.joined.workers = 2
+    for _ in range(most):
+        one._push_once(contribution(0, -1.0, wanted=wanted, most=most))
+    assert one._push_once(contribution(0, -1.0, wanted=wanted, most=most)).outcome.kind is OutcomeKind.LATE
+    for _ in range(most):
+        two.push(contribution(0, -1.0, wanted=wanted, most=most))
+    assert state(one) == everywhere(1, RATE)
+
+
 def test_sparse_gradients_make_the_mean_that_dense_ones_would(begun, connected):
     ps, clock, one = begun
     two = connected(ps, clock=clock)
