@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from fnmatch import fnmatchcase
 from typing import Any
 
-from globalstep.errors import OpError, PermissionDeniedError, UnauthenticatedError
+from globalstep.errors import LayoutUnknownError, OpError, PermissionDeniedError, UnauthenticatedError
 from globalstep.graph.graph_keys import GraphKeys
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.caller import ANONYMOUS, Caller, Role
@@ -273,6 +273,8 @@ class Authorization:
             self._check_ops(caller, method, request.ops)
         if method in ("Push", "Pull"):
             self._check_variables(caller, method, request)
+        if method == "Declare" and caller.is_limited:
+            self._check_names(caller, "declare", _declared_names(request))
         if method == "Queue":
             self._check_names(caller, "use queue", {request.queue.name})
 
@@ -305,6 +307,11 @@ class Authorization:
             if message.kind == pb.ENTRY_SNAPSHOT:
                 raise self._denied(caller, "take a snapshot (admit)", _CHIEFS, kind)
             self._check_ops(caller, kind, message.part.ops)
+            if message.carried and caller.is_limited:
+                # They name layouts that other clients' pushes were promised, of any Variables. The client sends its
+                # push anew, each part to its own task, where it is looked at.
+                text = f"The token of {caller} is for some Variables; each task is to get its part itself."
+                raise self._refuse(caller.peer, LayoutUnknownError, text, kind)
 
     def may_push_as(self, caller: Caller, client: str) -> bool:
         """Whether a caller may push under the id of a client; one without a role, where none is asked for, may."""
@@ -345,7 +352,7 @@ class Authorization:
 
     def _check_variables(self, caller: Caller, what: str, message: Any) -> None:
         """Refuse a message with a Variable that the caller's token is not for; a known layout was looked at before."""
-        if caller.line is None or caller.line.variables is None:
+        if not caller.is_limited:
             return
         ops = getattr(message, "ops", ())
         names = {op.variable for op in ops} | {op.source for op in ops if op.HasField("source")}
@@ -399,6 +406,22 @@ class Authorization:
         if (more := self._said.due((whose, method, kind.__name__))) is not None:
             _log.warning("Refused %s: %s%s", peer or "a caller", text, more)
         return kind(text)
+
+
+def _declared_names(request: pb.DeclareRequest) -> set[str]:
+    """Give all names of Variables and scalars in a declaration; the run's step is everybody's to name."""
+    names = {decl.name for decl in request.variables} | {decl.primary for decl in request.variables}
+    names |= {decl.whole for decl in request.variables}
+    for optimizer in request.optimizers:
+        names.update(optimizer.slots, optimizer.scalars)
+        for slots in optimizer.slots.values():
+            names.update(slots.names)
+        waiting = list(optimizer.hypers.values())
+        while waiting:
+            expression = waiting.pop()
+            waiting.extend(expression.args)
+            names.add(expression.name)
+    return names - {"", GraphKeys.GLOBAL_STEP}
 
 
 def _asker(request: Any) -> str:

@@ -40,6 +40,16 @@ class Caller:
     mark: str = ""
     line: TokenLine | None = None
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether its token is for some Variables only."""
+        return self.line is not None and self.line.variables is not None
+
+    @property
+    def may_be_chief(self) -> bool:
+        """Whether it may act as chief, now or later; where no roles are asked for, everybody may."""
+        return self.role in (None, Role.CHIEF, Role.STANDBY)
+
     def __str__(self) -> str:
         name = f" {self.line.name!r}" if self.line is not None and self.line.name else ""
         return (f"role {self.role.value!r}{name}" if self.role is not None else "a caller without a role") + (

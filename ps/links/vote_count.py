@@ -308,11 +308,12 @@ class VoteCount:
 
     def _is_first(self, push: PushId) -> bool:
         """Whether a push is asked for the first time: what was told so once must stay so. Caller holds the lock."""
-        is_first = self._asked.pop(push.client, 0) < push.sequence
-        self._asked[push.client] = push.sequence
+        before = self._asked.pop(push.client, 0)
+        # A late copy of an earlier ADMIT takes nothing back.
+        self._asked[push.client] = max(before, push.sequence)
         if len(self._asked) > _MOST_CLIENTS:
             del self._asked[next(iter(self._asked))]
-        return is_first
+        return before < push.sequence
 
     def floors(self) -> dict[int, Floor]:
         """Give what shards have said with their votes to have applied, since the last decision."""

@@ -241,7 +241,7 @@ class Control:
         shard = self.handler.shard
         read_progress(shard.members.known_progress, request.told)
         # Who may not be chief is not to be able to end a chief's term.
-        known_term = 0 if self.handler.authorization.restricts(CALLER.get()) else request.known_term
+        known_term = request.known_term if CALLER.get().may_be_chief else 0
         run = RunIdentity.decode(request.run)
         process = Process.decode(request.process)
         # One that is no finite number is none.

@@ -189,6 +189,7 @@ class Handler:
                     return None
             elif plain is not None:
                 plain(message, unpacked, reply, tensors, memory)
+            _hide_promise(reply, memory.caller)
             pieces = pack_reply(request, reply, tensors, memory.memory)
             self.shard.secure(log, all_of_it=method == "commit")  # its answer says so
             bytes_out = sum(padded(piece.nbytes) for piece in pieces) if reply.spans else tensors.size
@@ -228,6 +229,7 @@ class Handler:
             log = self.shard.log
             self.voting.check_life(call.request)
             call.parked.make(reply, tensors)
+            _hide_promise(reply, call.memory.caller)
             pieces = pack_reply(call.request, reply, tensors, call.memory.memory)
             self.shard.secure(log)
             bytes_out = sum(padded(piece.nbytes) for piece in pieces) if reply.spans else tensors.size
@@ -500,6 +502,12 @@ def _read_snapshot(
     codec.encode_values(
         [Read(name) for name in wanted], [values[name] for name in wanted], reply.read_snapshot.values, tensors
     )
+
+
+def _hide_promise(reply: pb.Reply, caller: Caller) -> None:
+    """Leave out of a reply what the caller could not use: the sequencer takes no parts of others from it."""
+    if caller.is_limited and reply.HasField("commit"):
+        reply.commit.promised = 0
 
 
 def _failed(error: Exception) -> pb.Reply:

@@ -134,8 +134,11 @@ class OptimizerTable:
                 f"The optimizers declared have {self._size + growth.size} Variables and parts of expressions; "
                 f"{LIMIT_DECLARED} are the most on one PS task."
             )
+        declared_now = {decl.name for decl in fresh}
+        trained_now = {variable for variable, _ in growth.trained}
         for name, owner in growth.owners.items():
             self._check_owned(name, owner, find)
+            self._check_free(name, owner, find(name), name in declared_now, name in trained_now)
         for variable, optimizer in growth.trained:
             _check_trained(find(variable), optimizer)
         for new in fresh:
@@ -188,6 +191,24 @@ class OptimizerTable:
                 f"Variable {shown(name)} is declared as {owner}, but this run has it as {other}; no two share one."
             )
         growth.owners[name] = owner
+
+    def _check_free(
+        self, name: str, owner: _Owner, decl: VariableDecl | None, is_fresh: bool, is_trained: bool
+    ) -> None:
+        """Refuse as a slot or a scalar what is a Variable in its own right: its optimizer would read and write it."""
+        trainer = next(iter(self.trained_by(name)), "")
+        if trainer or is_trained:
+            raise AlreadyExistsError(
+                f"Variable {shown(name)} is declared as {owner}, but {shown(trainer) if trainer else 'the same declaration'} trains it; what is "
+                "trained is no optimizer's own. Give the slot or scalar another name."
+            )
+        if decl is None or is_fresh or (decl.optimizer, decl.primary) == (owner.optimizer, owner.variable):
+            return
+        raise AlreadyExistsError(
+            f"Variable {shown(name)} is declared as {owner}, but this run has it as "
+            f"{'a slot or scalar of ' + shown(decl.optimizer) if decl.optimizer else 'a Variable of its own'}. Give the "
+            "slot or scalar another name."
+        )
 
     def _check_owned(self, name: str, owner: _Owner, find: Find) -> None:
         """Refuse a slot or a scalar that is not as its rule wants it; what is not known yet is looked at when it is."""

@@ -16,6 +16,7 @@ import pytest
 from counting_run import SHAPES, declarations, expected, initialize, state, step_push
 
 from globalstep.errors import (
+    AbortedError,
     FailedPreconditionError,
     InvalidArgumentError,
     PermissionDeniedError,
@@ -577,3 +578,25 @@ def test_a_declared_shape_takes_no_memory_that_is_not_there(serving, joined, sha
     assert not server.shard.view().variables
     initialize(chief)
     assert state(chief) == expected(0)
+
+
+@pytest.mark.parametrize("role", ["worker", "chief"])
+def test_only_who_may_be_chief_ends_a_chiefs_term(serving, joined, role):
+    """A term that a worker has heard of is hearsay; the chief is no less the chief for it."""
+    (server,) = serving()
+    chief = joined([server], "chief")
+    claim = pb.ClaimChiefRequest(candidate="one", configured=True)
+    term = unary(server, "ClaimChief", claim, TOKENS["chief"]).chief.term
+    chief.begin(open=False)
+    initialize(chief)
+    chief.open()
+    heard = pb.HeartbeatRequest(client=f"{role}-x", lease_secs=5.0, known_term=term + 1)
+    found = unary(server, "Heartbeat", heard, TOKENS[role]).chief
+    assert (found.term, found.holder) == ((term, "one") if role == "worker" else (term + 1, ""))
+    unary(server, "Leave", pb.LeaveRequest(client=f"{role}-x"), TOKENS[role])
+    finish = pb.FinishRequest(incarnation=chief.incarnation, client=chief._protocol.run.client, chief_term=term)
+    if role == "chief":
+        with pytest.raises(AbortedError, match="has been replaced"):
+            unary(server, "Finish", finish, TOKENS["chief"])
+    else:
+        unary(server, "Finish", finish, TOKENS["chief"])

@@ -9,20 +9,41 @@ import random
 
 import numpy as np
 import pytest
-from counting_run import SHAPES, initialize, state, step_push
+from counting_run import SHAPES, expected, initialize, linked, sent_by, state, step_push
+from served_tasks import joining, starting
 
-from globalstep.errors import FailedPreconditionError, OpError, PermissionDeniedError, UnauthenticatedError
+from globalstep.errors import (
+    AlreadyExistsError,
+    FailedPreconditionError,
+    OpError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
+from globalstep.proto import globalstep_pb2 as pb
 from globalstep.ps.access.role_tokens import EMPTY_SECS, LOOK_SECS, RoleTokens, parse_tokens, token_lines
 from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.runtime.clock import ManualClock
 from globalstep.security.credentials import Credentials, read_secret
-from globalstep.wire.declarations import Increment, Op, OpKind, OptimizerUse, Push, Read
+from globalstep.wire.declarations import (
+    Increment,
+    Op,
+    OpKind,
+    OptimizerDecl,
+    OptimizerUse,
+    Push,
+    PushId,
+    Read,
+    VariableDecl,
+)
+from globalstep.wire.expressions import constant, variable
 from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.transport.grpc_transport import GrpcTransport
 
 CHIEF, ALICE, BOB, LIMITED = (f"{name}-0123456789abcdef" for name in ("chief", "alice", "bob", "limited"))
 LINES = [f"chief {CHIEF}", f"worker:alice {ALICE}", f"worker:bob {BOB}", f"worker:carol {LIMITED} variables=w*,e"]
+MOMENTUM = {"learning_rate": constant(1.0), "momentum": constant(0.0), "use_nesterov": constant(0.0)}
+PS_LINE, ALL_NAMED = "ps between-0123456789abcdef", "dan-0123456789abcdef"
 TRANSPORTS = ["grpc", "auto", "unix", "tcp"]
 
 
@@ -215,6 +236,94 @@ def test_a_token_for_some_variables_touches_no_others(join, transport):
     with pytest.raises(PermissionDeniedError, match="may not pull 'b'"):
         carol.pull([Read("w"), Read("b")])
     assert state(join.chief) == before
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("how", ["slot", "scalar", "expression", "variable", "trained"])
+def test_a_token_for_some_variables_declares_no_others(join, transport, how):
+    """An optimizer of its own would read and write what it names as its slots, scalars and numbers."""
+    carol, before = join(LIMITED, transport), state(join.chief)
+    mine = [VariableDecl("w/v", "float32", (3,))]
+    declared = {
+        "slot": (mine, OptimizerDecl("my", "momentum", MOMENTUM, {"w/v": ("b",)})),
+        "scalar": (mine, OptimizerDecl("my", "zero_debias_moving_average", {}, {}, ("b",))),
+        "expression": (mine, OptimizerDecl("my", "gradient_descent", {"learning_rate": variable("b")}, {"w/v": ()})),
+        "variable": ([VariableDecl("c", "float32", (3,))], None),
+        "trained": (mine, OptimizerDecl("my", "gradient_descent", {"learning_rate": constant(1.0)}, {"b": ()})),
+    }
+    variables, optimizer = declared[how]
+    with pytest.raises(PermissionDeniedError, match="'carol'.*may not declare '[bc]'"):
+        carol.declare(variables, [optimizer] if optimizer else [])
+    assert state(join.chief) == before
+    carol.declare(mine, [OptimizerDecl("my", "gradient_descent", {"learning_rate": constant(1.0)}, {"w/v": ()})])
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_nobody_declares_a_variable_of_the_run_as_its_slot(join, transport):
+    bob, before = join(BOB, transport), state(join.chief)
+    join.chief.declare([VariableDecl("plain", "float32", (3,))], [])
+    for taken in ("w", "plain"):
+        declared = OptimizerDecl("my", "momentum", MOMENTUM, {"my/v": (taken,)})
+        with pytest.raises(AlreadyExistsError, match=rf"'{taken}' is declared as 'momentum' of Variable 'my/v'"):
+            bob.declare([VariableDecl("my/v", "float32", (3,))], [declared])
+    assert state(join.chief) == before
+
+
+@pytest.fixture
+def two_tasks(tokens_file, clock):
+    """Two PS tasks with links, and what makes clients of them."""
+    write(tokens_file, [*LINES, PS_LINE])
+    asks = SecurityOptions(tokens_file=str(tokens_file))
+    with starting() as serving, joining() as joined:
+        servers = serving(2, security=asks)
+
+        def join(token, transport):
+            client = joined(servers, transport, Credentials(token=token))
+            if token != CHIEF:
+                client.refresh()
+            return client
+
+        chief = join(CHIEF, "unix")
+        chief.begin(open=False, sequencer=1)
+        initialize(chief)
+        chief.open()
+        yield servers, chief, join
+
+
+@pytest.mark.parametrize("transport", ["grpc", "unix"])
+def test_a_token_for_some_variables_names_none_by_the_number_of_a_layout(two_tasks, transport):
+    """What another's pushes were promised is of use to nobody whose token is not for all: it neither reads nor writes."""
+    servers, chief, join = two_tasks
+    linked(servers, chief)
+    chief.push(step_push())  # task 0 holds `w` and `e`, and has promised to apply what comes with an entry
+    promised = servers[0].shard.now.promised._layouts
+    assert promised
+    before, carol = state(chief), join(LIMITED, transport)
+    request = pb.Request()
+    message = request.admit
+    message.incarnation, message.kind = carol.incarnation, pb.ENTRY_PUSH
+    message.participants.append(0)
+    message.id.client, message.id.sequence = carol._protocol.run.client, 1
+    message.carried.add(shard=0, layout=1, data=bytes(promised[0].data_bytes))
+    with pytest.raises(LayoutUnknownError, match="each task is to get its part itself"):
+        carol.run.transports[1].send(request, []).result()
+    assert state(chief) == before
+    assert all(PushId(message.id.client, 1) not in server.shard.now.staged for server in servers)
+
+
+@pytest.mark.parametrize("transport", ["grpc", "unix", "tcp"])
+def test_a_token_for_some_variables_trains_them_over_several_tasks(tokens_file, two_tasks, transport):
+    """By votes, since nothing is promised to it: its client falls back by itself."""
+    servers, chief, join = two_tasks
+    write(tokens_file, [*LINES, PS_LINE, f"worker:dan {ALL_NAMED} variables=w,b,e"])
+    dan = join(ALL_NAMED, transport)
+    pushes = linked(servers, dan)
+    for _ in range(3):
+        dan.push(step_push(reads=("w", "b")))
+    kinds = sent_by(dan)
+    dan.push(step_push(reads=("w", "b")))
+    assert kinds == ["stage", "admit"]
+    assert state(chief) == expected(pushes + 4)
 
 
 # ---- Who may read the file ------------------------------------------------------------------------

@@ -468,6 +468,15 @@ def test_a_second_copy_ends_the_count(count, sequencer):
     assert decided == []
 
 
+def test_a_late_copy_of_an_earlier_admit_takes_nothing_back(count, sequencer):
+    """What was asked for once is not asked for the first time again."""
+    line = greet(count, sequencer, 1)
+    assert count.carry(PushId("a", 2), {1}) is Asked.READY
+    assert count.carry(PushId("a", 1), {1}) is Asked.UNDECIDED
+    assert count.carry(PushId("a", 2), {1}) is Asked.UNDECIDED
+    assert line is not None
+
+
 def test_a_part_that_was_refused_fences_the_push(count, sequencer):
     lines = {shard: greet(count, sequencer, shard) for shard in (1, 2)}
     vote(count, lines[1], 1)
