@@ -196,18 +196,15 @@ class OptimizerTable:
         self, name: str, owner: _Owner, decl: VariableDecl | None, is_fresh: bool, is_trained: bool
     ) -> None:
         """Refuse as a slot or a scalar what is a Variable in its own right: its optimizer would read and write it."""
-        trainer = next(iter(self.trained_by(name)), "")
-        if trainer or is_trained:
-            raise AlreadyExistsError(
-                f"Variable {shown(name)} is declared as {owner}, but {shown(trainer) if trainer else 'the same declaration'} trains it; what is "
-                "trained is no optimizer's own. Give the slot or scalar another name."
-            )
-        if decl is None or is_fresh or (decl.optimizer, decl.primary) == (owner.optimizer, owner.variable):
+        trainer = next(map(shown, self.trained_by(name)), "the same declaration" if is_trained else "")
+        if trainer:
+            what = f"{trainer} trains it; what is trained is no optimizer's own"
+        elif decl is None or is_fresh or (decl.optimizer, decl.primary) == (owner.optimizer, owner.variable):
             return
+        else:
+            what = f"it is {'of ' + shown(decl.optimizer) if decl.optimizer else 'a Variable of its own'} in this run"
         raise AlreadyExistsError(
-            f"Variable {shown(name)} is declared as {owner}, but this run has it as "
-            f"{'a slot or scalar of ' + shown(decl.optimizer) if decl.optimizer else 'a Variable of its own'}. Give the "
-            "slot or scalar another name."
+            f"Variable {shown(name)} is declared as {owner}, but {what}. Give the slot or scalar another name."
         )
 
     def _check_owned(self, name: str, owner: _Owner, find: Find) -> None:

@@ -15,6 +15,7 @@ from served_tasks import joining, starting
 from globalstep.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
+    LayoutUnknownError,
     OpError,
     PermissionDeniedError,
     UnauthenticatedError,
@@ -292,7 +293,7 @@ def two_tasks(tokens_file, clock):
 
 @pytest.mark.parametrize("transport", ["grpc", "unix"])
 def test_a_token_for_some_variables_names_none_by_the_number_of_a_layout(two_tasks, transport):
-    """What another's pushes were promised is of use to nobody whose token is not for all: it neither reads nor writes."""
+    """Whose token is not for all neither reads nor writes what another's pushes were promised."""
     servers, chief, join = two_tasks
     linked(servers, chief)
     chief.push(step_push())  # task 0 holds `w` and `e`, and has promised to apply what comes with an entry
