@@ -98,14 +98,17 @@ def test_an_end_of_an_iterator_ends_no_training_in_silence(error, where, tmp_pat
                 called()
 
     trainer = gs.Trainer(X[0], loss, optimizer=gs.optim.SGD(), steps=30, run_dir=str(tmp_path), callbacks=[Counts()])
-    with pytest.raises(
-        RuntimeError, match=r"in the program of this worker at step [45], .* trainer\.stop\(\)"
-    ) as raised:
+    ended = r"in the program of this worker at step [45], .* trainer\.stop\(\)"
+
+    def train():
         with trainer:
             for batch in trainer.batches([X[0]]):
                 trainer.step(batch)
                 if where == "loop":
                     called()
+
+    with pytest.raises(RuntimeError, match=ended) as raised:
+        train()
     assert isinstance(raised.value.__cause__, type(error()))
     assert trainer.result is None
 
