@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import json
 
-from globalstep.chief.checkpoints.checkpoint_format import CheckpointIndex, read_index
-from globalstep.chief.checkpoints.checkpoint_state import latest_checkpoint
+from globalstep.chief.checkpoints.checkpoint import verify
+from globalstep.chief.checkpoints.checkpoint_format import CheckpointIndex, prefixes_in, read_index
+from globalstep.chief.checkpoints.checkpoint_state import get_checkpoint_state, latest_checkpoint
 from globalstep.deploy.audit.checks import Decided, Mark, Reader
 from globalstep.deploy.audit.reading import Findings, Volume, read_volumes
 from globalstep.deploy.audit.result import Audit, AuditedIncarnation, StepProof
-from globalstep.errors import OpError
+from globalstep.errors import NotFoundError, OpError
 from globalstep.files.storage import storage_for
 from globalstep.wire.known_progress import Known, KnownProgress
 
@@ -155,6 +156,31 @@ def _check_join(findings: Findings, volume: Volume, last_index: int, child: Volu
         )
 
 
+def _check_named(directory: str, findings: Findings) -> None:
+    """Find out whether the checkpoints that the state file names are whole; an older one may be gone."""
+    try:
+        state = get_checkpoint_state(directory)
+    except ValueError as error:
+        findings.unreadable.append(str(error))
+        return
+    if state is None:
+        storage = storage_for(directory)
+        if storage.exists(storage.join(directory, "checkpoint")):
+            findings.unreadable.append(f"The state file of {directory} cannot be read.")
+        elif prefixes_in(storage, directory):
+            findings.unreadable.append(f"{directory} has checkpoints, but no state file that names the newest one.")
+        return
+    newest = state.model_checkpoint_path
+    for prefix in dict.fromkeys([*state.all_model_checkpoint_paths, newest]):
+        try:
+            verify(prefix)
+        except NotFoundError:
+            if prefix == newest:
+                findings.unreadable.append(f"Checkpoint {prefix}, which the state file names as the newest, is gone.")
+        except OpError as error:
+            findings.unreadable.append(f"Checkpoint {prefix}, which the state file names, is damaged: {error}")
+
+
 class _Saved:
     """The newest checkpoint's ledger, as evidence beside the journal."""
 
@@ -176,6 +202,7 @@ class _Saved:
     @classmethod
     def newest(cls, directory: str, findings: Findings) -> _Saved | None:
         """Read the newest checkpoint of a directory; None if there is none, or none that can be read."""
+        _check_named(directory, findings)
         prefix = latest_checkpoint(directory)
         if prefix is None:
             return None

@@ -564,6 +564,25 @@ def test_a_damaged_file_is_named(kept, damage, capsys):
     assert "NOT PROVEN" in printed
 
 
+def test_a_newest_checkpoint_that_is_damaged_or_gone_is_named(tmp_path, capsys):
+    train(tmp_path, 40)
+    assert main(["audit", str(tmp_path)]) == 0
+    (shard,) = tmp_path.glob("model.ckpt-40.shard*")
+    whole = shard.read_bytes()
+    damaged(shard)
+    assert main(["audit", str(tmp_path)]) == 2
+    assert re.search("UNREADABLE .*model.ckpt-40, which the state file names, is damaged", capsys.readouterr().out)
+    shard.write_bytes(whole)
+    for path in tmp_path.glob("model.ckpt-40.*"):
+        path.rename(tmp_path / ("away-" + path.name))
+    assert main(["audit", str(tmp_path)]) == 2
+    assert re.search("UNREADABLE .*model.ckpt-40, .* as the newest, is gone", capsys.readouterr().out)
+    for path in tmp_path.glob("*model.ckpt-*"):
+        path.unlink()
+    assert main(["audit", str(tmp_path)]) == 2
+    assert "NOT PROVEN" in capsys.readouterr().out
+
+
 def test_a_file_of_something_else_is_named(kept, capsys):
     (file,) = (kept / "journal").iterdir()
     with gs.python_io.TFRecordWriter(str(file)) as writer:
