@@ -127,8 +127,9 @@ class Coordinator:
         return self._clock.wait(self._stop_event, max(timeout, 0.0))
 
     def register_thread(self, thread: threading.Thread) -> None:
-        """Count a thread among those that `join` waits for."""
+        """Count a thread among those that `join` waits for; those that have ended are forgotten."""
         with self._lock:
+            self._threads = {one for one in self._threads if one.is_alive() or one.ident is None}
             self._threads.add(thread)
 
     def join(

@@ -214,8 +214,8 @@ def decode_batch(data: bytes) -> Batch:
     """
     line, _, packed = data.partition(b"\n")
     fields = json.loads(line)
-    count = int(fields["records"])
-    if not 0 <= count <= _MOST_BATCH_RECORDS:
+    count = fields["records"]
+    if type(count) is not int or not 0 <= count <= _MOST_BATCH_RECORDS:
         raise ValueError(f"a batch of {count} records; the most are {_MOST_BATCH_RECORDS}")
     limit = count * RECORD.size
     inflater = zlib.decompressobj()

@@ -7,9 +7,10 @@ whether its holder still trains, and the terms of checkpoints keep what the newe
 
     RUN_DIR/globalstep-run.lock      {"host": "...", "pid": 4711, ..., "since": 1700000000.0, "ps": ["host:port"]}
 
-The lock is flock's, which the kernel gives free when its process ends, however it ends. What the file says is for
-people, and for file systems without locks (some mounts of NFS): there a process of this machine that is named in the
-file is looked for, and one of another machine is only warned of. Object stores have no locks and none is taken.
+The file is its owner's alone (0600): whoever may open it may take the lock. The lock is flock's, which the kernel gives
+free when its process ends, however it ends. What the file says is for people, and for file systems without locks (some
+mounts of NFS): there a process of this machine that is named in the file is looked for, and one of another machine is
+only warned of. Object stores have no locks and none is taken.
 
 Layer: chief. Thread-safe.
 """
@@ -41,7 +42,10 @@ FILE_NAME = "globalstep-run.lock"
 #: What flock fails with on file systems without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
-# Guards _HELD; files are opened and locked under it, which never waits.
+#: How often, and how far apart, a file is read whose lock is taken and that names nobody yet.
+_LOOKS, _LOOK_SECS = 20, 0.05
+
+# Guards _HELD; files are opened and locked under it, which waits for a second at most, where a file names nobody yet.
 _LOCK = threading.Lock()
 #: Path -> (descriptor, how many of this process's sessions have it).
 _HELD: dict[str, tuple[int, int]] = {}
@@ -74,7 +78,7 @@ def hold(
         else:
             try:
                 os.makedirs(directory, exist_ok=True)
-                file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             except OSError as error:
                 # What needs to write there will say so.
                 _log.debug("There is no lock in %s: %s", directory, error)
@@ -118,6 +122,12 @@ def _lock(file: int, directory: str, clock: Clock, ps: Sequence[str], take_over:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         holder, since, others = _named(file)
+        for _ in range(_LOOKS):
+            if holder:
+                break
+            # Its holder has taken it just now, and writes next who it is.
+            clock.wait(threading.Event(), _LOOK_SECS)
+            holder, since, others = _named(file)
         if take_over or (ps and (not set(ps).isdisjoint(others) or not _is_here(holder))):
             _log.debug("%s has the lock of %s since %s.", holder, directory, _at(since))
             return False

@@ -121,6 +121,8 @@ def test_a_truncated_file_is_named(tmp_path, keep):
         b"{bad}   ",
         json.dumps({"w": {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}}).encode(),
         json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}).encode(),
+        json.dumps({name: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} for name in "vw"}).encode(),
+        json.dumps({"w": {"dtype": "F16", "shape": [1], "data_offsets": [2, 4]}}).encode(),
     ],
 )
 def test_a_corrupt_header_is_named(tmp_path, header):

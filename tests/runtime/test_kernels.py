@@ -268,3 +268,40 @@ def test_other_threads_run_meanwhile():
     told[0] = 1
     thread.join()
     assert ended == [True]
+
+
+def folder_that_is_taken(wanted, cache):
+    program = 'import os, globalstep.runtime.kernels; print(os.environ["NUMBA_CACHE_DIR"])'
+    environ = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    environ |= {"XDG_CACHE_HOME": str(cache)} | ({"NUMBA_CACHE_DIR": str(wanted)} if wanted else {})
+    found = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True)
+    return found.stdout.strip()
+
+
+def test_a_folder_that_others_may_write_to_is_not_used(tmp_path):
+    """What lies there is run: another user's machine code would be this one's."""
+    own, shared = tmp_path / "own", tmp_path / "shared"
+    own.mkdir(mode=0o700)
+    assert folder_that_is_taken(None, own) == str(own / "globalstep" / "kernels")
+    assert os.stat(own / "globalstep" / "kernels").st_mode & 0o777 == 0o700
+    assert folder_that_is_taken(own / "numba", tmp_path) == str(own / "numba")
+    shared.mkdir()
+    shared.chmod(0o777)
+    for wanted in (None, shared, shared / "deeper"):
+        assert not folder_that_is_taken(wanted, shared).startswith(str(shared))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_folder_or_a_file_of_another_user_is_not_used(tmp_path):
+    other = tmp_path / "other"
+    other.mkdir(mode=0o700)
+    os.chown(other, 54002, -1)
+    assert not folder_that_is_taken(None, other).startswith(str(other))
+    path = tmp_path / "kernel.native"
+    kernels._write(str(path), b"code")
+    assert kernels._read(str(path)) == b"code"
+    os.chown(path, 54002, -1)
+    assert kernels._read(str(path)) is None
+    os.chown(path, 0, -1)
+    (tmp_path / "link.native").symlink_to(path)
+    assert kernels._read(str(tmp_path / "link.native")) is None

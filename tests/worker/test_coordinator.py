@@ -1,5 +1,7 @@
+import gc
 import sys
 import threading
+import weakref
 
 import pytest
 
@@ -32,6 +34,23 @@ def test_wait_for_stop_gives_up_after_its_timeout():
     clock = ManualClock()
     assert not Coordinator(clock=clock).wait_for_stop(7.0)
     assert clock.monotonic() == 7.0
+
+
+def test_threads_that_have_ended_are_forgotten():
+    coord = Coordinator()
+    kept = []
+    for _ in range(3):
+        thread = threading.Thread(target=str, name="short")
+        coord.register_thread(thread)
+        thread.start()
+        thread.join()
+        kept.append(weakref.ref(thread))
+    del thread
+    gc.collect()
+    # The last one is forgotten when the next one comes.
+    assert [ref() is None for ref in kept] == [True, True, False]
+    coord.request_stop()
+    coord.join()
 
 
 def test_join_waits_for_given_and_registered_threads():

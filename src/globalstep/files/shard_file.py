@@ -327,7 +327,6 @@ class ShardReader:
         try:
             entries = json.loads(self._file.read(length))
             self.metadata = entries.pop("__metadata__", {})
-            end = 0
             for name, entry in entries.items():
                 spec = TensorSpec(name, _FROM_FILE[entry["dtype"]], tuple(entry["shape"]))
                 begin, stop = entry["data_offsets"]
@@ -338,8 +337,8 @@ class ShardReader:
                     raise ValueError(f"{name!r} has {stop - begin} bytes instead of {spec.nbytes}")
                 self.specs[name] = spec
                 self._offsets[name] = begin
-                end = max(end, stop)
                 name.encode()
+            end = self._end_without_gaps()
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise CheckpointError(f"The header of {self._path} is corrupt: {error!r}.") from error
         if self._data_start + end != file_bytes:
@@ -347,6 +346,19 @@ class ShardReader:
                 f"{self._path} has {file_bytes} bytes, but its header tells of {self._data_start + end}: "
                 "it was cut off or appended to."
             )
+
+    def _end_without_gaps(self) -> int:
+        """Return where the last tensor ends. Each begins where the one before it ends, as safetensors has it.
+
+        Raises:
+            ValueError: If two overlap, or there is a gap.
+        """
+        end = 0
+        for name in sorted(self.specs, key=lambda name: (self._offsets[name], self.specs[name].nbytes)):
+            if self._offsets[name] != end:
+                raise ValueError(f"{name!r} begins at {self._offsets[name]}; the tensor before it ends at {end}")
+            end += self.specs[name].nbytes
+        return end
 
     def offset_of(self, name: str) -> int:
         """Give where in the file the bytes of a tensor begin."""

@@ -392,7 +392,7 @@ def locked(storage: Storage, path: str, wait_secs: float) -> Iterator[bool]:
         return
     with contextlib.ExitStack() as stack:
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             stack.callback(os.close, descriptor)
             held = _flock(descriptor, wait_secs)
         except OSError:  # no right to make the file, or a file system without locks

@@ -14,6 +14,7 @@ import hashlib
 import logging
 import os
 import secrets
+import stat
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -26,8 +27,7 @@ from globalstep.runtime.process_env import kernel_cache_directory
 
 # numba reads this when it is imported: without it, kernels would be kept beside the installed package,
 # which another user may not be able to write.
-if "NUMBA_CACHE_DIR" not in os.environ:
-    os.environ["NUMBA_CACHE_DIR"] = kernel_cache_directory()
+os.environ["NUMBA_CACHE_DIR"] = kernel_cache_directory(os.environ.get("NUMBA_CACHE_DIR"))
 
 _log = logging.getLogger("globalstep")
 
@@ -205,9 +205,12 @@ def _machine() -> tuple[str, ...]:
 
 
 def _read(path: str) -> bytes | None:
-    """Give what was kept, if it is there and whole; b"" says that it cannot be kept."""
+    """Give what was kept, if it is there, whole and nobody else's; b"" says that it cannot be kept."""
     try:
-        with open(path, "rb") as file:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+            found = os.fstat(file.fileno())
+            if found.st_uid not in (0, os.geteuid()) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                return None
             digest, code = file.read(32), file.read()
     except OSError:
         return None
@@ -218,8 +221,8 @@ def _write(path: str, code: bytes) -> None:
     """Keep it, seen whole or not at all; a folder that takes nothing costs the next process its time."""
     temporary = f"{path}.{secrets.token_hex(4)}"
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(temporary, "xb") as file:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
             file.write(hashlib.sha256(code).digest() + code)
         os.replace(temporary, path)
     except OSError:

@@ -10,19 +10,24 @@ import contextlib
 import ctypes
 import functools
 import importlib.util
+import logging
 import mmap
 import os
 import resource
 import shutil
+import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import platformdirs
 
+_log = logging.getLogger("globalstep")
+
 __all__ = [
     "ALIAS_FOLDER",
     "environ_with_alias",
+    "is_own_folder",
     "kernel_cache_directory",
     "raise_file_limit",
     "raise_malloc_thresholds",
@@ -105,12 +110,20 @@ def raise_malloc_thresholds() -> bool:
     return all(mallopt(_MALLOPT[name], min(int(value), 2**31 - 1)) == 1 for name, value in _MALLOC.items())
 
 
-def kernel_cache_directory() -> str:
-    """Give where compiled kernels are kept: this user's own folder, since what lies there is run."""
+def kernel_cache_directory(wanted: str | None = None) -> str:
+    """Give where compiled kernels are kept: this user's own folder, since what lies there is run.
+
+    Args:
+        wanted: The folder that the user has named; one that others may write to is not used, which is logged.
+    """
+    if wanted is not None:
+        if is_own_folder(wanted):
+            return wanted
+        _log.warning("NUMBA_CACHE_DIR=%s is not used: others may write there, and what lies there is run.", wanted)
     try:
         directory = os.path.join(platformdirs.user_cache_dir("globalstep"), "kernels")
-        os.makedirs(directory, exist_ok=True)
-        if os.access(directory, os.W_OK):
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        if os.access(directory, os.W_OK) and is_own_folder(directory):
             return directory
     except (OSError, RuntimeError):
         # A home that is read-only, or a uid that is no user's and has none, as in some containers.
@@ -120,6 +133,29 @@ def kernel_cache_directory() -> str:
     directory = tempfile.mkdtemp(prefix="globalstep-kernels-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return directory
+
+
+def is_own_folder(path: str) -> bool:
+    """Return whether nobody but this user, and root, can put a file into a folder, or another folder in its place.
+
+    Each folder from the root on must be this user's or root's, and no other may write there; in one with the sticky
+    bit, as /tmp is, nobody replaces what is another's.
+
+    Args:
+        path: Of the folder, which may be still to be made; links on the way are followed.
+    """
+    at = os.path.realpath(path)
+    while not os.path.lexists(at):
+        at = os.path.dirname(at)
+    is_last = True
+    while True:
+        found = os.lstat(at)
+        others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if found.st_uid not in (0, os.geteuid()) or (others_write and (is_last or not found.st_mode & stat.S_ISVTX)):
+            return False
+        if at == os.path.dirname(at):
+            return True
+        at, is_last = os.path.dirname(at), False
 
 
 def raise_file_limit() -> None:

@@ -18,6 +18,7 @@ from globalstep.cluster.process_place import NO_PROCESS, Process, this_process
 from globalstep.errors import FailedPreconditionError
 from globalstep.graph.graph import Graph
 from globalstep.ps.server import PSOptions, PSServer
+from globalstep.runtime.clock import ManualClock
 
 #: A program that has the lock as another process of this machine would, says so, and waits to be ended.
 HOLDER = """
@@ -200,3 +201,25 @@ def test_what_is_no_directory_of_this_machine_has_no_lock(tmp_path):
     hold("memory://bucket/run")()
     (tmp_path / "file").touch()
     hold(str(tmp_path / "file"))()
+
+
+def test_nobody_else_may_take_it(tmp_path):
+    """flock needs no right to write: whoever may open the file could keep the run from being started."""
+    hold(str(tmp_path))()
+    assert (tmp_path / FILE_NAME).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_holder_that_has_not_written_its_name_yet_is_waited_for(tmp_path):
+    """A second job that found the file empty went on without the lock."""
+    mine = this_process()
+    other = Process(mine.host, 1, mine.place, "1")
+    with (tmp_path / FILE_NAME).open("w+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+        class Writes(ManualClock):
+            def wait(self, event, timeout=None):
+                named(tmp_path, other)
+                return super().wait(event, timeout)
+
+        with pytest.raises(FailedPreconditionError, match="pid 1"):
+            hold(str(tmp_path), Writes(), ps=["127.0.0.1:1"])

@@ -34,6 +34,18 @@ def test_safetensors_and_npz(run_dir, tmp_path, capsys):
         assert averages["w"].tolist() == gs.load(run_dir, ema=True)["w"].tolist() != wanted
 
 
+def test_scalars_stay_scalars(tmp_path):
+    def loss_fn(params, x):
+        return float(params["b"]), {"b": np.ones((), np.float32)}
+
+    gs.fit({"b": np.zeros((), np.float32)}, loss_fn, [0], optimizer=gs.optim.SGD(0.5), steps=2, run_dir=tmp_path)
+    for ending in ("safetensors", "npz"):
+        export_model(tmp_path, tmp_path / f"model.{ending}")
+    assert load_file(tmp_path / "model.safetensors")["b"].shape == ()
+    with np.load(tmp_path / "model.npz") as found:
+        assert found["b"].shape == ()
+
+
 def test_a_state_dict_of_torch(run_dir, tmp_path):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed; `pip install torch==2.13.0` runs this test")
     assert export_model(run_dir, tmp_path / "model.pt") == ["w"]
