@@ -570,6 +570,11 @@ def constant_array(value: Any, dtype: DTypeLike | None = None) -> np.ndarray[Any
     >>> constant_array([1.5, 2]).dtype, constant_array(3).dtype
     (dtype('float32'), dtype('int32'))
     """
+    if hasattr(value, "dense_shape") and not isinstance(value, tuple):
+        raise TypeError(
+            f"Failed to convert object of type {type(value).__name__} to Tensor. Contents: {value}. A sparse value "
+            "is no tensor: sparse_tensor_to_dense makes it one."
+        )
     if dtype is not None:
         wanted = as_dtype(dtype).as_numpy_dtype
         return string_array(value) if wanted is object else np.asarray(value, dtype=wanted)

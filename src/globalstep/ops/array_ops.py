@@ -17,6 +17,7 @@ from globalstep.dtypes import as_dtype
 from globalstep.errors import InvalidArgumentError
 from globalstep.graph.graph import Node, as_node
 from globalstep.graph.shapes import TensorShape
+from globalstep.graph.sparse_tensor import SparseTensor
 from globalstep.ops.building import (
     as_shape_node,
     broadcast_sizes,
@@ -105,8 +106,13 @@ def verify_tensor_all_finite(
 
 
 def shape(input: Any, name: str | None = None, out_type: Any = "int32") -> Node:
-    """Give the shape as an integer node [rank]."""
-    node, kind = as_node(input), as_dtype(out_type)
+    """Give the shape as an integer node [rank]; of a SparseTensor its dense shape."""
+    kind = as_dtype(out_type)
+    if isinstance(input, SparseTensor):
+        dense = input.dense_shape
+        kept = lambda sizes: np.asarray(sizes).astype(kind.as_numpy_dtype)  # noqa: E731 (a node's function)
+        return Node("Cast", (dense,), kept, name=name, dtype=kind, shape=dense.shape)
+    node = as_node(input)
     return Node(
         "Shape",
         (node,),
@@ -123,13 +129,19 @@ def shape_n(input: Sequence[Any], out_type: Any = "int32", name: str | None = No
 
 
 def size(input: Any, name: str | None = None, out_type: Any = "int32") -> Node:
-    """Give the number of elements as an integer scalar."""
-    node, kind = as_node(input), as_dtype(out_type)
+    """Give the number of elements as an integer scalar; of a SparseTensor those of its dense shape."""
+    kind = as_dtype(out_type)
+    if isinstance(input, SparseTensor):
+        product = lambda sizes: np.prod(np.asarray(sizes), dtype=kind.as_numpy_dtype)  # noqa: E731 (a node's function)
+        return Node("Prod", (input.dense_shape,), product, name=name, dtype=kind, shape=[])
+    node = as_node(input)
     return Node("Size", (node,), lambda v: np.array(np.size(v), kind.as_numpy_dtype), name=name, dtype=kind, shape=[])
 
 
 def rank(input: Any, name: str | None = None) -> Node:
     """Give the number of dimensions as an int32 scalar."""
+    if isinstance(input, SparseTensor):
+        return size(input.dense_shape, name)
     node = as_node(input)
     return Node("Rank", (node,), lambda v: np.array(np.ndim(v), np.int32), name=name, dtype="int32", shape=[])
 

@@ -7,6 +7,7 @@ __all__ = ["DATASETS", "TRANSFORMATIONS"]
 
 #: Names of `gs.data` and `gs.contrib.data`, by module.
 DATASETS = {
+    "globalstep.pipelines.elements": "get_output_classes get_output_shapes get_output_types",
     "globalstep.pipelines.files": "FixedLengthRecordDataset TFRecordDataset TextLineDataset",
     "globalstep.pipelines.iterators": "Iterator",
     "globalstep.pipelines.pipeline": "Dataset=Pipeline",

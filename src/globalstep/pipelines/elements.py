@@ -27,6 +27,9 @@ __all__ = [
     "Values",
     "component_of",
     "components",
+    "get_output_classes",
+    "get_output_shapes",
+    "get_output_types",
     "padded",
     "shapes_like",
     "stacked",
@@ -91,6 +94,21 @@ class Structured:
     def output_classes(self) -> Any:
         """The classes of an element, in its structure: Node everywhere."""
         return nest.map_structure(lambda one: Node, self.element)
+
+
+def get_output_types(dataset_or_iterator: Any) -> Any:
+    """Give the dtypes of an element of a Dataset or an Iterator, in its structure."""
+    return dataset_or_iterator.output_types
+
+
+def get_output_shapes(dataset_or_iterator: Any) -> Any:
+    """Give the static shapes of an element of a Dataset or an Iterator, in its structure."""
+    return dataset_or_iterator.output_shapes
+
+
+def get_output_classes(dataset_or_iterator: Any) -> Any:
+    """Give the classes of an element of a Dataset or an Iterator, in its structure."""
+    return dataset_or_iterator.output_classes
 
 
 def shapes_like(like: Any, shapes: Any) -> list[TensorShape]:
