@@ -31,7 +31,7 @@ from pathlib import Path
 
 from globalstep.cluster.process_place import NO_PROCESS, Process, is_gone, this_process
 from globalstep.errors import FailedPreconditionError
-from globalstep.files.storage import LocalStorage, storage_for
+from globalstep.files.storage import TEMPORARY, LocalStorage, storage_for
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 
 __all__ = ["FILE_NAME", "hold", "living_holder"]
@@ -44,6 +44,12 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.
 
 #: How often, and how far apart, a file is read whose lock is taken and that names nobody yet.
 _LOOKS, _LOOK_SECS = 20, 0.05
+
+#: Files below a run's directory that only the chief writes, and those that an evaluator's task may write.
+_OF_CHIEF = ("globalstep-run.json", "graph.pbtxt", "training.json", "journal/*.gsj")
+_OF_EVALUATOR = ("evaluations.json", "best/*")
+#: A file that is being written grows at least so often.
+_STILL_SECS = 60.0
 
 # Guards _HELD; files are opened and locked under it, which waits for a second at most, where a file names nobody yet.
 _LOCK = threading.Lock()
@@ -71,6 +77,7 @@ def hold(
     if "://" in directory or not isinstance(storage_for(directory), LocalStorage):
         return _nothing
     path = os.path.join(os.path.realpath(directory), FILE_NAME)
+    is_new = False
     with _LOCK:
         if path in _HELD:
             file, sessions = _HELD[path]
@@ -92,7 +99,24 @@ def hold(
                 os.close(file)
                 return _nothing
             _HELD[path] = file, 1
+            is_new = True
+    if is_new:
+        _clear_leftovers(os.path.dirname(path), clock)
     return _once(path)
+
+
+def _clear_leftovers(directory: str, clock: Clock) -> None:
+    """Remove what killed processes had begun to write in a run's directory, and what is still being written not.
+
+    The chief alone writes most of these files; an evaluator's task, which may be at it, writes the others.
+    """
+    for patterns, age_secs in ((_OF_CHIEF, 0.0), (_OF_EVALUATOR, _STILL_SECS)):
+        for pattern in patterns:
+            for file in Path(directory).glob(f"{pattern}{TEMPORARY}*"):
+                with contextlib.suppress(OSError):
+                    if file.stat().st_mtime <= clock.time() - age_secs:
+                        file.unlink()
+                        _log.info("Removed %s, which a killed process had begun to write.", file)
 
 
 def living_holder(directory: str) -> Process:

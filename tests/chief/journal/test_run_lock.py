@@ -223,3 +223,20 @@ def test_a_holder_that_has_not_written_its_name_yet_is_waited_for(tmp_path):
 
         with pytest.raises(FailedPreconditionError, match="pid 1"):
             hold(str(tmp_path), Writes(), ps=["127.0.0.1:1"])
+
+
+def test_what_killed_processes_had_begun_to_write_is_cleared_away(tmp_path):
+    names = ("globalstep-run.json", "graph.pbtxt", "journal/0-1.gsj", "evaluations.json", "best/model.safetensors")
+    clock = ManualClock()
+    for name in (*names, "training.json", "mine"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        for path in (tmp_path / name, tmp_path / f"{name}.tmp-0a1b2c3d"):
+            path.touch()
+            os.utime(path, (clock.time() - 61, clock.time() - 61))
+    young = tmp_path / "best" / "model.safetensors.tmp-ffffffff"
+    young.touch()
+    os.utime(young, (clock.time() - 5, clock.time() - 5))
+    hold(str(tmp_path), clock)()
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.tmp-*")}
+    assert left == {"mine.tmp-0a1b2c3d", "best/model.safetensors.tmp-ffffffff"}
+    assert all((tmp_path / name).exists() for name in names)
