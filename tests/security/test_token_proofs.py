@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
+import threading
 from concurrent import futures
 
 import grpc
@@ -12,10 +13,12 @@ import pytest
 
 from globalstep.errors import UnauthenticatedError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
+from globalstep.proto import globalstep_pb2_grpc as pb_grpc
 from globalstep.ps.access.security import SecurityOptions
 from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.service.settler import asking
-from globalstep.security.credentials import Credentials
+from globalstep.security.credentials import SESSION_KEY, Credentials, session_secret
+from globalstep.security.secure_channel import SecureChannel
 from globalstep.security.token_proofs import TokenClaim, proof, token_id
 from globalstep.wire.declarations import Increment, Op, OpKind, Push, VariableDecl
 from globalstep.worker.client.client import ClusterClient
@@ -117,6 +120,42 @@ def test_who_asks_for_no_token_is_told_nothing(impostor, transport_to):
     assert [method for method, _, _ in one.told] == ["Status"]
     assert TOKENS["chief"] not in one.heard()
     assert "secret" not in one.heard()
+
+
+def test_the_first_call_shows_no_secret(impostor, transport_to):
+    """The session's secret, with any worker's token, lets another speak in this client's name."""
+    one = impostor(lambda method, message, metadata, context: pb.StatusReply().SerializeToString())
+    with pytest.raises(UnauthenticatedError, match="asks for no token"):
+        begin(transport_to(f"127.0.0.1:{one.port}"))
+    assert [SESSION_KEY in metadata for _, _, metadata in one.told] == [False]
+    assert session_secret() not in one.heard()
+
+
+def test_who_takes_the_port_of_a_task_that_has_ended_is_told_nothing(impostor, serving):
+    """No call fails in between: gRPC connects again by itself."""
+    real = serving()
+    secured = SecureChannel(real.address, Credentials(token=TOKENS["chief"]))
+    ready, ended = threading.Event(), threading.Event()
+
+    def watch(state):
+        if state is grpc.ChannelConnectivity.READY:
+            ready.set()
+        elif ready.is_set():
+            ended.set()
+
+    with secured.make() as channel:
+        channel.subscribe(watch)
+        stub = pb_grpc.ParameterServerStub(channel)
+        secured.call(stub, "Status", pb.StatusRequest(brief=True), 10.0)
+        assert ready.wait(30.0)
+        real.close()
+        assert ended.wait(30.0)
+        one = impostor(lambda method, message, metadata, context: pb.BeginReply().SerializeToString(), real.address)
+        with pytest.raises(UnauthenticatedError, match="asks for no token"):
+            secured.call(stub, "Begin", pb.BeginRequest(incarnation=1, directory="/secret"), 10.0)
+    assert {method for method, _, _ in one.told} == {"Status"}
+    assert "secret" not in one.heard()
+    assert session_secret() not in one.heard()
 
 
 def test_who_does_not_have_the_token_is_told_nothing(impostor, transport_to):

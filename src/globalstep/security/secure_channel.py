@@ -64,6 +64,8 @@ class SecureChannel:
         self.dialled = f"127.0.0.1:{port}" if host == "localhost" and self._tls is None else address
         # Of the process at the address; "" before it has proven that it has the token.
         self._challenge = ""
+        # Whether gRPC is connected, as it was told last.
+        self._ready = False
         # Numbers of callers that have asked for that, and were not answered yet.
         self._asked: deque[str] = deque(maxlen=_MOST_ASKED)
         self._token = credentials.shown_token()
@@ -86,13 +88,18 @@ class SecureChannel:
             _log.warning("The token stays as it was: %s", error)
             token = self._token
         if token:
-            return ("authorization", self._authorization(token, method)), (SESSION_KEY, session_secret())
+            shown, trusted = self._authorization(token, method)
+            # The call that has the task prove itself may reach anyone: it shows no secret.
+            return (
+                (("authorization", shown), (SESSION_KEY, session_secret())) if trusted else (("authorization", shown),)
+            )
         # A process that shows no certificate has no role, and checks no other's.
         return ((SESSION_KEY, session_secret()),) if self._tls is not None else ()
 
-    def _authorization(self, token: str, method: str) -> str:
+    def _authorization(self, token: str, method: str) -> tuple[str, bool]:
+        """Give what to show, and whether the task has proven who it is."""
         if self._tls is not None:
-            return f"Bearer {token}"
+            return f"Bearer {token}", True
         with self._lock:
             if token != self._token:
                 self._token, self._challenge = token, ""
@@ -100,7 +107,7 @@ class SecureChannel:
             if not challenge:
                 self._asked.append(number)
         shown = proof(token, challenge, number, self.dialled, method) if challenge else ""
-        return str(TokenClaim(token_id(token), self.dialled, number, shown))
+        return str(TokenClaim(token_id(token), self.dialled, number, shown)), bool(challenge)
 
     @property
     def unproven(self) -> bool:
@@ -155,6 +162,14 @@ class SecureChannel:
         with self._lock:
             self._challenge = ""
 
+    def _changed(self, state: grpc.ChannelConnectivity) -> None:
+        ready = state is grpc.ChannelConnectivity.READY
+        with self._lock:
+            # What a connection goes through before it is there says nothing of the task, and may be told late.
+            if self._ready and not ready:
+                self._challenge = ""
+            self._ready = ready
+
     def call(self, stub: Any, method: str, request: Any, timeout_secs: float) -> Any:
         """Make a unary call and wait for its reply, once the task has proven itself where it has to.
 
@@ -190,7 +205,11 @@ class SecureChannel:
                 is outdated.
         """
         if self._tls is None:
-            return grpc.insecure_channel(self.dialled, options=CHANNEL_OPTIONS)
+            channel = grpc.insecure_channel(self.dialled, options=CHANNEL_OPTIONS)
+            if self._token:
+                # gRPC connects again by itself, and no call needs to fail for it.
+                channel.subscribe(self._changed)
+            return channel
         material = self._tls.latest()
         with self._lock:
             self._stamp = material.stamp
