@@ -236,10 +236,51 @@ class Evaluations:
         shown = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
         is_best = self.best is self.history[-1]
         _log_progress.info("evaluation at step %d: %s%s", step, shown, " (best so far)" if is_best else "")
-        self._write(step, metrics)
+        # The history comes last: what it does not have is evaluated again by a run that goes on.
         if is_best:
             _keep_best(self._storage, prefix, self._storage.join(self._dir, BEST))
+        self._write(step, metrics)
         return metrics
+
+    def make_up(self, step: int, is_last: bool) -> bool:
+        """Do the evaluations that were cut off, and see to it that the best checkpoint is kept.
+
+        Args:
+            step: That of the checkpoint from which the run goes on.
+            is_last: Whether it is the last step, which is always evaluated.
+
+        Returns:
+            Whether there were any.
+        """
+        self.forget_after(step)
+        every, found = self._evaluate.every_steps, False
+        for prefix in sorted(prefixes_in(self._storage, self._dir), key=saved_step):
+            at, before = saved_step(prefix), max((entry["step"] for entry in self.history), default=0)
+            if before < at <= step and (at // every > before // every or (is_last and at == step)):
+                _log.info("The evaluation at step %d was cut off, and is made up for.", at)
+                self.of_checkpoint(prefix)
+                found = True
+        self._mend_best()
+        return found
+
+    def _mend_best(self) -> None:
+        """Keep the checkpoint that is the best by the history, where another one is kept."""
+        best, directory = self.best, self._storage.join(self._dir, BEST)
+        if best is None:
+            return
+        kept = [saved_step(prefix) for prefix in prefixes_in(self._storage, directory)]
+        if kept == [best["step"]]:
+            return
+        for prefix in prefixes_in(self._storage, self._dir):
+            if saved_step(prefix) == best["step"]:
+                _keep_best(self._storage, prefix, directory)
+                return
+        _log.warning(
+            "%s has the checkpoint of step %s, and the best evaluation is that of step %d, which is there no longer.",
+            directory,
+            ", ".join(map(str, kept)) or "none",
+            best["step"],
+        )
 
     def bring(self, prefix: str) -> None:
         """Bring the values of a checkpoint into the model that is evaluated.

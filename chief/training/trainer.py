@@ -490,6 +490,7 @@ class Trainer:
             hooks.insert(0, StopAtStepHook(last_step=self._steps))
         if self._evaluate is not None and directory is not None:
             self._evaluations = Evaluations(self._evaluate, directory, self._model_given, self._loss_fn)
+            self._reported = {entry["step"] for entry in self._evaluations.history}
         with _explained(self._run_dir):
             self._session = MonitoredTrainingSession(
                 checkpoint_dir=directory,
@@ -505,7 +506,15 @@ class Trainer:
             if self._run_dir is not None and not self.done:
                 note_training(self._run_dir, self._step, ended=False)
             self._callbacks.on_start(self)
+            self._report()
         return self
+
+    def _report(self) -> None:
+        """Tell callbacks of the evaluations that they have not heard of."""
+        for entry in self._evaluations.history if self._evaluations is not None else ():
+            if entry["step"] not in self._reported:
+                self._reported.add(entry["step"])
+                self._callbacks.on_evaluate(self, entry["step"], entry["metrics"])
 
     def _name_of(self, variable: str) -> str:
         """Give the parameter's name in the model for that of its Variable."""
@@ -608,7 +617,7 @@ class _Following(SessionRunHook):
             trainer._start, self._is_new = trainer._step, False
         if trainer._evaluations is not None:
             trainer._evaluations.forget_after(trainer._step)
-            trainer._reported = {entry["step"] for entry in trainer._evaluations.history}
+            trainer._reported &= {entry["step"] for entry in trainer._evaluations.history}
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """See SessionRunHook."""
@@ -657,8 +666,14 @@ class _EvaluatingCheckpoints(CheckpointSaverListener):
         assert self._trainer._evaluate is not None
         every = self._trainer._evaluate.every_steps
         if self._last is None:
-            # The checkpoint of the beginning.
-            self._last = global_step_value
+            # The checkpoint of the beginning. Callbacks are told of it once they know of the start.
+            self._last, trainer = global_step_value, self._trainer
+            if not self._evaluator_does and trainer._run_dir is not None:
+                assert trainer._evaluations is not None
+                made_up = trainer._evaluations.make_up(
+                    global_step_value, trainer._steps is not None and global_step_value >= trainer._steps
+                )
+                trainer._stopped = trainer._stopped or (made_up and self._is_over())
             return False
         if global_step_value // every > self._last // every:
             self._last = global_step_value
@@ -677,12 +692,14 @@ class _EvaluatingCheckpoints(CheckpointSaverListener):
         if self._evaluator_does:
             evaluations.read()
         elif not evaluations.has(step):
-            directory = trainer._run_dir or evaluations.directory
-            evaluations.of_checkpoint(storage_for(directory).join(directory, f"model.ckpt-{step}"))
-        for entry in evaluations.history:
-            if entry["step"] not in trainer._reported:
-                trainer._reported.add(entry["step"])
-                trainer._callbacks.on_evaluate(trainer, entry["step"], entry["metrics"])
+            evaluations.of_checkpoint(self._prefix(step))
+        trainer._report()
+
+    def _prefix(self, step: int) -> str:
+        trainer = self._trainer
+        assert trainer._evaluations is not None
+        directory = trainer._run_dir or trainer._evaluations.directory
+        return storage_for(directory).join(directory, f"model.ckpt-{step}")
 
     def _is_over(self) -> bool:
         evaluations = self._trainer._evaluations

@@ -1,5 +1,6 @@
 """gs.fit and gs.Trainer with a plain function: what holds for every framework."""
 
+import contextlib
 import csv
 import json
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 import globalstep as gs
+from globalstep.chief.training import evaluation
 from globalstep.chief.training.trainer import place_of
 from globalstep.errors import InvalidArgumentError, NotFoundError
 
@@ -154,6 +156,10 @@ def test_moving_averages(tmp_path):
     assert set(gs.load(tmp_path)) == {"w", "b"}
 
 
+def _text(path):
+    return path.read_text() if path.exists() else ""
+
+
 class TestEvaluation:
     @staticmethod
     def evaluate(metrics=None, **options):
@@ -200,6 +206,70 @@ class TestEvaluation:
         result = fit(steps=30, run_dir=tmp_path, evaluate=evaluate)
         assert [entry["step"] for entry in result.history] == [10, 20, 30]
         assert result.best_step == 10
+
+    @pytest.mark.parametrize("cut", range(1, 13))
+    def test_an_evaluation_that_is_cut_off_is_made_up_for(self, tmp_path, monkeypatch, cut):
+        """At each file of theirs: the run that goes on gives what one gives that never stopped."""
+        values = {4: 3.0, 8: 2.0, 12: 1.0, 16: 5.0, 20: 4.0, 22: 6.0}
+
+        def run(run_dir):
+            told = []
+
+            class Told(gs.Callback):
+                def on_evaluate(self, trainer, step, metrics):
+                    told.append(step)
+
+            def score(params, _):
+                return values[min(values, key=lambda step: abs(float(params["w"][0]) - step))]
+
+            def count(params, x, y):
+                return 0.0, {"w": np.full(3, -1.0, np.float32), "b": np.zeros(1, np.float32)}
+
+            evaluate = self.evaluate({"score": score}, predict=None, mode="min", every_steps=4, patience=3)
+            logger = gs.CSVLogger(run_dir / "log.csv")
+            return told, fit(loss=count, optimizer=gs.optim.SGD(1.0), steps=22, run_dir=run_dir, evaluate=evaluate,
+                             callbacks=[Told(), logger])  # fmt: skip
+
+        class CutError(BaseException):
+            pass
+
+        whole, other = tmp_path / "whole", tmp_path / "cut"
+        whole.mkdir(), other.mkdir()
+        _, expected = run(whole)
+        done = []
+
+        @contextlib.contextmanager
+        def cutting(storage, path):
+            done.append(path)
+            if len(done) == cut:
+                raise CutError
+            with atomic_write(storage, path) as file:
+                yield file
+
+        atomic_write = evaluation.atomic_write
+        monkeypatch.setattr(evaluation, "atomic_write", cutting)
+        with contextlib.suppress(CutError):
+            run(other)
+        assert len(done) == cut
+        monkeypatch.undo()
+        before = json.loads(text) if (text := _text(other / "evaluations.json")) else []
+        told, result = run(other)
+        assert told == [entry["step"] for entry in expected.history[len(before) :]]
+        assert result.step == expected.step
+        assert result.history == expected.history
+        assert result.best_step == expected.best_step == 12
+        assert gs.load(other, step="best")["w"].tolist() == gs.load(whole, step="best")["w"].tolist()
+
+    def test_the_evaluation_of_a_save_two_steps_ago_is_made_up_for(self, tmp_path):
+        class Stops(gs.Callback):
+            def on_step(self, trainer, step, loss):
+                if step == 12:
+                    raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            fit(steps=30, run_dir=tmp_path, evaluate=self.evaluate(), callbacks=[Stops()])
+        result = fit(steps=30, run_dir=tmp_path, evaluate=self.evaluate())
+        assert [entry["step"] for entry in result.history] == [10, 20, 30]
 
     def test_without_a_directory_nothing_is_kept(self):
         result = fit(steps=15, evaluate=gs.Evaluate(BATCHES, every_steps=10))
