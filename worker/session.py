@@ -128,6 +128,7 @@ class Session:
         self._clock = clock
         # Guards _closed; a leaf.
         self._lock = threading.Lock()
+        self._pid = os.getpid()
         self._closed = False
         self.restored_from = ""
         #: What is let go of once the session has left its cluster.
@@ -309,6 +310,9 @@ class Session:
 
     def close(self) -> None:
         """Leave the cluster, or end the PS in this process. A second call does nothing."""
+        if os.getpid() != self._pid:
+            self._closed = True  # a forked child: all of it is the parent's, which goes on
+            return
         with self._lock:
             if self._closed:
                 return

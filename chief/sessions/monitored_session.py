@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -70,6 +71,7 @@ class _MonitoredSession:
         self._never = threading.Event()
         self._closed = False
         self._drain = Drain()
+        self._pid = os.getpid()
         # Whether the program asks should_stop(), and so ends by itself when it should.
         self._asks = False
         self._over = False
@@ -288,6 +290,9 @@ class _MonitoredSession:
     def _close(self, failed: type[BaseException] | None) -> None:
         if self._closed:
             raise RuntimeError("Session is already closed.")
+        if os.getpid() != self._pid:
+            self._closed = True  # a forked child: all of it is the parent's, which goes on
+            return
         drained = self._drain.asked and not (self._hooked is not None and self._hooked.should_stop)
         try:
             if failed is None and self._session is not None:

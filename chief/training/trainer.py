@@ -195,6 +195,7 @@ class Trainer:
         together = replicas_of(optimizer, self._local, self._units)
         self._replicas = None if together is None else together.among(self.world_size)
         self._stack = contextlib.ExitStack()
+        self._pid = os.getpid()
         self._session: Any = None
         self._step = self._start = self._own_step = 0
         self._loss = math.nan
@@ -442,6 +443,8 @@ class Trainer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
+        if os.getpid() != self._pid:
+            return False  # a forked child: training is the parent's, which goes on
         if isinstance(error, (StopIteration, OutOfRangeError)):
             # To a session the end of an input is the end of training; batches end in `batches()`.
             given = RuntimeError(

@@ -159,6 +159,7 @@ class ControlCalls:
         Raises:
             OpError: The first error that a task answered; the others have been waited for.
         """
+        self._run.check_process()
         secs = POLICIES[method].deadline_secs if deadline_secs is None else deadline_secs
         if self._run.shutdown.asked and secs <= _SHORT_CALL_SECS:
             secs = min(secs, SHUTDOWN_SECS)

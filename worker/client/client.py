@@ -173,6 +173,7 @@ class ClusterClient:
 
     def global_steps(self) -> dict[str, int]:
         """The authoritative value of every step, this client's own pushes included."""
+        self._joined.check_process()
         with self._lock:
             if not self._joined.incarnation:
                 self.run.refresh()
@@ -220,6 +221,9 @@ class ClusterClient:
         were not waited for are answered before; one that has failed, and whose ticket was not asked, is named in the
         log.
         """
+        if self._joined.is_of_parent:
+            self.closed = True  # the parent goes on: its lease, threads and connections are its own
+            return
         self.queues.close()
         if self._later is not None and (error := self._later.close()) is not None:
             _log.warning("A push that was not waited for has failed: %s", error)
@@ -250,6 +254,7 @@ class ClusterClient:
             FailedPreconditionError: For a Variable that has no value yet.
             AbortedError: If the run's incarnation is over.
         """
+        self._joined.check_process()
         if self._later is not None:
             self._later.wait()
         return self._pull_once(reads)
@@ -283,6 +288,7 @@ class ClusterClient:
         Raises:
             OpError: What went wrong with it; without `wait`, with an earlier one whose ticket was not asked.
         """
+        self._joined.check_process()
         if not wait:
             if self._later is None:
                 with self._lock:

@@ -6,11 +6,12 @@ Layer: worker. Threads: its owner's lock guards it.
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from globalstep.cluster.run_identity import NO_RUN, RunIdentity
-from globalstep.errors import LostStateError, OpError, UnavailableError
+from globalstep.errors import FailedPreconditionError, LostStateError, OpError, UnavailableError
 from globalstep.wire.known_progress import KnownProgress
 from globalstep.wire.transports import Transport
 from globalstep.worker.client.recovering import recover_lost
@@ -67,6 +68,26 @@ class JoinedRun:
     gone: Callable[[], bool] = lambda: False
     #: Shared by all that belongs to the client: what reads a snapshot has a JoinedRun of its own.
     shutdown: Shutdown = field(default_factory=Shutdown)
+
+    #: Of the process that made it: threads, connections and push ids are its own.
+    pid: int = field(default_factory=os.getpid)
+
+    @property
+    def is_of_parent(self) -> bool:
+        """Whether this process is a forked child of the one that made the client."""
+        return os.getpid() != self.pid
+
+    def check_process(self) -> None:
+        """Refuse a forked child: what it pushed would count as its parent's push.
+
+        Raises:
+            FailedPreconditionError: If it is one.
+        """
+        if self.is_of_parent:
+            raise FailedPreconditionError(
+                f"Client {self.client} belongs to process {self.pid}, which made it; process {os.getpid()} is forked "
+                "from that one, and can use neither it nor its session. Make a session in the child, after the fork."
+            )
 
     def take_policy(self, staleness: str, max_staleness: int) -> None:
         """Take note of how the run treats staleness; see RunPolicy."""

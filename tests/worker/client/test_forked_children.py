@@ -1,0 +1,57 @@
+"""Clients in forked children of the process that made them: they refuse, and their parent goes on undisturbed."""
+
+import os
+import warnings
+
+import pytest
+from counting_run import expected, initialize, state, step_push
+from served_tasks import joining, starting
+
+from globalstep.errors import FailedPreconditionError
+
+pytestmark = pytest.mark.processes
+
+
+def in_child(act):
+    """Give what `act` says in a forked child."""
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if not pid:
+        try:
+            os.write(write, act().encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as said:
+        found = said.read().decode()
+    os.waitpid(pid, 0)
+    return found
+
+
+def test_a_child_uses_no_client_of_its_parent_and_closes_none():
+    with starting() as serving, joining() as join:
+        (server,) = serving()
+        client = join([server], "unix")
+        initialize(client)
+        client.push(step_push())
+
+        def use():
+            said = []
+            for act in (lambda: client.push(step_push()), client.global_steps, lambda: state(client), client.finish):
+                try:
+                    act()
+                except FailedPreconditionError as error:
+                    said.append(str(error))
+            client.close()
+            return "|".join(said)
+
+        refusals = in_child(use).split("|")
+        assert len(refusals) == 4
+        assert all(f"belongs to process {os.getpid()}" in text for text in refusals)
+        here = [view.client for view in server.shard.members.clients()]
+        assert client.client_id in here
+        for _ in range(2):
+            client.push(step_push())
+        assert state(client) == expected(3)
