@@ -44,6 +44,7 @@ _BUILT_IN: dict[str, tuple[str, str]] = {
     "root_adagrad": ("root_epsilon", "ADAGRAD"),
     "root_centered_rmsprop": ("root_epsilon", "CENTERED_RMSPROP"),
     "root_rmsprop": ("root_epsilon", "RMSPROP"),
+    "row_wise_adagrad": ("row_wise_adagrad", "RULE"),
     "zero_debias_moving_average": ("moving_average", "ZERO_DEBIAS"),
 }
 

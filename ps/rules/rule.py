@@ -69,6 +69,8 @@ class Rule(abc.ABC):
         elementwise: Whether an element changes independently of all others, so that `dense` may be
             called once on a run of elements that spans several Variables. False where the norm of a
             whole Variable enters.
+        by_rows: Whether its slots have one element a row, [rows, 1], and `sparse` is called for all rows in place of
+            `dense`. Then it is for Variables of two dimensions or more.
         merges_duplicates: Whether rows with the same id must be summed before `sparse` is called.
     """
 
@@ -77,6 +79,7 @@ class Rule(abc.ABC):
     hypers: ClassVar[tuple[str, ...]] = ("learning_rate",)
     scalars: ClassVar[tuple[str, ...]] = ()
     elementwise: ClassVar[bool] = True
+    by_rows: ClassVar[bool] = False
     merges_duplicates: ClassVar[bool] = True
 
     @cached_property

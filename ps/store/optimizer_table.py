@@ -137,18 +137,18 @@ class OptimizerTable:
         declared_now = {decl.name for decl in fresh}
         trained_now = {variable for variable, _ in growth.trained}
         for name, owner in growth.owners.items():
-            self._check_owned(name, owner, find)
+            self._check_owned(name, owner, find, growth)
             self._check_free(name, owner, find(name), name in declared_now, name in trained_now)
         for variable, optimizer in growth.trained:
             _check_trained(find(variable), optimizer)
         for new in fresh:
             known = self._owners.get(new.name)
             if known is not None:
-                self._check_owned(new.name, known, find)
+                self._check_owned(new.name, known, find, growth)
             for optimizer in self.trained_by(new.name):
                 _check_trained(new, optimizer)
                 for slot in self._optimizers[optimizer].decl.slots[new.name]:
-                    self._check_owned(slot, self._owners[slot], find)
+                    self._check_owned(slot, self._owners[slot], find, growth)
         return growth
 
     def _add(self, decl: OptimizerDecl, growth: Growth) -> None:
@@ -207,7 +207,7 @@ class OptimizerTable:
             f"Variable {shown(name)} is declared as {owner}, but {what}. Give the slot or scalar another name."
         )
 
-    def _check_owned(self, name: str, owner: _Owner, find: Find) -> None:
+    def _check_owned(self, name: str, owner: _Owner, find: Find, growth: Growth) -> None:
         """Refuse a slot or a scalar that is not as its rule wants it; what is not known yet is looked at when it is."""
         decl = find(name)
         if decl is None:
@@ -215,14 +215,17 @@ class OptimizerTable:
         if owner.variable:
             variable = find(owner.variable)
             if variable is not None or decl.is_step:
-                check_slot(decl, owner.optimizer, variable, owner.variable)
+                known = growth.optimizers.get(owner.optimizer) or self._optimizers[owner.optimizer]
+                check_slot(decl, owner.optimizer, variable, owner.variable, known.rule.by_rows)
         elif decl.is_step or decl.dtype != _SCALAR_DTYPE or math.prod(decl.shape) != 1:
             raise InvalidArgumentError(
                 f"Variable {shown(name)} is {_described(decl)}; as {owner} it must be {_SCALAR_DTYPE}, of one element."
             )
 
 
-def check_slot(slot: VariableDecl, optimizer: str, variable: VariableDecl | None, name: str) -> None:
+def check_slot(
+    slot: VariableDecl, optimizer: str, variable: VariableDecl | None, name: str, by_rows: bool = False
+) -> None:
     """Refuse a slot that an update rule could not work on together with its Variable.
 
     Args:
@@ -230,12 +233,19 @@ def check_slot(slot: VariableDecl, optimizer: str, variable: VariableDecl | None
         optimizer: Whose it is.
         variable: The Variable that it is a slot of; None where it is not known.
         name: The Variable's name.
+        by_rows: Whether the rule's slots have one element a row.
 
     Raises:
         InvalidArgumentError: If dtype or shape differ, or it is a step.
     """
-    if slot.is_step or (variable is not None and (slot.dtype, slot.shape) != (variable.dtype, variable.shape)):
-        wanted = "no step" if variable is None else f"{variable.dtype} {list(variable.shape)}, as its Variable"
+    if variable is not None and by_rows and len(variable.shape) < 2:
+        raise InvalidArgumentError(
+            f"Optimizer {shown(optimizer)} keeps a number for each row: it is for tables, and Variable {shown(name)} "
+            f"is {_described(variable)}. Give that another optimizer."
+        )
+    shape = None if variable is None else (variable.shape[0], 1) if by_rows else variable.shape
+    if slot.is_step or (variable is not None and (slot.dtype, slot.shape) != (variable.dtype, shape)):
+        wanted = "no step" if variable is None else f"{variable.dtype} {list(shape or ())}, as its Variable"
         raise InvalidArgumentError(
             f"Slot {shown(slot.name)} of Variable {shown(name)} is {_described(slot)}; optimizer {shown(optimizer)} "
             f"needs it to be {wanted}."

@@ -190,7 +190,7 @@ class VariableStore:
         self._check_reads(reads, assigned)
 
     def _check_apply(self, op: Op, held: Held, assigned: set[str]) -> None:
-        decl, _ = self.optimizer(op.optimizer)
+        decl, rule = self.optimizer(op.optimizer)
         if op.variable not in decl.slots:
             raise InvalidArgumentError(
                 f"Optimizer {op.optimizer!r} is not declared for Variable {op.variable!r}; it trains "
@@ -202,7 +202,7 @@ class VariableStore:
             )
         for slot in decl.slots[op.variable]:
             found = self._find(slot, f"Optimizer {op.optimizer!r}")
-            check_slot(found.decl, op.optimizer, held.decl, op.variable)
+            check_slot(found.decl, op.optimizer, held.decl, op.variable, rule.by_rows)
             if not found.initialized and slot not in assigned:
                 raise FailedPreconditionError(f"Attempting to use uninitialized value {slot}")
 
@@ -218,7 +218,7 @@ class VariableStore:
         at = 0
         while at < len(ops):
             last = at
-            while last < len(ops) and data is not None and _is_plain_apply(ops[last]):
+            while last < len(ops) and data is not None and self._is_plain_apply(ops[last]):
                 last += 1
             if last > at and data is not None:
                 for run in self._runs(ops[at:last], data):
@@ -245,7 +245,7 @@ class VariableStore:
         at = 0
         while at < len(ops):
             last = at
-            while last < len(ops) and _is_plain_apply(ops[last]):
+            while last < len(ops) and self._is_plain_apply(ops[last]):
                 last += 1
             steps += [replace(run) for run in self._runs(ops[at:last], data)] if last > at else [ops[at]]
             at = max(last, at + 1)
@@ -314,6 +314,14 @@ class VariableStore:
             decl, rule = self.optimizer(op.optimizer)
             hyper = hypers[op.optimizer, op.after_increment]
             slots = [self._held[name] for name in decl.slots[op.variable]]
+            if rule.by_rows:
+                rows = _as_rows(held)
+                if op.indices is None:
+                    every = np.ascontiguousarray(np.broadcast_to(self._operand(op, held), held.decl.shape))
+                    every = every.reshape(rows.shape)
+                    op = replace(op, value=every, fill=None, source="", indices=np.arange(len(rows)), unique=True)
+                apply_rows(rule, rows, tuple(_as_rows(slot) for slot in slots), op, hyper)
+                return
             if op.indices is None:
                 grad = np.ascontiguousarray(np.broadcast_to(self._operand(op, held), held.decl.shape)).reshape(-1)
                 rule.dense(held.flat, tuple(slot.flat for slot in slots), grad, hyper)
@@ -337,6 +345,12 @@ class VariableStore:
             np.add(held.shaped, operand, out=held.shaped, casting="unsafe")
         else:
             np.subtract(held.shaped, operand, out=held.shaped, casting="unsafe")
+
+    def _is_plain_apply(self, op: Op) -> bool:
+        """Say whether a change may be one of a run of neighbours: a dense gradient, of a rule that looks at no rows."""
+        if op.kind is not OpKind.APPLY or op.indices is not None or op.value is None or not op.value.size:
+            return False
+        return not self.optimizer(op.optimizer)[1].by_rows
 
     def _operand(self, op: Op, held: Held) -> Array:
         if op.value is not None:
@@ -435,10 +449,6 @@ class VariableStore:
 
 def _as_rows(held: Held) -> Array:
     return held.flat.reshape(held.decl.shape[0], math.prod(held.decl.shape[1:]))
-
-
-def _is_plain_apply(op: Op) -> bool:
-    return op.kind is OpKind.APPLY and op.indices is None and op.value is not None and op.value.size > 0
 
 
 def read_now(plan: PushPlan, buffer: ReplyBuffer | None = None) -> list[Array]:

@@ -6,7 +6,8 @@ Layer: namespace.
 from globalstep.lazy import namespace
 
 _NAMES = {
-    "globalstep.optimizers.torch_optimizers": "Adadelta Adagrad Adam AdamW DelayedNesterov RMSprop SGD SparseAdam",
+    "globalstep.optimizers.torch_optimizers": "Adadelta Adagrad Adam AdamW DelayedNesterov RMSprop RowWiseAdagrad SGD "
+    "SparseAdam",
     "globalstep.optimizers.torch_schedules": "CosineAnnealingLR ExponentialLR LinearLR MultiStepLR StepLR",
 }
 

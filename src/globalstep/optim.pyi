@@ -6,6 +6,7 @@ from globalstep.optimizers.torch_optimizers import Adam as Adam
 from globalstep.optimizers.torch_optimizers import AdamW as AdamW
 from globalstep.optimizers.torch_optimizers import DelayedNesterov as DelayedNesterov
 from globalstep.optimizers.torch_optimizers import RMSprop as RMSprop
+from globalstep.optimizers.torch_optimizers import RowWiseAdagrad as RowWiseAdagrad
 from globalstep.optimizers.torch_optimizers import SGD as SGD
 from globalstep.optimizers.torch_optimizers import SparseAdam as SparseAdam
 from globalstep.optimizers.torch_schedules import CosineAnnealingLR as CosineAnnealingLR

@@ -146,8 +146,8 @@ def test_an_average_is_split_as_what_it_averages():
     assert set(_planned(2)[1]) >= {"big", "big/ExponentialMovingAverage"}
 
 
-def test_splittable_rules_are_those_that_change_each_element_alone():
-    elementwise = {kind for kind in _BUILT_IN if get_rule(kind).elementwise}
+def test_splittable_rules_are_those_that_change_each_element_or_row_alone():
+    elementwise = {kind for kind in _BUILT_IN if get_rule(kind).elementwise or get_rule(kind).by_rows}
     # Its slots count pushes, for the whole Variable.
     assert elementwise - SPLITTABLE_KINDS == {"zero_debias_moving_average"}
     assert elementwise >= SPLITTABLE_KINDS

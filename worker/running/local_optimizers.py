@@ -151,6 +151,8 @@ def apply_rule(
     """
     rule = _rule(spec)
     with np.errstate(all="ignore"):
+        if indices is None and rule.by_rows:
+            indices = np.arange(len(gradient))
         if indices is None:
             value, *slots = (array.reshape(-1) for array in arrays)
             rule.dense(value, tuple(slots), np.ascontiguousarray(gradient).reshape(-1), hypers)

@@ -49,6 +49,7 @@ SPLITTABLE_KINDS = frozenset(
         "root_adagrad",
         "root_centered_rmsprop",
         "root_rmsprop",
+        "row_wise_adagrad",
     }
 )
 
@@ -202,7 +203,7 @@ def _splits(
             continue
         root = _root(variable)
         if root is not variable:
-            if root.op_name in parts and variable.shape.as_list() == root.shape.as_list():
+            if root.op_name in parts and _has_its_rows(variable, root):
                 parts[name] = parts[root.op_name]
             continue
         if (
@@ -225,8 +226,7 @@ def _kept_whole(graph: Graph, variables: Sequence[Variable], optimizers: Sequenc
         for name, slots in optimizer.slots.items():
             if name not in by_name:
                 continue
-            shape = by_name[name].shape.as_list()
-            alike = all(by_name[slot].shape.as_list() == shape for slot in slots if slot in by_name)
+            alike = all(_has_its_rows(by_name[slot], by_name[name]) for slot in slots if slot in by_name)
             if optimizer.kind not in SPLITTABLE_KINDS or not alike:
                 whole.add(_root(by_name[name]).op_name)
     for node in graph.nodes:
@@ -234,6 +234,12 @@ def _kept_whole(graph: Graph, variables: Sequence[Variable], optimizers: Sequenc
             if part.source is not None and _root(part.source) is not _root(part.variable):
                 whole |= {_root(part.source).op_name, _root(part.variable).op_name}
     return whole
+
+
+def _has_its_rows(slot: Variable, variable: Variable) -> bool:
+    """Say whether a slot has a row for each of its Variable: as wide, or of one element."""
+    found, shape = slot.shape.as_list(), variable.shape.as_list()
+    return found == shape or (len(shape) > 1 and found == [shape[0], 1])
 
 
 def _even_rows(rows: int, shards: int) -> tuple[RowRange, ...]:

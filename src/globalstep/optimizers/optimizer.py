@@ -17,6 +17,7 @@ from globalstep.autodiff.gradients import gradients
 from globalstep.graph.graph import Graph, GraphKeys, Node, as_node, get_default_graph
 from globalstep.graph.indexed_slices import IndexedSlices
 from globalstep.graph.mutations import Hyper, Mutation, MutationPart, OptimizerSpec
+from globalstep.ops.constant_ops import filled
 from globalstep.optimizers.minimized import remember_loss
 from globalstep.optimizers.optimizer_arguments import (
     Gradient,
@@ -46,11 +47,13 @@ class Slot:
         name: The slot's name, as `get_slot` takes it.
         initial: What every element starts as.
         variable_name: Last part of its Variable's name; default the optimizer's name.
+        by_rows: Whether it has one element for each row, [rows, 1].
     """
 
     name: str
     initial: float = 0.0
     variable_name: str = ""
+    by_rows: bool = False
 
 
 @dataclass(slots=True)
@@ -374,11 +377,26 @@ def _spec(optimizer: Optimizer, made: _InGraph, variables: Sequence[Variable], l
         if variable not in slots:
             slots[variable] = tuple(
                 slot_variable(
-                    variable, slot.variable_name or name, initial=slot.initial, optimizer=spec.name, slot=slot.name
+                    variable,
+                    slot.variable_name or name,
+                    initial=_column(variable, slot.initial, name) if slot.by_rows else slot.initial,
+                    optimizer=spec.name,
+                    slot=slot.name,
                 )
                 for slot in optimizer.slots()
             )
     return spec
+
+
+def _column(variable: Variable, initial: float, name: str) -> Node:
+    """Give what a slot of one element a row begins with."""
+    shape = [int(size) for size in variable.shape] if variable.shape.is_fully_defined() else []
+    if len(shape) < 2 or variable.save_slice_info is not None:
+        raise ValueError(
+            f"{name} keeps a number for each row: it is for tables, and {variable.op_name!r} has shape {shape}. Give "
+            f'that another optimizer: optimizer={{"table*": gs.optim.{name}(...), "*": gs.optim.Adam(1e-3)}}, say.'
+        )
+    return filled("Fill", [shape[0], 1], initial, variable.dtype, None)
 
 
 def _scope_of_state(optimizer: Optimizer, graph: Graph) -> str:

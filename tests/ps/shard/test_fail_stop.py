@@ -161,10 +161,13 @@ def test_every_rule_applies_what_is_not_refused(kind):
     rng, rule = np.random.default_rng(7), rules.get_rule(kind)
     done = 0
     for dtype, shape in itertools.product(["float16", "float32", "float64"], [(), (0,), (4,), (4, 3), (4, 0)]):
+        if rule.by_rows and len(shape) < 2:
+            continue
         shard = begun()
         slots = tuple(f"x/{slot}" for slot in rule.slots)
         scalars = tuple(f"s/{scalar}" for scalar in rule.scalars)
-        decls = [VariableDecl(name, dtype, shape) for name in ("x", "g", *slots)]
+        decls = [VariableDecl(name, dtype, shape) for name in ("x", "g")]
+        decls += [VariableDecl(name, dtype, (shape[0], 1) if rule.by_rows else shape) for name in slots]
         decls += [VariableDecl(name, "float32", ()) for name in scalars]
         shard.handle(events.Declare(1, "chief", decls, [OptimizerDecl("o", kind, {}, {"x": slots}, scalars)]))
         start = PushParts([Op(OpKind.ASSIGN, decl.name, fill=0.5) for decl in decls])
