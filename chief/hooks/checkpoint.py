@@ -101,6 +101,9 @@ class CheckpointSaverHook(SessionRunHook):
             `save_steps`.
     """
 
+    #: Its work is that of the whole run: it goes on while the chief waits for the others to end.
+    keeps_watch = True
+
     def __init__(
         self,
         checkpoint_dir: str | os.PathLike[str],
@@ -191,8 +194,12 @@ class CheckpointSaverHook(SessionRunHook):
             # A run that ended beyond the mark, since other workers push too, does not shift the marks to come.
             self._due_from += self._save_steps * (1 + (step - self._due_from) // self._save_steps)
 
-    def end(self, session: Session) -> None:
-        """See SessionRunHook: saves the last step, unless it is saved."""
+    def save_last(self, session: Session) -> int:
+        """Save the last step, unless it is saved; gives it. It is durable then.
+
+        At the step limit the session calls this before its loop hears of the end, so that what a PS task loses in
+        between can still be trained again.
+        """
         try:
             self._finish_save(session)
         finally:
@@ -200,6 +207,11 @@ class CheckpointSaverHook(SessionRunHook):
             last_step = _admitted_step(session, self._step)
             if last_step != self._timer.last_triggered_step():
                 self._save(session)
+        return last_step
+
+    def end(self, session: Session) -> None:
+        """See SessionRunHook: saves the last step, unless it is saved."""
+        last_step = self.save_last(session)
         if session.cluster.heartbeat.draining:
             session.cluster.membership.let_end(session.cluster.heartbeat.draining)
         for listener in self._listeners:

@@ -40,6 +40,9 @@ class PrefetchLookupHook(SessionRunHook):
     ```
     """
 
+    #: The stop that it asks for is this task's own: other workers have batches of their own.
+    ends_own_data = True
+
     def __init__(self, feeds: Iterable[Mapping[Any, Any]]) -> None:
         self._feeds = iter(feeds)
         self._present: Mapping[Any, Any] | None = None

@@ -91,6 +91,9 @@ class ClusterStatisticsHook(SessionRunHook):
             `summary_writer`, is given.
     """
 
+    #: Its work is that of the whole run: it goes on while the chief waits for the others to end.
+    keeps_watch = True
+
     def __init__(
         self,
         every_n_steps: int | None = 100,

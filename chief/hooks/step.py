@@ -172,6 +172,9 @@ class StepCounterHook(SessionRunHook):
         ValueError: Unless exactly one of `every_n_steps` and `every_n_secs` is given.
     """
 
+    #: Its work is that of the whole run: it goes on while the chief waits for the others to end.
+    keeps_watch = True
+
     def __init__(
         self,
         every_n_steps: int | None = 100,

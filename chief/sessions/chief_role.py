@@ -17,15 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.hooks.checkpoint import CheckpointSaverHook
-from globalstep.chief.sessions.causes import why_not_ended
 from globalstep.chief.sessions.chief_claim import ChiefClaim, NotChiefError
+from globalstep.chief.sessions.job_end import await_last_save
 from globalstep.chief.sessions.session_creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
-from globalstep.errors import OpError
 from globalstep.graph.graph import get_default_graph
 from globalstep.runtime.clock import Clock
 from globalstep.worker.client.candidate import Candidate
 from globalstep.worker.session_run_hook import SessionRunHook
-from globalstep.worker.waits.polling_wait import PollingWait
 
 if TYPE_CHECKING:
     from globalstep.worker.access import ClusterAccess
@@ -102,7 +100,7 @@ class RoleSessionCreator(SessionCreator):
         self._chief_hooks = list(chief_hooks)
         self._own_hooks: list[SessionRunHook] = []
         self._begun = is_chief
-        self._acts = False
+        self.acts = False
         self._clock = clock
         worker.run = chief.run
         chief.admit = self._admit_chief
@@ -126,9 +124,9 @@ class RoleSessionCreator(SessionCreator):
             if (self._is_chief and not self._claim.beside) or self._candidate.term:
                 with contextlib.suppress(NotChiefError):
                     session = self._chief.create_session()
-                    self._acts = True
+                    self.acts = True
                     return session
-            self._acts = False
+            self.acts = False
             # Another task is the chief: its program, and its checkpoints, may lack what this one's has.
             self._worker.initializes_rest = self._is_chief
             try:
@@ -140,7 +138,7 @@ class RoleSessionCreator(SessionCreator):
 
     def active_hooks(self) -> list[SessionRunHook]:
         """See SessionCreator: the chief's stand before the task's own."""
-        if not self._acts:
+        if not self.acts:
             # There is one that saves: the chief.
             saves = CheckpointSaverHook if self._is_chief else ()
             return [hook for hook in self._own_hooks if not isinstance(hook, saves)]
@@ -158,39 +156,32 @@ class RoleSessionCreator(SessionCreator):
     def outdated(self, session: Session) -> str:
         """See SessionCreator: when this task became the chief, or is it no more."""
         candidate = self._candidate
-        if self._acts:
+        if self.acts:
             return "" if candidate.term else f"{candidate.chief or 'another task'} has replaced this task as chief"
         if candidate.try_to_claim(session.cluster):
             return f"{candidate.task or 'this task'} acts as chief from now on: the one before is gone"
         return ""
 
-    def takes_over_at_end(self, session: Session, stop_grace_period_secs: float) -> bool:
+    def secure_last_step(self, session: Session, hooks: Sequence[SessionRunHook], max_wait_secs: float) -> bool:
         """See SessionCreator: a worker that may act as chief sees to it that the last step is saved."""
+        if self.acts:
+            return self._chief.secure_last_step(session, hooks, max_wait_secs)
         candidate, cluster = self._candidate, session.cluster
-        if self._acts or candidate.failover_secs is None:
-            return False
-        wait = PollingWait(self._clock, stop_grace_period_secs + candidate.failover_secs, cluster)
-        try:
-            while not cluster.job_done() and _at_limit(cluster):
-                if candidate.try_to_claim(cluster):
-                    return True
-                chief = candidate.chief or "a chief"
-                if not wait.pause(
-                    f"waiting for {chief} to save the last step and to end the job", lambda: why_not_ended(cluster)
-                ):
-                    return False
-        except OpError as error:
-            _log.debug("The job seems to have ended: %s", error)
-        return False
+        max_wait_secs += candidate.failover_secs or 0.0
+        return await_last_save(cluster, self._clock, max_wait_secs, lambda: candidate.try_to_claim(cluster))
 
-    def before_end(self, session: Session, stop_grace_period_secs: float) -> None:
+    def awaited(self, session: Session, alone_secs: float) -> tuple[list[str], bool]:
         """See SessionCreator."""
-        if self._acts:
-            self._chief.before_end(session, stop_grace_period_secs)
+        return self._chief.awaited(session, alone_secs) if self.acts else ([], False)
+
+    def end_for_all(self, session: Session, stop_grace_period_secs: float) -> None:
+        """See SessionCreator."""
+        if self.acts:
+            self._chief.end_for_all(session, stop_grace_period_secs)
 
     def after_end(self, session: Session) -> None:
         """See SessionCreator."""
-        if self._acts:
+        if self.acts:
             self._chief.after_end(session)
 
     def _admit_chief(self, cluster: ClusterAccess) -> None:
@@ -210,10 +201,3 @@ def as_role(chief: ChiefSessionCreator, clock: Clock) -> RoleSessionCreator:
         clock: Where time comes from.
     """
     return RoleSessionCreator(chief, chief.as_worker(), is_chief=True, failover_secs=None, chief_hooks=(), clock=clock)
-
-
-def _at_limit(cluster: ClusterAccess) -> bool:
-    """Whether a step has reached its limit, so that there is nothing left to do but to save it."""
-    return any(
-        status.steps.get(step, last - 1) >= last for status in cluster.refresh() for step, last in status.limits.items()
-    )

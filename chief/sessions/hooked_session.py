@@ -40,6 +40,8 @@ class HookedSession:
         hooks: Called in this order.
 
     Attributes:
+        limited: Whether it stops since the step limit has come, or the job is done.
+        says_so: Whether it stops since a hook asked for that, for the whole job.
         lost: Why the session cannot be used any more, found by a hook after a run: that run is done, and
             its caller gets its values, but the next needs a new session.
     """
@@ -50,12 +52,20 @@ class HookedSession:
         self._after = [(at, hook) for at, hook in enumerate(hooks) if _acts(hook, "after_run")]
         self._stop_requested = False
         self._refused = False
+        self.limited = self.says_so = False
         self.lost: OpError | None = None
 
     @property
     def should_stop(self) -> bool:
         """Whether a hook asked for a stop, or the job is done."""
         return self._stop_requested or self._refused or self._session.cluster.job_done()
+
+    def _stop(self, hook: SessionRunHook | None) -> None:
+        """Take note of who has asked for a stop first."""
+        if not self._stop_requested:
+            self._stop_requested = True
+            self.limited = self.limited or hasattr(hook, "store_limit")
+            self.says_so = not (self.limited or getattr(hook, "ends_own_data", False))
 
     def run(
         self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None, options: Any = None, run_metadata: Any = None
@@ -78,24 +88,26 @@ class HookedSession:
         except JobDoneError as done:
             if self._refused and done.waited:
                 raise
-            self._refused = True
+            self._refused = self.limited = True
             values = nothing_for(asked) if done.values is None else done.values
         except UnavailableError:
             if not self._session.cluster.job_done():
                 raise
             # The PS tasks have ended with the job, as they had said; no push would be accepted any more.
-            self._refused = True
+            self._refused = self.limited = True
             values = nothing_for(asked)
         if of_hooks:
             of_hooks, values = values, values[_CALLER]
         given = SessionRunValues(None, options, run_metadata)
+        if context.stop_requested:
+            self._stop(None)
         try:
             for position, hook in self._after:
                 hook.after_run(context, given._replace(results=of_hooks.get(position)) if of_hooks else given)
+                if context.stop_requested:
+                    self._stop(hook)
         except PREEMPTION_ERRORS as error:
             self.lost = error
-        if context.stop_requested:
-            self._stop_requested = True
         return values
 
     def _before_run(

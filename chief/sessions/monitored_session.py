@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -18,17 +19,19 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from globalstep.chief.scaffold import Scaffold
+from globalstep.chief.sessions.causes import why_not_left
 from globalstep.chief.sessions.chief_role import as_role
 from globalstep.chief.sessions.draining import Drain
 from globalstep.chief.sessions.hooked_session import PREEMPTION_ERRORS, HookedSession, let_go_of
 from globalstep.chief.sessions.session_creators import ChiefSessionCreator, SessionCreator
-from globalstep.chief.sessions.step_context import StepContext
-from globalstep.errors import JobDoneError, OpError, OutOfRangeError
+from globalstep.chief.sessions.step_context import StepContext, StopRequested
+from globalstep.errors import AbortedError, JobDoneError, OpError, OutOfRangeError
 from globalstep.graph.graph import Graph, GraphKeys, get_collection, get_default_graph
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.worker.coordinator import Coordinator
 from globalstep.worker.inputs.queue_runner import start_queue_runners
 from globalstep.worker.session_run_hook import SessionRunHook
+from globalstep.worker.waits.polling_wait import PollingWait
 
 if TYPE_CHECKING:
     from globalstep.worker.session import Session
@@ -75,6 +78,12 @@ class _MonitoredSession:
         # Whether the program asks should_stop(), and so ends by itself when it should.
         self._asks = False
         self._over = False
+        # Whether the program has said that the job is to end, whatever the others still have to do.
+        self._says_so = False
+        # Whether the end of the job is safe: its last step is saved, or none was asked for.
+        self._is_safe = False
+        # Whether this task, a worker, waits for that.
+        self._awaits_save = False
         self._session: Any = None
         self._hooked: HookedSession | None = None
         self._coord: Coordinator | None = None
@@ -149,22 +158,32 @@ class _MonitoredSession:
         return self._recovering(lambda hooked: step_fn(StepContext(self._session, hooked.run)))
 
     def should_stop(self) -> bool:
-        """Say whether the loop should end: a hook asked, a thread failed, job done, SIGTERM, Ctrl-C, or closed."""
+        """Say whether the loop should end: a hook asked, a thread failed, job done, SIGTERM, Ctrl-C, or closed.
+
+        At the step limit the chief saves first, and a worker waits for that: where a PS task loses the last steps
+        before they are saved, training goes on.
+        """
         self._asks = True
-        if self._closed or self._over or self._drain.asked:
-            return True
-        try:
-            hooked = self._session_for_run()
-            if self._coord is not None:
-                self._coord.raise_requested_exception()
-        except Exception as error:
-            if not self._recover_errors:
-                raise
-            if not isinstance(error, self._recover_errors):
-                return True
-            self._discard(error)
-            return False
-        return hooked.should_stop or (self._coord is not None and self._coord.should_stop())
+        while not (self._closed or self._over or self._drain.asked):
+            try:
+                hooked = self._session_for_run()
+                if self._coord is not None:
+                    self._coord.raise_requested_exception()
+                if not hooked.should_stop:
+                    return self._coord is not None and self._coord.should_stop()
+                if self._secure(hooked):
+                    return True
+            except Exception as error:
+                if not self._recover_errors:
+                    raise
+                if not isinstance(error, self._recover_errors):
+                    return True
+                self._discard(error)
+        return True
+
+    def end_job(self) -> None:
+        """Say that the job is to end with this session, where this task is the chief, whoever still trains."""
+        self._says_so = True
 
     def close(self) -> None:
         """End: the hooks' `end`, then the threads, then the session.
@@ -187,6 +206,7 @@ class _MonitoredSession:
         if drained and not ends:
             _log.warning("The step that was running when %s came is not done: %s", self._drain.by, error)
         clean = kind is None or drained or issubclass(kind, (OutOfRangeError, StopIteration))
+        self._says_so = self._says_so or isinstance(error, StopRequested)
         self._close(None if clean else kind)
         return clean
 
@@ -293,13 +313,14 @@ class _MonitoredSession:
         if os.getpid() != self._pid:
             self._closed = True  # a forked child: all of it is the parent's, which goes on
             return
-        drained = self._drain.asked and not (self._hooked is not None and self._hooked.should_stop)
+        drained = self._drained
         try:
             if failed is None and self._session is not None:
+                if not drained:
+                    self._end()
+                    drained = self._drained
                 if drained:
                     self._hand_over()
-                else:
-                    self._end()
         finally:
             self._closed = True
             try:
@@ -310,21 +331,110 @@ class _MonitoredSession:
         if drained and failed is None:
             raise self._drain.exit()
 
-    def _end(self) -> None:
-        """Do what is owed at the end of the job."""
+    @property
+    def _drained(self) -> bool:
+        """Whether the process ends because it was asked to, while the job goes on."""
+        stops = self._hooked is not None and self._hooked.should_stop
+        return self._drain.asked and (self._awaits_save or not stops)
+
+    def _secure(self, hooked: HookedSession) -> bool:
+        """At the step limit: have the last step saved. False where this task is the chief now, with a new session."""
         ours = self._ours
-        if ours is not None:
-            if not self._drain.asked:
-                with self._drain.interruptible("waited for a chief to end the job"):
-                    takes_over = ours.takes_over_at_end(self._session, self._grace_secs)
-                if takes_over:
-                    self._release()
-                    self._session_for_run()
-            ours.before_end(self._session, self._grace_secs)
+        if ours is None or self._is_safe or hooked.says_so or self._says_so:
+            return True
+        if ours.acts:
+            ours.secure_last_step(self._session, self._active, self._grace_secs)
+        else:
+            self._awaits_save = True
+            with self._drain.interruptible("waited for the last step to be saved"):
+                takes_over = ours.secure_last_step(self._session, self._active, self._grace_secs)
+            self._awaits_save = False
+            if takes_over:
+                self._release()
+                self._session_for_run()
+                return False
+        self._is_safe = True
+        return True
+
+    def _end(self) -> None:
+        """Do what is owed at the end of the job; on a new session if the old one is lost meanwhile.
+
+        Returns early where the process is asked to end while this task waits for others.
+        """
+        hooked, life = self._hooked, self._life
+        limited = hooked is not None and hooked.limited
+        stops = hooked is not None and hooked.says_so
+        self._says_so = self._says_so or stops or (self._coord is not None and self._coord.should_stop())
+        ended: set[int] = set()
+        while True:
+            try:
+                self._session_for_run()
+                goes_on = limited and not self._is_safe and self._life != life and self._ours is not None
+                if not (goes_on and self._ours is not None and self._ours.goes_on(self._session)):
+                    if self._finish_training():
+                        self._end_hooks(ended)
+                    return
+            except self._recover_errors as error:
+                self._discard(error)
+                continue
+            raise AbortedError(
+                "A PS task lost the last steps before they were saved, and this task's loop is over, so it cannot "
+                "train them again: the same command continues. (A loop that asks should_stop() is told to go on.)"
+            )
+
+    @property
+    def _life(self) -> int:
+        """The incarnation of the present session; 0 for none, and of one that another creator has made."""
+        return 0 if self._session is None or self._ours is None else int(self._session.cluster.incarnation)
+
+    def _finish_training(self) -> bool:
+        """Have the others end too, and the last step saved; False where the process is asked to end meanwhile."""
+        ours = self._ours
+        if ours is None or self._is_safe:
+            return True
+        if not self._says_so:
+            self._wait_for_others(ours)
+            if self._drained:
+                return False
+        if self._says_so:
+            ours.end_for_all(self._session, self._grace_secs)
+        while not self._secure(self._session_for_run()):
+            pass
+        return True
+
+    def _wait_for_others(self, ours: SessionCreator) -> None:
+        """Keep the chief's duties, though this task's own data have ended, until nobody else trains."""
+        wait, alone_since = PollingWait(self._clock, math.inf), self._clock.monotonic()
+        watch = HookedSession(self._session, [hook for hook in self._active if getattr(hook, "keeps_watch", False)])
+        client, seen = self._session.cluster, dict[str, int]()
+        while not self._drain.asked:
+            names, here = ours.awaited(self._session, self._clock.monotonic() - alone_since)
+            if not names:
+                return
+            if here:
+                alone_since = self._clock.monotonic()
+            waiting_for = f"the loop of the chief, this task, is over; waiting for {', '.join(names)} to end"
+            if not seen:
+                _log.info("%s. Until then it goes on to save.", waiting_for.capitalize())
+            if (steps := client.global_steps()) != seen or client.heartbeat.draining:
+                seen = steps
+                self._session.forget_values()
+                watch.run([])
+                if watch.lost is not None:
+                    raise watch.lost
+                if watch.says_so:
+                    self._says_so = True
+                    return
+            wait.pause(waiting_for, lambda names=names: why_not_left(client, names))  # type: ignore[misc]
+
+    def _end_hooks(self, ended: set[int]) -> None:
+        """Call the hooks' `end`, once each, and declare the job done."""
         for hook in self._active:
-            hook.end(self._session)
-        if ours is not None:
-            ours.after_end(self._session)
+            if id(hook) not in ended:
+                hook.end(self._session)
+                ended.add(id(hook))
+        if self._ours is not None:
+            self._ours.after_end(self._session)
 
     def _hand_over(self) -> None:
         """Do what is owed when the process ends and the job goes on: the chief's hooks save."""

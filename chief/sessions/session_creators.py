@@ -16,6 +16,7 @@ from globalstep.chief.checkpoints.checkpoint_state import greatest_term, latest_
 from globalstep.chief.scaffold import Scaffold
 from globalstep.chief.sessions.causes import why_not_left
 from globalstep.chief.sessions.cluster_start import stop_limits
+from globalstep.chief.sessions.job_end import await_last_save, is_at_limit, is_done, look, others_that_train
 from globalstep.chief.sessions.run_joining import RunOfTask
 from globalstep.chief.sessions.session_manager import SessionManager
 from globalstep.errors import OpError
@@ -23,7 +24,6 @@ from globalstep.files.storage import storage_for
 from globalstep.graph.graph import get_default_graph
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.worker.session_run_hook import SessionRunHook
-from globalstep.worker.waits.first_answers import wait_for_answers
 from globalstep.worker.waits.polling_wait import PollingWait
 
 if TYPE_CHECKING:
@@ -52,11 +52,13 @@ class SessionCreator:
 
     Attributes:
         admit: Called with the cluster's client when it can be reached; what it raises ends the making of a session.
+        acts: Whether the session that was made last is the chief's.
         may_outdate: Whether `outdated` is to be asked before each run.
     """
 
     admit: Callable[[Any], None] = staticmethod(_admit_all)
     may_outdate = False
+    acts = False
     _attend: Callable[[Any], None] = staticmethod(_attend_to_none)
 
     def watch_clients(self, attend: Callable[[Any], None]) -> None:
@@ -86,17 +88,46 @@ class SessionCreator:
         """Say why a session that works is to be made anew; "" where it is not."""
         return ""
 
-    def takes_over_at_end(self, session: Session, stop_grace_period_secs: float) -> bool:
-        """Wait for the chief at a clean end; say whether this task is the chief now, on a session made anew.
+    def secure_last_step(self, session: Session, hooks: Sequence[SessionRunHook], max_wait_secs: float) -> bool:
+        """Where the step limit is reached: save the last step on the chief, wait for that on a worker.
 
         Args:
             session: The session below the hooks.
-            stop_grace_period_secs: How long this may take, in seconds.
+            hooks: Its hooks.
+            max_wait_secs: How long a worker waits.
+
+        Returns:
+            Whether this task is the chief now, and has to make its session anew.
+
+        Raises:
+            AbortedError: If a PS task lost its state before the step was saved: the rest is to be trained again.
+            UnavailableError: If one does not answer.
         """
         return False
 
-    def before_end(self, session: Session, stop_grace_period_secs: float) -> None:
-        """Act on a clean end, before the hooks' `end`.
+    def goes_on(self, session: Session) -> bool:
+        """Say whether the job has a step limit, has not come to it, and is not done.
+
+        Args:
+            session: The session below the hooks.
+        """
+        statuses = look(session.cluster)
+        return any(status.limits for status in statuses) and not (is_at_limit(statuses) or is_done(statuses))
+
+    def awaited(self, session: Session, alone_secs: float) -> tuple[list[str], bool]:
+        """Name the tasks that the chief waits for before it ends the job; none on a worker, and at the step limit.
+
+        Args:
+            session: The session below the hooks.
+            alone_secs: How long nobody has been there.
+
+        Returns:
+            Their names, and whether one of them is there.
+        """
+        return [], False
+
+    def end_for_all(self, session: Session, stop_grace_period_secs: float) -> None:
+        """On the chief: declare the job done, as its program says, and wait for the others to leave.
 
         Args:
             session: The session below the hooks.
@@ -198,15 +229,27 @@ class ChiefSessionCreator(SessionCreator):
         """Give the greatest chief's term in the checkpoint directory; 0 where that is not known."""
         return saved_term(self._checkpoint_dir)
 
-    def before_end(self, session: Session, stop_grace_period_secs: float) -> None:
-        """See SessionCreator: the final checkpoint is to hold the other workers' last pushes too.
+    def secure_last_step(self, session: Session, hooks: Sequence[SessionRunHook], max_wait_secs: float) -> bool:
+        """See SessionCreator: nothing can change the step any more, so the job is done once it is saved."""
+        if is_at_limit(look(session.cluster)):
+            for hook in hooks:
+                if (save := getattr(hook, "save_last", None)) is not None:
+                    save(session)
+            self.after_end(session)
+        return False
 
-        With a stop limit that is reached there is nothing to wait for: no push is accepted any more.
-        """
+    def awaited(self, session: Session, alone_secs: float) -> tuple[list[str], bool]:
+        """See SessionCreator."""
+        statuses = look(session.cluster)
+        if is_at_limit(statuses) or is_done(statuses):
+            return [], False
+        return others_that_train(session.cluster, statuses, alone_secs)
+
+    def end_for_all(self, session: Session, stop_grace_period_secs: float) -> None:
+        """See SessionCreator: the final checkpoint is to hold the other workers' last pushes too."""
         client = session.cluster
-        statuses = wait_for_answers(client, self._clock, stop_grace_period_secs)
-        if any(status.steps.get(step, last - 1) >= last for status in statuses for step, last in status.limits.items()):
-            return
+        if is_at_limit(look(client)):
+            return  # no push is accepted any more
         remaining = client.finish()
         wait = PollingWait(self._clock, stop_grace_period_secs)
         while remaining:
@@ -304,6 +347,10 @@ class WorkerSessionCreator(SessionCreator):
             directory=self._checkpoint_dir,
             initializes_rest=self.initializes_rest,
         )
+
+    def secure_last_step(self, session: Session, hooks: Sequence[SessionRunHook], max_wait_secs: float) -> bool:
+        """See SessionCreator."""
+        return await_last_save(session.cluster, self._clock, max_wait_secs)
 
     def _why_over(self, thorough: bool | None = None) -> str:
         """Say which checkpoint shows that the job is done; "" where none does, or this task cannot see."""

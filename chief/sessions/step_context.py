@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from globalstep.worker.session import Session
 
 
-__all__ = ["StepContext"]
+__all__ = ["StepContext", "StopRequested"]
+
+
+class StopRequested(StopIteration):
+    """Ends a loop because its program says so, not because its data have ended."""
 
 
 class StepContext:
@@ -44,4 +48,4 @@ class StepContext:
         Raises:
             StopIteration: Always; the monitored session's `with` block takes it as a normal end.
         """
-        raise StopIteration("step_fn has requested the iterations to stop.")
+        raise StopRequested("step_fn has requested the iterations to stop.")

@@ -427,6 +427,8 @@ class Trainer:
     def stop(self) -> None:
         """End training after this step; on the chief, that of all workers."""
         self._stopped = True
+        if self._session is not None:
+            self._session.end_job()
 
     def __enter__(self) -> Self:
         if self._session is not None or self.result is not None:

@@ -131,6 +131,9 @@ def judge(state: State, clients: list[ClientView], absence: Absence, patience: P
     reasons = [f"{_named(sorted(task for task, way in absence.failed.items() if way == how))} {how}" for how in ways]
     if absence.missing:
         reasons.append(f"{_named(absence.missing)} never came")
+    if state is not State.READY:
+        # Only the chief's FINISH says that the last step was saved; a client that leaves says nothing of the kind.
+        reasons.append("this task holds no model, and nothing says that the last step was saved")
     code = EXIT_ABANDONED if reasons else 0
     if not reasons:
         reasons.append("all that came have left")

@@ -21,6 +21,8 @@ from globalstep.runtime.clock import Clock
 
 __all__ = ["NO_STANDING", "Absence", "ClientView", "LostClient", "Presence", "Standing", "State"]
 
+#: In place of a task's name.
+UNNAMED = "a client that named no task"
 #: How long a finished PS waits for tasks of the ClusterSpec that never showed up.
 LINGER_SECS = 30.0
 #: Longest lease that a client may ask for.
@@ -121,6 +123,11 @@ class Absence:
     missing: Sequence[str]
     #: Task -> how it left, where that was no good end and it has not come back.
     failed: Mapping[str, str]
+
+    @property
+    def to_come(self) -> list[str]:
+        """Tasks that may come, or come back, where their names are known."""
+        return sorted({*self.missing, *self.failed} - {UNNAMED})
 
     def later(self, busy_secs: float) -> Absence:
         """The same, where a client that keeps no lease was here so many seconds ago."""
@@ -342,7 +349,7 @@ class Presence:
             self._came,
             self.expected,
             sorted(self._expected - self._seen_tasks),
-            {task or "a client that named no task": how for task, how in self._failed.items()},
+            {task or UNNAMED: how for task, how in self._failed.items()},
         )
 
     def empty(self) -> bool:

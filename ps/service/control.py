@@ -159,6 +159,7 @@ class Control:
                 )
                 for item in shard.members.clients()
             ],
+            to_come=shard.attendance()[2].to_come,
             owner=view.owner,
             process=self.process,
             spent_incarnations=shard.spent_incarnations,

@@ -115,6 +115,7 @@ def test_a_worker_whose_ps_ended_as_they_had_said_leaves(served, tmp_path):
     worker = Task(served.address, False, [], tmp_path)
     worker.step()
     client = worker.session._tf_sess().cluster
+    chief.session.end_job()
     chief.close()
     client.heartbeat.beat()
     assert client.job_done()

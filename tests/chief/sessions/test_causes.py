@@ -160,7 +160,7 @@ def test_a_chief_that_waits_for_a_worker_to_leave_says_who_and_why(caplog):
         session = creator.create_session()
         with Graph().as_default():
             worker = Session(cluster.target, task="/job:worker/task:1")
-            creator.before_end(session, 8.0)
+            creator.end_for_all(session, 8.0)
         assert (
             "waiting for /job:worker/task:1 to leave. Most likely /job:worker/task:1 was heard 0 s ago" in caplog.text
         )

@@ -319,14 +319,17 @@ def test_a_chief_that_waits_for_the_others_to_leave_does_not_wait_any_longer(gra
     class Cluster:
         shutdown = Shutdown()
 
-        def refresh(self):
-            return [SimpleNamespace(steps={}, limits={})]
+        incarnation = 1
+        run = SimpleNamespace(labels=["/job:ps/task:0"])
+
+        def statuses(self, brief):
+            return [SimpleNamespace(incarnation=1, steps={}, limits={})]
 
         def finish(self):
             self.shutdown.asked = clock.monotonic() > 3.0
             return ["/job:worker/task:1"]
 
     with caplog.at_level("WARNING", "globalstep"):
-        ChiefSessionCreator(clock=clock).before_end(SimpleNamespace(cluster=Cluster()), 120.0)
+        ChiefSessionCreator(clock=clock).end_for_all(SimpleNamespace(cluster=Cluster()), 120.0)
     assert clock.monotonic() < 5.0
     assert "when this task was asked to end, /job:worker/task:1 had not left" in caplog.text

@@ -13,7 +13,7 @@ from globalstep.chief.hooks.statistics import ClusterStatisticsHook
 from globalstep.chief.hooks.step import StepCounterHook, StopAtStepHook
 from globalstep.chief.hooks.summary import SummarySaverHook
 from globalstep.chief.journal.run_report import RunReport
-from globalstep.chief.sessions.chief_role import _at_limit
+from globalstep.chief.sessions.job_end import is_at_limit
 from globalstep.chief.training_session import MonitoredTrainingSession
 from globalstep.cluster.cluster import ClusterSpec, target_of
 from globalstep.errors import AbortedError, DeadlineExceededError
@@ -102,7 +102,7 @@ def test_a_step_that_rises_by_eight_ends_at_the_first_value_at_or_beyond_the_lim
     assert chief.session.should_stop()
     assert cluster.sequencer.steps == {"global_step": 24}
     # A worker that finds no chief to save the last step takes over at this.
-    assert _at_limit(chief.session._tf_sess().cluster)
+    assert is_at_limit(chief.session._tf_sess().cluster.refresh())
     worker.close()
     chief.close()
     assert (tmp_path / "model.ckpt-24.index.json").exists()
@@ -291,6 +291,7 @@ def test_the_chief_waits_for_the_others_last_pushes(cluster, tmp_path):
             return left.wait(60.0)
 
     chief.session._creator._chief._clock = WorkerGoesOn()
+    chief.session.end_job()
     closing = threading.Thread(target=chief.close, name="closing-chief")
     closing.start()
     in_finish.wait()
@@ -306,6 +307,7 @@ def test_the_chief_waits_for_the_others_last_pushes(cluster, tmp_path):
 
 def test_who_does_not_leave_in_time_is_named(cluster, caplog):
     chief = Task(cluster, stop_grace_period_secs=10)
+    chief.session.end_job()
     worker = Task(cluster, is_chief=False)
     client = worker.session._tf_sess().cluster.client_id
     with caplog.at_level("WARNING", "globalstep"):

@@ -1,0 +1,120 @@
+"""End of a job: whether its last step has come and is safe, and who still trains.
+
+A job ends at its step limit, when the chief's program says so, or when all workers have left. At the limit the chief
+saves before its loop hears of it, and the others wait for that: a PS task that dies in between takes all back to the
+newest checkpoint, and they train the rest again. docs/design/push-protocol.md, "Stop", has the rules.
+
+Layer: chief.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from globalstep.chief.sessions.causes import why_not_ended
+from globalstep.errors import AbortedError, OpError, UnavailableError
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.runtime.clock import Clock
+from globalstep.worker.waits.polling_wait import PollingWait
+
+if TYPE_CHECKING:
+    from globalstep.worker.access import ClusterAccess
+
+__all__ = ["TO_COME_SECS", "await_last_save", "is_at_limit", "is_done", "look", "others_that_train"]
+
+#: How long a chief that is through with its own data waits for tasks that never came, or may be started again. As long
+#: as a PS task waits for them.
+TO_COME_SECS = 30.0
+
+
+def look(cluster: ClusterAccess) -> list[pb.StatusReply]:
+    """Ask every PS task how the run stands.
+
+    Args:
+        cluster: A client that has joined the run.
+
+    Raises:
+        UnavailableError: If one does not answer.
+        AbortedError: If one has lost what this session trained, so that there is no telling how far the run is.
+    """
+    statuses: list[Any] = list(cluster.statuses(brief=True))
+    for status in statuses:
+        if isinstance(status, OpError):
+            raise status
+    labels = cluster.run.labels
+    lost = [label for label, one in zip(labels, statuses, strict=True) if one.incarnation != cluster.incarnation]
+    if lost:
+        raise AbortedError(f"{', '.join(lost)} lost what this session trained, before the end of the job.")
+    return statuses
+
+
+def is_at_limit(statuses: Sequence[pb.StatusReply]) -> bool:
+    """Say whether a step has reached its limit, so that there is nothing left to do but to save it."""
+    return any(status.steps.get(step, last - 1) >= last for status in statuses for step, last in status.limits.items())
+
+
+def is_done(statuses: Sequence[pb.StatusReply]) -> bool:
+    """Say whether the chief has declared the job done."""
+    return any(status.state == pb.STATE_DONE for status in statuses)
+
+
+def await_last_save(
+    cluster: ClusterAccess, clock: Clock, max_wait_secs: float, claim: Callable[[], bool] = bool
+) -> bool:
+    """Wait, where the step limit is reached, until the chief has saved the last step and declared the job done.
+
+    Args:
+        cluster: A worker's client.
+        clock: Where time comes from.
+        max_wait_secs: When to give up.
+        claim: Asked between two looks; says whether this task is the chief now.
+
+    Returns:
+        Whether it is.
+
+    Raises:
+        AbortedError: If a PS task has lost its state meanwhile: the rest is to be trained again.
+        UnavailableError: If the process has been asked to end.
+    """
+    wait = PollingWait(clock, max_wait_secs, cluster)
+    while not cluster.job_done():
+        try:
+            statuses = look(cluster)
+            if is_done(statuses) or not is_at_limit(statuses):
+                return False
+            if claim():
+                return True
+        except UnavailableError:
+            # It is started again, perhaps without its state; or all have ended with the job, while this task slept.
+            if cluster.heartbeat.gone():
+                return False
+        if not wait.pause("waiting for the chief to save the last step", lambda: why_not_ended(cluster)):
+            return False
+    return False
+
+
+def others_that_train(
+    cluster: ClusterAccess, statuses: Sequence[pb.StatusReply], alone_secs: float
+) -> tuple[list[str], bool]:
+    """Name the tasks that still train, or may come to, and say whether one of them is here.
+
+    Args:
+        cluster: The chief's client.
+        statuses: What each PS task says of itself.
+        alone_secs: How long nobody has been there. After TO_COME_SECS those that never came, and those
+            that went before their work was done, are waited for no longer.
+    """
+    here = {
+        one.task or one.client
+        for status in statuses
+        for one in status.clients
+        if one.client != cluster.client_id
+        and (one.takes_task or one.pushes)
+        and not (one.task and one.task == cluster.task)
+    }
+    if here or alone_secs >= TO_COME_SECS:
+        return sorted(here), bool(here)
+    # Who has come to one PS task is not to come.
+    to_come = set.intersection(*(set(status.to_come) for status in statuses))
+    return sorted(to_come - {cluster.task}), False

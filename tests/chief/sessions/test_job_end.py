@@ -1,0 +1,135 @@
+"""End of a job: the chief secures the last step before its loop ends, and waits for the others' own ends."""
+
+import threading
+
+import pytest
+from small_model import LocalCluster, build
+
+from globalstep.chief.events.summaries import SummaryWriterCache
+from globalstep.chief.hooks.checkpoint import CheckpointSaverHook, CheckpointSaverListener
+from globalstep.chief.hooks.step import StopAtStepHook
+from globalstep.chief.training_session import MonitoredTrainingSession
+from globalstep.errors import AbortedError, OutOfRangeError
+from globalstep.graph.graph import Graph
+from globalstep.proto import globalstep_pb2 as pb
+from globalstep.runtime.clock import ManualClock
+
+
+@pytest.fixture
+def cluster():
+    made = LocalCluster(shards=2)
+    yield made
+    SummaryWriterCache.clear()
+    made.close()
+
+
+class LosesState(CheckpointSaverListener):
+    """Has PS tasks lose their state just before the save of a step, once."""
+
+    def __init__(self, cluster, at_step, shards):
+        self.cluster, self.at_step, self.shards = cluster, at_step, list(shards)
+
+    def before_save(self, session, global_step_value):
+        if global_step_value == self.at_step:
+            while self.shards:
+                self.cluster.lose(self.shards.pop())
+
+
+def open_session(cluster, graph, folder=None, is_chief=True, last_step=None, listeners=(), clock=None):
+    with graph.as_default():
+        model = build()
+        saves = [] if folder is None else [CheckpointSaverHook(folder, save_steps=4, listeners=listeners)]
+        session = MonitoredTrainingSession(
+            cluster.target,
+            is_chief=is_chief,
+            checkpoint_dir=None if folder is None else str(folder),
+            hooks=[StopAtStepHook(last_step=last_step)] if last_step else [],
+            chief_only_hooks=saves,
+            save_checkpoint_secs=None,
+            clock=clock or ManualClock(),
+        )
+    return model, session
+
+
+@pytest.mark.parametrize("shards", [[0], [1], [0, 1]], ids=["PS 0", "PS 1", "both"])
+def test_steps_that_a_ps_task_loses_before_the_last_save_are_trained_again(cluster, tmp_path, shards):
+    graph = Graph()
+    model, session = open_session(cluster, graph, tmp_path, last_step=10, listeners=[LosesState(cluster, 10, shards)])
+    with graph.as_default():
+        runs = 0
+        while not session.should_stop():
+            session.run(model.train, {model.by: 1.0})
+            runs += 1
+        assert runs > 10, "the steps since the last checkpoint were lost, and are made again"
+        assert cluster.sequencer.steps == {"global_step": 10}
+        assert cluster.view().state == pb.STATE_DONE
+        session.close()
+    assert (tmp_path / "model.ckpt-10.index.json").exists()
+
+
+def test_a_loop_that_does_not_ask_should_stop_fails_where_it_cannot_train_again(cluster, tmp_path):
+    graph = Graph()
+    model, session = open_session(cluster, graph, tmp_path, last_step=10, listeners=[LosesState(cluster, 10, [1])])
+    with graph.as_default():
+        for _ in range(10):
+            session.run(model.train, {model.by: 1.0})
+        with pytest.raises(AbortedError, match="lost the last steps before they were saved"):
+            session.close()
+    assert cluster.view().state != pb.STATE_DONE
+
+
+@pytest.mark.parametrize("how", ["end of data", "plain end"])
+def test_a_chief_whose_own_data_end_waits_for_the_others_and_goes_on_to_save(cluster, tmp_path, how):
+    waits = threading.Event()
+
+    class Waits(ManualClock):
+        """Says when the chief waits, and lets the worker train then."""
+
+        def wait(self, event, timeout_secs):
+            if timeout_secs and timeout_secs <= 1.0:
+                waits.set()
+                pause.wait(0.02)
+            return super().wait(event, timeout_secs)
+
+    pause = threading.Event()
+    graph, others = Graph(), Graph()
+    model, session = open_session(cluster, graph, tmp_path, clock=Waits())
+
+    def chief():
+        with graph.as_default(), session:
+            session.run(model.train, {model.by: 1.0})
+            if how == "end of data":
+                raise OutOfRangeError("the data have ended")
+
+    its, worker = open_session(cluster, others, is_chief=False)
+    with others.as_default():
+        worker.run(its.train, {its.by: 1.0})
+    thread = threading.Thread(target=chief, name="chief")
+    thread.start()
+    assert waits.wait(30)
+    with others.as_default():
+        for _ in range(19):
+            assert not worker.should_stop()
+            worker.run(its.train, {its.by: 1.0})
+        assert thread.is_alive()
+        assert cluster.view().state == pb.STATE_READY
+        worker.close()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert cluster.sequencer.steps == {"global_step": 21}
+    assert cluster.view().state == pb.STATE_DONE
+    assert (tmp_path / "model.ckpt-21.index.json").exists()
+
+
+def test_a_chief_whose_program_says_so_ends_the_job_for_all(cluster, tmp_path):
+    graph, others = Graph(), Graph()
+    _, session = open_session(cluster, graph, tmp_path)
+    its, worker = open_session(cluster, others, is_chief=False)
+    with others.as_default():
+        worker.run(its.train, {its.by: 1.0})
+    with graph.as_default(), session:
+        session.run_step_fn(lambda step_context: step_context.request_stop())
+    assert cluster.view().state == pb.STATE_DONE
+    worker._tf_sess().cluster.heartbeat.beat()
+    assert worker.should_stop()
+    worker.close()
