@@ -9,6 +9,7 @@ import argparse
 import difflib
 import importlib
 import importlib.metadata
+import io
 import os
 import signal
 import sys
@@ -45,6 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal or a pipe in latin-1 or ASCII gets what it can show, and \u2582 for what it cannot.
+            stream.reconfigure(errors="backslashreplace")
     parser = argparse.ArgumentParser(prog="globalstep", description="Distributed parameter-server training.")
     parser.add_argument("--version", action="version", version=f"globalstep {importlib.metadata.version('globalstep')}")
     subparsers = parser.add_subparsers(dest="subcommand", required=True, metavar="subcommand")

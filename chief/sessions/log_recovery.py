@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from globalstep.errors import AbortedError, LostStateError, OpError, UnavailableError
-from globalstep.files.storage import storage_for
+from globalstep.files.storage import require_utf8, storage_for
 from globalstep.runtime.clock import Clock
 from globalstep.worker.client.causes import why_no_answer
 from globalstep.worker.waits.first_answers import wait_for_answers
@@ -30,7 +30,10 @@ _log = logging.getLogger("globalstep")
 def absolute(directory: str | None) -> str:
     """Name a directory so that a PS task, which may have another working directory, means the same one."""
     name = str(directory or "")
-    return os.path.abspath(name) if name and storage_for(name).is_local else name
+    if not name or not storage_for(name).is_local:
+        return name
+    require_utf8(os.path.abspath(name))
+    return os.path.abspath(name)
 
 
 def come_back(

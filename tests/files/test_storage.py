@@ -1,10 +1,14 @@
 import errno
 import os
 
+import numpy as np
 import pytest
 
+import globalstep as gs
+from globalstep.chief.sessions.log_recovery import absolute
 from globalstep.errors import (
     FailedPreconditionError,
+    InvalidArgumentError,
     NotFoundError,
     PermissionDeniedError,
     ResourceExhaustedError,
@@ -196,3 +200,18 @@ def test_directories_are_made_down_to_the_last_and_a_file_is_none(tmp_path):
     for path in ("file", "file/below"):
         with pytest.raises(FileExistsError, match="file'$"):
             storage.make_directories(f"{tmp_path}/{path}")
+
+
+def test_a_path_that_is_not_in_utf8_is_refused_in_words(tmp_path, monkeypatch):
+    """Messages and files could not name it; a run ended in a UnicodeEncodeError on its way."""
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/r\xe9sum\xe9")
+    for use in (
+        lambda: storage_for(folder),
+        lambda: gs.fit(np.zeros(1), lambda w, x: (w.sum(), x), [1], optimizer=gs.optim.SGD(1.0), run_dir=folder),
+    ):
+        with pytest.raises(InvalidArgumentError, match=r"r\\xe9sum\\xe9 is not in UTF-8.*Rename the folder"):
+            use()
+    os.mkdir(folder)
+    monkeypatch.chdir(folder)
+    with pytest.raises(InvalidArgumentError, match="is not in UTF-8"):
+        absolute("run")

@@ -25,6 +25,7 @@ from typing import Any, BinaryIO, Protocol, cast
 
 from globalstep.errors import (
     FailedPreconditionError,
+    InvalidArgumentError,
     NotFoundError,
     OpError,
     PermissionDeniedError,
@@ -44,6 +45,7 @@ __all__ = [
     "leave_probe",
     "locked",
     "path_error",
+    "require_utf8",
     "sees_probe",
     "storage_for",
 ]
@@ -321,11 +323,29 @@ def storage_for(path: str) -> Storage:
 
     Raises:
         UnknownError: If the scheme needs packages that are not installed.
+        InvalidArgumentError: If the path is no text in UTF-8: messages and files could not name it.
 
     >>> storage_for("/data/run").is_local
     True
     """
+    require_utf8(path)
     return FsspecStorage(path) if "://" in path else _LOCAL
+
+
+def require_utf8(path: str) -> None:
+    """Refuse a path that messages and files cannot name, since it is no text in UTF-8.
+
+    Raises:
+        InvalidArgumentError: If it is none.
+    """
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode(errors="backslashreplace")
+        raise InvalidArgumentError(
+            f"The path {shown} is not in UTF-8: what a run writes could not name it. Rename the folder, or give "
+            "another run_dir (checkpoint_dir)."
+        ) from None
 
 
 def directory_of(path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from dataclasses import replace
@@ -581,6 +582,17 @@ def test_a_newest_checkpoint_that_is_damaged_or_gone_is_named(tmp_path, capsys):
         path.unlink()
     assert main(["audit", str(tmp_path)]) == 2
     assert "NOT PROVEN" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_a_terminal_that_cannot_show_all_gets_what_it_can_show(tmp_path, monkeypatch, encoding):
+    train(tmp_path, 20)
+    shown = io.TextIOWrapper(io.BytesIO(), encoding)
+    with monkeypatch.context() as patched:
+        patched.setattr("sys.stdout", shown)
+        assert main(["audit", str(tmp_path)]) == 0
+    shown.flush()
+    assert "PROVEN" in shown.buffer.getvalue().decode(encoding)
 
 
 def test_a_file_of_something_else_is_named(kept, capsys):
