@@ -15,6 +15,8 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 
+from globalstep.runtime.streams import is_open
+
 __all__ = ["main"]
 
 #: Subcommand -> (module, help). The module has `configure(parser)` and `run(args) -> exit code`.
@@ -69,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 of_chosen.error(_not_understood(of_chosen, unknown))
             code: int = args.run(args)
         finally:
-            sys.stdout.flush()
+            if is_open(sys.stdout):
+                sys.stdout.flush()
     except BrokenPipeError:
         # The reader of the output has gone, as head does: the rest is written nowhere, when Python ends too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

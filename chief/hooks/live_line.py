@@ -9,6 +9,8 @@ import sys
 import weakref
 from typing import TextIO
 
+from globalstep.runtime.streams import is_terminal
+
 __all__ = ["LiveLine"]
 
 
@@ -30,12 +32,12 @@ class LiveLine:
         self._text = Text
         self._console = Console(file=stream, highlight=False)
         # What goes to a file stays out of the terminal.
-        redirect = sys.stdout.isatty()
+        redirect = is_terminal(sys.stdout)
         self._region = Live(
             console=self._console,
             auto_refresh=False,
             redirect_stdout=redirect,
-            redirect_stderr=sys.stderr.isatty(),
+            redirect_stderr=is_terminal(sys.stderr),
             transient=True,
         )
         weakref.finalize(self, self._region.stop)

@@ -14,6 +14,7 @@ import numpy as np
 
 from globalstep.chief.hooks.step import global_step_for, step_now
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.runtime.streams import is_terminal, write_line
 from globalstep.worker.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
@@ -65,7 +66,7 @@ class ProgressHook(SessionRunHook):
         self._stream = sys.stdout if stream is None else stream
         self._clock = clock
         self._launched = os.environ.get(_LAUNCHER_VARIABLE) == "1"
-        self._live = not self._launched and self._stream.isatty()
+        self._live = not self._launched and is_terminal(self._stream)
         plain = not (self._launched or self._live)
         self._every_secs = max(every_secs, _PLAIN_EVERY_SECS) if plain else every_secs
         self._step: Any = None
@@ -109,8 +110,7 @@ class ProgressHook(SessionRunHook):
         """See SessionRunHook: shows the last step."""
         self._show(step_now(session, self._step))
         if self._line_open:
-            self._stream.write("\n")
-            self._stream.flush()
+            write_line(self._stream, "")
             self._line_open = False
 
     def _show(self, step: int) -> None:
@@ -120,14 +120,12 @@ class ProgressHook(SessionRunHook):
         self._shown_at, self._counted_from = now, (now, step)
         line = progress_line(step, rate, self._last_step, self._last_loss)
         if self._launched:
-            self._stream.write(f"{PROGRESS_PREFIX}{line}\n")
+            write_line(self._stream, f"{PROGRESS_PREFIX}{line}")
         elif self._live:
-            self._stream.write(f"\r{line}{_ERASE_REST}")
+            write_line(self._stream, f"\r{line}{_ERASE_REST}", end="")
             self._line_open = True
         else:
             _log.info("%s", line)
-            return
-        self._stream.flush()
 
 
 def progress_line(step: int, rate: float, last_step: int | None = None, loss: Any = None) -> str:

@@ -30,6 +30,7 @@ from globalstep.graph.graph import get_default_graph
 from globalstep.optimizers.minimized import loss_of
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.log_format import VARIABLE as FORMAT_VARIABLE
+from globalstep.runtime.streams import is_terminal, write_line
 from globalstep.variables.training_util import integer_step
 from globalstep.worker.running.fetches import flatten
 from globalstep.worker.session_run_hook import (
@@ -103,7 +104,7 @@ class RunReport(SessionRunHook):
         stream = sys.stderr if stream is None else stream
         self._launched = environ.get(_LAUNCHER_VARIABLE) == "1"
         shows_itself = any(isinstance(hook, ProgressHook) for hook in self._hooks)
-        live = not self._launched and stream.isatty() and environ.get("TERM") != "dumb"
+        live = not self._launched and is_terminal(stream) and environ.get("TERM") != "dumb"
         self._live = LiveLine(stream) if live and environ.get(FORMAT_VARIABLE) != "json" else None
         self._shows_lines = not shows_itself
         self._step: Any = None
@@ -188,8 +189,7 @@ class RunReport(SessionRunHook):
         if self._launched:
             secs = self._clock.monotonic() - self._began_at
             found = {"step": step, "steps": step - self._first_step, "secs": secs, "checkpoint": newest or ""}
-            sys.stdout.write(f"{CONCLUSION_PREFIX}{json.dumps(found)}\n")
-            sys.stdout.flush()
+            write_line(sys.stdout, f"{CONCLUSION_PREFIX}{json.dumps(found)}")
 
     def _conclusion(self, step: int, newest: str | None, stopped: bool, failed: type[BaseException] | None) -> str:
         last_step = self._last_step()
@@ -244,9 +244,7 @@ class RunReport(SessionRunHook):
         if self._live is not None:
             self._live.show(line)
         elif self._launched:
-            # One write, so that no other line of this process comes between.
-            sys.stdout.write(f"{PROGRESS_PREFIX}{line}\n")
-            sys.stdout.flush()
+            write_line(sys.stdout, f"{PROGRESS_PREFIX}{line}")
         else:
             self._say(line)
 

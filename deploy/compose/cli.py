@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from globalstep.deploy.compose.file import ComposeJob, compose_file, project_name
 from globalstep.deploy.launch.security import with_run_token
+from globalstep.runtime.streams import is_terminal
 
 __all__ = ["configure", "run"]
 
@@ -84,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _follow(compose: list[str], file: Path) -> int:
     """Show what the tasks print until all have ended; gives the chief's exit code."""
-    logs = subprocess.Popen([*compose, "logs", "--follow", *([] if sys.stdout.isatty() else ["--no-color"])])
+    logs = subprocess.Popen([*compose, "logs", "--follow", *([] if is_terminal(sys.stdout) else ["--no-color"])])
     try:
         ended = _until_all_have_ended(compose)
     except KeyboardInterrupt:

@@ -12,6 +12,7 @@ from typing import TextIO
 
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.log_format import time_stamp
+from globalstep.runtime.streams import is_terminal
 from globalstep.wire.names import printable
 
 __all__ = ["CONCLUSION_MARK", "PROGRESS_MARK", "Console"]
@@ -50,7 +51,7 @@ class Console:
         self._json_lines = log_format == "json"
         self._timed = log_format == "timed"
         self._stream = stream
-        self._live = stream.isatty() and environ.get("TERM") != "dumb"
+        self._live = is_terminal(stream) and environ.get("TERM") != "dumb"
         self._colours = self._live and not environ.get("NO_COLOR")
         self._progress_secs = progress_secs
         self._clock = clock

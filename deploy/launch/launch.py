@@ -31,6 +31,7 @@ from globalstep.deploy.launch.table import LiveConsole, watch_cluster
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.runtime.process_env import environ_with_alias, tuned
+from globalstep.runtime.streams import is_terminal
 
 __all__ = ["chief_of", "cluster_jobs", "configure", "make_tasks", "reserve_ports", "run"]
 
@@ -155,7 +156,7 @@ def _meant_for_launch(arguments: Sequence[str]) -> Iterator[str]:
 
 def _console(log_format: str) -> Console:
     """Choose how output is shown: with a live table on a terminal, as lines elsewhere."""
-    if log_format != "json" and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+    if log_format != "json" and is_terminal(sys.stdout) and os.environ.get("TERM") != "dumb":
         return LiveConsole(sys.stdout, os.environ, log_format=log_format)
     return Console(sys.stdout, os.environ, log_format=log_format)
 

@@ -21,6 +21,7 @@ from globalstep.deploy.status.cluster_watch import ClusterWatch, watch_of
 from globalstep.deploy.status.view import draw_status
 from globalstep.errors import GlobalStepError
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
+from globalstep.runtime.streams import is_terminal
 
 __all__ = ["HEALTHY", "PROBLEM", "UNREACHABLE", "add_addresses", "configure", "exit_code", "run", "say_ended", "screen"]
 
@@ -75,7 +76,7 @@ def run(args: argparse.Namespace, clock: Clock = SYSTEM_CLOCK, stop: threading.E
 
 def screen() -> Console:
     """Make the console that tables go to."""
-    return Console(soft_wrap=True, width=None if sys.stdout.isatty() else _WIDE)
+    return Console(soft_wrap=True, width=None if is_terminal(sys.stdout) else _WIDE)
 
 
 def exit_code(status: ClusterStatus) -> int:

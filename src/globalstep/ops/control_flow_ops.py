@@ -26,6 +26,7 @@ from globalstep.graph.graph import (
 )
 from globalstep.graph.indexed_slices import IndexedSlices
 from globalstep.ops.array_ops import identity
+from globalstep.runtime.streams import write_line
 
 __all__ = [
     "Assert",
@@ -160,7 +161,7 @@ def Print(  # noqa: N802
         written[0] += 1
         if first_n is None or first_n < 0 or written[0] <= first_n:
             text = "".join(f"[{_summary(getval(item), summarize)}]" for item in items)
-            print(f"{message or ''}{text}", file=sys.stderr, flush=True)
+            write_line(sys.stderr, f"{message or ''}{text}")
         return value
 
     return Node(

@@ -4,11 +4,12 @@ Plain text is the default: what reads the logs of programs for TensorFlow 1.x lo
 GLOBALSTEP_LOG_FORMAT chooses for every process that globalstep logs in by itself; a program that has set up Python's
 logging keeps what it has set up.
 
-Layer: shared. Threads: a JsonFormatter is thread-safe. Imports nothing of globalstep but errors.
+Layer: shared. Threads: a JsonFormatter is thread-safe. Imports nothing of globalstep but errors and streams.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -19,6 +20,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from globalstep.errors import InvalidArgumentError
+from globalstep.runtime.streams import is_open
 
 __all__ = [
     "FORMATS",
@@ -137,8 +139,13 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record."""
-        if not logging.getLogger().handlers:
+        if is_open(sys.stderr) and not logging.getLogger().handlers:
             super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
+        """Say on sys.stderr what went wrong, where that can be written."""
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            super().handleError(record)
 
 
 def write_to_stderr() -> None:
