@@ -316,6 +316,13 @@ THROUGH_A_PROXY = {"method": ["f2py", obj(PARTITIONED, _whole={"module": "numpy"
         {"enum": [EXPR, "op"]},
         {"enum": ["globalstep.wire.declarations:OpKind", "__class__"]},
         {"ref": -1},
+        {"numpy dtype": "(1,"},
+        {"float": 10**400},
+        {"complex": [10**400, 0]},
+        {"array": ["float32", [10**12], ""]},
+        {"set": [[1]]},
+        {},
+        {"a": 1, "b": 2},
         {"ref": "0"},
         {"array": ["object", [1], "AAAAAAAAAAA="]},
     ],
@@ -367,3 +374,20 @@ def test_a_file_gives_nodes_the_state_of_nodes_only(name):
     with gs.Graph().as_default() as graph, pytest.raises(ValueError, match=f"has no '{name}'"):
         gs.import_graph_def(damaged(lambda payload: payload["state"].update({name: RELU})), name="")
     assert graph.nodes == []
+
+
+@pytest.mark.parametrize(
+    "item", [{"type": "subprocess.Popen"}, {"ref": 5}, {"set": [[1]]}, {"dimension": 1e400}, {"a": 1, "b": 2}], ids=str
+)
+def test_a_damaged_item_of_a_collection_is_left_out(item, caplog):
+    with gs.Graph().as_default() as graph:
+        gs.add_to_collection("c", gs.placeholder(gs.float32, [2], name="x"))
+    meta = gs.train.export_meta_graph(graph=graph)
+    values = meta.collection_def[PAYLOAD].bytes_list.value
+    content = json.loads(values[0])
+    content["collections"]["c"].append(item)
+    values[0] = json.dumps(content).encode()
+    with gs.Graph().as_default() as graph:
+        gs.train.import_meta_graph(meta)
+        assert [node.op_name for node in gs.get_collection("c")] == ["x"]
+    assert "'c' was imported without one of its items" in caplog.text

@@ -28,6 +28,7 @@ from globalstep.graph.shapes import TensorShape
 from globalstep.variables.variables import Variable
 
 __all__ = [
+    "DAMAGED",
     "PAYLOAD",
     "array_of",
     "constant_def",
@@ -49,6 +50,11 @@ _STATE_OF: dict[type[Node], set[str]] = {
     | {"save_slice_info", "slot_name", "trainable"},
     Mutation: _STATE | {"after_increment", "guards", "increments", "parts", "uses", "value_of"},
 }
+#: What reading a damaged or hostile value raises.
+DAMAGED = (
+    *(NotWritableError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError),
+    *(SyntaxError, OverflowError, MemoryError),
+)
 _NOT_ATTRS = {"schedule"}
 _NAMES = {number: name for name, number in DATA_TYPES.items()}
 
@@ -197,7 +203,7 @@ def import_nodes(
             reading.begin(node)
         for node in ours:
             reading.fill(node)
-    except (NotWritableError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+    except DAMAGED as error:
         raise ValueError(
             f"{what} is damaged, or of a version of globalstep that this one cannot read: {error}"
         ) from error

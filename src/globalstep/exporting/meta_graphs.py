@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from globalstep.exporting.functions import NotWritableError
-from globalstep.exporting.graph_files import PAYLOAD, import_nodes, portable_graph_def
+from globalstep.exporting.graph_files import DAMAGED, PAYLOAD, import_nodes, portable_graph_def
 from globalstep.exporting.scoped_graphs import UNBOUND
 from globalstep.exporting.values import ValueReader, ValueWriter
 from globalstep.files.tensorboard_protos import MetaGraphDef
@@ -156,7 +156,7 @@ def _add_to_collection(
     for item in items:
         try:
             value = ValueReader(graph, made.__getitem__, optimizers, scope).read(item)
-        except (NotWritableError, KeyError) as error:
+        except DAMAGED as error:
             _log.warning("The collection %r was imported without one of its items: %s.", name, error)
             continue
         graph.add_to_collection(name, value)
