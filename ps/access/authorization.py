@@ -23,7 +23,7 @@ from typing import Any
 from globalstep.errors import LayoutUnknownError, OpError, PermissionDeniedError, UnauthenticatedError
 from globalstep.graph.graph_keys import GraphKeys
 from globalstep.proto import globalstep_pb2 as pb
-from globalstep.ps.access.caller import ANONYMOUS, Caller, Role
+from globalstep.ps.access.caller import ANONYMOUS, Caller, ProvenCall, Role
 from globalstep.ps.access.log_limit import LogLimit
 from globalstep.ps.access.own_user import OwnUser
 from globalstep.ps.access.role_tokens import RoleTokens, RunTokens
@@ -31,7 +31,7 @@ from globalstep.ps.access.run_paths import RunPaths
 from globalstep.runtime.clock import Clock
 from globalstep.security.certificate_role import role_in_names
 from globalstep.security.credentials import SESSION_KEY, holder_of, mark_of
-from globalstep.security.token_proofs import TokenClaim, answer, new_number, proof
+from globalstep.security.token_proofs import TokenClaim, answer, new_number, proof, reply_proof
 from globalstep.wire.names import shown
 
 __all__ = [
@@ -105,6 +105,11 @@ _OF_CHIEFS = ("candidate", "chief_term")
 _LOGGED = frozenset({"Begin", "Open", "Finish", "Stop", "WriteSnapshot", "Recover", "ClaimChief"})
 
 
+#: Numbers of calls that are remembered; then the task has all callers prove their tokens anew, for another challenge.
+_MOST_NUMBERS = 16_384
+_NUMBER_CHARACTERS = 32
+
+
 class TokenRevokedError(UnauthenticatedError):
     """The token that a connection was opened with is none any more: the connection ends."""
 
@@ -158,10 +163,12 @@ class Authorization:
         self._own_user = own_user
         #: "host:port" that the task serves on, once it does.
         self.address = ""
-        # Proofs are made for this process alone.
-        self._challenge = new_number()
         # Guards the attributes below; a leaf.
         self._lock = threading.Lock()
+        # Proofs are made for this process alone.
+        self._challenge = new_number()
+        # Numbers of calls that were proven for it: each is good once.
+        self._numbers: set[str] = set()
         #: Client ids that the chief, or a standby, goes by: no other caller may.
         self._chiefs_ids: set[str] = set()
         self._said = LogLimit(clock)
@@ -187,7 +194,7 @@ class Authorization:
         named = _role_in(names)
         shown = line = None
         sent = {key: str(value) for key, value in metadata}
-        token = self._token_of(method, sent.get("authorization", ""), peer)
+        token, proven = self._token_of(method, sent.get("authorization", ""), peer)
         if token and self._tokens is not None:
             line = self._tokens.find(token)
             if line is None:
@@ -206,33 +213,49 @@ class Authorization:
             what = "a token (GLOBALSTEP_TOKEN_FILE)" if self._tokens is not None else "a certificate named role=..."
             text = f"{method}: the caller shows no role; it needs {what}."
             raise self._refuse(peer, UnauthenticatedError, text, method)
-        return Caller(role, peer, mark_of(sent[SESSION_KEY]) if SESSION_KEY in sent else "", line)
+        return Caller(role, peer, mark_of(sent[SESSION_KEY]) if SESSION_KEY in sent else "", line, proven)
 
     def revoked(self, caller: Caller) -> bool:
         """Whether the token that a caller was let in with is in the file no more."""
         line, tokens = caller.line, self._tokens
         return line is not None and tokens is not None and not tokens.holds(line.mark)
 
-    def _token_of(self, method: str, header: str, peer: str) -> str:
-        """Give the token that a caller shows, or proves to have; "" for none.
+    def _token_of(self, method: str, header: str, peer: str) -> tuple[str, ProvenCall | None]:
+        """Give the token that a caller shows, or proves to have, "" for none; and what was proven.
 
         Raises:
             UnauthenticatedError: If it is still to be proven, or was not; with what the caller needs for that.
         """
         claim = TokenClaim.parse(header)
         if claim is None:
-            return header.removeprefix("Bearer ")
+            return header.removeprefix("Bearer "), None
         token = self._tokens.token_of(claim.token_id) if self._tokens is not None else ""
         if not token:
-            return "none of this task's" if self._tokens is not None else ""
-        words = self._challenge, claim.number, claim.address
-        if self._is_here(claim.address) and hmac.compare_digest(claim.proof, proof(token, *words, method)):
-            return token
+            return "none of this task's" if self._tokens is not None else "", None
+        challenge = self._challenge
+        words = challenge, claim.number, claim.address
+        shown = proof(token, *words, method, claim.digest)
+        if self._is_here(claim.address) and hmac.compare_digest(claim.proof, shown):
+            if not self._is_first(challenge, claim.number):
+                text = f"{method}: the caller shows a proof that was shown before."
+                raise self._refuse(peer, UnauthenticatedError, text, method)
+            return token, ProvenCall(claim.digest, reply_proof(token, *words, method))
         if not self._is_here(claim.address):
             text = f"{method}: the caller proves a token for {claim.address}; this PS task is at {self.address}."
             raise self._refuse(peer, UnauthenticatedError, text, method)
         # It has not been asked to yet, or has proven it to a process that was here before.
-        raise UnprovenError(f"{method}: the token is to be proven.", f"{self._challenge} {answer(token, *words)}")
+        raise UnprovenError(f"{method}: the token is to be proven.", f"{challenge} {answer(token, *words)}")
+
+    def _is_first(self, challenge: str, number: str) -> bool:
+        """Whether a proof for a challenge is shown for the first time; remembers that it was."""
+        with self._lock:
+            if challenge != self._challenge or number in self._numbers or len(number) != _NUMBER_CHARACTERS:
+                return False
+            self._numbers.add(number)
+            if len(self._numbers) >= _MOST_NUMBERS:
+                self._challenge = new_number()
+                self._numbers.clear()
+            return True
 
     def _is_here(self, address: str) -> bool:
         """Whether an address that a caller has dialled is this task's, as far as the task knows."""

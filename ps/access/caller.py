@@ -6,11 +6,11 @@ Layer: ps.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from globalstep.ps.access.role_tokens import TokenLine
 
-__all__ = ["ANONYMOUS", "Caller", "Role"]
+__all__ = ["ANONYMOUS", "Caller", "ProvenCall", "Role"]
 
 
 class Role(enum.StrEnum):
@@ -25,6 +25,19 @@ class Role(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ProvenCall:
+    """What a call was proven for; see globalstep.security.token_proofs.
+
+    Attributes:
+        digest: The hash that its message must have.
+        reply: What its reply shows.
+    """
+
+    digest: str
+    reply: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Caller:
     """Who makes a call.
 
@@ -33,12 +46,14 @@ class Caller:
         peer: Its address, for messages.
         mark: Of the session secret that it has shown; the ids of its clients bear it. "" for none.
         line: Of the tokens file, by which it was let in; None without a token.
+        proven: By what it has proven its token; None where it has shown it, or has none.
     """
 
     role: Role | None = None
     peer: str = ""
     mark: str = ""
     line: TokenLine | None = None
+    proven: ProvenCall | None = field(default=None, compare=False)
 
     @property
     def is_limited(self) -> bool:

@@ -22,13 +22,14 @@ from typing import Any
 
 import grpc
 
-from globalstep.errors import InvalidArgumentError, ResourceExhaustedError
+from globalstep.errors import InvalidArgumentError, ResourceExhaustedError, UnauthenticatedError
 from globalstep.ps.access.authorization import METHODS, Authorization, Caller, Role
 from globalstep.ps.service.slow_senders import SlowSenders
 from globalstep.runtime.waiting import join_announced
 from globalstep.security.certificate_role import ROLE_URI
 from globalstep.security.credentials import is_loopback
 from globalstep.security.peer_uid import parse_peer
+from globalstep.security.token_proofs import REPLY_KEY, digest_of
 
 __all__ = ["KEPT_SEATS", "SPARE_THREADS", "Door", "CallThreads", "Seats", "check_share", "whose_seat"]
 
@@ -191,6 +192,8 @@ class Door:
         uris = [uri for uri in map(bytes, proven.get("peer_uri", ())) if uri.startswith(ROLE_URI.encode())]
         names = [*proven.get("x509_common_name", ()), *uris]
         caller = self._authorization.identify(method, context.invocation_metadata() or (), names, context.peer())
+        if caller.proven is not None:
+            context.set_trailing_metadata(((REPLY_KEY, caller.proven.reply),))
         self._authorization.check_method(caller, method)
         return caller
 
@@ -202,6 +205,9 @@ class Door:
             OpError: If it may not, or there is no seat.
         """
         caller = self.identify(method, context)
+        if caller.proven is not None:
+            # Nothing is sent to the task before.
+            context.send_initial_metadata(((REPLY_KEY, caller.proven.reply),))
         with self._streams.taken(caller.role not in (None, Role.WORKER), whose_seat(caller)):
             yield caller
 
@@ -228,6 +234,8 @@ class Door:
                 raw: Any = next(requests, None)
             if raw is None:
                 raise InvalidArgumentError(f"{method} came without a message.")
+            if caller.proven is not None and digest_of(raw) != caller.proven.digest:
+                raise UnauthenticatedError(f"{method}: the caller's proof is for another message than this one.")
             if method not in _LARGE and len(raw) > _MOST_BYTES:
                 raise ResourceExhaustedError(
                     f"A message of {method} has {len(raw):,} bytes; {_MOST_BYTES:,} are the most."

@@ -140,7 +140,7 @@ def refuse(context: grpc.ServicerContext, error: Exception) -> None:
     """End a call with an error; raises what grpc wants raised then."""
     encoded = encode_error(error)
     # These travel in the metadata: a status holds a code and a text only.
-    trailer = [("globalstep-error", encoded.type)]
+    trailer: list[Any] = [*(context.trailing_metadata() or ()), ("globalstep-error", encoded.type)]
     if encoded.retry_millis:
         trailer.append(("globalstep-retry-millis", str(encoded.retry_millis)))
     if isinstance(error, UnprovenError):

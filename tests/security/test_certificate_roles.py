@@ -218,7 +218,7 @@ def test_an_impostor_that_lets_the_look_pass_is_shown_nothing(serving, authority
         secured.address = impostor.address
         secured._server.roots = lambda *args: roots
         with secured.make() as channel, pytest.raises(grpc.RpcError):
-            channel.unary_unary("/a/b")(b"", timeout=5, metadata=secured.metadata("Status"))
+            channel.unary_unary("/a/b")(b"", timeout=5, metadata=secured.begin("Status").metadata)
         assert impostor.shown == []
 
 

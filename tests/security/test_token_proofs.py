@@ -19,7 +19,7 @@ from globalstep.ps.server import PSOptions, PSServer
 from globalstep.ps.service.settler import asking
 from globalstep.security.credentials import SESSION_KEY, Credentials, session_secret
 from globalstep.security.secure_channel import SecureChannel
-from globalstep.security.token_proofs import TokenClaim, proof, token_id
+from globalstep.security.token_proofs import STREAM, TokenClaim, digest_of, proof, token_id
 from globalstep.wire.declarations import Increment, Op, OpKind, Push, VariableDecl
 from globalstep.worker.client.client import ClusterClient
 from globalstep.worker.transport.grpc_transport import GrpcTransport
@@ -217,22 +217,21 @@ def shown(server, claim):
 
 def test_a_proof_is_good_for_one_process_and_one_method(serving):
     server, other = serving(), serving()
-    token = TOKENS["worker"]
-    claim = TokenClaim(token_id(token), server.address, "77")
-    code, challenge = shown(server, claim)
+    token, number = TOKENS["worker"], "7" * 32
+    name, words = token_id(token), (number, server.address)
+    code, challenge = shown(server, TokenClaim(name, server.address, number))
     assert code == "UNAUTHENTICATED"
-    right = proof(token, challenge, "77", server.address, "Status")
-    assert shown(server, TokenClaim(claim.token_id, server.address, "77", right)) == ("OK", "")
+    digest = digest_of(pb.StatusRequest(brief=True).SerializeToString())
+    right = proof(token, challenge, *words, "Status", digest)
     for wrong in (
-        TokenClaim(claim.token_id, server.address, "78", right),
-        TokenClaim(claim.token_id, server.address, "77", proof(token, challenge, "77", server.address, "Stop")),
-        TokenClaim(
-            claim.token_id, server.address, "77", proof(TOKENS["chief"], challenge, "77", server.address, "Status")
-        ),
-        TokenClaim(token_id("no token of anybody"), server.address, "77", right),
+        TokenClaim(name, server.address, "8" * 32, digest, right),
+        TokenClaim(name, server.address, number, digest, proof(token, challenge, *words, "Stop", digest)),
+        TokenClaim(name, server.address, number, digest, proof(TOKENS["chief"], challenge, *words, "Status", digest)),
+        TokenClaim(token_id("no token of anybody"), server.address, number, digest, right),
     ):
         assert shown(server, wrong)[0] == "UNAUTHENTICATED"
-    assert shown(other, TokenClaim(claim.token_id, other.address, "77", right))[0] == "UNAUTHENTICATED"
+    assert shown(other, TokenClaim(name, other.address, number, digest, right))[0] == "UNAUTHENTICATED"
+    assert shown(server, TokenClaim(name, server.address, number, digest, right)) == ("OK", "")
 
 
 @pytest.mark.parametrize("transport", ["grpc", "auto"])
@@ -291,3 +290,62 @@ def test_nobody_listens():
         pytest.raises(UnavailableError, match="refused"),
     ):
         connection.unary("Status", pb.StatusRequest(brief=True), 5.0).result()
+
+
+def test_a_reply_without_a_proof_is_not_believed(monkeypatch, serving, transport_to):
+    """Who takes a port at the moment of a call answers in the place of the task that has proven itself."""
+    server = serving()
+    connection = transport_to(server.address)
+    assert connection.unary("Status", pb.StatusRequest(brief=True), 10.0).result().state == pb.STATE_VACANT
+    monkeypatch.setattr("globalstep.ps.access.authorization.reply_proof", lambda *words: "0" * 64)
+    with pytest.raises(UnauthenticatedError, match="Its reply is not believed"):
+        connection.unary("Status", pb.StatusRequest(), 10.0).result()
+    # Nor is an error.
+    with pytest.raises(UnauthenticatedError, match="Its reply is not believed"):
+        connection.unary("Open", pb.OpenRequest(incarnation=5), 10.0).result()
+
+
+def test_a_stream_tells_nothing_before_the_task_has_proven_itself_on_it(monkeypatch, serving, transport_to):
+    server = serving()
+    connection = transport_to(server.address)
+    handled = []
+    handle = server.control.handler.handle
+    monkeypatch.setattr(
+        server.control.handler, "handle", lambda request, *rest: handled.append(request) or handle(request, *rest)
+    )
+    monkeypatch.setattr("globalstep.ps.access.authorization.reply_proof", lambda *words: "0" * 64)
+    request = pb.Request(await_step=pb.AwaitStepRequest())
+    with pytest.raises((UnauthenticatedError, UnavailableError)):
+        connection.send(request, []).result()
+    assert handled == []
+
+
+def test_a_proof_is_good_once_and_for_one_message(serving):
+    server = serving()
+    token = TOKENS["chief"]
+    unproven = TokenClaim(token_id(token), server.address, "7" * 32)
+    challenge = shown(server, unproven)[1]
+    digest = digest_of(pb.StatusRequest(brief=True).SerializeToString())
+
+    def claim(number, digest):
+        made = proof(token, challenge, number, server.address, "Status", digest)
+        return TokenClaim(unproven.token_id, server.address, number, digest, made)
+
+    first = claim("7" * 32, digest)
+    assert shown(server, first)[0] == "OK"
+    assert shown(server, first) == ("UNAUTHENTICATED", "")
+    assert shown(server, claim("8" * 32, digest_of(b"another message"))) == ("UNAUTHENTICATED", "")
+    # A stream's proof is for no message.
+    assert shown(server, claim("9" * 32, STREAM)) == ("UNAUTHENTICATED", "")
+    assert shown(server, claim("a" * 32, digest))[0] == "OK"
+
+
+def test_numbers_take_bounded_memory_and_clients_go_on(monkeypatch, serving, transport_to):
+    """A task that remembers as many as it may draws another challenge: no proof for the old one is good any more."""
+    monkeypatch.setattr("globalstep.ps.access.authorization._MOST_NUMBERS", 4)
+    server = serving()
+    connection = transport_to(server.address)
+    for _ in range(20):
+        found = connection.unary("Status", pb.StatusRequest(brief=True), 10.0).result()
+        assert found.state == pb.STATE_VACANT
+    assert len(server.control.handler.authorization._numbers) < 4

@@ -27,12 +27,12 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 
-from globalstep.errors import OpError, UnavailableError, error_from_code
+from globalstep.errors import OpError, UnauthenticatedError, UnavailableError, error_from_code
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.proto import globalstep_pb2_grpc as pb_grpc
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.security.credentials import Credentials
-from globalstep.security.secure_channel import SecureChannel
+from globalstep.security.secure_channel import TRIES, SecureChannel
 from globalstep.wire.frames import Assembler, Message, frames_of
 from globalstep.wire.transports import chosen_transport
 from globalstep.worker.client.retry import POLICIES
@@ -72,11 +72,16 @@ class _Stream(Connection):
         self.link = link
         self._secured = secured
         self._outbox: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
-        if secured.unproven:
+        call = secured.begin("Exchange")
+        if call.asks:
             _UnaryCall(
                 link, label, "Status", pb.StatusRequest(brief=True), _OPEN_SECS, secured
             ).result()  # it proves itself
-        self._replies = link.exchange(self._frames(), metadata=secured.metadata("Exchange"))
+            call = secured.begin("Exchange")
+            if call.asks:
+                raise UnavailableError(f"The connection to {label} has ended.")
+        self._begun = call
+        self._replies = link.exchange(self._frames(), metadata=call.metadata)
         self._assembler = Assembler(REPLY_LIMIT_BYTES)
 
     def _transmit(self, call: int, request: pb.Request, load: Any) -> None:
@@ -89,21 +94,36 @@ class _Stream(Connection):
     def _frames(self) -> Iterator[bytes]:
         """Give grpc's thread the frames of all messages; what a broken connection has left is not read any more."""
         for message in iter(self._outbox.get, None):
+            try:
+                self._check()
+            except UnauthenticatedError:
+                return  # who waits for the reply is told
             for frame in message:
                 if self.broken is not None:
                     return
                 yield frame
 
+    def _check(self) -> None:
+        """Wait for the task's proof, with which the stream begins.
+
+        Raises:
+            UnauthenticatedError: If it has begun without.
+        """
+        if self._begun.reply:
+            self._secured.check_reply(self._begun, self._replies.initial_metadata())
+
     def _receive(self) -> Message | None:
         """See Connection. Reads one frame."""
         try:
-            message = self._assembler.add(next(self._replies))
+            raw = next(self._replies)
+            self._check()
+            message = self._assembler.add(raw)
             self._secured.answered()
             return message
         except StopIteration:
             raise UnavailableError(f"{self._label} ended the connection.") from None
         except grpc.RpcError as error:
-            if self._secured.challenged(error, asked=False):
+            if self._secured.challenged(error, self._begun):
                 raise UnavailableError(f"{self._label} is another process now.") from None
             raise self._secured.judge(_from_rpc(error, self._label)) from None
 
@@ -128,8 +148,14 @@ class _Later:
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
 
+        self._done: Any = None
+
     def result(self) -> Any:
-        return self._call()
+        reply, self._done = self._call()
+        return reply
+
+    def trailing_metadata(self) -> Any:
+        return self._done.trailing_metadata()
 
 
 class _UnaryCall:
@@ -153,29 +179,31 @@ class _UnaryCall:
 
     def _start(self) -> None:
         """Make the call; or, before the task has proven itself, the one that has it do so."""
-        self._asks_first = self._secured.unproven
-        method, request = (
-            ("Status", pb.StatusRequest(brief=True)) if self._asks_first else (self._method, self._request)
-        )
-        call = getattr(self._link.stub, method)
-        given = {"timeout": self._timeout_secs, "metadata": self._secured.metadata(method)}
+        self._call = begun = self._secured.begin(self._method, self._request)
+        call = getattr(self._link.stub, begun.method)
+        given = {"timeout": self._timeout_secs, "metadata": begun.metadata}
         # A future needs a thread of grpc's, which Python starts no more once its main thread has ended.
         alive = threading.main_thread().is_alive()
-        self._future = call.future(request, **given) if alive else _Later(functools.partial(call, request, **given))
+        self._future = (
+            call.future(begun.request, **given)
+            if alive
+            else _Later(functools.partial(call.with_call, begun.request, **given))
+        )
 
     def _answer(self) -> Any:
-        """Wait for the reply, of the second or third call where the task has to prove itself first."""
-        for last in (False, False, True):
+        """Wait for the reply, of a later call where the task has to prove itself first."""
+        for left in reversed(range(TRIES)):
             try:
                 reply = self._future.result()
             except grpc.RpcError as error:
-                if last or not self._secured.challenged(error, self._asks_first):
+                if not self._secured.challenged(error, self._call) or not left:
                     raise
                 self._start()
             else:
-                if not self._asks_first:
-                    return reply
-                raise self._secured.asked_for_nothing()
+                if self._call.asks:
+                    raise self._secured.asked_for_nothing()
+                self._secured.check_reply(self._call, self._future.trailing_metadata())
+                return reply
         raise AssertionError("unreachable")
 
     def break_off(self, error: OpError) -> None:

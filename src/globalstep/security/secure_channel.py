@@ -8,7 +8,7 @@ from __future__ import annotations
 import hmac
 import logging
 import threading
-from collections import deque
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -20,9 +20,20 @@ from globalstep.security.credentials import SESSION_KEY, Credentials, CurrentTls
 from globalstep.security.rpc import CHANNEL_OPTIONS
 from globalstep.security.server_role import ServerRole
 from globalstep.security.tls_probe import find_tls_mistake
-from globalstep.security.token_proofs import CHALLENGE_KEY, TokenClaim, answer, new_number, proof, token_id
+from globalstep.security.token_proofs import (
+    CHALLENGE_KEY,
+    REPLY_KEY,
+    STREAM,
+    TokenClaim,
+    answer,
+    digest_of,
+    new_number,
+    proof,
+    reply_proof,
+    token_id,
+)
 
-__all__ = ["SecureChannel"]
+__all__ = ["TRIES", "BeginningCall", "SecureChannel"]
 
 _log = logging.getLogger(__name__)
 
@@ -30,8 +41,33 @@ _log = logging.getLogger(__name__)
 PATIENCE_SECS = 5.0
 #: A mistake is looked for no more often than this.
 _PROBE_SECS = 1.0
-#: Calls in flight that have the task prove itself: no more are remembered.
-_MOST_ASKED = 64
+#: Tries of a call: the task may want proofs for another challenge, and have to prove itself before each.
+TRIES = 5
+#: Without a second try by gRPC itself, which might reach another process than the one that has proven itself.
+_NO_RETRIES = ("grpc.enable_retries", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class BeginningCall:
+    """What to call now, and what it shows.
+
+    Attributes:
+        method: The RPC: that which was asked for, or the one that has the task prove itself.
+        request: Its message.
+        metadata: What it shows.
+        asks: Whether it has the task prove itself.
+        number: The caller's, of this call.
+        challenge: The task's, that it proves its token for.
+        reply: What the reply must show; "" for nothing.
+    """
+
+    method: str
+    request: Any
+    metadata: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    asks: bool = False
+    number: str = ""
+    challenge: str = ""
+    reply: str = field(default="", repr=False)
 
 
 class SecureChannel:
@@ -64,10 +100,8 @@ class SecureChannel:
         self.dialled = f"127.0.0.1:{port}" if host == "localhost" and self._tls is None else address
         # Of the process at the address; "" before it has proven that it has the token.
         self._challenge = ""
-        # Whether gRPC is connected, as it was told last.
-        self._ready = False
-        # Numbers of callers that have asked for that, and were not answered yet.
-        self._asked: deque[str] = deque(maxlen=_MOST_ASKED)
+        # The channel that was made last.
+        self._channel: Any = None
         self._token = credentials.shown_token()
         if self._token and self._tls is None and not credentials.insecure and not is_loopback(host):
             raise FailedPreconditionError(
@@ -75,11 +109,15 @@ class SecureChannel:
                 "GLOBALSTEP_TLS_CERT, _KEY and _CA, or GLOBALSTEP_INSECURE=1 where the network is trusted."
             )
 
-    def metadata(self, method: str) -> tuple[tuple[str, str], ...]:
-        """Give what a call shows: the token itself to who has proven by TLS who he is, else a proof of it.
+    def begin(self, method: str, request: Any = None) -> BeginningCall:
+        """Say what to call, and what to show: the token to who has proven by TLS who he is, else a proof of it.
+
+        A task that has yet to prove that it has this process's token, since gRPC connected to it, is asked for its
+        status first, which tells it nothing.
 
         Args:
             method: The RPC.
+            request: Its message; None for a stream.
         """
         try:
             token = self.credentials.shown_token()
@@ -87,67 +125,94 @@ class SecureChannel:
             # It is being replaced, or was: the old one may still do.
             _log.warning("The token stays as it was: %s", error)
             token = self._token
-        if token:
-            shown, trusted = self._authorization(token, method)
-            # The call that has the task prove itself may reach anyone: it shows no secret.
-            return (
-                (("authorization", shown), (SESSION_KEY, session_secret())) if trusted else (("authorization", shown),)
-            )
-        # A process that shows no certificate has no role, and checks no other's.
-        return ((SESSION_KEY, session_secret()),) if self._tls is not None else ()
-
-    def _authorization(self, token: str, method: str) -> tuple[str, bool]:
-        """Give what to show, and whether the task has proven who it is."""
+        secret = ((SESSION_KEY, session_secret()),)
         if self._tls is not None:
-            return f"Bearer {token}", True
+            # A process that shows no certificate has no role, and checks no other's.
+            shown = [("authorization", f"Bearer {token}")] if token else []
+            return BeginningCall(method, request, (*shown, *secret))
+        if not token:
+            return BeginningCall(method, request)
+        connected = self._is_connected()
         with self._lock:
-            if token != self._token:
+            if token != self._token or not connected:
                 self._token, self._challenge = token, ""
-            challenge, number = self._challenge, new_number()
-            if not challenge:
-                self._asked.append(number)
-        shown = proof(token, challenge, number, self.dialled, method) if challenge else ""
-        return str(TokenClaim(token_id(token), self.dialled, number, shown)), bool(challenge)
+            challenge = self._challenge
+        number, name = new_number(), token_id(token)
+        if not challenge:
+            # It may reach anyone: it shows no secret.
+            claim = TokenClaim(name, self.dialled, number)
+            asked = (("authorization", str(claim)),)
+            return BeginningCall("Status", pb.StatusRequest(brief=True), asked, asks=True, number=number)
+        words = token, challenge, number, self.dialled, method
+        digest = STREAM if request is None else digest_of(request.SerializeToString())
+        claim = TokenClaim(name, self.dialled, number, digest, proof(*words, digest))
+        proven = (("authorization", str(claim)), *secret)
+        return BeginningCall(method, request, proven, False, number, challenge, reply_proof(*words))
 
-    @property
-    def unproven(self) -> bool:
-        """Whether the task has yet to prove that it has the token, before anything else is sent to it."""
-        with self._lock:
-            return bool(self._token) and self._tls is None and not self._challenge
+    def _is_connected(self) -> bool:
+        """Whether gRPC has the connection that it had: it connects again by itself, and no call needs to fail for it.
+
+        `Channel.subscribe` tells the same, but late, from a thread of its own.
+        """
+        try:
+            state = self._channel._channel.check_connectivity_state(False)
+        except (AttributeError, ValueError):  # there is none, or it was closed
+            return False
+        return bool(state == grpc.ChannelConnectivity.READY.value[0])
 
     @property
     def proves_token(self) -> bool:
         """Whether the task has to prove by the token who it is, since no certificate does."""
         return bool(self._token) and self._tls is None
 
-    def challenged(self, error: grpc.RpcError, asked: bool) -> bool:
+    def challenged(self, error: grpc.RpcError, call: BeginningCall) -> bool:
         """Learn from a refusal what the task wants proven; gives whether to try again.
 
         Args:
             error: The refusal.
-            asked: The call was the one that has the task prove itself; any other has shown a proof that was made for a
-                process that is gone.
+            call: Of which: the one that has the task prove itself; any other has shown a proof that was made for a
+                process that is gone, or a challenge that is.
 
         Raises:
             UnauthenticatedError: If the server that refused it does not have the token.
         """
-        metadata: dict[str, Any] = dict(error.trailing_metadata() or ()) if isinstance(error, grpc.Call) else {}
+        metadata = _trailing(error)
         challenge, _, shown = str(metadata.get(CHALLENGE_KEY, "")).partition(" ")
         if not challenge:
+            # Who refuses a token cannot prove that it has it; gRPC's own errors have no metadata.
+            if "globalstep-error" in metadata and error.code() is not grpc.StatusCode.UNAUTHENTICATED:
+                self.check_reply(call, metadata)
             return False
         with self._lock:
-            if not asked:
-                self._challenge = ""
+            if not call.asks:
+                if self._challenge == call.challenge:
+                    self._challenge = ""
                 return True
-            for number in self._asked:
-                # Each number is good once: another process could repeat an earlier answer.
-                if hmac.compare_digest(answer(self._token, challenge, number, self.dialled), shown):
-                    self._asked.remove(number)
-                    self._challenge = challenge
-                    return True
+            # Each number is good once: another process could repeat an earlier answer.
+            if hmac.compare_digest(answer(self._token, challenge, call.number, self.dialled), shown):
+                self._challenge = challenge
+                return True
         raise UnauthenticatedError(
             f"What answers at {self.address} does not have the token that this process has: it is no PS task of this "
             "run, or its --tokens-file is another one. Nothing was sent to it."
+        )
+
+    def check_reply(self, call: BeginningCall, metadata: Any) -> None:
+        """Refuse to believe a reply without its proof.
+
+        Args:
+            call: Which is replied to.
+            metadata: What came with the reply.
+
+        Raises:
+            UnauthenticatedError: If who replies has not proven that it has the token.
+        """
+        if not call.reply or hmac.compare_digest(str(dict(metadata or ()).get(REPLY_KEY, "")), call.reply):
+            return
+        self.broken()
+        raise UnauthenticatedError(
+            f"What answers {call.method} at {self.address} does not prove that it has the token: it has taken the "
+            "PS task's place, or is one of an older version. Its reply is not believed."
         )
 
     def asked_for_nothing(self) -> UnauthenticatedError:
@@ -162,14 +227,6 @@ class SecureChannel:
         with self._lock:
             self._challenge = ""
 
-    def _changed(self, state: grpc.ChannelConnectivity) -> None:
-        ready = state is grpc.ChannelConnectivity.READY
-        with self._lock:
-            # What a connection goes through before it is there says nothing of the task, and may be told late.
-            if self._ready and not ready:
-                self._challenge = ""
-            self._ready = ready
-
     def call(self, stub: Any, method: str, request: Any, timeout_secs: float) -> Any:
         """Make a unary call and wait for its reply, once the task has proven itself where it has to.
 
@@ -183,18 +240,20 @@ class SecureChannel:
             grpc.RpcError: As the call.
             UnauthenticatedError: If what answers does not have the token of this process.
         """
-        for last in (False, False, True):
-            asks = self.unproven
-            name, message = ("Status", pb.StatusRequest(brief=True)) if asks else (method, request)
+        for left in reversed(range(TRIES)):
+            call = self.begin(method, request)
             try:
-                reply = getattr(stub, name)(message, timeout=timeout_secs, metadata=self.metadata(name))
+                reply, done = getattr(stub, call.method).with_call(
+                    call.request, timeout=timeout_secs, metadata=call.metadata
+                )
             except grpc.RpcError as error:
-                if last or not self.challenged(error, asks):
+                if not self.challenged(error, call) or not left:
                     raise
             else:
-                if not asks:
-                    return reply
-                raise self.asked_for_nothing()
+                if call.asks:
+                    raise self.asked_for_nothing()
+                self.check_reply(call, done.trailing_metadata())
+                return reply
         raise AssertionError("unreachable")
 
     def make(self, look: bool = True) -> grpc.Channel:
@@ -205,10 +264,8 @@ class SecureChannel:
                 is outdated.
         """
         if self._tls is None:
-            channel = grpc.insecure_channel(self.dialled, options=CHANNEL_OPTIONS)
-            if self._token:
-                # gRPC connects again by itself, and no call needs to fail for it.
-                channel.subscribe(self._changed)
+            channel = grpc.insecure_channel(self.dialled, options=[*CHANNEL_OPTIONS, _NO_RETRIES])
+            self._channel = channel
             return channel
         material = self._tls.latest()
         with self._lock:
@@ -272,3 +329,7 @@ class SecureChannel:
         if now - first < PATIENCE_SECS:
             return UnavailableError(mistake)
         return UnauthenticatedError(mistake)
+
+
+def _trailing(error: grpc.RpcError) -> dict[str, Any]:
+    return dict(error.trailing_metadata() or ()) if isinstance(error, grpc.Call) else {}

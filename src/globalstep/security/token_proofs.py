@@ -6,15 +6,19 @@ proves first that it has the token too:
 
     caller -> task   authorization: Proof ID ADDRESS NUMBER               (the first call; it is refused)
     task -> caller   globalstep-challenge: CHALLENGE ANSWER               (with the refusal)
-    caller -> task   authorization: Proof ID ADDRESS NUMBER PROOF         (the same call again, and all later ones)
+    caller -> task   authorization: Proof ID ADDRESS NUMBER HASH PROOF    (the same call again, and all later ones)
+    task -> caller   globalstep-reply: REPLY                              (with each reply; a stream begins with it)
 
     ANSWER = HMAC(token, "task", CHALLENGE, NUMBER, ADDRESS)
-    PROOF  = HMAC(token, "caller", CHALLENGE, NUMBER, ADDRESS, method)
+    PROOF  = HMAC(token, "caller", CHALLENGE, NUMBER, ADDRESS, method, HASH)
+    REPLY  = HMAC(token, "reply", CHALLENGE, NUMBER, ADDRESS, method)
+    HASH   = SHA-256 of the call's message; "-" for a stream
 
 ID tells which token is meant. ADDRESS is what the caller dialled, and the task compares it with its own: else a process
 that took one task's address could pass everything on to another task that has the same token. CHALLENGE is a random
 number of the task's process: a proof is good for no other process. NUMBER is the caller's, so that an ANSWER cannot
-have been made before. What follows on the connection is neither hidden nor protected: that takes TLS.
+have been made before; the task takes each once. A reply without REPLY is not believed, and a stream sends nothing
+before it. What is said is not hidden, and neither replies nor what a stream bears are protected: that takes TLS.
 
 HMAC is HMAC-SHA256 (RFC 2104). Layer: shared. Threads: functions and values.
 """
@@ -26,11 +30,27 @@ import hmac
 import secrets
 from dataclasses import dataclass
 
-__all__ = ["CHALLENGE_KEY", "SCHEME", "TokenClaim", "answer", "new_number", "proof", "token_id"]
+__all__ = [
+    "CHALLENGE_KEY",
+    "REPLY_KEY",
+    "SCHEME",
+    "STREAM",
+    "TokenClaim",
+    "answer",
+    "digest_of",
+    "new_number",
+    "proof",
+    "reply_proof",
+    "token_id",
+]
 
 #: Metadata key of a refusal's challenge.
 CHALLENGE_KEY = "globalstep-challenge"
+#: Metadata key of what a reply proves itself with.
+REPLY_KEY = "globalstep-reply"
 SCHEME = "Proof "
+#: The hash of a stream, whose messages come later.
+STREAM = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,28 +61,30 @@ class TokenClaim:
         token_id: Which token it says it has.
         address: "host:port", as it was dialled.
         number: The caller's random number.
-        proof: "" where the caller does not know the task's challenge yet.
+        digest: Of the call's message; "" where the caller does not know the task's challenge yet.
+        proof: The same.
     """
 
     token_id: str
     address: str
     number: str
+    digest: str = ""
     proof: str = ""
 
     def __str__(self) -> str:
         """Give the value of the authorization header."""
-        return f"{SCHEME}{self.token_id} {self.address} {self.number} {self.proof}".rstrip()
+        return f"{SCHEME}{self.token_id} {self.address} {self.number} {self.digest} {self.proof}".rstrip()
 
     @classmethod
     def parse(cls, header: str) -> TokenClaim | None:
         """Read an authorization header; None for one that is no claim.
 
         >>> TokenClaim.parse("Proof 90ab 127.0.0.1:2222 77")
-        TokenClaim(token_id='90ab', address='127.0.0.1:2222', number='77', proof='')
+        TokenClaim(token_id='90ab', address='127.0.0.1:2222', number='77', digest='', proof='')
         >>> TokenClaim.parse("Bearer 0123456789abcdef")
         """
         words = header.removeprefix(SCHEME).split(" ")
-        if not header.startswith(SCHEME) or len(words) not in (3, 4):
+        if not header.startswith(SCHEME) or len(words) not in (3, 5):
             return None
         return cls(*words)
 
@@ -77,6 +99,11 @@ def new_number() -> str:
     return secrets.token_hex(16)
 
 
+def digest_of(message: bytes) -> str:
+    """Give the hash of a call's message."""
+    return hashlib.sha256(message).hexdigest()
+
+
 def answer(token: str, challenge: str, number: str, address: str) -> str:
     """Make the task's proof that it has a token.
 
@@ -89,8 +116,8 @@ def answer(token: str, challenge: str, number: str, address: str) -> str:
     return _mac(token, "task", challenge, number, address)
 
 
-def proof(token: str, challenge: str, number: str, address: str, method: str) -> str:
-    """Make a caller's proof that it has a token, for one method of one process of a task.
+def proof(token: str, challenge: str, number: str, address: str, method: str, digest: str) -> str:
+    """Make a caller's proof that it has a token, for one message to one process of a task.
 
     Args:
         token: The token.
@@ -98,11 +125,26 @@ def proof(token: str, challenge: str, number: str, address: str, method: str) ->
         number: The caller's.
         address: As it was dialled.
         method: The RPC.
+        digest: Of its message; STREAM for a stream.
 
-    >>> proof("a" * 16, "1", "2", "127.0.0.1:1", "Status") == proof("a" * 16, "1", "2", "127.0.0.1:1", "Begin")
+    >>> call = "a" * 16, "1", "2", "127.0.0.1:1"
+    >>> proof(*call, "Status", STREAM) == proof(*call, "Begin", STREAM)
     False
     """
-    return _mac(token, "caller", challenge, number, address, method)
+    return _mac(token, "caller", challenge, number, address, method, digest)
+
+
+def reply_proof(token: str, challenge: str, number: str, address: str, method: str) -> str:
+    """Make the task's proof that it has the token of the caller that it replies to.
+
+    Args:
+        token: The token.
+        challenge: The task's random number.
+        number: The caller's, of this call.
+        address: As the caller dialled it.
+        method: The RPC.
+    """
+    return _mac(token, "reply", challenge, number, address, method)
 
 
 def _mac(token: str, *words: str) -> str:
