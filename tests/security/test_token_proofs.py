@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import socket
+import subprocess
+import sys
 import threading
 from concurrent import futures
 
 import grpc
 import pytest
 
-from globalstep.errors import UnauthenticatedError, UnavailableError
+from globalstep.errors import OpError, UnauthenticatedError, UnavailableError
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.proto import globalstep_pb2_grpc as pb_grpc
 from globalstep.ps.access.security import SecurityOptions
@@ -349,3 +352,80 @@ def test_numbers_take_bounded_memory_and_clients_go_on(monkeypatch, serving, tra
         found = connection.unary("Status", pb.StatusRequest(brief=True), 10.0).result()
         assert found.state == pb.STATE_VACANT
     assert len(server.control.handler.authorization._numbers) < 4
+
+
+LISTENS = """
+import os, sys
+from concurrent import futures
+import grpc
+class Impostor(grpc.GenericRpcHandler):
+    def service(self, details):
+        def serve(message, context):
+            print(details.method.rpartition("/")[2], message, flush=True)
+            return b""
+        return grpc.unary_unary_rpc_method_handler(serve)
+server = grpc.server(futures.ThreadPoolExecutor(2), options=[("grpc.so_reuseport", 0)])
+server.add_generic_rpc_handlers((Impostor(),))
+# All is loaded by now: the other user may not be able to read it.
+os.setuid(54002)
+print(server.add_insecure_port("127.0.0.1:" + sys.argv[1]), flush=True)
+server.start()
+sys.stdin.read()
+server.stop(None).wait()
+"""
+
+
+@pytest.fixture
+def other_user():
+    """Starts an impostor of another user at a port; gives its process and address."""
+    with contextlib.ExitStack() as stack:
+
+        def start(port="0"):
+            process = stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", LISTENS, port], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                )
+            )
+            stack.callback(process.kill)
+            return process, f"127.0.0.1:{process.stdout.readline().strip()}"
+
+        yield start
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.processes
+def test_without_tokens_another_user_is_told_nothing_and_not_believed(other_user):
+    process, address = other_user()
+    with (
+        contextlib.closing(GrpcTransport(address, 0, "grpc", credentials=Credentials())) as connection,
+        pytest.raises(UnauthenticatedError, match="a process of user 54002"),
+    ):
+        begin(connection)
+    # On the user's own word he is.
+    with contextlib.closing(GrpcTransport(address, 0, "grpc", credentials=Credentials(insecure=True))) as connection:
+        assert begin(connection) == pb.BeginReply()
+    heard, _ = process.communicate("", timeout=30.0)
+    assert [line.split()[0] for line in heard.splitlines()] == ["Begin"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.processes
+@pytest.mark.parametrize("transport", ["grpc", "auto"])
+def test_without_tokens_who_takes_a_port_is_looked_at_anew(other_user, transport):
+    with contextlib.closing(PSServer(PSOptions(bind="127.0.0.1:0", grace_secs=0.2))) as server:
+        server.start()
+        connection = GrpcTransport(server.address, 0, transport, credentials=Credentials())
+        with contextlib.closing(connection):
+            assert connection.unary("Status", pb.StatusRequest(brief=True), 10.0).result().state == pb.STATE_VACANT
+            server.close()
+            process, address = other_user(server.address.rpartition(":")[2])
+            assert address == server.address
+            errors = []
+            while not errors or isinstance(errors[-1], UnavailableError):  # of the connection that has ended
+                try:
+                    begin(connection)
+                except OpError as error:
+                    errors.append(error)
+            assert isinstance(errors[-1], UnauthenticatedError)
+            assert "a process of user 54002" in str(errors[-1])
+        assert "secret" not in process.communicate("", timeout=30.0)[0]

@@ -200,10 +200,11 @@ class _UnaryCall:
                     raise
                 self._start()
             else:
-                if self._call.asks:
-                    raise self._secured.asked_for_nothing()
-                self._secured.check_reply(self._call, self._future.trailing_metadata())
-                return reply
+                if not self._call.asks:
+                    self._secured.check_reply(self._call, self._future.trailing_metadata())
+                    return reply
+                self._secured.was_answered()
+                self._start()
         raise AssertionError("unreachable")
 
     def break_off(self, error: OpError) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import os
 import threading
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from globalstep.errors import FailedPreconditionError, OpError, UnauthenticatedE
 from globalstep.proto import globalstep_pb2 as pb
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.security.credentials import SESSION_KEY, Credentials, CurrentTls, is_loopback, session_secret
+from globalstep.security.peer_uid import is_ours, tells_listeners, uid_of_listener
 from globalstep.security.rpc import CHANNEL_OPTIONS
 from globalstep.security.server_role import ServerRole
 from globalstep.security.tls_probe import find_tls_mistake
@@ -43,6 +45,8 @@ PATIENCE_SECS = 5.0
 _PROBE_SECS = 1.0
 #: Tries of a call: the task may want proofs for another challenge, and have to prove itself before each.
 TRIES = 5
+#: What is asked of who may be anyone.
+_LOOKS = pb.StatusRequest(brief=True)
 #: Without a second try by gRPC itself, which might reach another process than the one that has proven itself.
 _NO_RETRIES = ("grpc.enable_retries", 0)
 
@@ -102,6 +106,10 @@ class SecureChannel:
         self._challenge = ""
         # The channel that was made last.
         self._channel: Any = None
+        # Whether the kernel has said whose process it is that gRPC is connected to.
+        self._known = False
+        # Whether it has to; None before a name was looked up, which may take long.
+        self._looks: bool | None = False if self._tls is not None or credentials.insecure else None
         self._token = credentials.shown_token()
         if self._token and self._tls is None and not credentials.insecure and not is_loopback(host):
             raise FailedPreconditionError(
@@ -130,9 +138,13 @@ class SecureChannel:
             # A process that shows no certificate has no role, and checks no other's.
             shown = [("authorization", f"Bearer {token}")] if token else []
             return BeginningCall(method, request, (*shown, *secret))
-        if not token:
-            return BeginningCall(method, request)
         connected = self._is_connected()
+        if not token:
+            if self._looks is None:
+                self._looks = is_loopback(self.dialled.rpartition(":")[0])
+            known = not self._looks or (connected and self._known) or self._look()
+            # It may reach anyone, who is looked at when there is an answer.
+            return BeginningCall(method, request) if known else BeginningCall("Status", _LOOKS, asks=True)
         with self._lock:
             if token != self._token or not connected:
                 self._token, self._challenge = token, ""
@@ -142,7 +154,7 @@ class SecureChannel:
             # It may reach anyone: it shows no secret.
             claim = TokenClaim(name, self.dialled, number)
             asked = (("authorization", str(claim)),)
-            return BeginningCall("Status", pb.StatusRequest(brief=True), asked, asks=True, number=number)
+            return BeginningCall("Status", _LOOKS, asked, asks=True, number=number)
         words = token, challenge, number, self.dialled, method
         digest = STREAM if request is None else digest_of(request.SerializeToString())
         claim = TokenClaim(name, self.dialled, number, digest, proof(*words, digest))
@@ -159,6 +171,27 @@ class SecureChannel:
         except (AttributeError, ValueError):  # there is none, or it was closed
             return False
         return bool(state == grpc.ChannelConnectivity.READY.value[0])
+
+    def _look(self) -> bool:
+        """Look whose process listens at the address; gives whether one does.
+
+        Raises:
+            UnauthenticatedError: If it is another user's.
+        """
+        host, _, port = self.dialled.rpartition(":")
+        user = uid_of_listener(host, int(port))
+        self._known = is_ours(user) or not tells_listeners()
+        if not self._known and user is not None:
+            raise self._of_another(f"of user {user}")
+        return self._known
+
+    def _of_another(self, whose: str) -> UnauthenticatedError:
+        return UnauthenticatedError(
+            f"What listens at {self.address} is a process {whose}, and this process has no token: so it believes the "
+            f"PS tasks of user {os.geteuid()} and of root alone. Give the PS tasks --tokens-file, and this process a "
+            "token; or set GLOBALSTEP_INSECURE=1, to believe every user of this machine. Nothing was sent to it. "
+            "docs/security.md has the steps."
+        )
 
     @property
     def proves_token(self) -> bool:
@@ -215,9 +248,18 @@ class SecureChannel:
             "PS task's place, or is one of an older version. Its reply is not believed."
         )
 
-    def asked_for_nothing(self) -> UnauthenticatedError:
-        """Give the error for a task that answers without having proven that it has the token."""
-        return UnauthenticatedError(
+    def was_answered(self) -> None:
+        """Judge who has answered the call that has the task prove itself; the call that was meant may be made then.
+
+        Raises:
+            UnauthenticatedError: If the task has not proven that it has the token; without one, if it is not known to
+                be this user's.
+        """
+        if not self.proves_token:
+            if not self._look():
+                raise self._of_another("of a user that the kernel does not tell")
+            return
+        raise UnauthenticatedError(
             f"What answers at {self.address} asks for no token, and this process has one: it is no PS task of this "
             "run, or it was started without --tokens-file. Nothing was sent to it."
         )
@@ -250,10 +292,10 @@ class SecureChannel:
                 if not self.challenged(error, call) or not left:
                     raise
             else:
-                if call.asks:
-                    raise self.asked_for_nothing()
-                self.check_reply(call, done.trailing_metadata())
-                return reply
+                if not call.asks:
+                    self.check_reply(call, done.trailing_metadata())
+                    return reply
+                self.was_answered()
         raise AssertionError("unreachable")
 
     def make(self, look: bool = True) -> grpc.Channel:
