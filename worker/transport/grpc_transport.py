@@ -158,6 +158,10 @@ class _Later:
         return self._done.trailing_metadata()
 
 
+def _fail(error: OpError) -> Any:
+    raise error
+
+
 class _UnaryCall:
     """A unary call in flight; see transports.Pending.
 
@@ -179,7 +183,11 @@ class _UnaryCall:
 
     def _start(self) -> None:
         """Make the call; or, before the task has proven itself, the one that has it do so."""
-        self._call = begun = self._secured.begin(self._method, self._request)
+        try:
+            self._call = begun = self._secured.begin(self._method, self._request)
+        except UnauthenticatedError as error:  # as who asks for the result is told
+            self._future = _Later(functools.partial(_fail, error))
+            return
         call = getattr(self._link.stub, begun.method)
         given = {"timeout": self._timeout_secs, "metadata": begun.metadata}
         # A future needs a thread of grpc's, which Python starts no more once its main thread has ended.
