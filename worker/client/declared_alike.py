@@ -20,6 +20,9 @@ from globalstep.worker.protocol.splitting import whole_name
 
 __all__ = ["RunSide", "check_optimizers", "check_variables"]
 
+#: Kinds of optimizers that follow Variables, and train none.
+_AVERAGES = frozenset({"moving_average", "zero_debias_moving_average"})
+
 
 @dataclass(frozen=True, slots=True)
 class RunSide:
@@ -70,13 +73,24 @@ def check_optimizers(mine: Iterable[OptimizerDecl], run: RunSide) -> None:
     """Compare a program's optimizers with those of the same name that the run has.
 
     Raises:
-        InvalidArgumentError: If one has another rule, another hyper-parameter or other slots, or trains a Variable
-            of the run that the run's does not train.
+        InvalidArgumentError: If one has another rule, another hyper-parameter or other slots, trains a Variable of the
+            run that the run's does not train, or trains Variables of other names in place of the run's; or if none of
+            the run's optimizers that train a Variable is among them, but another one is.
     """
+    mine = list(mine)
     theirs = {decl.name: decl for decl in run.optimizers}
+    here_by, there_by = _trained_by(mine), _trained_by(theirs.values())
     for decl in mine:
         held = theirs.get(decl.name)
         if held is None:
+            # The program may have one more for a Variable, but not one in place of the run's.
+            for name in decl.slots if decl.kind not in _AVERAGES else ():
+                others = there_by.get(whole_name(name), {})
+                if others and not others.keys() & here_by[whole_name(name)].keys():
+                    raise run.differ(
+                        f"Variable {name!r}", f"trained by {_named(here_by[whole_name(name)])}",
+                        f"trained by {_named(others)}",
+                    )  # fmt: skip
             continue
         what = f"Optimizer {decl.name!r}"
         if decl.kind != held.kind:
@@ -86,6 +100,10 @@ def check_optimizers(mine: Iterable[OptimizerDecl], run: RunSide) -> None:
             if here != there:
                 raise run.differ(f"{name} of optimizer {decl.name!r}", _said(here), _said(there))
         trained = {whole_name(name): tuple(map(whole_name, slots)) for name, slots in held.slots.items()}
+        more = sorted({*map(whole_name, decl.slots)} - trained.keys() - run.variables.keys())
+        less = sorted(trained.keys() - {*map(whole_name, decl.slots)})
+        if more and less:
+            raise run.differ(f"What {decl.name!r} trains", f"{more[0]!r}", f"{less[0]!r}")
         for name, slots in decl.slots.items():
             if name not in run.variables:
                 continue
@@ -98,6 +116,19 @@ def check_optimizers(mine: Iterable[OptimizerDecl], run: RunSide) -> None:
                     f"Optimizer {decl.name!r} of Variable {name!r}", f"with slots {list(slots)}",
                     f"with slots {list(trained[name])}",
                 )  # fmt: skip
+
+
+def _trained_by(optimizers: Iterable[OptimizerDecl]) -> dict[str, dict[str, str]]:
+    """Give the names and kinds of the optimizers that train each Variable; moving averages train none."""
+    found: dict[str, dict[str, str]] = {}
+    for decl in optimizers:
+        for name in decl.slots if decl.kind not in _AVERAGES else ():
+            found.setdefault(whole_name(name), {})[decl.name] = decl.kind
+    return found
+
+
+def _named(optimizers: Mapping[str, str]) -> str:
+    return ", ".join(f"{name!r} ({kind})" for name, kind in optimizers.items())
 
 
 def _said(hyper: Expr | None) -> str:

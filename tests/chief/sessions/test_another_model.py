@@ -22,7 +22,7 @@ def cluster():
     made.close()
 
 
-def graph_of(shape=(10,), dtype=np.float32, trainable=True, optimizer=None, only_b=False):
+def graph_of(shape=(10,), dtype=np.float32, trainable=True, optimizer=None, only_b=False, name="w"):
     """A model of `b`, whose loss broadcasts whatever the shape of `b` is."""
     graph = gs.Graph()
     with graph.as_default():
@@ -30,7 +30,7 @@ def graph_of(shape=(10,), dtype=np.float32, trainable=True, optimizer=None, only
         b = gs.Variable(np.zeros(shape, dtype), name="b", trainable=trainable)
         trained = [b]
         if not only_b:
-            trained.append(gs.Variable(np.zeros(3, np.float32), name="w"))
+            trained.append(gs.Variable(np.zeros(3, np.float32), name=name))
         loss = gs.reduce_sum(gs.cast(b, gs.float32))
         for variable in trained[1:]:
             loss = loss + gs.reduce_sum(variable)
@@ -59,6 +59,11 @@ def session_of(cluster, made, **options):
             {"optimizer": lambda: gs.train.AdagradOptimizer(0.1, name="GradientDescent")},
             "'GradientDescent' is adagrad in this program.*has it as gradient_descent",
         ),
+        (
+            {"optimizer": lambda: gs.train.AdamOptimizer(0.1)},
+            r"'b' is trained by 'Adam' \(adam\) in this program.*has it as trained by 'GradientDescent' \(gradient_de",
+        ),
+        ({"name": "v"}, "What 'GradientDescent' trains is 'v' in this program.*has it as 'w'"),
     ],
 )
 def test_a_worker_of_another_model_is_refused_at_join(cluster, other, text):
@@ -71,6 +76,30 @@ def test_a_worker_of_another_model_is_refused_at_join(cluster, other, text):
         with pytest.raises(InvalidArgumentError, match=text):
             session_of(cluster, made, is_chief=False)
         assert cluster.sequencer.statistics.accepted == before
+
+
+def test_a_worker_may_have_one_more_optimizer_and_averages(cluster):
+    def with_more(more):
+        made = graph_of()
+        with made[0].as_default():
+            more(made[0].get_tensor_by_name("b:0"))
+        return made
+
+    def averages(_):
+        gs.train.ExponentialMovingAverage(0.9).apply(gs.trainable_variables())
+
+    def one_more(b):
+        gs.train.AdamOptimizer(0.1).minimize(gs.reduce_sum(b), var_list=gs.trainable_variables()[:1])
+
+    with session_of(cluster, with_more(averages)):
+        plain = gs.Graph()
+        with plain.as_default():
+            b = gs.Variable(np.zeros(10, np.float32), name="b")
+            gs.train.ExponentialMovingAverage(0.9).apply([b])
+        with gs.Session(cluster.target, plain) as session:
+            session.compare_with_run()
+        with gs.Session(cluster.target, with_more(one_more)[0]) as session:
+            session.compare_with_run()
 
 
 def test_a_chief_that_comes_back_with_another_model_is_refused(cluster):
