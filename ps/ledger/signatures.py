@@ -95,6 +95,8 @@ class Signer:
             for hyper, value in sorted(item.values.items()):
                 key = hyper.encode()
                 pieces += (_LENGTH.pack(len(key)), key, _NUMBER.pack(value))
+        # Its bytes are never those of more hyper-parameters: three more than those of one that begins the same, and a
+        # value, or another one, would be nine at least.
         if place is not None:
             step = place.step.encode()
             pieces += (_LENGTH.pack(len(step)), step, _LENGTH.pack(place.contributions), _LENGTH.pack(place.unit))

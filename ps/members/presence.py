@@ -27,6 +27,8 @@ UNNAMED = "a client that named no task"
 LINGER_SECS = 30.0
 #: Longest lease that a client may ask for.
 MAX_LEASE_SECS = 600.0
+#: The same once the job is done: one sign of life of a client that is none keeps a finished PS no longer.
+MAX_DONE_LEASE_SECS = 60.0
 #: How long a client is waited for, since its last push, that keeps no lease here: one of a PS task that was started
 #: again, perhaps.
 UNLEASED_SECS = 15.0
@@ -176,6 +178,8 @@ class Presence:
         """Take note that the job is done."""
         if self._finished_at is None:
             self._finished_at = self._clock.monotonic()
+        for lease in self._leases.values():
+            lease.lease_secs = min(lease.lease_secs, MAX_DONE_LEASE_SECS)
 
     def heard(self, client: str, task: str, lease_secs: float, standing: Standing = NO_STANDING) -> None:
         """Take note of a sign of life; one that was overtaken by its client's leaving is none.
@@ -192,7 +196,8 @@ class Presence:
             for other in self._leases.values():
                 if other.task == task:
                     other.lease_secs = min(other.lease_secs, REPLACED_LEASE_SECS)
-        lease_secs = min(max(lease_secs, 0.1), MAX_LEASE_SECS)
+        most = MAX_LEASE_SECS if self._finished_at is None else MAX_DONE_LEASE_SECS
+        lease_secs = min(max(lease_secs, 0.1), most)
         now = self._clock.monotonic()
         if lease is None:
             lease = self._leases[client] = _Lease(task, lease_secs, now, now, standing)

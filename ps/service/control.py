@@ -240,7 +240,6 @@ class Control:
         if not request.client:
             raise InvalidArgumentError("A Heartbeat must name its client.")
         shard = self.handler.shard
-        read_progress(shard.members.known_progress, request.told)
         # Who may not be chief is not to be able to end a chief's term.
         known_term = request.known_term if CALLER.get().may_be_chief else 0
         run = RunIdentity.decode(request.run)
@@ -250,6 +249,12 @@ class Control:
         standing = Standing(process, request.takes_task, run, request.candidate, request.chief_term, known_term, speed)
         heartbeat = events.Heartbeat(request.client, request.task, request.lease_secs, standing)
         state, incarnation, chief = shard.handle(heartbeat)
+        if CALLER.get().may_be_chief:
+            read_progress(shard.members.known_progress, request.told)
+        else:
+            # A task that lost its state knows by its clock alone which incarnations may have been.
+            newest = max(incarnation, shard.spent_incarnations)
+            read_progress(shard.members.known_progress, request.told, most_incarnation=newest)
         reply = pb.HeartbeatReply(
             process=self.process,
             state=int(state),  # type: ignore[arg-type]

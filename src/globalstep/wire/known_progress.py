@@ -32,7 +32,9 @@ class Known:
     last: bool = False
 
     def joined(self, other: Known) -> Known:
-        """Give what both know together."""
+        """Give what both know together; where the sequencer itself said how it ended, nobody else knows more."""
+        if self.last != other.last:
+            return self if self.last else other
         newer = other if other.steps and other.steps_index >= self.steps_index else self
         return Known(max(self.index, other.index), newer.steps, newer.steps_index, self.last or other.last)
 

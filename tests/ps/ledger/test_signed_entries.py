@@ -28,6 +28,7 @@ from globalstep.ps.wal.write_ahead_log import WriteAheadLog
 from globalstep.runtime.clock import SYSTEM_CLOCK
 from globalstep.security.credentials import Credentials, new_client_id
 from globalstep.wire.declarations import Op, OpKind, Push, PushId
+from globalstep.wire.known_progress import Known, KnownProgress
 from globalstep.wire.protocol_version import own_protocol
 from globalstep.worker.client import membership
 from globalstep.worker.client.client import ClusterClient
@@ -282,6 +283,26 @@ def test_a_part_whose_optimizer_the_decision_does_not_name_stops_nobody(cluster,
     attacker.admit(0, uses=False)
     assert cluster.trains()
     assert list(cluster.shard(0).resources.of_nothing) == [PushId(attacker.name, attacker.sequence)]
+
+
+def test_a_worker_tells_of_no_incarnation_that_never_was(cluster, attacker):
+    """What it invents is repeated to nobody, and takes the place of nothing that is known."""
+    before, later = attacker.incarnation, attacker.incarnation + 10**12
+    cluster.worker.push(step_push())
+    cluster.worker.heartbeat.beat()
+    for transport in attacker.transports:
+        request = pb.HeartbeatRequest(client=attacker.name, lease_secs=5.0)
+        request.told.extend(pb.Told(incarnation=later + more, index=2**40) for more in range(8))
+        transport.unary("Heartbeat", request, 10.0).result()
+    for status in cluster.chief.statuses():
+        assert {told.incarnation for told in status.told} <= {before}
+
+
+def test_the_end_that_a_sequencer_told_of_is_not_topped_by_others():
+    told = KnownProgress()
+    told.ended(7, 3, {"global_step": 3})
+    assert not told.hear(7, Known(2**40, {"global_step": 2**40}, 2**40))
+    assert told.of(7) == Known(3, {"global_step": 3}, 3, last=True)
 
 
 def test_no_reply_has_the_key(cluster):

@@ -56,6 +56,14 @@ def test_two_clients_of_one_task_that_both_live_are_both_here(presence, clock):
     assert here(presence) == ["a", "b"]
 
 
+def test_a_ghost_keeps_a_finished_ps_no_longer_than_the_longest_lease(presence, clock):
+    presence.heard("ghost", WORKER, 1e9)
+    presence.finish()
+    presence.heard("another", WORKER, 1e9)
+    clock.advance(60.1)
+    assert presence.empty()
+
+
 def test_clients_without_a_task_do_not_replace_one_another(presence, clock):
     presence.heard("a", "", LEASE_SECS)
     presence.heard("b", "", LEASE_SECS)
