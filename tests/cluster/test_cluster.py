@@ -2,8 +2,9 @@ import json
 
 import pytest
 
-from globalstep.cluster.cluster import ClusterDef, ClusterSpec, JobDef, TaskConfig, from_tf_config
-from globalstep.wire.transports import known_target
+from globalstep.cluster.cluster import ClusterDef, ClusterSpec, JobDef, TaskConfig, from_tf_config, target_of
+from globalstep.errors import InvalidArgumentError
+from globalstep.wire.transports import known_target, transports_to
 
 JOBS = {"ps": ["ps0:1", "ps1:2"], "worker": ["w0:3", "w1:4", "w2:5"]}
 
@@ -192,3 +193,15 @@ def test_the_last_description_of_an_address_counts():
     assert known_target("grpc://shared:2").target == "grpc://shared:2"
     ClusterSpec({"ps": [], "worker": ["alone:4"]})
     assert known_target("grpc://alone:4").target == "grpc://alone:4"
+
+
+@pytest.mark.parametrize("address", ["http://ps0:2222", "ps0:0"])
+def test_an_address_that_nobody_can_serve_is_refused_at_once(address):
+    with pytest.raises(InvalidArgumentError, match=f'"{address}" as a host-port pair.*a port from 1 .*: "ps0:2222"'):
+        transports_to(target_of(ClusterSpec({"ps": [address]})))
+
+
+def test_tf_config_says_what_an_address_is():
+    config = {"cluster": {"ps": ["http://ps0:2222"]}, "task": {"type": "ps", "index": 0}}
+    with pytest.raises(ValueError, match=r"""TF_CONFIG.*address of task 0 must be "host:port", not 'http://ps0"""):
+        from_tf_config({"TF_CONFIG": json.dumps(config)})

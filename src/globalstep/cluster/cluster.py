@@ -409,9 +409,13 @@ def _addresses(key: str, job: str, tasks: object) -> dict[int, str]:
 
 
 def is_address(address: str) -> bool:
-    """Whether a text is "host:port", perhaps with "grpc://" before it."""
+    """Whether a text is "host:port", perhaps with "grpc://" before it.
+
+    >>> is_address("grpc://a:1"), is_address("http://a:1"), is_address("a")
+    (True, False, False)
+    """
     host, colon, port = address.removeprefix(_SCHEME).rpartition(":")
-    return bool(host and colon) and is_port(port)
+    return bool(host and colon) and "/" not in host and is_port(port)
 
 
 def is_port(text: str) -> bool:

@@ -284,10 +284,10 @@ def transports_to(target: str, transport: str | None = None) -> list[Transport]:
         )
     if scheme == "grpc":
         for address in rest.split(","):
-            if not is_address(address.strip()):
+            if not is_address(address.strip()) or int(address.rpartition(":")[2]) == 0:
                 raise InvalidArgumentError(
                     f'Could not interpret "{address.strip()}" as a host-port pair: target {target!r} is to have the '
-                    '"host:port" of every PS task, with a port up to 65535.'
+                    '"host:port" of every PS task, with a port from 1 to 65535 and nothing before it: "ps0:2222".'
                 )
     transports: list[Transport] = importlib.import_module(_SCHEMES[scheme]).transports_to(
         rest, chosen_transport(transport)
