@@ -23,6 +23,7 @@ from globalstep.chief.checkpoints.checkpoint_format import (
     delete_indexes,
     find_index,
     index_path,
+    prefixes_in,
     read_index,
 )
 from globalstep.dtypes import DType, as_dtype
@@ -36,6 +37,7 @@ __all__ = [
     "NewCheckpointReader",
     "delete_checkpoint",
     "is_complete",
+    "remove_incomplete",
     "remove_leftovers",
     "verify",
 ]
@@ -425,6 +427,26 @@ def remove_leftovers(storage: Storage, prefix: str, latest_filename: str = "chec
         if unnamed or left:
             storage.delete(storage.join(directory, name))
             removed.append(name)
+    return removed
+
+
+def remove_incomplete(storage: Storage, like: str, below: int) -> list[str]:
+    """Delete what a chief that was replaced while it saved has left: indexes whose files its successor had deleted.
+
+    Args:
+        storage: Where the directory lies.
+        like: A checkpoint of the same name; others of other steps are looked at, too.
+        below: Only checkpoints of chiefs of lesser terms.
+
+    Returns:
+        The prefixes of the deleted checkpoints.
+    """
+    base = re.sub(r"-\d+$", "", like)
+    removed = []
+    for prefix, term in prefixes_in(storage, directory_of(like)).items():
+        if 0 < term < below and re.sub(r"-\d+$", "", prefix) == base and not is_complete(prefix, storage):
+            delete_checkpoint(prefix, storage, term=term)
+            removed.append(prefix)
     return removed
 
 

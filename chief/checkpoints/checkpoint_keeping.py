@@ -11,7 +11,7 @@ import logging
 import math
 import re
 
-from globalstep.chief.checkpoints.checkpoint import delete_checkpoint, remove_leftovers
+from globalstep.chief.checkpoints.checkpoint import delete_checkpoint, remove_incomplete, remove_leftovers
 from globalstep.chief.checkpoints.checkpoint_state import (
     checkpoint_exists,
     committed_after,
@@ -113,6 +113,11 @@ class CheckpointKeeping:
         for path in old:
             if path in before:
                 _delete(storage, path, meta_graph_suffix, term)
+        if term:
+            try:
+                remove_incomplete(storage, prefix, term)
+            except OSError as error:
+                _log.warning("Ignoring: what a chief that was replaced had left could not be deleted: %s", error)
 
 
 def _delete(storage: Storage, prefix: str, meta_graph_suffix: str, term: int) -> None:

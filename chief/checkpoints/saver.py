@@ -9,14 +9,15 @@ at once.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import operator
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.checkpoints.background_saving import BackgroundSave
-from globalstep.chief.checkpoints.checkpoint import CheckpointReader
+from globalstep.chief.checkpoints.checkpoint import CheckpointReader, remove_incomplete
 from globalstep.chief.checkpoints.checkpoint_keeping import CheckpointKeeping
 from globalstep.chief.checkpoints.checkpoint_restore import restore_into
 from globalstep.chief.checkpoints.checkpoint_save import save_snapshot
@@ -25,7 +26,14 @@ from globalstep.chief.checkpoints.retention import Retention
 from globalstep.chief.checkpoints.saveables import Saveable, saveables_of
 from globalstep.chief.exports.meta_graph_files import GraphFile, export_meta_graph
 from globalstep.chief.sessions.causes import why_not_written
-from globalstep.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from globalstep.errors import (
+    AbortedError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    OpError,
+    UnavailableError,
+)
 from globalstep.files.storage import Storage, directory_of, storage_for
 from globalstep.graph.graph import GraphKeys, Node, get_default_graph
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
@@ -299,13 +307,15 @@ class Saver:
                     # What the journal proves is to reach as far as any checkpoint; a reply may get lost.
                     any(cluster.journal.catch_up() for _ in range(_JOURNAL_TRIES))
                 now = self._clock.time()
-                streamed = save_snapshot(snapshot, cluster, saveables, prefix, storage, now, write_state, term)
+                with _unless_replaced(cluster, storage, prefix, term):
+                    streamed = save_snapshot(snapshot, cluster, saveables, prefix, storage, now, write_state, term)
             self._tell_streamed(streamed, directory)
-            if term:
-                # So that one that was replaced meanwhile learns of it here; its files bear its term in any case.
-                cluster.chief_lease.candidate.confirm(cluster)
-            if write_state:
-                self._keeping.commit(storage, directory, prefix, latest_filename, meta_graph_suffix or "meta", term)
+            with _unless_replaced(cluster, storage, prefix, term):
+                if term:
+                    # So that one that was replaced meanwhile learns of it here; its files bear its term in any case.
+                    cluster.chief_lease.candidate.confirm(cluster)
+                if write_state:
+                    self._keeping.commit(storage, directory, prefix, latest_filename, meta_graph_suffix or "meta", term)
             if meta_graph_suffix is not None:
                 self._graph_file.write(sess.graph, f"{prefix}.{meta_graph_suffix}", storage, self)
             return prefix
@@ -413,6 +423,28 @@ def _cluster_of(sess: Any) -> Any:
     if cluster is None or not hasattr(cluster, "snapshot"):
         raise TypeError(f"'sess' must be a Session; {sess}")
     return cluster
+
+
+@contextlib.contextmanager
+def _unless_replaced(cluster: Any, storage: Storage, prefix: str, term: int) -> Iterator[None]:
+    """Find out, where a save fails, whether this chief was replaced: its successor clears away what it writes.
+
+    Raises:
+        AbortedError: If it was; what it has left of the checkpoint without all of its files is deleted.
+    """
+    try:
+        yield
+    except (OpError, OSError):
+        if not term:
+            raise
+        try:
+            with contextlib.suppress(UnavailableError):
+                cluster.chief_lease.candidate.confirm(cluster)
+        except AbortedError:
+            with contextlib.suppress(OSError):
+                remove_incomplete(storage, prefix, term + 1)
+            raise
+        raise
 
 
 def _term_for(cluster: ClusterAccess, storage: Storage, save_path: str, latest_filename: str) -> int:

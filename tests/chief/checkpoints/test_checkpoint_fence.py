@@ -11,7 +11,7 @@ from greenlet import getcurrent, greenlet
 
 from globalstep.chief.checkpoints import checkpoint_state
 from globalstep.chief.checkpoints.checkpoint import CheckpointReader, remove_leftovers, verify
-from globalstep.chief.checkpoints.checkpoint_format import find_index, index_path, read_index
+from globalstep.chief.checkpoints.checkpoint_format import find_index, index_path, prefixes_in, read_index
 from globalstep.chief.checkpoints.checkpoint_state import (
     get_checkpoint_state,
     latest_checkpoint,
@@ -112,7 +112,8 @@ def test_a_chief_that_slept_at_any_move_of_a_save(place, tmp_path, keep, succeed
         mark(session, 3, 3)
         try:
             saver.save(session, where, global_step=step)
-        except OpError:
+        except AbortedError:
+            # Not that a file is gone: it was replaced.
             assert made
         if not made:
             break
@@ -127,6 +128,9 @@ def test_a_chief_that_slept_at_any_move_of_a_save(place, tmp_path, keep, succeed
         saved = Saver(max_to_keep=keep, storage=its_storage).save(third, where, global_step=step)
         assert latest_checkpoint(str(directory)) == saved == get_checkpoint_state(str(directory)).model_checkpoint_path
         assert not [entry for entry in os.listdir(directory) if ".tmp-" in entry or "probe" in entry]
+        # No checkpoint is left without a file of its.
+        for prefix in prefixes_in(its_storage, str(directory)):
+            verify(prefix)
     assert sleep_at > 15
 
 
