@@ -725,10 +725,12 @@ def _explained(run_dir: str | None) -> Iterator[None]:
         yield
     except OpError as error:
         if "Restoring from checkpoint failed" in str(error):
-            error.add_note(
-                f"run_dir {run_dir!r} has checkpoints of another model or optimizer, from which this one cannot go on. "
-                "Give another run_dir, or the model and optimizer of before."
-            )
+            reason = str(error).rsplit("Original error:", 1)[-1].strip()
+            # The traceback, and the text of TensorFlow's Saver, speak of graphs that the program never made.
+            raise type(error)(
+                f"run_dir {run_dir!r} has checkpoints of another model or optimizer, from which this one cannot go on: "
+                f"{reason}. Give another run_dir, or the model and optimizer of before."
+            ) from None
         raise
 
 
