@@ -192,6 +192,12 @@ def looks_of(kind: Descriptor) -> tuple[_Look, ...]:
     return tuple(look for look in map(_look_at, kind.fields) if look is not None)
 
 
+def _is_repeated(field: FieldDescriptor) -> bool:
+    # `is_repeated` came with protobuf 6.31, which has warned of `label` since.
+    found: bool = field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
+    return found
+
+
 def _look_at(field: FieldDescriptor) -> _Look | None:
     """Give what looks at a field of a message; None for a field without texts."""
     name, inner = field.name, field.message_type
@@ -210,7 +216,7 @@ def _look_at(field: FieldDescriptor) -> _Look | None:
         return look if of_keys or of_values else None
     if check is None:
         return None
-    if field.is_repeated:
+    if _is_repeated(field):
 
         def look(message: Any) -> None:
             for value in getattr(message, name):

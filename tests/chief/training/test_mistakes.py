@@ -379,8 +379,8 @@ class TestTorch:
         self.refused("optimizer is torch.optim.Adam, which would change the module in this process alone",
                      optimizer=torch.optim.Adam(linear.parameters()))  # fmt: skip
         self.refused("Give gs.optim.Adam(...), which", optimizer=torch.optim.Adam)
-        self.refused("gs.optim has Adadelta, Adagrad, Adam, AdamW, DelayedNesterov, RMSprop, SGD, SparseAdam.",
-                     optimizer=torch.optim.NAdam(linear.parameters()))  # fmt: skip
+        known = "Adadelta, Adagrad, Adam, AdamW, DelayedNesterov, RMSprop, RowWiseAdagrad, SGD, SparseAdam"
+        self.refused(f"gs.optim has {known}.", optimizer=torch.optim.NAdam(linear.parameters()))
         self.refused("Schedules stand in place of the rate",
                      optimizer=torch.optim.lr_scheduler.StepLR(torch.optim.SGD(linear.parameters()), 1))  # fmt: skip
         self.refused("device 'meta' and has no values", model=torch.nn.Linear(3, 1, device="meta"), kind=ValueError)

@@ -46,7 +46,7 @@ def strict(tmp_path):
         ([VariableDecl("mine", "float32", (2,))], []),
         ([], [OptimizerDecl("mine", "gradient_descent", RATE, {})]),
         ([], [OptimizerDecl("sgd", "gradient_descent", RATE, {"mine": ()})]),
-        ([], [OptimizerDecl("mine", "zero_debias_moving_average", {}, {}, ("b",))]),
+        ([], [OptimizerDecl("mine", "zero_debias_moving_average", {}, {}, ("count",))]),
     ],
 )
 def test_a_worker_declares_nothing_new(strict, variables, optimizers):

@@ -152,7 +152,7 @@ def test_without_a_shared_name_or_a_cluster_a_queue_is_private(cluster, caplog):
 def test_queues_that_do_not_fit_are_refused(cluster):
     (one, first), (two, second) = cluster.session("/job:worker/task:0"), cluster.session()
     with one.as_default():
-        first.run(on_ps(one, 0, 4, "int32", shared_name="q").size())
+        first.run(on_ps(one, 0, 4, "int32", shared_name="q").enqueue(1))
     with two.as_default():
         for other in (on_ps(two, 0, 5, "int32", shared_name="q"), on_ps(two, 0, 4, "int64", shared_name="q")):
             with pytest.raises(InvalidArgumentError, match="Shared queue 'q' has"):
