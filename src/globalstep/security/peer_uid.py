@@ -153,10 +153,23 @@ def uid_of_listener(host: str, port: int) -> int | None:
     except OSError:
         return None
     for family, _, _, _, address in found:
-        uid = _find(family == socket.AF_INET6, str(address[0]), str(port), listening=True)
+        try:
+            # One question: the kernel's table takes some 10 ms to read where it has room for many connections.
+            uid = _listening(family, str(address[0]), port)
+        except (OSError, struct.error):  # a kernel, or a sandbox, without that way of asking
+            uid = _find(family == socket.AF_INET6, str(address[0]), str(port), listening=True)
         if uid is not None:
             return uid
     return None
+
+
+def _listening(family: int, host: str, port: int) -> int | None:
+    """Ask the kernel for the user of the socket that takes connections to an address; None for no such socket."""
+    here = socket.inet_pton(family, host)
+    answer = _ask_kernel(family, here, bytes(len(here)), port, 0)
+    if len(answer) < _LEAST_ANSWER or answer[_ANSWER_STATE] != int(_LISTENS, 16):
+        return None
+    return int(struct.unpack_from("=I", answer, _ANSWER_UID)[0])
 
 
 @functools.cache

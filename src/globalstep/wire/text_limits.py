@@ -194,7 +194,7 @@ def looks_of(kind: Descriptor) -> tuple[_Look, ...]:
 
 def _is_repeated(field: FieldDescriptor) -> bool:
     # `is_repeated` came with protobuf 6.31, which has warned of `label` since.
-    found: bool = field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
+    found: bool = field.is_repeated if hasattr(field, "is_repeated") else field.label == 3  # type: ignore[attr-defined]
     return found
 
 
