@@ -37,6 +37,7 @@ __all__ = [
     "NewCheckpointReader",
     "delete_checkpoint",
     "is_complete",
+    "lacks_a_file",
     "remove_incomplete",
     "remove_leftovers",
     "verify",
@@ -430,13 +431,16 @@ def remove_leftovers(storage: Storage, prefix: str, latest_filename: str = "chec
     return removed
 
 
-def remove_incomplete(storage: Storage, like: str, below: int) -> list[str]:
+def remove_incomplete(storage: Storage, like: str, below: int, listed: Sequence[str]) -> list[str]:
     """Delete what a chief that was replaced while it saved has left: indexes whose files its successor had deleted.
+
+    A checkpoint stays where anything cannot be read now, and one that a list names stays in any case.
 
     Args:
         storage: Where the directory lies.
         like: A checkpoint of the same name; others of other steps are looked at, too.
         below: Only checkpoints of chiefs of lesser terms.
+        listed: Prefixes of checkpoints that the state file names.
 
     Returns:
         The prefixes of the deleted checkpoints.
@@ -444,10 +448,24 @@ def remove_incomplete(storage: Storage, like: str, below: int) -> list[str]:
     base = re.sub(r"-\d+$", "", like)
     removed = []
     for prefix, term in prefixes_in(storage, directory_of(like)).items():
-        if 0 < term < below and re.sub(r"-\d+$", "", prefix) == base and not is_complete(prefix, storage):
+        ours = re.sub(r"-\d+$", "", prefix) == base and prefix not in listed
+        if ours and 0 < term < below and lacks_a_file(storage, prefix):
             delete_checkpoint(prefix, storage, term=term)
             removed.append(prefix)
     return removed
+
+
+def lacks_a_file(storage: Storage, prefix: str) -> bool:
+    """Return whether a file is not there that the checkpoint's index names; what cannot be read now is there."""
+    try:
+        files = read_index(storage, prefix).files
+        for file in files:
+            storage.size(storage.join(directory_of(prefix), file.file))
+    except FileNotFoundError:
+        return True
+    except (OSError, OpError):
+        return False
+    return False
 
 
 def _files_of(storage: Storage, prefix: str, names: Sequence[str]) -> set[str]:

@@ -115,7 +115,7 @@ class CheckpointKeeping:
                 _delete(storage, path, meta_graph_suffix, term)
         if term:
             try:
-                remove_incomplete(storage, prefix, term)
+                remove_incomplete(storage, prefix, term, self._retention.paths)
             except OSError as error:
                 _log.warning("Ignoring: what a chief that was replaced had left could not be deleted: %s", error)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from globalstep.chief.checkpoints.background_saving import BackgroundSave
-from globalstep.chief.checkpoints.checkpoint import CheckpointReader, remove_incomplete
+from globalstep.chief.checkpoints.checkpoint import CheckpointReader, delete_checkpoint, lacks_a_file
 from globalstep.chief.checkpoints.checkpoint_keeping import CheckpointKeeping
 from globalstep.chief.checkpoints.checkpoint_restore import restore_into
 from globalstep.chief.checkpoints.checkpoint_save import save_snapshot
@@ -442,7 +442,8 @@ def _unless_replaced(cluster: Any, storage: Storage, prefix: str, term: int) -> 
                 cluster.chief_lease.candidate.confirm(cluster)
         except AbortedError:
             with contextlib.suppress(OSError):
-                remove_incomplete(storage, prefix, term + 1)
+                if lacks_a_file(storage, prefix):
+                    delete_checkpoint(prefix, storage, term=term)
             raise
         raise
 

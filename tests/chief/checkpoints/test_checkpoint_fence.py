@@ -1,6 +1,7 @@
 """A chief that is stopped at any move of a save, and wakes when its successor has saved: it harms nothing of that's."""
 
 import contextlib
+import errno
 import itertools
 import os
 
@@ -306,3 +307,25 @@ def test_a_lock_that_a_stopped_process_holds_is_not_waited_for_for_ever(tmp_path
         assert again
     with locked(storage, str(tmp_path / "none" / "lock"), 0.0) as impossible:
         assert not impossible
+
+
+def test_a_checkpoint_that_cannot_be_read_now_is_no_leftover(place, tmp_path):
+    """A successor's commit clears away what a replaced chief has left; a stale handle says nothing of a file."""
+
+    class Stale(LocalStorage):
+        def size(self, path):
+            if "m-2" in path:
+                raise OSError(errno.ESTALE, "Stale file handle")
+            return super().size(path)
+
+    session, storage, step = place("first")
+    saver = Saver(storage=storage)
+    for number in (1, 2):
+        mark(session, number, number)
+        saver.save(session, str(tmp_path / "m"), global_step=step)
+    other, _, _ = place("successor")
+    mark(other, 3, 3)
+    # Its own list is empty: what the state file names is not in it.
+    Saver(storage=Stale(), max_to_keep=None).save(other, str(tmp_path / "m"), global_step=step)
+    for number in (1, 2, 3):
+        verify(str(tmp_path / f"m-{number}"))
