@@ -115,7 +115,10 @@ class Task:
             cluster.journal.stop()
 
     def close(self):
+        """End as a program that says that the job is over: a chief's does not wait for tasks that have not come."""
         with self._within():
+            if self.acts_as_chief and hasattr(self.session, "end_job"):
+                self.session.end_job()
             self.session.close()
 
 
