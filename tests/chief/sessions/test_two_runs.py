@@ -84,6 +84,9 @@ class Task:
 
     def close(self):
         with self._process(self._pid), self.graph.as_default():
+            if self.session._tf_sess().cluster.chief_lease.term:
+                # Its close does not wait for tasks that have not come, or were killed.
+                self.session.end_job()
             self.session.close()
 
     def die(self):
