@@ -426,7 +426,7 @@ def _cluster_of(sess: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _unless_replaced(cluster: Any, storage: Storage, prefix: str, term: int) -> Iterator[None]:
+def _unless_replaced(cluster: ClusterAccess, storage: Storage, prefix: str, term: int) -> Iterator[None]:
     """Find out, where a save fails, whether this chief was replaced: its successor clears away what it writes.
 
     Raises:
@@ -435,11 +435,12 @@ def _unless_replaced(cluster: Any, storage: Storage, prefix: str, term: int) -> 
     try:
         yield
     except (OpError, OSError):
-        if not term:
+        candidate = cluster.chief_lease.candidate
+        if not term or candidate is None:
             raise
         try:
             with contextlib.suppress(UnavailableError):
-                cluster.chief_lease.candidate.confirm(cluster)
+                candidate.confirm(cluster)
         except AbortedError:
             with contextlib.suppress(OSError):
                 if lacks_a_file(storage, prefix):
