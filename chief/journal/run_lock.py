@@ -77,7 +77,6 @@ def hold(
     if "://" in directory or not isinstance(storage_for(directory), LocalStorage):
         return _nothing
     path = os.path.join(os.path.realpath(directory), FILE_NAME)
-    is_new = False
     with _LOCK:
         if path in _HELD:
             file, sessions = _HELD[path]
@@ -98,15 +97,14 @@ def hold(
             if not taken:
                 os.close(file)
                 return _nothing
+            # Before a further session of this process may write.
+            _clear_leftovers(os.path.dirname(path), clock)
             _HELD[path] = file, 1
-            is_new = True
-    if is_new:
-        _clear_leftovers(os.path.dirname(path), clock)
     return _once(path)
 
 
 def _clear_leftovers(directory: str, clock: Clock) -> None:
-    """Remove what killed processes had begun to write in a run's directory, and what is still being written not.
+    """Remove what killed processes had begun to write in a run's directory, but for what is being written now.
 
     The chief alone writes most of these files; an evaluator's task, which may be at it, writes the others.
     """
