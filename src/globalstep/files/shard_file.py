@@ -377,10 +377,14 @@ class ShardReader:
             NotFoundError: If the file has no such tensor.
             CheckpointError: If the file ends too early.
         """
+        spec = self._spec(name)
+        return self._read(spec, self._offsets[name], spec.shape)
+
+    def _spec(self, name: str) -> TensorSpec:
         spec = self.specs.get(name)
         if spec is None:
             raise NotFoundError(f"Key {name} not found in {self._path}")
-        return self._read(spec, self._offsets[name], spec.shape)
+        return spec
 
     def _read(self, spec: TensorSpec, offset: int, shape: tuple[int, ...]) -> Array:
         value = np.empty(shape, dtype=np.dtype(spec.dtype).newbyteorder("<"))
@@ -409,9 +413,7 @@ class ShardReader:
             NotFoundError: If the file has no such tensor.
             CheckpointError: If the file ends too early.
         """
-        spec = self.specs.get(name)
-        if spec is None:
-            raise NotFoundError(f"Key {name} not found in {self._path}")
+        spec = self._spec(name)
         row_bytes = np.dtype(spec.dtype).itemsize * math.prod(spec.shape[1:])
         rows = max(1, piece_bytes // max(1, row_bytes))
         for at in range(0, spec.shape[0], rows):
