@@ -32,7 +32,7 @@ from globalstep.proto import globalstep_pb2 as pb
 from globalstep.proto import globalstep_pb2_grpc as pb_grpc
 from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.security.credentials import Credentials
-from globalstep.security.secure_channel import TRIES, SecureChannel
+from globalstep.security.secure_channel import TRIES, BeginningCall, SecureChannel
 from globalstep.wire.frames import Assembler, Message, frames_of
 from globalstep.wire.transports import chosen_transport
 from globalstep.worker.client.retry import POLICIES
@@ -72,17 +72,31 @@ class _Stream(Connection):
         self.link = link
         self._secured = secured
         self._outbox: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
-        call = secured.begin("Exchange")
+        self._assembler = Assembler(REPLY_LIMIT_BYTES)
+        self._replies: Any = None
+        try:
+            self._begun = self._prove()
+        except OpError as error:
+            # The calls fail, as those of a connection that broke later do, and the client retries them.
+            self.broken = copy.copy(error)
+            return
+        self._replies = link.exchange(self._frames(), metadata=self._begun.metadata)
+
+    def _prove(self) -> BeginningCall:
+        """Return what begins the stream, once the task has proven itself.
+
+        Raises:
+            OpError: If the task cannot be reached, or has not the token.
+        """
+        call = self._secured.begin("Exchange")
         if call.asks:
             _UnaryCall(
-                link, label, "Status", pb.StatusRequest(brief=True), _OPEN_SECS, secured
-            ).result()  # it proves itself
-            call = secured.begin("Exchange")
+                self.link, self._label, "Status", pb.StatusRequest(brief=True), _OPEN_SECS, self._secured
+            ).result()
+            call = self._secured.begin("Exchange")
             if call.asks:
-                raise UnavailableError(f"The connection to {label} has ended.")
-        self._begun = call
-        self._replies = link.exchange(self._frames(), metadata=call.metadata)
-        self._assembler = Assembler(REPLY_LIMIT_BYTES)
+                raise UnavailableError(f"The connection to {self._label} has ended.")
+        return call
 
     def _transmit(self, call: int, request: pb.Request, load: Any) -> None:
         """See Connection."""
@@ -130,7 +144,8 @@ class _Stream(Connection):
     def _end(self) -> None:
         """See Connection."""
         self._outbox.put(None)
-        self._replies.cancel()
+        if self._replies is not None:
+            self._replies.cancel()
 
 
 class _Link:

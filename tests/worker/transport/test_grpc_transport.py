@@ -64,6 +64,20 @@ def test_a_port_where_nobody_listens_is_told_in_few_words():
     assert caught.value.message == f"{transport.label}: Connection refused at {address}"
 
 
+@pytest.mark.parametrize("kind", ["grpc", "auto"])
+def test_a_push_to_a_port_where_nobody_listens_fails_where_its_reply_is_waited_for(kind):
+    """A client that retries a call retries it there; an error of `send` itself would end its job."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        transport = GrpcTransport(f"127.0.0.1:{unused.getsockname()[1]}", 0, kind)
+        try:
+            ticket = transport.send(pb.Request(pull=pb.PullRequest()), [])
+            with pytest.raises(UnavailableError, match="Connection refused"):
+                ticket.result()
+        finally:
+            transport.close()
+
+
 def test_the_type_of_an_error_comes_with_its_code():
     """A task that lost its state is to be recovered; another ABORTED is the end of a life."""
     server = PSServer(PSOptions())
