@@ -105,7 +105,7 @@ ALLOWED = {
     "worker/running/executor.py": {"Executor.run": "each push under way has a limit, and says whom it tries to reach"},
     "worker/protocol/gradients_ahead.py": {"produced": "a context variable"},
     "worker/transport/grpc_transport.py": {
-        "_Stream.__init__": _CALL,
+        "_Stream._prove": _CALL,
         "_UnaryCall._start": "the deadline is among the arguments",
         "_UnaryCall._answer": _CALL,
         "GrpcTransport._ask_for_socket": _CALL,
