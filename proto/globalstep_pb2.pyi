@@ -1456,7 +1456,6 @@ class HeartbeatRequest(_message.Message):
     PROCESS_FIELD_NUMBER: _builtins.int
     TAKES_TASK_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
-    INNER_STEPS_PER_SEC_FIELD_NUMBER: _builtins.int
     client: _builtins.str
     task: _builtins.str
     lease_secs: _builtins.float
@@ -1472,8 +1471,6 @@ class HeartbeatRequest(_message.Message):
     """
     takes_task: _builtins.bool
     """The client trains as its task: no other process may at the same time. A tool, or a session that only reads, does not."""
-    inner_steps_per_sec: _builtins.float
-    """Of a worker whose rounds of local steps adapt to its speed: how many inner steps it takes a second; 0 of others."""
     @_builtins.property
     def told(self) -> _containers.RepeatedCompositeFieldContainer[Global___Told]:
         """What this process heard last of each of the newest incarnations that it took part in: at most 8."""
@@ -1498,11 +1495,10 @@ class HeartbeatRequest(_message.Message):
         process: Global___ProcessInfo | None = ...,
         takes_task: _builtins.bool = ...,
         run: Global___RunIdentity | None = ...,
-        inner_steps_per_sec: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["process", b"process", "run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "chief_term", b"chief_term", "client", b"client", "inner_steps_per_sec", b"inner_steps_per_sec", "known_term", b"known_term", "lease_secs", b"lease_secs", "losses_known", b"losses_known", "process", b"process", "run", b"run", "takes_task", b"takes_task", "task", b"task", "told", b"told"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "chief_term", b"chief_term", "client", b"client", "known_term", b"known_term", "lease_secs", b"lease_secs", "losses_known", b"losses_known", "process", b"process", "run", b"run", "takes_task", b"takes_task", "task", b"task", "told", b"told"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1520,7 +1516,6 @@ class HeartbeatReply(_message.Message):
     LOSSES_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
     SAVE_ASKED_FIELD_NUMBER: _builtins.int
-    MOST_INNER_STEPS_PER_SEC_FIELD_NUMBER: _builtins.int
     state: Global___State.ValueType
     incarnation: _builtins.int
     draining: _builtins.bool
@@ -1530,8 +1525,6 @@ class HeartbeatReply(_message.Message):
     """As in StatusReply."""
     save_asked: _builtins.bool
     """To the acting chief: to save a checkpoint now, because the write-ahead log is over --max-log-bytes. Not in every reply."""
-    most_inner_steps_per_sec: _builtins.float
-    """To such a worker: the most inner steps a second that a live client of its run has told this task of."""
     @_builtins.property
     def chief(self) -> Global___ChiefLease: ...
     @_builtins.property
@@ -1549,11 +1542,10 @@ class HeartbeatReply(_message.Message):
         losses: _builtins.int = ...,
         process: _builtins.str = ...,
         save_asked: _builtins.bool = ...,
-        most_inner_steps_per_sec: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "draining", b"draining", "incarnation", b"incarnation", "losses", b"losses", "lost", b"lost", "most_inner_steps_per_sec", b"most_inner_steps_per_sec", "process", b"process", "save_asked", b"save_asked", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "draining", b"draining", "incarnation", b"incarnation", "losses", b"losses", "lost", b"lost", "process", b"process", "save_asked", b"save_asked", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -99,9 +99,6 @@ ALLOWED = {
     },
     "worker/client/calls.py": {"Retrying.outcomes": f"control plane: {_CALL}; data plane: {_WATCHED}"},
     "worker/coordinator.py": {"Coordinator.wait_for_stop": "TensorFlow's: who gives no timeout asks for none"},
-    "worker/frameworks/fragment_rounds.py": {
-        "FragmentRounds._beside": "the push under way has a limit, and says whom it tries to reach"
-    },
     "worker/running/executor.py": {"Executor.run": "each push under way has a limit, and says whom it tries to reach"},
     "worker/protocol/gradients_ahead.py": {"produced": "a context variable"},
     "worker/transport/grpc_transport.py": {

@@ -27,7 +27,6 @@ from globalstep.worker.running.graph_rounds import (
     InnerSteps,
     KnownSteps,
     OuterPush,
-    require_own_pace,
     rounds_in,
 )
 from globalstep.worker.running.local_optimizers import OwnOptimizer
@@ -53,13 +52,9 @@ class LocalStepsOptimizer(Optimizer):
         replicas: How many workers' differences make one global step, of their mean. None for each one to make a step
             of its own, as it comes.
         name: Name of the train op.
-        adapt_to_speed: Whether a slow worker's rounds are shorter, so that they take as long as those of the fastest:
-            floor(every * v / v_max) steps, at least 1, with v the steps a second of a worker (DyLU). Only without
-            `replicas`.
 
     Raises:
-        InvalidArgumentError: If a number is less than 1, an optimizer is none that can be used so, or the rest does not
-            go together.
+        InvalidArgumentError: If a number is less than 1, or an optimizer is none that can be used so.
 
     >>> import globalstep as gs
     >>> with gs.Graph().as_default(), gs.Session() as sess:
@@ -83,15 +78,13 @@ class LocalStepsOptimizer(Optimizer):
         every: int,
         replicas: int | None = None,
         name: str = "LocalSteps",
-        adapt_to_speed: bool = False,
     ) -> None:
         super().__init__(False, name)
         number_of_at_least(1, every=every, replicas=replicas)
-        require_own_pace("LocalStepsOptimizer", adapt_to_speed, replicas)
         for what, given in (("inner", inner), ("outer", outer)):
             _require_plain(what, given)
         self._inner, self._outer = inner, outer
-        self._every, self._replicas, self._adapts = every, replicas, adapt_to_speed
+        self._every, self._replicas = every, replicas
         #: The outer optimizer as it is in the graph.
         self._applied: Optimizer | None = None
 
@@ -134,7 +127,7 @@ class LocalStepsOptimizer(Optimizer):
             push = OuterPush(pushed, differences, global_step, getattr(self._outer, "weight_decay", 0.0))
             own = OwnOptimizer(inner, getattr(self._inner, "weight_decay", 0.0))
             sparse = {variable: isinstance(grad, IndexedSlices) for variable, grad in applied.items()}
-            rounds = GraphRounds(InnerSteps(own, sparse, hypers, count), self._every, push, known, self._adapts)
+            rounds = GraphRounds(InnerSteps(own, sparse, hypers, count), self._every, push, known)
             rounds_in(graph).append(rounds)
             inputs, attrs = (*_flat(applied.values()), *computed), {"local_rounds": rounds}
             train_op = Node("LocalStep", inputs, name=scope, operation=True, stateful=True, attrs=attrs)

@@ -235,7 +235,7 @@ def _train(how: str, rate: float, workers: int, takes: float, secs: float, folde
     elif kind == "units":
         options["units"] = gs.WorkUnits(_UNITS)
     elif kind == "local":
-        options["local_steps"] = gs.LocalSteps(optimizer, every=_EVERY, adapt_to_speed=True)
+        options["local_steps"] = gs.LocalSteps(optimizer, every=_EVERY)
         optimizer = gs.optim.DelayedNesterov(0.4, delay=workers)
     batches: Any = drawn if kind == "units" else iter(partial(drawn), None)
     result = gs.fit(

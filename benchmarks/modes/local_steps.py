@@ -3,11 +3,9 @@
 Real processes under `globalstep launch`, one PS task and 3 or 4 workers; the same network, batches of 16, and momentum
 SGD. "every step" has all workers make each step together: a round of one local step, and their mean as it is, which is
 that optimizer on the mean gradient. The others take 50 steps on their own before each push: together; or as they come,
-also where one worker is slower than the others, with as many steps in its rounds, or fewer by its speed. All see as
-many samples, each with the best of a few rates; with rounds by speed the number of pushes is that of a worker of a
-third of the others' speed, and the column of batches says how many were had. In fragments the first layer is split by
-rows into as many parameters. How much slower the slow worker was is measured, and in the records. Writes
-local_steps.jsonl and local_steps.md into --out; --publish puts the table into docs/modes.md.
+also where one worker is slower than the others. All see as many samples, each with the best of a few rates. How much
+slower the slow worker was is measured, and in the records. Writes local_steps.jsonl and local_steps.md into --out;
+--publish puts the table into docs/modes.md.
 """
 
 from __future__ import annotations
@@ -36,29 +34,9 @@ _MEAN = ("SGD", {"lr": 1.0})
 _MODES: dict[str, dict[str, Any]] = {
     "every step, 4 workers": {"workers": 4, "every": 1, "replicas": 4},
     "50 local steps together, 4 workers": {"workers": 4, "every": _EVERY, "replicas": 4},
-    "50 local steps in 5 fragments together, 4 workers": {
-        "workers": 4,
-        "every": _EVERY,
-        "replicas": 4,
-        "fragments": 5,
-    },
-    "50 local steps in 5 fragments together, overlap 2, 4 workers": {
-        "workers": 4,
-        "every": _EVERY,
-        "replicas": 4,
-        "fragments": 5,
-        "overlap": 2,
-    },
     "every step, 3 workers": {"workers": 3, "every": 1, "replicas": 3},
     "50 local steps as they come, 3 workers": {"workers": 3, "every": _EVERY, "replicas": 0},
     "50 local steps as they come, speeds 1, 1, 1/3": {"workers": 3, "every": _EVERY, "replicas": 0, "slow": True},
-    "50 local steps, fewer on slow workers, speeds 1, 1, 1/3": {
-        "workers": 3,
-        "every": _EVERY,
-        "replicas": 0,
-        "slow": True,
-        "mean_round": (2 * _EVERY + _EVERY // 3) / 3,
-    },
 }
 _DILOCO = ("SGD", {"lr": 0.7, "momentum": 0.9, "nesterov": True})
 _DELAYED = ("DelayedNesterov", {"lr": 0.4, "delay": 3})
@@ -76,11 +54,8 @@ _TUNED: dict[tuple[str, int, int], tuple[float, tuple[str, dict[str, Any]]]] = {
 #: Beside which one a mode is read.
 _BASES = {
     "50 local steps together, 4 workers": "every step, 4 workers",
-    "50 local steps in 5 fragments together, 4 workers": "every step, 4 workers",
-    "50 local steps in 5 fragments together, overlap 2, 4 workers": "every step, 4 workers",
     "50 local steps as they come, 3 workers": "every step, 3 workers",
     "50 local steps as they come, speeds 1, 1, 1/3": "every step, 3 workers",
-    "50 local steps, fewer on slow workers, speeds 1, 1, 1/3": "every step, 3 workers",
 }
 #: How many times as long a step of a slow worker takes.
 _SLOW_TIMES = 3.0
@@ -90,14 +65,11 @@ def train(data: str, mode: str, samples: int) -> dict[str, Any]:
     """Train once; gives the loss of the test data, and the bytes that all workers sent and got."""
     how = _MODES[mode]
     rate, outer = _TUNED[data, how["every"], how["replicas"]]
-    fragments = how.get("fragments", 1)
-    pushes = int(fragments * samples / how.get("mean_round", how["every"]) / (how["replicas"] or 1))
+    pushes = int(samples / how["every"] / (how["replicas"] or 1))
     command = ["-m", "globalstep", "launch", "--ps", "1", "--workers", str(how["workers"])]
     command += ["-m", "benchmarks.programs.local_steps_job", "--data", data, "--every", str(how["every"])]
     command += ["--replicas", str(how["replicas"]), "--outer", json.dumps(outer), "--rate", str(rate)]
     command += ["--steps", str(pushes), "--slow", str(_SLOW_TIMES if how.get("slow") else 1.0)]
-    command += ["--fragments", str(fragments), "--overlap", str(how.get("overlap", 0))]
-    command += ["--adapt"] if "mean_round" in how else []
     done = subprocess.run(
         [sys.executable, *command], cwd=ROOT, env=tuned(os.environ), capture_output=True, text=True, timeout=1200
     )
@@ -112,8 +84,6 @@ def train(data: str, mode: str, samples: int) -> dict[str, Any]:
         "loss": lines[0]["loss"],
         "bytes": sum(line["sent"] + line["received"] for line in lines),
         "pushes": pushes,
-        "batches": sum(line["batches"] for line in lines),
-        "largest": max(line["largest"] for line in lines),
         # Of worker 2 beside the others, in the time that a step takes.
         "times_slower": secs[2] / median([*secs[:2], *secs[3:]]),
     }
@@ -128,11 +98,8 @@ def table(records: Sequence[Mapping[str, Any]], where: Mapping[str, Any], batche
             f"{rounds} runs each, medians."
         ),
         "",
-        (
-            "| data | mode | batches | loss at the end | of every step's | bytes moved | every step's, of these | "
-            "of a push, at most |"
-        ),
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| data | mode | loss at the end | of every step's | bytes moved | every step's, of these |",
+        "| --- | --- | ---: | ---: | ---: | ---: |",
     ]
     found: dict[tuple[str, str], tuple[float, float]] = {}
     for data in _DATA:
@@ -142,12 +109,11 @@ def table(records: Sequence[Mapping[str, Any]], where: Mapping[str, Any], batche
                 continue
             loss, moved = median(run["loss"] for run in runs), median(run["bytes"] for run in runs)
             found[data, mode] = loss, moved
-            had, beside = median(run["batches"] for run in runs), ["", ""]
-            largest = median(run["largest"] for run in runs)
+            beside = ["", ""]
             if (data, _BASES.get(mode, "")) in found:
                 base = found[data, _BASES[mode]]
                 beside = [f"{loss / base[0]:.3f}", f"{base[1] / moved:.1f}"]
-            figures = [f"{had:,.0f}", f"{loss:.4f}", beside[0], f"{moved:,.0f}", beside[1], f"{largest:,.0f}"]
+            figures = [f"{loss:.4f}", beside[0], f"{moved:,.0f}", beside[1]]
             lines.append(f"| {data} | {mode} | {' | '.join(figures)} |")
     return "\n".join(lines) + "\n"
 

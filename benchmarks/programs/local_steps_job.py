@@ -1,8 +1,7 @@
 """One task of benchmarks.modes.local_steps: trains a network of one hidden layer, by steps together or by local steps.
 
 Under `globalstep launch`. Each worker draws batches of its own. At the end every worker prints a line of JSON: the
-tensor bytes that it sent and got, those of its largest push (but for the first and the last), the batches that it had,
-how long one of its steps took, and the loss of the test data under the last values.
+tensor bytes that it sent and got, how long one of its steps took, and the loss of the test data under the last values.
 """
 
 from __future__ import annotations
@@ -53,9 +52,7 @@ def letters(count: int = 200_000) -> tuple[Array, Array]:
 
 def loss_fn(params: dict[str, Array], x: Array, y: Array) -> tuple[Any, dict[str, Array]]:
     """Cross entropy, and its gradients."""
-    parts = [name for name in params if name.startswith("w")]
-    weights = np.concatenate([params[name] for name in parts])
-    hidden = np.tanh(x @ weights + params["b"])
+    hidden = np.tanh(x @ params["w"] + params["b"])
     logits = hidden @ params["v"] + params["c"]
     logits = logits - logits.max(1, keepdims=True)
     chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
@@ -64,9 +61,7 @@ def loss_fn(params: dict[str, Array], x: Array, y: Array) -> tuple[Any, dict[str
     chances[rows, y] -= 1.0
     chances /= len(x)
     back = (chances @ params["v"].T) * (1.0 - hidden**2)
-    sizes = np.cumsum([len(params[name]) for name in parts])[:-1]
-    first = dict(zip(parts, np.split(x.T @ back, sizes), strict=True))
-    found = {**first, "b": back.sum(0), "v": hidden.T @ chances, "c": chances.sum(0)}
+    found = {"w": x.T @ back, "b": back.sum(0), "v": hidden.T @ chances, "c": chances.sum(0)}
     return np.float32(loss), {name: value.astype(np.float32) for name, value in found.items()}
 
 
@@ -110,16 +105,6 @@ class Slowed:
         return found
 
 
-def in_parts(params: dict[str, Array], count: int) -> dict[str, Array]:
-    """Split the first layer by rows, so that fragments of whole parameters can be about equally large.
-
-    >>> list(in_parts({"w": np.zeros((4, 2)), "b": np.zeros(2)}, 2))
-    ['w0', 'w1', 'b']
-    """
-    parts = np.array_split(params["w"], count)
-    return {f"w{at}": part for at, part in enumerate(parts)} | {k: v for k, v in params.items() if k != "w"}
-
-
 def initial(inputs: int, classes: int) -> dict[str, Array]:
     """Give the values that a network begins with."""
     random = np.random.default_rng(1)
@@ -141,37 +126,24 @@ def main() -> None:
     parser.add_argument("--rate", type=float, required=True, help="of the workers' own steps")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--slow", type=float, default=1.0, help="how many times as long a step of worker 2 takes")
-    parser.add_argument("--fragments", type=int, default=1)
-    parser.add_argument("--overlap", type=int, default=0)
-    parser.add_argument("--adapt", action="store_true", help="fewer steps in a slow worker's rounds")
     args = parser.parse_args()
     x, y = digits() if args.data == "digits" else letters()
     test = len(x) // 5
-    params = in_parts(initial(x.shape[1], int(y.max()) + 1), args.fragments)
-    local = gs.LocalSteps(
-        gs.optim.SGD(args.rate, momentum=0.9),
-        every=args.every,
-        replicas=args.replicas or None,
-        adapt_to_speed=args.adapt,
-        fragments=args.fragments,
-        overlap=args.overlap,
-    )
+    params = initial(x.shape[1], int(y.max()) + 1)
+    local = gs.LocalSteps(gs.optim.SGD(args.rate, momentum=0.9), every=args.every, replicas=args.replicas or None)
     index = int(json.loads(os.environ["TF_CONFIG"])["task"]["index"])
     random = np.random.default_rng(100 + index)
     name, options = args.outer
     outer = getattr(gs.optim, name)(**options)
-    had, traffic, loss_of = 0, [0], Slowed(args.slow if index == 2 else 1.0)
+    loss_of = Slowed(args.slow if index == 2 else 1.0)
     sent = received = 0
     with gs.Trainer(params, loss_of, optimizer=outer, local_steps=local, steps=args.steps) as trainer:
         while not trainer.done:
             drawn = [random.integers(test, len(x), size=_BATCH) for _ in range(trainer.round_steps)]
-            had += len(drawn)
             trainer.step(*((x[at].astype(np.float32), y[at]) for at in drawn))
             sent, received = trainer._session._tf_sess().cluster.traffic
-            traffic.append(sent + received)
-    largest = max(np.diff(traffic)[1:-1], default=0)
     loss, _ = loss_fn(trainer.result.model, x[:test].astype(np.float32), y[:test])
-    found = {"sent": sent, "received": received, "batches": had, "loss": float(loss), "largest": int(largest)}
+    found = {"sent": sent, "received": received, "loss": float(loss)}
     print(json.dumps({**found, "worker": index, "step_secs": loss_of.step_secs}), flush=True)
 
 

@@ -91,7 +91,7 @@ def fit(
             raise InvalidArgumentError("Give accumulate or units, not both: a unit is one batch.")
         accumulate = units.count
         batch_source(batches, units.count)
-    size = local.steps if isinstance(local, LocalSteps) else accumulate
+    size = local.every if isinstance(local, LocalSteps) else accumulate
     replicas = replicas_of(optimizer, local if isinstance(local, LocalSteps) else None, units)
     together = size * (1 if replicas is None else replicas.count)
     task = place_of()
@@ -100,10 +100,6 @@ def fit(
         importlib.import_module("globalstep.deploy.server").Server().join()
         raise SystemExit(0)
     last = _last_step(batches, steps, epochs, together, apart=local is None and replicas is None)
-    if steps is None and last is not None and isinstance(local, LocalSteps) and local.adapt_to_speed:
-        raise InvalidArgumentError(
-            "Give steps: with adapt_to_speed, how many rounds go through the batches depends on the workers' speeds."
-        )
     if units is not None and last is None:
         raise InvalidArgumentError("With units, and a function that gives their batches, give steps: it has no end.")
     if task.job == "evaluator":
@@ -124,7 +120,7 @@ def fit(
             while not trainer.done:
                 trainer.unit(batches)
         else:
-            _go_through(trainer, batches, size if local is None else None, passes, steps)
+            _go_through(trainer, batches, size, passes, steps)
     assert trainer.result is not None
     return trainer.result
 
@@ -139,10 +135,10 @@ def _check_names(options: Mapping[str, Any]) -> None:
             raise TypeError(f"gs.fit has no argument {name!r}.{meant}")
 
 
-def _go_through(trainer: Trainer, batches: Any, size: int | None, epochs: int | None, steps: int | None) -> None:
-    """Take steps of `size` batches, None for rounds of local steps, until training is over, or the batches are."""
-    parts = trainer.batches(batches, epochs=epochs, per_step=size or trainer.round_steps)
-    while group := list(itertools.islice(parts, size or trainer.round_steps)):
+def _go_through(trainer: Trainer, batches: Any, size: int, epochs: int | None, steps: int | None) -> None:
+    """Take steps of `size` batches until training is over, or the batches are."""
+    parts = trainer.batches(batches, epochs=epochs, per_step=size)
+    while group := list(itertools.islice(parts, size)):
         trainer.step(*group)
     if steps is not None and not trainer.done:
         _log.warning(

@@ -30,7 +30,6 @@ from globalstep.chief.training.batches import Share, share_of
 from globalstep.chief.training.callbacks import Callback, Callbacks
 from globalstep.chief.training.evaluation import Evaluate, Evaluations
 from globalstep.chief.training.evaluator import note_training
-from globalstep.chief.training.fragmented_graph import FragmentedGraph, WorkerPlace
 from globalstep.chief.training.training_graph import Gradients, TrainingGraph, replicas_of, training_model
 from globalstep.chief.training_session import MonitoredTrainingSession
 from globalstep.cluster.cluster import TaskConfig, from_tf_config, session_tasks
@@ -44,7 +43,6 @@ from globalstep.wire.wire_options import wire_options_of
 from globalstep.worker.client.row_pieces import pull_table, push_rows
 from globalstep.worker.frameworks.bad_steps import BadSteps
 from globalstep.worker.frameworks.foreign_loss import go_straight
-from globalstep.worker.frameworks.fragment_rounds import FragmentSteps
 from globalstep.worker.frameworks.local_steps import LocalRounds, LocalSteps
 from globalstep.worker.frameworks.training_model import (
     TABLE_BYTES,
@@ -55,7 +53,6 @@ from globalstep.worker.frameworks.training_model import (
     part_seed,
 )
 from globalstep.worker.frameworks.work_units import WorkUnits, batch_source, take_unit
-from globalstep.worker.running.graph_rounds import RoundPace
 from globalstep.worker.session import in_flight_of
 from globalstep.worker.session_run_hook import SessionRunContext, SessionRunHook, SessionRunValues
 
@@ -128,8 +125,7 @@ class Trainer:
             minutes.
         keep_checkpoints: How many checkpoints are kept.
         local_steps: A `gs.LocalSteps`: each worker takes so many steps on its own copy of the model, and `optimizer`
-            gets the difference. A step of the trainer, and a global step, is a round of them then; with its `fragments`
-            what lies between two synchronizations.
+            gets the difference. A step of the trainer, and a global step, is a round of them then.
         units: A `gs.WorkUnits`: each step is made of so many units of work, whichever workers compute them, and has the
             same bits whoever does; see `unit`.
         config: A `gs.ConfigProto`: durability, what is sent, pushes in flight.
@@ -188,7 +184,7 @@ class Trainer:
         self._evaluate, self._callbacks = evaluate, Callbacks(callbacks)
         self._gradients = Gradients(clip_grad_norm, clip_grad_value, ema_decay)
         self._local = _checked(local_steps, self._gradients, config)
-        self._rounds: LocalRounds | FragmentSteps | None = None
+        self._rounds: LocalRounds | None = None
         worker = self._task.task or "this worker"
         self._bad_steps = BadSteps(max_bad_steps, worker, lambda: self._step)
         self._units = _checked_units(units, local_steps)
@@ -228,8 +224,8 @@ class Trainer:
 
     @property
     def round_steps(self) -> int:
-        """How many batches the next round of `local_steps` takes here, one for each step; 1 without `local_steps`."""
-        return 1 if self._rounds is None else self._rounds.pace.steps
+        """How many batches a round of `local_steps` takes, one for each step; 1 without `local_steps`."""
+        return 1 if self._local is None else self._local.every
 
     @property
     def _has_last_step(self) -> bool:
@@ -342,8 +338,7 @@ class Trainer:
                 and a quick worker has more. An argument `rank` or `seed` of the function says that it gives this
                 worker's own. In a run that goes on from a checkpoint, the batches that were had before are left out.
             epochs: How often to go through them; None for until training is over.
-            per_step: How many of them make a step. Where rounds of local steps adapt to speed, each worker goes through
-                a part of its own at its pace; one that goes on from a checkpoint may leave out some more.
+            per_step: How many of them make a step.
 
         Raises:
             InvalidArgumentError: If there is no batch.
@@ -356,8 +351,7 @@ class Trainer:
             )
         replicas = self._replicas
         start = self._start * per_step * replicas.each if replicas else self._start * per_step // self.world_size
-        claim = self._next_step if self._local is None or self._local.claims_batches else None
-        share = Share(self.rank, self.world_size, self.seed, start, claim, per_step)
+        share = Share(self.rank, self.world_size, self.seed, start, self._next_step, per_step)
         unused, taken = 0, self._taken
         for batch in share_of(batches, share, epochs):
             if self.done:
@@ -591,18 +585,15 @@ class Trainer:
         )
 
 
-def _graph_of(trainer: Trainer) -> tuple[TrainingGraph | FragmentedGraph, LocalRounds | FragmentSteps | None]:
+def _graph_of(trainer: Trainer) -> tuple[TrainingGraph, LocalRounds | None]:
     """Make a trainer's graph around its model, and what keeps the batches of local steps."""
     local, model = trainer._local, trainer._model
-    common = model, trainer._optimizer, lambda: trainer._step, trainer._gradients
-    if local is not None and local.keeps_copies:
-        graph = FragmentedGraph(*common, local, WorkerPlace(trainer.rank, trainer.world_size, trainer._steps))
-        return graph, graph.steps
-    rounds = None if local is None else LocalRounds(local.inner, model.take, RoundPace(local.every))
+    rounds = None if local is None else LocalRounds(local.inner, model.take)
     if rounds is not None:
         model.around = rounds.evaluate
     units = None if trainer._units is None else trainer._units.count
-    return TrainingGraph(*common, trainer._replicas, units), rounds
+    known_step = lambda: trainer._step  # noqa: E731
+    return TrainingGraph(model, trainer._optimizer, known_step, trainer._gradients, trainer._replicas, units), rounds
 
 
 class _Following(SessionRunHook):
@@ -631,14 +622,8 @@ class _Following(SessionRunHook):
             trainer = self._trainer
             trainer._step = trainer._own_step = outcome.steps.get(trainer._graph.step.op_name, trainer._step)
             trainer._bad_steps.settle(outcome, trainer._name_of)
-            rounds = trainer._rounds
-            if rounds is None:
-                return
-            if isinstance(rounds, LocalRounds):
-                rounds.settle(outcome.kind)
-            if trainer._local is not None and trainer._local.adapt_to_speed:
-                pace, heartbeat = rounds.pace, run_context.session.cluster.heartbeat
-                heartbeat.inner_steps_per_sec, pace.fastest = pace.speed, heartbeat.most_inner_steps_per_sec
+            if trainer._rounds is not None:
+                trainer._rounds.settle(outcome.kind)
 
     def end(self, session: Session) -> None:
         """See SessionRunHook: brings the last values into the model."""

@@ -30,7 +30,7 @@ from globalstep.worker.frameworks.training_model import TrainingModel
 from globalstep.worker.frameworks.work_units import WorkUnits, units_optimizer
 from globalstep.worker.sync_replicas_optimizer import SyncReplicasOptimizer
 
-__all__ = ["Gradients", "Replicas", "TrainingGraph", "grouped", "made_of", "replicas_of", "training_model"]
+__all__ = ["Gradients", "Replicas", "TrainingGraph", "replicas_of", "training_model"]
 
 _log = logging.getLogger("globalstep")
 
@@ -189,7 +189,7 @@ class TrainingGraph:
         """Give each optimizer with its weight decay, and the names of its parameters."""
         alone = self.optimizer.wrapped if isinstance(self.optimizer, SyncReplicasOptimizer) else self.optimizer
         source = StepSource(self.step, self.known_step)
-        return [(*made_of(optimizer, source), names) for optimizer, names in grouped(alone, list(trained))]
+        return [(*_made_of(optimizer, source), names) for optimizer, names in _grouped(alone, list(trained))]
 
     def _clipped(self, grads: Sequence[Any]) -> list[Any]:
         found = list(grads)
@@ -201,7 +201,7 @@ class TrainingGraph:
         return found
 
 
-def grouped(optimizer: Any, names: Sequence[str]) -> list[tuple[Any, list[str]]]:
+def _grouped(optimizer: Any, names: Sequence[str]) -> list[tuple[Any, list[str]]]:
     """Give each of the optimizers, as given, with the names of its parameters.
 
     Args:
@@ -231,13 +231,8 @@ def grouped(optimizer: Any, names: Sequence[str]) -> list[tuple[Any, list[str]]]
     return groups
 
 
-def made_of(optimizer: TorchOptimizer | Optimizer, step: StepSource) -> tuple[Optimizer, float]:
-    """Give an optimizer as a graph has it, and its weight decay.
-
-    Args:
-        optimizer: As given.
-        step: The run's step.
-    """
+def _made_of(optimizer: TorchOptimizer | Optimizer, step: StepSource) -> tuple[Optimizer, float]:
+    """Give an optimizer as a graph has it, and its weight decay."""
     if isinstance(optimizer, TorchOptimizer):
         return optimizer.make(step), optimizer.weight_decay
     return optimizer, 0.0

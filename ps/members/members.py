@@ -42,11 +42,6 @@ class Members:
         with self._lock:
             return self.presence.clients()
 
-    def most_inner_steps_per_sec(self, run: str) -> float:
-        """See Presence."""
-        with self._lock:
-            return self.presence.most_inner_steps_per_sec(run)
-
     def claim_chief(self, claim: Claim, term: int) -> tuple[bool, ChiefLeaseView, bool]:
         """Give the chief's lease, or take a sign of life of who holds it in `term`; see ChiefLease.
 

@@ -59,8 +59,6 @@ class Standing:
     chief_term: int = 0
     #: The greatest term of a chief that it knows of.
     known_term: int = 0
-    #: Inner steps a second of a worker whose rounds of local steps adapt to its speed; 0 of others.
-    inner_steps_per_sec: float = 0.0
 
 
 #: Of a client that says nothing.
@@ -335,10 +333,6 @@ class Presence:
             run: Its id.
         """
         return [view for view in self.clients() if view.standing.run.id == run]
-
-    def most_inner_steps_per_sec(self, run: str) -> float:
-        """Give the most inner steps a second of a client of a run; see of_run."""
-        return max((view.standing.inner_steps_per_sec for view in self.of_run(run)), default=0.0)
 
     def others(self, client: str) -> list[str]:
         """Tasks (or ids) of live clients besides one."""

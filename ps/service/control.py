@@ -8,7 +8,6 @@ Layer: ps. Threads: any number at once.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -244,9 +243,7 @@ class Control:
         known_term = request.known_term if CALLER.get().may_be_chief else 0
         run = RunIdentity.decode(request.run)
         process = Process.decode(request.process)
-        # One that is no finite number is none.
-        speed = request.inner_steps_per_sec if 0.0 < request.inner_steps_per_sec < math.inf else 0.0
-        standing = Standing(process, request.takes_task, run, request.candidate, request.chief_term, known_term, speed)
+        standing = Standing(process, request.takes_task, run, request.candidate, request.chief_term, known_term)
         heartbeat = events.Heartbeat(request.client, request.task, request.lease_secs, standing)
         state, incarnation, chief = shard.handle(heartbeat)
         if CALLER.get().may_be_chief:
@@ -262,8 +259,6 @@ class Control:
             draining=shard.members.draining,
             chief=_lease(chief),
         )
-        if speed:
-            reply.most_inner_steps_per_sec = shard.members.most_inner_steps_per_sec(run.id)
         if request.chief_term:
             reply.save_asked = self.durability.asks_for_save()
             reply.losses, lost = shard.members.losses_after(request.losses_known)

@@ -10,7 +10,6 @@ import globalstep as gs
 from globalstep.errors import AbortedError, FailedPreconditionError, InvalidArgumentError
 from globalstep.wire.declarations import Outcome, OutcomeKind
 from globalstep.worker.running.executor import Executor
-from globalstep.worker.running.graph_rounds import RoundPace
 
 RANDOM = np.random.default_rng(7)
 X = RANDOM.normal(size=(40, 3)).astype(np.float32)
@@ -321,46 +320,6 @@ def test_one_thread_takes_the_steps(cluster, monkeypatch):
         over.set()
         other.join(60.0)
         assert session.run(model.step) == 1
-
-
-def test_a_slow_workers_rounds_are_shorter(cluster):
-    """A worker that hears in every other round of a far quicker one, beside gradient descent written out."""
-    model = Model(every=6, adapt_to_speed=True)
-    sizes, local, at = [], np.zeros(3), 0
-    with gs.Session(cluster.target) as session:
-        session.run(gs.global_variables_initializer())
-        heartbeat = session.cluster.heartbeat
-        for number in range(4):
-            taken = 0
-            while session.run(model.step) == number:
-                # What a reply to a heartbeat says.
-                heartbeat.most_inner_steps_per_sec = 1e9 if number % 2 else 0.0
-                session.run(model.train_op, model.feeds(at))
-                local, at, taken = local - 0.05 * gradient(local, at), at + 1, taken + 1
-            sizes.append(taken)
-            assert heartbeat.inner_steps_per_sec > 0.0
-            np.testing.assert_allclose(session.run(model.w), local, rtol=1e-4, atol=1e-6)
-    # What was heard during a round counts for the next one.
-    assert sizes == [6, 6, 1, 6]
-
-
-def test_a_session_that_takes_anothers_place_keeps_the_pace(cluster, monkeypatch):
-    model = Model(every=4, adapt_to_speed=True)
-    monkeypatch.setattr(RoundPace, "steps", property(lambda self: 2 if self.speed else 4))
-    fail_once(monkeypatch, 2, AbortedError("planned"))
-    hooks, runs = [gs.train.StopAtStepHook(last_step=4)], 0
-    with gs.train.MonitoredTrainingSession(cluster.target, hooks=hooks) as session:
-        while not session.should_stop():
-            session.run(model.train_op, model.feeds(runs))
-            runs += 1
-    assert runs == 4 + 3 * 2
-
-
-def test_rounds_that_a_step_is_made_of_have_no_pace_of_their_own():
-    with pytest.raises(InvalidArgumentError, match="LocalStepsOptimizer: adapt_to_speed does not go with replicas"):
-        Model(replicas=2, adapt_to_speed=True)
-    with pytest.raises(InvalidArgumentError, match="adapt_to_speed is 0.5; it must be a bool"):
-        Model(adapt_to_speed=0.5)
 
 
 def trained(train_op, runs, *fetches):

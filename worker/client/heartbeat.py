@@ -54,8 +54,6 @@ class Heartbeat:
         known_progress: What it has heard of the run's decisions; a PS task that lost its state hears it so.
         run: The run that the client takes part in, as far as it knows.
         takes_task: Whether it trains as its task, which no other process does.
-        inner_steps_per_sec: Of a worker whose rounds of local steps adapt to its speed; 0 of others.
-        most_inner_steps_per_sec: The most of such a worker, as last heard of the sequencer; 0 for not heard yet.
     """
 
     def __init__(self, transports: Sequence[Transport], client: str, task: str, clock: Clock) -> None:
@@ -71,7 +69,6 @@ class Heartbeat:
         self.known_progress = KnownProgress()
         self.run = NO_RUN
         self.takes_task = False
-        self.inner_steps_per_sec = self.most_inner_steps_per_sec = 0.0
         self._process = this_process()
         self._losses_known = [0] * len(transports)
         # PS tasks that have answered, and so know the client by its task. Only grows.
@@ -180,7 +177,6 @@ class Heartbeat:
             process=self._process.encode(),
             takes_task=self.takes_task,
             run=self.run.encode(),
-            inner_steps_per_sec=self.inner_steps_per_sec,
         )
 
     def _heard(self, index: int, reply: pb.HeartbeatReply) -> None:
@@ -217,8 +213,6 @@ class Heartbeat:
                 draining.add(index)
             if reply.save_asked:
                 self.save_asked |= {index}
-            if index == self.sequencer:
-                self.most_inner_steps_per_sec = reply.most_inner_steps_per_sec
             if candidate is not None and index == 0:
                 candidate.heard(reply.chief)
             self._tell_of_losses(index, reply)

@@ -24,10 +24,10 @@ from globalstep.wire.expressions import Expr, evaluate
 from globalstep.worker.frameworks.bad_steps import BadSteps
 from globalstep.worker.frameworks.foreign_loss import Array, Evaluation, Evaluator
 from globalstep.worker.frameworks.training_model import number_of_at_least
-from globalstep.worker.running.graph_rounds import TOO_LATE, RoundPace, require_own_pace
+from globalstep.worker.running.graph_rounds import TOO_LATE
 from globalstep.worker.running.local_optimizers import OwnOptimizer, OwnState
 
-__all__ = ["InnerOptimizer", "LocalRounds", "LocalSteps", "read_only"]
+__all__ = ["LocalRounds", "LocalSteps"]
 
 
 @dataclass(frozen=True)
@@ -43,72 +43,24 @@ class LocalSteps:
         every: How many steps make a round.
         replicas: How many workers' differences make one global step, of their mean. None for each one to make a step
             of its own, as it comes.
-        adapt_to_speed: Whether a slow worker's rounds are shorter, so that they take as long as those of the fastest:
-            floor(every * v / v_max) steps, at least 1, with v the steps a second of a worker (DyLU). Only without
-            `replicas`.
-        fragments: In how many parts the model is synchronized, a different one after each `every / fragments` steps
-            (Streaming DiLoCo). Each such synchronization is a global step.
-        overlap: How many steps the worker goes on with while a fragment's difference is under way, at most `every /
-            fragments`.
-        alpha: With `overlap`: how much of the worker's own copy of the fragment stays; the rest is the value on the PS
-            tasks.
 
     Raises:
-        InvalidArgumentError: If a number is less than it may be, `inner` is none of `gs.optim`, or the rest does not go
-            together.
+        InvalidArgumentError: If a number is less than it may be, or `inner` is none of `gs.optim`.
     """
 
     inner: TorchOptimizer
     every: int
     replicas: int | None = None
-    adapt_to_speed: bool = False
-    fragments: int = 1
-    overlap: int = 0
-    alpha: float = 0.5
 
     def __post_init__(self) -> None:
         if not isinstance(self.inner, TorchOptimizer):
             raise InvalidArgumentError(
                 f"LocalSteps: inner is {self.inner!r}; it must be one of gs.optim: gs.optim.AdamW(1e-3), say."
             )
-        number_of_at_least(1, every=self.every, replicas=self.replicas, fragments=self.fragments)
-        number_of_at_least(0, overlap=self.overlap)
-        if self.every % self.fragments:
-            raise InvalidArgumentError(
-                f"LocalSteps: every is {self.every}, no multiple of fragments, which is {self.fragments}: one is "
-                f"synchronized after each every / fragments steps. Give every={-(-self.every // self.fragments)} * "
-                f"{self.fragments}, say."
-            )
-        if self.overlap > self.steps:
-            raise InvalidArgumentError(
-                f"LocalSteps: overlap is {self.overlap}; a fragment is synchronized after each {self.steps} steps, and "
-                "one is under way at a time. Give at most as many."
-            )
-        if not isinstance(self.alpha, (int, float)) or not 0 <= self.alpha <= 1:
-            raise InvalidArgumentError(f"LocalSteps: alpha is {self.alpha!r}; it must lie between 0 and 1: 0.5, say.")
-        require_own_pace("LocalSteps", self.adapt_to_speed, self.replicas)
-
-    @property
-    def steps(self) -> int:
-        """How many steps there are between two pushes."""
-        return self.every // self.fragments
-
-    @property
-    def claims_batches(self) -> bool:
-        """Whether a worker's batches are those of the steps that its pushes become.
-
-        Claims are of as many batches for each push: of a shorter round's, some would be had by nobody, and before the
-        first push of a worker with overlap others claim the same.
-        """
-        return not self.adapt_to_speed and (self.replicas is not None or not self.overlap)
-
-    @property
-    def keeps_copies(self) -> bool:
-        """Whether a worker's copies last from push to push."""
-        return self.fragments > 1 or self.overlap > 0
+        number_of_at_least(1, every=self.every, replicas=self.replicas)
 
 
-class InnerOptimizer:
+class _InnerOptimizer:
     """A worker's own optimizer, whose schedules count the worker's own steps. Not thread-safe.
 
     Args:
@@ -158,21 +110,16 @@ class LocalRounds:
     Args:
         inner: The optimizer.
         take: Has the model keep the batches of its next evaluation, with a seed for each.
-        pace: Measures the rounds.
 
     Attributes:
-        pace: As given.
         inner: Takes the steps.
     """
 
-    def __init__(
-        self, inner: TorchOptimizer, take: Callable[[Sequence[Any], Sequence[int]], Any], pace: RoundPace
-    ) -> None:
-        self.pace = pace
+    def __init__(self, inner: TorchOptimizer, take: Callable[[Sequence[Any], Sequence[int]], Any]) -> None:
         self._take = take
         self._batches: Sequence[Any] = ()
         self._seeds: Sequence[int] = ()
-        self.inner = InnerOptimizer(inner)
+        self.inner = _InnerOptimizer(inner)
         # What a round that has ended leaves to the next; slots by position.
         self._state = self.inner.begun()
         # By position: how far the last round came, and how far those came that did not count.
@@ -182,7 +129,6 @@ class LocalRounds:
     def take(self, batches: Sequence[Any], seeds: Sequence[int]) -> dict[Any, Any]:
         """Keep the batches of the next round, one for each step; see TrainingModel.take."""
         self._batches, self._seeds = list(batches), list(seeds)
-        self.pace.begin_first()
         return {}
 
     def evaluate(self, model: Evaluator, values: Sequence[Array], wanted: tuple[int, ...]) -> Evaluation:
@@ -206,14 +152,13 @@ class LocalRounds:
         updates: Sequence[Array] = ()
         for batch, seed in zip(self._batches, self._seeds, strict=True):
             self._take([batch], [seed])
-            found = model([read_only(value) for value in held], wanted)
+            found = model([_read_only(value) for value in held], wanted)
             losses.append(float(found.loss))
             self.inner.step(state, held, dict(zip(wanted, found.gradients, strict=True)))
             if found.updates:
                 # A model's running averages are its last values.
                 updates = found.updates
                 held[len(held) - len(updates) :] = updates
-        self.pace.end(len(losses))
         self._state = state
         self._pushed = {at: np.asarray(values[at] - held[at]) for at in wanted}
         return Evaluation(np.mean(losses), [self._pushed[at] for at in wanted], updates)
@@ -224,7 +169,6 @@ class LocalRounds:
         if kind is OutcomeKind.DROPPED_NAN:
             # The optimizer has kept the numbers that the difference came of.
             self._state = replace(self.inner.begun(), steps=self._state.steps)
-        self.pace.begin()
 
 
 def _number_of(hyper: Any) -> Callable[[Mapping[str, float]], float]:
@@ -238,7 +182,7 @@ def _number_of(hyper: Any) -> Callable[[Mapping[str, float]], float]:
     return lambda names: float(hyper)
 
 
-def read_only(value: Array) -> Array:
+def _read_only(value: Array) -> Array:
     """Give a view that a model cannot write into."""
     view = value.view()
     view.flags.writeable = False

@@ -6,7 +6,7 @@ began minus where it ended, and reads the values that the next one begins with, 
 whole: where the push fails, the copies, and the inner optimizer, are as they were before the run, which can be run
 again.
 
-Layer: worker. Source: Liu et al., arXiv 2401.09135, for rounds that adapt to speed.
+Layer: worker.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,6 @@ import numpy.typing as npt
 from globalstep.errors import FailedPreconditionError, InvalidArgumentError
 from globalstep.graph.graph import Graph, Node
 from globalstep.graph.mutations import Mutation
-from globalstep.runtime.clock import SYSTEM_CLOCK, Clock
 from globalstep.runtime.memory import seal
 from globalstep.variables.variables import Variable
 from globalstep.wire.declarations import OutcomeKind, Read
@@ -40,9 +39,6 @@ __all__ = [
     "InnerSteps",
     "KnownSteps",
     "OuterPush",
-    "RoundPace",
-    "StepTaker",
-    "require_own_pace",
     "rounds_in",
 ]
 
@@ -50,71 +46,6 @@ Array = npt.NDArray[Any]
 
 #: Nothing was applied, since others were quicker; the steps taken are as good as before.
 TOO_LATE = (OutcomeKind.LATE, OutcomeKind.DROPPED_STALE)
-
-
-class RoundPace:
-    """How fast this worker takes steps, and how many its next round has by that. Not thread-safe.
-
-    A round's time is that from the push before it to its last step: batches count, the push does not. The speed is the
-    better one of the last two rounds', so that a checkpoint or a compilation, which hold up one of them, do not count.
-
-    Args:
-        every: Steps in a round of the fastest worker.
-        clock: Tells the time.
-
-    Attributes:
-        fastest: The most steps a second of any worker, as last heard of; 0 for not heard yet.
-    """
-
-    def __init__(self, every: int, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._every, self._clock = every, clock
-        self._began: float | None = None
-        self._speeds = (0.0, 0.0)
-        self.fastest = 0.0
-
-    @property
-    def speed(self) -> float:
-        """Steps a second; 0 before the first round has ended."""
-        return max(self._speeds)
-
-    @property
-    def steps(self) -> int:
-        """How many steps the next round has."""
-        fastest = max(self.fastest, self.speed)
-        return max(1, int(self._every * (self.speed / fastest))) if self.speed else self._every
-
-    def begin(self) -> None:
-        """Take note that a round begins."""
-        self._began = self._clock.monotonic()
-
-    def begin_first(self) -> None:
-        """Take note that the first round begins, if it is the first."""
-        if self._began is None:
-            self.begin()
-
-    def end(self, steps: int) -> None:
-        """Take note that a round's last step was taken."""
-        assert self._began is not None
-        secs = self._clock.monotonic() - self._began
-        if secs > 0.0:
-            self._speeds = (self._speeds[1], steps / secs)
-
-
-class StepTaker(Protocol):
-    """What the node of a train op has as `local_rounds`: it takes this worker's own steps, and pushes by itself."""
-
-    @property
-    def given(self) -> frozenset[Node]:
-        """The nodes for which a run that takes a step is given values."""
-        ...
-
-    def values(self, executor: Executor) -> Mapping[Node, Array]:
-        """Give the values of `given`, as a run begins."""
-        ...
-
-    def take(self, executor: Executor, given: Sequence[Any]) -> Any:
-        """Do what the run is for, with the values of the node's inputs; gives the node's value."""
-        ...
 
 
 @dataclass
@@ -126,18 +57,14 @@ class _Copies:
         now: The worker's copies.
         step: The global step as of `began`.
         taken: How many steps have been taken.
-        wanted: How many fill the round.
         inner: The inner optimizer's state.
-        pace: Of this worker's rounds; None where they do not adapt to it.
     """
 
     began: Mapping[Variable, Array]
     now: Mapping[Variable, Array]
     step: Array
     taken: int
-    wanted: int
     inner: OwnState
-    pace: RoundPace | None = None
 
 
 @dataclass(frozen=True)
@@ -251,12 +178,10 @@ class GraphRounds:
         every: How many make a round.
         push: What ends a round.
         known: Told of steps, as a run begins.
-        adapts: Whether a slow worker's rounds have fewer.
     """
 
-    def __init__(self, inner: InnerSteps, every: int, push: OuterPush, known: KnownSteps, adapts: bool = False) -> None:
+    def __init__(self, inner: InnerSteps, every: int, push: OuterPush, known: KnownSteps) -> None:
         self._inner, self._every, self._push, self._known = inner, every, push, known
-        self._adapts = adapts
         # Guards all below; a leaf.
         self._lock = threading.Lock()
         self._by_run: dict[tuple[str, str], _Copies] = {}
@@ -283,8 +208,7 @@ class GraphRounds:
             )
         found = self._find(executor)
         if found is None:
-            pace = RoundPace(self._every) if self._adapts else None
-            found = self._begin(executor.pull(self._push.reads()), self._inner.optimizer.begun(), pace)
+            found = self._begin(executor.pull(self._push.reads()), self._inner.optimizer.begun())
             self._keep(executor, found)
         self._known.own, self._known.counted = found.inner.steps, int(found.step)
         given: dict[Node, Array] = dict(found.now.items())
@@ -310,7 +234,7 @@ class GraphRounds:
                     "A Variable that local steps train was given a new value while a run computed its gradient. Run "
                     "again."
                 )
-            fills = before.taken + 1 >= before.wanted
+            fills = before.taken + 1 >= self._every
             state = before.inner.copy() if fills else before.inner
             now = self._inner.take(state, before.now, given)
             after = replace(before, now=now, taken=before.taken + 1, inner=state)
@@ -323,31 +247,24 @@ class GraphRounds:
 
     def _ended(self, executor: Executor, ended: _Copies) -> _Copies:
         """Push what a round has come to; gives the next one."""
-        if (pace := ended.pace) is not None:
-            pace.end(ended.taken)
-            heartbeat = executor.cluster.heartbeat
-            heartbeat.inner_steps_per_sec, pace.fastest = pace.speed, heartbeat.most_inner_steps_per_sec
         found = self._push.send(executor, ended)
         if found is not None:
-            return self._begin(found, ended.inner, pace)
+            return self._begin(found, ended.inner)
         outcome = executor.last_outcome
         is_late = outcome is not None and outcome.kind in TOO_LATE
         # A difference that is not finite came of numbers that the inner optimizer has kept, too.
         state = ended.inner if is_late else self._inner.optimizer.begun()
         state.steps = ended.inner.steps
-        following = self._begin(executor.pull(self._push.reads()), state, pace)
+        following = self._begin(executor.pull(self._push.reads()), state)
         if is_late:
             # It is brought with the next round, which begins as far from the new values as this one ended.
             following.now = {v: following.began[v] - (ended.began[v] - ended.now[v]) for v in ended.now}
         return following
 
-    def _begin(self, found: Sequence[Any], state: OwnState, pace: RoundPace | None) -> _Copies:
+    def _begin(self, found: Sequence[Any], state: OwnState) -> _Copies:
         *values, step = found
         began = dict(zip(self._push.variables, values, strict=True))
-        if pace is not None:
-            pace.begin()
-        wanted = self._every if pace is None else pace.steps
-        return _Copies(began, began, np.asarray(step), 0, wanted, state, pace)
+        return _Copies(began, began, np.asarray(step), 0, state)
 
     def _place(self, executor: Executor) -> tuple[Any, Any]:
         """Give where the executor's round is kept, and by what key."""
@@ -382,21 +299,6 @@ class GraphRounds:
         finally:
             with self._lock:
                 self._stepping = False
-
-
-def require_own_pace(what: str, adapts: Any, replicas: int | None) -> None:
-    """Refuse rounds of a pace of their own where it is no bool that says so, or all workers' rounds make a step.
-
-    Raises:
-        InvalidArgumentError: Where it is so.
-    """
-    if not isinstance(adapts, bool):
-        raise InvalidArgumentError(f"{what}: adapt_to_speed is {adapts!r}; it must be a bool.")
-    if adapts and replicas is not None:
-        raise InvalidArgumentError(
-            f"{what}: adapt_to_speed does not go with replicas, whose mean counts each worker's round alike. Leave one "
-            "of them out."
-        )
 
 
 def rounds_in(graph: Graph) -> list[GraphRounds]:

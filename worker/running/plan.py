@@ -20,7 +20,7 @@ from globalstep.graph.graph import Node
 from globalstep.graph.mutations import Mutation, OptimizerSpec
 from globalstep.variables.variables import Variable
 from globalstep.wire.declarations import OpKind
-from globalstep.worker.running.graph_rounds import StepTaker
+from globalstep.worker.running.graph_rounds import GraphRounds
 from globalstep.worker.running.push_form import PushForm
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Plan:
     pushes: bool = False
     steps: tuple[Variable, ...] = ()
     worker_hypers: dict[OptimizerSpec, dict[str, Any]] = field(default_factory=dict)
-    local_rounds: StepTaker | None = None
+    local_rounds: GraphRounds | None = None
 
     #: For each round whose push was sent: what its pushes have in common.
     forms: dict[int, PushForm] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from globalstep.errors import InvalidArgumentError
 from globalstep.graph.graph import Node
 from globalstep.graph.mutations import Mutation, OptimizerSpec
 from globalstep.variables.variables import Variable
-from globalstep.worker.running.graph_rounds import StepTaker
+from globalstep.worker.running.graph_rounds import GraphRounds
 from globalstep.worker.running.plan import EMPTY, Plan, Round, RowRead, Step
 from globalstep.worker.running.plan_joining import may_join, specs_of
 from globalstep.worker.running.plan_order import evaluation_order
@@ -82,7 +82,7 @@ class _Planner:
                 waiting.extend(node.control_inputs)
         return found
 
-    def _local_rounds(self) -> StepTaker | None:
+    def _local_rounds(self) -> GraphRounds | None:
         """Give the rounds of which the run takes a step.
 
         Raises:
@@ -91,7 +91,7 @@ class _Planner:
         taken = [node for node in self.nodes if "local_rounds" in node.attrs and node not in self.fed]
         if not taken:
             return None
-        found: StepTaker = taken[0].attrs["local_rounds"]
+        found: GraphRounds = taken[0].attrs["local_rounds"]
         for node in self.nodes:
             if isinstance(node, Mutation) and node not in self.fed:
                 changed = sorted(variable.op_name for variable in found.given.intersection(node.variables))

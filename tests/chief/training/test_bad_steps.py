@@ -96,9 +96,8 @@ def test_a_unit_of_work_ends_training_at_once():
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("options", [{}, {"fragments": 1, "overlap": 1}], ids=["rounds", "overlap"])
-def test_a_local_step_is_left_out(options, caplog):
-    local = gs.LocalSteps(gs.optim.SGD(1.0), every=2, alpha=1.0, **options)
+def test_a_local_step_is_left_out(caplog):
+    local = gs.LocalSteps(gs.optim.SGD(1.0), every=2)
     found = fit([GOOD, BAD["nan"], GOOD], steps=3, local_steps=local)
     assert found.step == 3
     assert np.isfinite(found.model).all()

@@ -2,8 +2,7 @@
 
 import pytest
 
-from globalstep.cluster.run_identity import RunIdentity
-from globalstep.ps.members.presence import _MOST_SEEN, LINGER_SECS, REPLACED_LEASE_SECS, Presence, Standing
+from globalstep.ps.members.presence import _MOST_SEEN, LINGER_SECS, REPLACED_LEASE_SECS, Presence
 from globalstep.runtime.clock import ManualClock
 
 WORKER = "/job:worker/task:0"
@@ -102,15 +101,3 @@ def test_names_of_tasks_that_nobody_expects_do_not_fill_the_memory(presence):
     presence.left("late", WORKER)
     assert max(map(len, (presence._seen_tasks, presence._last_of, presence._failed))) <= _MOST_SEEN + 1
     assert presence.absence().missing == []
-
-
-def test_the_fastest_worker_is_one_that_lives_and_is_of_the_run(presence, clock):
-    run, other = RunIdentity("a run"), RunIdentity("another")
-    assert presence.most_inner_steps_per_sec("a run") == 0.0
-    presence.heard("fast", WORKER, LEASE_SECS, Standing(run=run, inner_steps_per_sec=9.0))
-    clock.advance(1.0)
-    presence.heard("slow", "/job:worker/task:1", LEASE_SECS, Standing(run=run, inner_steps_per_sec=3.0))
-    presence.heard("stranger", "/job:worker/task:2", LEASE_SECS, Standing(run=other, inner_steps_per_sec=99.0))
-    assert presence.most_inner_steps_per_sec("a run") == 9.0
-    clock.advance(LEASE_SECS)
-    assert presence.most_inner_steps_per_sec("a run") == 3.0

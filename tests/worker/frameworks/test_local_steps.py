@@ -6,11 +6,9 @@ from sklearn.datasets import load_digits
 
 import globalstep as gs
 from globalstep.errors import InvalidArgumentError
-from globalstep.runtime.clock import ManualClock
 from globalstep.wire.declarations import OutcomeKind
 from globalstep.worker.frameworks.foreign_loss import Evaluation
 from globalstep.worker.frameworks.local_steps import LocalRounds
-from globalstep.worker.running.graph_rounds import RoundPace
 
 RANDOM = np.random.default_rng(7)
 X = RANDOM.normal(size=(40, 3)).astype(np.float32)
@@ -117,7 +115,7 @@ def test_a_parameter_may_be_a_single_number():
 
 
 def rounds_of(every):
-    rounds = LocalRounds(gs.optim.SGD(0.05), lambda batches, seeds: kept.__setitem__(0, batches[0]), RoundPace(every))
+    rounds = LocalRounds(gs.optim.SGD(0.05), lambda batches, seeds: kept.__setitem__(0, batches[0]))
     kept = [None]
 
     def model(values, wanted):
@@ -178,9 +176,6 @@ def test_a_trainer_carries_the_round_of_a_push_that_came_too_late(monkeypatch):
         (lambda: gs.LocalSteps(gs.optim.SGD(0.1), every=0), "every is 0"),
         (lambda: gs.LocalSteps(gs.train.GradientDescentOptimizer(0.1), every=5), "one of gs.optim"),
         (lambda: gs.LocalSteps(gs.optim.SGD(0.1), every=5, replicas=0), "replicas is 0"),
-        (lambda: gs.LocalSteps(gs.optim.SGD(0.1), every=5, replicas=2, adapt_to_speed=True), "not go with replicas"),
-        (lambda: gs.LocalSteps(gs.optim.SGD(0.1), every=5, adapt_to_speed=0.5), "adapt_to_speed is 0.5"),
-        (lambda: fit(gs.LocalSteps(gs.optim.SGD(0.1), every=5, adapt_to_speed=True), epochs=3), "Give steps"),
         (lambda: fit(gs.LocalSteps(gs.optim.SGD(0.1), every=5), accumulate=2, steps=1), "not both"),
         (lambda: fit(gs.LocalSteps(gs.optim.SGD(0.1), every=5), clip_grad_norm=1.0, steps=1), "clip_grad_norm"),
         (
@@ -193,83 +188,6 @@ def test_a_trainer_carries_the_round_of_a_push_that_came_too_late(monkeypatch):
 def test_what_cannot_be_is_refused(make, said):
     with pytest.raises(InvalidArgumentError, match=said):
         make()
-
-
-def test_a_round_has_as_many_steps_as_the_fastest_worker_takes_every_of_in_the_time():
-    clock = ManualClock()
-    pace = RoundPace(50, clock)
-    assert (pace.speed, pace.steps) == (0.0, 50)
-    pace.begin_first()
-    clock.advance(100.0)
-    pace.end(50)
-    # The fastest that it knows of is itself.
-    assert (pace.speed, pace.steps) == (0.5, 50)
-    for fastest, steps in [(0.25, 50), (0.5, 50), (1.5, 16), (2.0, 12), (24.9, 1), (1e9, 1), (0.0, 50)]:
-        pace.fastest = fastest
-        assert pace.steps == steps
-
-
-def test_what_holds_up_one_round_makes_no_slow_worker_and_a_push_takes_no_time():
-    clock = ManualClock()
-    pace, speeds = RoundPace(8, clock), []
-    clock.advance(60.0)  # a session that waits for its chief
-    for secs in (40.0, 4.0, 400.0, 8.0, 8.0, 8.0):
-        pace.begin_first()
-        clock.advance(secs)
-        pace.end(8)
-        speeds.append(pace.speed)
-        clock.advance(1000.0)
-        pace.begin()
-    assert speeds == [0.2, 2.0, 2.0, 1.0, 1.0, 1.0]
-
-
-def delayed_nesterov(w, differences, lr, momentum, delay):
-    """Delayed Nesterov of arXiv 2401.09135 (c = 0), in float64, of differences that are functions of the values."""
-    kept, waiting = np.zeros_like(w), np.zeros_like(w)
-    for at, difference in enumerate(differences, 1):
-        found = difference(w)
-        waiting = waiting + found
-        if at % delay:
-            w = w - lr * found / delay
-        else:
-            kept = momentum * kept + waiting / delay
-            w = w - lr * (momentum * kept + found / delay)
-            waiting = np.zeros_like(w)
-    return w
-
-
-def test_a_shorter_round_counts_by_how_far_it_came():
-    """A worker whose rounds have 6 and 3 steps in turn, beside the algorithm written out."""
-    outer = gs.optim.DelayedNesterov(0.4, momentum=0.9, delay=2)
-    local = gs.LocalSteps(gs.optim.SGD(0.05), every=6, adapt_to_speed=True)
-    taken, sizes = 0, []
-    with gs.Trainer(np.zeros(3, np.float32), loss_fn, optimizer=outer, local_steps=local, steps=8) as trainer:
-        while not trainer.done:
-            pace = trainer._rounds.pace
-            pace.fastest = 2 * pace.speed if len(sizes) % 2 else 0.0
-            sizes.append(trainer.round_steps)
-            trainer.step(*[BATCHES[(taken + at) % 10] for at in range(sizes[-1])])
-            taken += sizes[-1]
-    assert sizes == [6, 3, 6, 3, 6, 3, 6, 3]
-    firsts = np.cumsum([0, *sizes[:-1]])
-    differences = [lambda w, f=f, n=n: w - descended(w, f, n) for f, n in zip(firsts, sizes, strict=True)]
-    np.testing.assert_allclose(
-        trainer.result.model, delayed_nesterov(np.zeros(3), differences, 0.4, 0.9, 2), rtol=1e-4, atol=1e-5
-    )
-
-
-def test_a_worker_with_short_rounds_goes_through_all_its_batches(monkeypatch):
-    monkeypatch.setattr(RoundPace, "steps", property(lambda self: 3 if self.speed else 4))
-    seen = []
-
-    def noted(w, x, y):
-        seen.append(float(y[0]))
-        return loss_fn(w, x, y)
-
-    local = gs.LocalSteps(gs.optim.SGD(0.05), every=4, adapt_to_speed=True)
-    result = gs.fit(np.zeros(3, np.float32), noted, BATCHES, optimizer=OUTER, local_steps=local, steps=6)
-    assert result.step == 6
-    assert seen == [float(BATCHES[at % 10][1][0]) for at in range(4 + 5 * 3)]
 
 
 def digits_of(wire, **options):
