@@ -16,6 +16,7 @@ from globalstep.images.coding import extract_jpeg_shape as extract_jpeg_shape
 from globalstep.images.coding import is_jpeg as is_jpeg
 from globalstep.ops.parsing_ops import FixedLenFeature as FixedLenFeature
 from globalstep.ops.parsing_ops import FixedLenSequenceFeature as FixedLenSequenceFeature
+from globalstep.ops.parsing_ops import SparseFeature as SparseFeature
 from globalstep.ops.parsing_ops import VarLenFeature as VarLenFeature
 from globalstep.ops.parsing_ops import decode_csv as decode_csv
 from globalstep.ops.parsing_ops import decode_raw as decode_raw

@@ -61,6 +61,7 @@ _OBJECTS = {
     "globalstep.ops.init_ops:Orthogonal": ("dtype", "gain", "seed"),
     "globalstep.ops.parsing_ops:FixedLenFeature": ("default_value", "dtype", "shape"),
     "globalstep.ops.parsing_ops:FixedLenSequenceFeature": ("allow_missing", "default_value", "dtype", "shape"),
+    "globalstep.ops.parsing_ops:SparseFeature": ("already_sorted", "dtype", "index_key", "size", "value_key"),
     "globalstep.ops.parsing_ops:VarLenFeature": ("dtype",),
     "globalstep.recurrence.fused_lstm:LSTMOptions": (
         *("cell_clip", "forget_bias", "peepholes", "proj_clip", "projected", "units"),
